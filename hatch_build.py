@@ -1,11 +1,13 @@
-"""What a package index shows of us: the README, without the links that lead nowhere outside the repository."""
+"""What a build adds: to the index a README without dead links, to the wheel what the console draws with."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _LINK = re.compile(r"!?\[([^\]]*)\]\((?!https?://)([^)\s]+)\)")
@@ -25,3 +27,11 @@ class ReadmeHook(MetadataHookInterface):
     def update(self, metadata: dict[str, Any]) -> None:
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": without_dead_links(text)}
+
+
+class VendorHook(BuildHookInterface[Any]):
+    """A wheel carries it, so that whoever installs the wheel fetches nothing; without a network it goes without."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version != "editable":
+            runpy.run_path(str(Path(self.root) / "web" / "console" / "vendor.py"), run_name="__main__")

@@ -21,6 +21,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from activities.bringup_ports import BringupsPort, ProductionPort
 from activities.failures import translated
 from activities.runner_ports import CheckPort, RunnerPort
+from activities.warrants import Warrants
 from models.base import duration_text
 from models.bringup.checks import CheckAnswer, CheckOrder, Colour
 from models.bringup.messages import (
@@ -136,7 +137,8 @@ class CheckActivities:
 
 
 class BringupActivities:
-    def __init__(self, bringups: BringupsPort, production: ProductionPort) -> None:
+    def __init__(self, bringups: BringupsPort, production: ProductionPort, warrants: Warrants | None = None) -> None:
+        self._warrants = warrants
         self._bringups = bringups
         self._production = production
 
@@ -144,6 +146,8 @@ class BringupActivities:
     def open(self, request: OpenBringup) -> OpenedBringup:
         """Whether it may begin, and its number."""
         with translated():
+            if self._warrants is not None:
+                self._warrants.bringup(request.start)
             return self._bringups.open(request.start)
 
     @activity.defn(name="record_bringup", no_thread_cancel_exception=True)
@@ -156,23 +160,32 @@ class BringupActivities:
     def hand_over(self, request: HandOverRequest) -> HandedOver:
         """The cluster is in the fleet."""
         with translated():
+            self._entered(request)
             return self._production.hand_over(request)
 
     @activity.defn(name="grant_owed", no_thread_cancel_exception=True)
     def grant_owed(self, request: HandOverRequest) -> HandedOver:
         """What is owed is granted, as far as it fits now."""
         with translated():
+            self._entered(request)
             return self._production.grant_owed(request)
 
     @activity.defn(name="wind_down", no_thread_cancel_exception=True)
     def wind_down(self, request: WindDownRequest) -> WoundDown:
         """A rollout takes the quotas to nothing; answers what still stands and runs."""
         with translated():
+            if self._warrants is not None:
+                self._warrants.word(f"bringup/{request.cluster}", "bringup.retire")
             return self._production.wind_down(request)
 
+    def _entered(self, request: HandOverRequest) -> None:
+        """The entry is the one that was signed, whatever the workflow says. Errors: Refusal."""
+        if self._warrants is not None:
+            self._warrants.entered(request.entry)
 
-def _unknown(said: str) -> CheckAnswer:
-    return CheckAnswer(colour=Colour.UNKNOWN, said=said, at=datetime.now(UTC))
+
+def _unknown(sentence: str) -> CheckAnswer:
+    return CheckAnswer(colour=Colour.UNKNOWN, said=sentence, at=datetime.now(UTC))
 
 
 async def _in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:

@@ -15,6 +15,7 @@ from activities.bringup_exit import BringupExit
 from activities.bringup_ledger_ports import BringupLedger, Incoming, Owed, RolloutDoor
 from activities.clusters import ClusterActivities
 from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
+from activities.warrants import Warrants
 from models.audit import AuditEntry, AuditKind
 from models.base import count_text, gpus_text, hash_of, some_of
 from models.bringup.entry import BringupEntry
@@ -62,6 +63,7 @@ class FleetBringups:
         schedulers: SchedulerPort,
         clusters: ClusterActivities,
         rollouts: RolloutDoor,
+        warrants: Warrants | None = None,
     ) -> None:
         self._ledger = ledger
         self._quotas = quotas
@@ -69,7 +71,7 @@ class FleetBringups:
         self._schedulers = schedulers
         self._clusters = clusters
         self._rollouts = rollouts
-        self._exit = BringupExit(ledger, quotas, registry, usage, jobs, clusters, rollouts)
+        self._exit = BringupExit(ledger, quotas, registry, usage, jobs, clusters, rollouts, warrants)
 
     def open(self, start: BringupStart) -> OpenedBringup:
         return self._ledger.open_bringup(start)
@@ -169,14 +171,14 @@ class FleetBringups:
         owed = self._caught_up(request, owed)
         plan, more = due(entry, islands, owed.granted, self._policy(entry))
         opened = self._registry.opened(cluster)
-        said = "nothing more may be promised yet"
+        sentence = "nothing more may be promised yet"
         if more and opened is not None:
-            said = self._through(request.but(islands=islands), owed, plan, more, opened)
+            sentence = self._through(request.but(islands=islands), owed, plan, more, opened)
         elif more:
-            said = self._alone(request.but(islands=islands), owed, plan, more)
+            sentence = self._alone(request.but(islands=islands), owed, plan, more)
         now = self._ledger.owed(cluster) or owed
         still = _lacking(now.wanted, now.granted) if now.until is not None else {}
-        return HandedOver(plan_hash=plan.hash, granted=dict(now.granted), owed=still, islands=islands, said=said)
+        return HandedOver(plan_hash=plan.hash, granted=dict(now.granted), owed=still, islands=islands, said=sentence)
 
     def _caught_up(self, request: HandOverRequest, owed: Owed) -> Owed:
         """With a grant noted that landed, and whose worker died before it could note it."""
@@ -216,10 +218,10 @@ class FleetBringups:
             receipt = self._quotas.apply(change)
         except (Drift, Conflict) as error:
             raise Unavailable(f"what is owed in {cluster} is tried again: {error.message}") from error
-        said = self._note(request, order, plan.hash, receipt.raised, "itself")
+        sentence = self._note(request, order, plan.hash, receipt.raised, "itself")
         if receipt.conflicts:
             raise Unavailable(f"others have just changed quotas of {cluster}: what is owed is tried again")
-        return said
+        return sentence
 
     def _through(
         self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int], opened: OpenRollout
@@ -235,7 +237,7 @@ class FleetBringups:
         fits, why = _fitting(claimed, policy, request.islands, more)
         if fits != more:
             _caught_sight(request, snapshot)
-        said = [] if fits else [why]
+        sentences = [] if fits else [why]
         order = owed.orders
         # Where nothing fits it is asked all the same: its answer to an order that it has written may have been lost.
         for team, gpus in (fits or dict([min(more.items())])).items():
@@ -249,14 +251,14 @@ class FleetBringups:
             answer = self._rollouts.grant(cluster, wanted)
             if answer.outcome is GrantOutcome.DONE:
                 order += 1
-                said.append(self._note(request, order, plan.hash, answer.raised, f"rollout {opened.rollout}"))
+                sentences.append(self._note(request, order, plan.hash, answer.raised, f"rollout {opened.rollout}"))
                 if answer.raised.get(team) != gpus:
                     raise Unavailable(f"what is owed in {cluster} is looked at again: an earlier grant stands")
             elif answer.outcome is GrantOutcome.LATER or (fits and datetime.now(UTC) - request.at < _INSISTS):
                 raise Unavailable(f"what is owed in {cluster} is tried again: {answer.said}")
             else:
-                said.append(answer.said)
-        return "; ".join(said)
+                sentences.append(answer.said)
+        return "; ".join(sentences)
 
     def _note(self, request: HandOverRequest, order: int, plan_hash: str, written: Mapping[str, int], by: str) -> str:
         cluster, number = request.entry.cluster, request.number
@@ -324,6 +326,12 @@ def _fence(cluster: str, number: int, order: int) -> Fence:
 def _order_id(cluster: str, number: int, order: int) -> str:
     """By which a rollout knows the order again. A cluster's name may be longer than an order's may."""
     return f"owed-{hash_of(cluster)}-{number}-{order}"
+
+
+def next_order(ledger: BringupLedger, cluster: str) -> str:
+    """By which id the next of what is owed is to be granted; empty: nothing is owed."""
+    owed = ledger.owed(cluster)
+    return "" if owed is None else _order_id(cluster, owed.number, owed.orders + 1)
 
 
 def _first_words(

@@ -41,15 +41,15 @@ class OwnHealth:
         """What is there; of a cluster that nobody looks at: what was ordered (capacity alone goes by it)."""
         if order.slurm is not None:
             return self._described(order.cluster, order.slurm).islands
-        known = self._health.read([order.cluster])
-        if order.cluster in known:
-            return known[order.cluster].islands
+        samples = self._health.read([order.cluster])
+        if order.cluster in samples:
+            return samples[order.cluster].islands
         return order.islands if order.kind is CheckKind.CAPACITY else ()
 
 
 def _judged(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> CheckAnswer:
-    def answer(colour: Colour, said: str, number: float | None = None) -> CheckAnswer:
-        return CheckAnswer(colour=colour, said=said, number=number, at=now)
+    def answer(colour: Colour, sentence: str, number: float | None = None) -> CheckAnswer:
+        return CheckAnswer(colour=colour, said=sentence, number=number, at=now)
 
     if not islands:
         return answer(Colour.UNKNOWN, f"nobody says what is healthy in {order.cluster}")
@@ -60,13 +60,13 @@ def _judged(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> Ch
             assert order.share is not None
             there, well = (sum(getattr(i, field) for i in islands) for field in ("total_gpus", "healthy_gpus"))
             share = 0.0 if there == 0 else well / there
-            said = f"{well} of {gpus_text(there)} healthy, {float(order.share):.4g} of them asked for"
-            return answer(_green(well >= order.share * there > 0), said, share)
+            sentence = f"{well} of {gpus_text(there)} healthy, {float(order.share):.4g} of them asked for"
+            return answer(_green(well >= order.share * there > 0), sentence, share)
         case _:
             rooms = {i.name: i.healthy_gpus if i.block_gpus is None else i.block_gpus for i in islands}
             largest = max(rooms, key=lambda name: (rooms[name], name))
-            said = f"the largest block is of {gpus_text(rooms[largest])}, in {largest}; {order.gpus} asked for"
-            return answer(_green(rooms[largest] >= order.gpus), said, rooms[largest])
+            sentence = f"the largest block is of {gpus_text(rooms[largest])}, in {largest}; {order.gpus} asked for"
+            return answer(_green(rooms[largest] >= order.gpus), sentence, rooms[largest])
 
 
 def _green(enough: bool) -> Colour:

@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 from activities.bringup_ledger_ports import BringupLedger, RolloutDoor
 from activities.clusters import ClusterActivities
 from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
+from activities.warrants import Warrants
 from models.audit import BACKSTOP, AuditEntry, AuditKind, Signature
 from models.bringup.messages import BringupRow, WindDownRequest, WoundDown
-from models.bringup.state import bringup_key
+from models.bringup.state import bringup_key, retires
 from models.cluster.quota import QuotaTree
 from models.errors import Refusal, Unavailable
 from models.rollout.commands import CommandRequest
@@ -26,7 +27,6 @@ from models.rollout.stages import Command, Stage, command_line
 
 log = logging.getLogger(__name__)
 
-_RETIRING = "retire"
 _LEAVES_WITHIN = timedelta(hours=1)
 """How long the end of a rollout is waited for that a deadline has overtaken."""
 _OUT = WoundDown(quota_gpus=0, jobs=0, said="it is out of the fleet")
@@ -42,7 +42,9 @@ class BringupExit:
         jobs: JobPort,
         clusters: ClusterActivities,
         rollouts: RolloutDoor,
+        warrants: Warrants | None = None,
     ) -> None:
+        self._warrants = warrants
         self._ledger = ledger
         self._quotas = quotas
         self._registry = registry
@@ -61,10 +63,10 @@ class BringupExit:
             return _OUT
         opened = self._registry.opened(cluster)
         stands, jobs = self._assigned(cluster), self._running(cluster, request.at)
-        if opened is not None and not opened.rollout.startswith(f"{_RETIRING}-{cluster}-"):
+        if opened is not None and not opened.rollout.startswith(retires(cluster)):
             return self._makes_way(request, opened, stands, jobs)
         if opened is None and stands:
-            self._launch(request, f"{_RETIRING}-{cluster}-{request.at:%Y%m%d%H%M%S}", stands)
+            self._launch(request, f"{retires(cluster)}{request.at:%Y%m%d%H%M%S}", stands)
             return WoundDown(quota_gpus=stands, jobs=jobs, said="a rollout that takes them to nothing is launched")
         if opened is not None and (opened.stage is not Stage.MONITORED or stands):
             if opened.stage is Stage.PLANNED:
@@ -87,11 +89,12 @@ class BringupExit:
         cluster = row.cluster
         if not self._ledger.in_fleet(cluster):
             return
+        self._word(cluster)  # nobody else takes it out
         opened = self._registry.opened(cluster)
         if opened is not None:
             closes = opened.stage in (Stage.MONITORED, Stage.ROLLED_BACK, Stage.STUCK)
             if opened.stage is not Stage.ROLLING_BACK:
-                word = CommandRequest(actor=row.owner, reason=f"{cluster} is retired")
+                word = CommandRequest(actor=row.owner, reason=f"{cluster} is retired", warrant=self._word(cluster))
                 self._rollouts.command(cluster, Command.CLOSE if closes else Command.ABORT, word)
             if datetime.now(UTC) - row.stage_at < _LEAVES_WITHIN:
                 raise Unavailable(f"rollout {opened.rollout} is being ended")
@@ -114,11 +117,11 @@ class BringupExit:
         """A rollout that is not the retirement's: one that is done is closed, any other a person may end."""
         if opened.stage is Stage.MONITORED and not opened.shadow:
             self._close(request, opened)
-        said, line = self._stage_of(opened), command_line(Command.ABORT, request.cluster)
+        sentence, line = self._stage_of(opened), command_line(Command.ABORT, request.cluster)
         if not stands:
-            raise Refusal(f"{said}: end it (`{line}`), then retry")
-        said = f"{said}: once monitored it is closed, or end it (`{line}`)"
-        return WoundDown(quota_gpus=stands, jobs=jobs, said=said)
+            raise Refusal(f"{sentence}: end it (`{line}`), then retry")
+        sentence = f"{sentence}: once monitored it is closed, or end it (`{line}`)"
+        return WoundDown(quota_gpus=stands, jobs=jobs, said=sentence)
 
     def _launch(self, request: WindDownRequest, rollout: str, stands: int) -> None:
         """The rollout to nothing is launched, and its plan approved. Errors: Refusal."""
@@ -144,8 +147,14 @@ class BringupExit:
         if answer.plan is None:
             raise Refusal(f"the rollout that takes the quotas of {cluster} to nothing was refused: {answer.reason}")
         if answer.rollout == rollout and answer.stage is Stage.PLANNED:
-            word = CommandRequest(actor=request.actor, reason=reason, plan_hash=answer.plan.hash)
+            word = CommandRequest(
+                actor=request.actor, reason=reason, plan_hash=answer.plan.hash, warrant=self._word(cluster)
+            )
             self._rollouts.command(cluster, Command.APPROVE, word)  # refused where it is approved already
+
+    def _word(self, cluster: str) -> str:
+        """On whose word the cluster goes; empty without keys."""
+        return "" if self._warrants is None else self._warrants.word(f"bringup/{cluster}", "bringup.retire")
 
     def _assigned(self, cluster: str) -> int:
         return QuotaTree(q.as_quota() for q in self._quotas.read(cluster).quotas).assigned()
@@ -163,7 +172,8 @@ class BringupExit:
 
     def _close(self, request: WindDownRequest, opened: OpenRollout) -> NoReturn:
         """Errors: Refusal; Unavailable until it has ended."""
-        word = CommandRequest(actor=request.actor, reason=f"{request.cluster} is retired: {request.reason}"[:500])
+        reason = f"{request.cluster} is retired: {request.reason}"[:500]
+        word = CommandRequest(actor=request.actor, reason=reason, warrant=self._word(request.cluster))
         if refused := self._rollouts.command(request.cluster, Command.CLOSE, word):
             raise Refusal(f"rollout {opened.rollout} could not be closed: {refused}")
         raise Unavailable(f"rollout {opened.rollout} is being closed")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from temporalio import activity
 
+from activities.access import AccessDesk, asserted_by
 from activities.bringup_ledger_ports import BringupLedger
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
@@ -21,29 +23,43 @@ from activities.ports import (
     HealthSourcesPort,
     JobPort,
     MilestonePort,
+    PushPort,
     RegistryPort,
     ReportPort,
     SchedulerPort,
     TallyPort,
 )
+from activities.pulse import other_than
+from activities.pushing import looked_for
 from activities.report_facts import ReportFacts
+from activities.second_persons import SecondPersonsDesk
 from activities.sense import its_own_trouble, one_of
+from activities.speaking import speaker, spoken_by
+from activities.warrants import Warrants
+from models import countersign_questions as two
+from models import import_questions as coming
 from models import questions as ask
+from models.access.decision import Target
+from models.access.principals import Principal
 from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Signature
 from models.base import brief, hash_of
 from models.bringup.messages import BringupRow
 from models.cluster.contacts import shown
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
+from models.cluster.import_lines import FleetOutcome
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
 from models.digests import Untold
-from models.errors import BackstopError, BadInput, Refusal
+from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
 from models.flex.flex_now import FlexNow
+from models.haircut_questions import HaircutSums
+from models.health_pushes import PushHealth
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
+from models.seals import SealedTo, Sealing
 
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
@@ -70,14 +86,27 @@ class DeskActivities:
         calendar: CalendarPort,
         waits: Callable[[], tuple[Untold, ...]] = tuple,
         bringups: BringupLedger | None = None,
+        sealing: Callable[[], Sealing | None] = lambda: None,
+        access: AccessDesk | None = None,
+        warrants: Warrants | None = None,
+        second_persons: SecondPersonsDesk | None = None,
+        mark: Callable[[], str] = str,
+        pushes: PushPort | None = None,
+        sealed: Callable[[str], tuple[SealedTo, ...]] = lambda _: (),
     ) -> None:
-        """`waits`: what is still to be told, by audience. `bringups`: their book, where this worker keeps one."""
+        """`waits`: what is still to be told, by audience. `bringups`, `access`: their books, where this worker has any.
+
+        `sealing`: how the archive is sealed. `warrants`: who asks, as proven as can be. `mark`: of what stands.
+        """
+        self._sealing, self._sealed = sealing, sealed
+        self._warrants = warrants
         self._waits = waits
         self._bringups = bringups
         self._fleet = fleet
         self._registry = registry
         self._rollouts = clusters
-        self._reports = ReportFacts(tallies, report, milestones, self._brought_up)
+        alone = tuple if second_persons is None else second_persons.emergencies
+        self._reports = ReportFacts(tallies, report, milestones, self._brought_up, alone)
         self._milestones = milestones
         self._schedulers = schedulers
         self._doubts = doubts
@@ -85,9 +114,9 @@ class DeskActivities:
         self._calendar = calendar
         # A question, with the request that it came in: who asks, and under which name.
         self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
-            ask.StageImport: self._stage_import,
-            ask.CommitImport: self._commit_import,
-            ask.TakeFleet: lambda q, by: fleet.take_import(q.import_id, q.parts, q.terms, by.actor, datetime.now(UTC)),
+            coming.StageImport: self._stage_import,
+            coming.CommitImport: self._commit_import,
+            coming.TakeFleet: self._take_fleet,
             ask.FleetFile: self._fleet_file,
             ask.RemoveCluster: lambda q, by: fleet.remove_cluster(
                 q.cluster, _signature(by, q.reason), dry_run=q.dry_run
@@ -102,11 +131,14 @@ class DeskActivities:
             ask.ConfirmSource: self._confirm,
             ask.LedgerClusters: self._clusters,
             ask.AllTeams: lambda _, __: tuple(_without_secrets(team) for team in fleet.teams()),
+            ask.TeamSums: lambda _, __: fleet.team_sums(),
             ask.FactsOf: self._facts,
             ask.SnapshotNow: self._snapshot,
             ask.SnapshotsNow: self._snapshots,
             ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, datetime.now(UTC)),
             ask.FlexOf: self._flex,
+            HaircutSums: lambda q, _: clusters.costs.at(sorted(registry.names()), q.buffers, datetime.now(UTC)),
+            ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, datetime.now(UTC)),
             ask.WhyNot: self._why,
             ask.Archive: self._archive,
             ask.Archived: self._archived,
@@ -126,25 +158,47 @@ class DeskActivities:
             ask.NoteMilestone: self._note_milestone,
             ask.Senseless: lambda _, __: fleet.senseless(),
             ask.CheckLedger: self._check,
+            ask.AimOf: self._aim,
+            ask.Pulse: lambda q, _: other_than(q.since, q.seconds, mark),
+            PushHealth: partial(looked_for, pushes),
         }
+        self._access = access
+        self._answers |= _of_access(access)
+        self._answers |= _of_second_persons(second_persons)
 
     @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
     def answer(self, request: DeskRequest) -> DeskAnswer:
         """The request is carried out. Errors: BadInput for wrong arguments, those of the ports."""
         with translated():
+            asks = asserted_by(request.actor) if self._warrants is None else self._warrants.desk(request)
             kind = QUESTIONS[request.kind]
-            answer = self._answers[kind](kind.model_validate(request.arguments), request)
+            try:
+                with spoken_by(asks):
+                    answer = self._answers[kind](kind.model_validate(request.arguments), request)
+            except NoSuchCluster as error:
+                raise BadInput(error.message) from None
             return DeskAnswer(result=kind.answers().dump_python(answer, mode="json"))
 
-    def _stage_import(self, question: ask.StageImport, request: DeskRequest) -> None:
+    def _aim(self, question: ask.AimOf, _: DeskRequest) -> Target:
+        if self._warrants is None:
+            raise Refusal("this worker keeps no book of access")
+        return self._warrants.filled(question.command, question.target, question.subject)
+
+    def _stage_import(self, question: coming.StageImport, request: DeskRequest) -> None:
         try:
             payload = base64.b64decode(request.payload, validate=True)
         except ValueError:
             raise BadInput("the payload of an import's part must be Base64") from None
         self._fleet.stage_import(question.import_id, question.part, payload)
 
-    def _commit_import(self, question: ask.CommitImport, request: DeskRequest) -> dict[str, int]:
+    def _commit_import(self, question: coming.CommitImport, request: DeskRequest) -> dict[str, int]:
         return self._fleet.commit_import(question.import_id, question.parts, request.actor, datetime.now(UTC))
+
+    def _take_fleet(self, question: coming.TakeFleet, request: DeskRequest) -> FleetOutcome:
+        first = "" if self._warrants is None else self._warrants.first_of(request)
+        return self._fleet.take_import(
+            question.import_id, question.parts, question.terms, request.actor, datetime.now(UTC), first
+        )
 
     def _fleet_file(self, question: ask.FleetFile, _: DeskRequest) -> FleetPage:
         page = self._fleet.fleet_page(question.after, question.limit)
@@ -177,11 +231,13 @@ class DeskActivities:
                 name=one.name,
                 wrong=one.wrong,
             )
-            for one in self._page(question.after, question.limit)
+            for one in self._page(question.after, question.limit, free=question.free)
         )
 
-    def _page(self, after: str, limit: int) -> Iterator[Described]:
-        return _light(self._fleet.described(after, limit), lambda one: len(one.spec.quotas if one.spec else ()))
+    def _page(self, after: str, limit: int, *, free: bool = False) -> Iterator[Described]:
+        return _light(
+            self._fleet.described(after, limit, free=free), lambda one: len(one.spec.quotas if one.spec else ())
+        )
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
         """What a launch would plan from now: the same values, health and usage."""
@@ -207,29 +263,26 @@ class DeskActivities:
     def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
         now = datetime.now(UTC)
         if question.cluster:
-            one = one_of(self._rollouts.flex([question.cluster], question.mode, now), question.cluster)
+            self._registry.facts(question.cluster)  # of many that are asked at once one that is unknown is left out
+            one = one_of(self._rollouts.looks.flex([question.cluster], question.mode, now), question.cluster)
             return () if one is None else (one,)
         names = sorted(n for n in self._registry.names() if n > question.after)
         for start in range(0, len(names), question.limit):  # until a page has any: an empty one would be the last
-            found = self._rollouts.flex(names[start : start + question.limit], question.mode, now)
-            if found:
-                return tuple(found.values())
+            if page := self._rollouts.looks.flex(names[start : start + question.limit], question.mode, now):
+                return tuple(_light(page.values(), lambda one: 1 + len(one.jobs)))
         return ()
 
     def _why(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
         now = datetime.now(UTC)
-        if question.cluster:
-            one = self._rollouts.why(question.cluster, question, now)
-            if one is None:
-                raise Refusal(self._no_quota(question.team, question.cluster))
-            return WhyAnswers(teams=(one,))
-        teams, unanswered = [], {}
-        for name in sorted(self._registry.names()):
-            try:
-                teams += [one] if (one := self._rollouts.why(name, question, now)) is not None else []
-            except Refusal as error:  # a sum of quotas here, and elsewhere perhaps one that jobs run in
-                unanswered[name] = str(error)
-        return WhyAnswers(teams=tuple(teams), unanswered=unanswered)
+        if not question.cluster:
+            return self._rollouts.looks.why(sorted(self._registry.names()), question, now)
+        self._registry.facts(question.cluster)
+        answers = self._rollouts.looks.why([question.cluster], question, now)
+        if answers.unanswered:
+            raise Refusal(answers.unanswered[question.cluster])
+        if not answers.teams:
+            raise Refusal(self._no_quota(question.team, question.cluster))
+        return answers
 
     def _no_quota(self, team: str, cluster: str) -> str:
         """That it has none there, and where it has."""
@@ -259,9 +312,11 @@ class DeskActivities:
         return len(question.entries)
 
     def _archived(self, question: ask.Archived, _: DeskRequest) -> ask.ArchivePage:
-        rows = self._registry.archived(question.cluster, question.after, question.limit)
         head = self._registry.chain_head(question.cluster)
-        return ask.ArchivePage(rows=tuple(_light(rows, _json_bytes, _BYTES_A_PAGE)), head=head)
+        last = 0 if head is None else max(0, head.length - question.limit)
+        rows = self._registry.archived(question.cluster, last if question.newest else question.after, question.limit)
+        seals = self._sealed(question.cluster) if question.newest else ()
+        return ask.ArchivePage(rows=tuple(_light(rows, _json_bytes, _BYTES_A_PAGE)), head=head, seals=seals)
 
     def _declare(self, question: ask.Declare, request: DeskRequest) -> Declaration:
         now = datetime.now(UTC)
@@ -282,11 +337,11 @@ class DeskActivities:
 
     def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
         """Tried again after it was done and before it was archived, it would be refused: so it is archived first."""
-        told = {one.source: one for one in self._doubts.sources_in_doubt()}
-        found = told.get(question.source)
-        if found is not None:
-            text, data = f"confirmed: {found.why}", {"command": request.kind, "source": question.source}
-            entries = [_entry(request, c, text, question.reason, f"/{c}", data) for c in found.clusters]
+        doubts = {one.source: one for one in self._doubts.sources_in_doubt()}
+        doubt = doubts.get(question.source)
+        if doubt is not None:
+            text, data = f"confirmed: {doubt.why}", {"command": request.kind, "source": question.source}
+            entries = [_entry(request, c, text, question.reason, f"/{c}", data) for c in doubt.clusters]
             self._registry.archive(entries)
         return self._doubts.confirm(question.source, request.actor)
 
@@ -305,11 +360,11 @@ class DeskActivities:
         return request
 
     def _plan_milestones(self, question: ask.PlanMilestones, request: DeskRequest) -> PlanNow:
-        given, now = question.milestones, datetime.now(UTC)
+        milestones, now = question.milestones, datetime.now(UTC)
         measured = {**self._reports.plan_now().measured, ROLLED_OUT_WAVES: 0}
-        self._milestones.plan_milestones(given, measured, now)
-        names = ", ".join(m.name for m in given)
-        text = f"set {len(given)} milestone{'' if len(given) == 1 else 's'}: {names}"
+        self._milestones.plan_milestones(milestones, measured, now)
+        names = ", ".join(m.name for m in milestones)
+        text = f"set {len(milestones)} milestone{'' if len(milestones) == 1 else 's'}: {names}"
         self._registry.archive([_of_plan(request, text, "")])
         return self._reports.plan_now()
 
@@ -331,9 +386,58 @@ class DeskActivities:
             doubts=self._doubts.sources_in_doubt(),
             senseless=senseless,
             senseless_teams=self._fleet.senseless_teams(),
+            teams_in_clear=self._fleet.teams_in_clear(),
             worker_ahead_seconds=ahead,
             notices=self._waits(),
+            seals=self._sealing(),
+            access=None if self._access is None else self._access.check(),
+            tickets=self._warrants is not None and self._warrants.required,
+            proven=self._warrants is not None and self._warrants.verified,
+            unknown_keys=() if self._warrants is None else self._warrants.unknown_keys(),
         )
+
+
+def _of_access(
+    desk: AccessDesk | None,
+) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
+    def book() -> AccessDesk:
+        if desk is None:
+            raise Refusal("this worker keeps no book of access")
+        return desk
+
+    def signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
+        return question, speaker() or asserted_by(by.actor), _signature(by, question.reason)
+
+    return {
+        ask.ImportAccess: lambda q, by: book().import_access(*signed(q, by)),
+        ask.AccessNow: lambda _, __: book().stands(),
+        ask.MakeToken: lambda q, by: book().make_token(*signed(q, by)),
+        ask.RevokeToken: lambda q, by: book().revoke_token(*signed(q, by)),
+        ask.Tokens: lambda q, _: book().tokens(q),
+        ask.TokenOf: lambda q, _: book().token_of(q),
+    }
+
+
+def _of_second_persons(
+    desk: SecondPersonsDesk | None,
+) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
+    def book() -> SecondPersonsDesk:
+        if desk is None:
+            raise Refusal("this worker keeps no book of second persons")
+        return desk
+
+    def signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
+        return question, speaker() or asserted_by(by.actor), _signature(by, question.reason)
+
+    return {
+        two.KeepWaiting: lambda q, by: book().keep(*signed(q, by)),
+        two.WaitingNow: lambda _, __: book().waiting(),
+        two.WaitingOne: lambda q, _: book().one(q),
+        two.TurnWaiting: lambda q, by: book().turn(*signed(q, by)),
+        two.WithdrawWaiting: lambda q, by: book().withdraw(*signed(q, by)),
+        two.TellEmergency: lambda q, by: book().alone(*signed(q, by)),
+        two.SeenEmergency: lambda q, by: book().seen(*signed(q, by)),
+    }
 
 
 def _without_secrets(team: Team) -> Team:

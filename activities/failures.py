@@ -9,7 +9,7 @@ import pydantic
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from models.base import in_one_sentence
-from models.errors import BackstopError, BadInput, BlastRadius, Refusal
+from models.errors import BY_NAME, BackstopError, BadInput, BlastRadius, Refusal
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def translated() -> Iterator[None]:
         raise ApplicationError(
             error.message,
             *details,
-            type=type(error).__name__,
+            type=next(each.__name__ for each in type(error).__mro__ if each.__name__ in BY_NAME),
             non_retryable=not error.retryable,
             category=ApplicationErrorCategory.BENIGN if decided else ApplicationErrorCategory.UNSPECIFIED,
         ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,6 +19,9 @@ from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from activities.sense import its_own_trouble, making_sense
+from activities.warrant_ports import Drawn
+from activities.warrants import Warrants
+from models.audit import AuditEntry
 from models.cluster.fleet_file import merged_policy
 from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.messages import (
@@ -38,11 +41,13 @@ from models.fleet.messages import (
     StartRequest,
 )
 from models.fleet.order import pick, plan_hash, prospect_of, taken_by
+from models.fleet.pacing import budget_of
 from models.fleet.state import Wave
-from models.planning.plan import Plan, envelope_of, make_plan
+from models.planning.plan import Envelope, Plan, envelope_of, make_plan
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
 from models.rollout.stages import Command, Stage
+from models.rollout.stuck import LAUNCH
 from models.wire import LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
 
 _FRESH = timedelta(minutes=10)
@@ -51,6 +56,8 @@ _PATIENCE = timedelta(seconds=30)
 _ROUND_SECONDS = 1800.0
 """How long one call follows the members before its workflow calls it again."""
 _KEPT_AT_ONCE = 200
+_REHEARSED = "a shadow rollout is open there, and there can be but one: it starts once that is closed or aborted"
+_ADMISSION_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 
 
 class FleetActivities:
@@ -62,7 +69,9 @@ class FleetActivities:
         calendar: CalendarPort,
         registry: RegistryPort,
         clusters: ClusterActivities,
+        warrants: Warrants | None = None,
     ) -> None:
+        self._warrants = warrants if warrants is not None and warrants.verified else None
         self._client = client
         self._quotas = quotas
         self._health = health
@@ -78,8 +87,10 @@ class FleetActivities:
     def plan_fleet(self, request: FleetPlanRequest) -> FleetPlan:
         """Every cluster's plan of today; what is approved with it is kept in the ledger, by the fleet rollout's id."""
         with translated():
+            if self._warrants is not None:
+                self._warrants.fleet(request.launch)
             names = self._registry.names()
-            rollouts = self._registry.newest(names)
+            rollouts = self._followed(names, self._rehearsed(request.launch.shadow))
             own = {} if request.launch.kept is None else self._registry.of_fleet(request.launch.kept.fleet)
             prospects, plans = [], {}
             for name in names:
@@ -94,6 +105,8 @@ class FleetActivities:
                 self._registry.keep_fleet_plan(request.launch.fleet, part)
             wanted = request.launch.pilots if request.launch.kept is None else ()
             missing = tuple(sorted(set(wanted) - set(names)))
+            if self._warrants is not None:
+                self._warrants.drew(request.launch.fleet, _fleet_drawn(plan_hash(taken), taken, plans))
             return FleetPlan(fleet=request.launch.fleet, hash=plan_hash(taken), clusters=taken, missing=missing)
 
     def _planned(
@@ -117,16 +130,27 @@ class FleetActivities:
         """The order made anew from today's snapshots, and the first of it that can start now."""
         with translated():
             names = [c.cluster for c in request.candidates]
-            joined = self._registry.newest(names)
+            rehearsed = self._rehearsed(request.shadow)
+            joined = self._followed(names, rehearsed)
             free = [name for name in names if name not in joined]
             windows = self._calendar.windows(free)
             # What nobody can read of a calendar may be a freeze.
+            why_not = {**dict.fromkeys(rehearsed, _REHEARSED), **windows.senseless}
             prospects = [
-                p.model_copy(update={"why_not": p.why_not or windows.senseless.get(p.cluster, "")})
+                p.model_copy(update={"why_not": p.why_not or why_not.get(p.cluster, "")})
                 for p in self._prospects(free, request)
             ]
             answer = pick(request, prospects, windows, self._registry.booked(request.at))
             return answer.model_copy(update={"joined": joined})
+
+    def _rehearsed(self, shadow: bool) -> Set[str]:
+        """Clusters with an open rollout that writes nothing: it is none of the members of a fleet rollout that does."""
+        opened = {} if shadow else self._registry.open_clusters()
+        return {cluster for cluster, (_, rehearses) in opened.items() if rehearses}
+
+    def _followed(self, names: Sequence[str], rehearsed: Set[str]) -> dict[str, Noted]:
+        """Rollouts that are open in these clusters, as far as they may be members."""
+        return self._registry.newest([name for name in names if name not in rehearsed])
 
     def _prospects(self, names: Sequence[str], request: PickRequest) -> list[Prospect]:
         """Today's, made anew where the quotas, the health or the policy have changed, or it was made long ago."""
@@ -202,12 +226,7 @@ class FleetActivities:
         """
         launch = request.launch
         own = merged_policy(self._registry.facts(cluster).policy, launch.policy)
-        hour, day = launch.pace.budget_per_hour, launch.pace.budget_per_day
-        return {
-            **launch.policy,
-            "max_moved_gpus": min(own.max_moved_gpus, hour),
-            "max_moved_gpus_day": day if own.max_moved_gpus_day is None else min(own.max_moved_gpus_day, day),
-        }
+        return {**launch.policy, **budget_of(own, launch.pace)}
 
     @activity.defn(name="follow_members")
     async def follow(self, request: FollowRequest) -> FollowAnswer:
@@ -221,18 +240,18 @@ class FleetActivities:
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)
                 return FollowAnswer()
             now = await self._noted(request)
-            joined = await asyncio.to_thread(self._joined, request.waiting) if request.waiting else {}
+            joined = await asyncio.to_thread(self._joined, request) if request.waiting else {}
             activity.heartbeat()
             changed = {r: rollout for r, rollout in now.items() if r not in over and rollout != request.known.get(r)}
             if changed or joined:
                 return FollowAnswer(changed=changed, joined=joined)
         return FollowAnswer()
 
-    def _joined(self, waiting: Sequence[str]) -> dict[str, Noted]:
-        """Rollouts that are open in these clusters."""
+    def _joined(self, request: FollowRequest) -> dict[str, Noted]:
+        """Rollouts that are open in the clusters that wait."""
         with translated():
             opened = self._registry.open_clusters()
-            there = [name for name in waiting if name in opened]
+            there = [name for name in request.waiting if name in opened and (request.shadow or not opened[name][1])]
             return self._registry.newest(there) if there else {}
 
     async def _noted(self, request: FollowRequest) -> dict[str, Noted]:
@@ -247,7 +266,11 @@ class FleetActivities:
 
     async def _aborted(self, request: AbortRequest, entrant: Entrant) -> str:
         handle = self._client.get_workflow_handle(rollout_workflow_id(entrant.cluster))
-        asked = CommandRequest(actor=request.actor, reason=request.reason)
+        try:
+            word = await asyncio.to_thread(self._word, entrant.cluster)
+        except BackstopError as error:
+            return error.message
+        asked = CommandRequest(actor=request.actor, reason=request.reason, warrant=word)
         try:
             await handle.execute_update(
                 Command.ABORT,
@@ -262,11 +285,38 @@ class FleetActivities:
             return str(error)
         return ""
 
+    def _word(self, cluster: str) -> str:
+        """On whose word the rollout is aborted: that on the fleet rollout which launched it; empty without keys."""
+        opened = self._registry.opened(cluster)
+        if self._warrants is None or opened is None:
+            return ""
+        return self._warrants.word(opened.fleet, "fleet.abort")
+
     @activity.defn(name="record_fleet", no_thread_cancel_exception=True)
     def record(self, request: FleetRecord) -> None:
         """The entries are archived, once per key."""
         with translated():
+            for entry in request.entries:
+                self._launch_admitted(entry)
             self._registry.archive(request.entries)
+
+    def _launch_admitted(self, entry: AuditEntry) -> None:
+        """The ticket that proves who launches is admitted by `plan_fleet`, beside this call: for a while it waits."""
+        nonce = str(entry.data.get("warrant", "")) if entry.data.get("command") == LAUNCH else ""
+        ends = time.monotonic() + _ADMISSION_SECONDS
+        while self._warrants is not None and nonce and self._warrants.book.warrant(nonce) is None:
+            if time.monotonic() > ends:
+                return  # it was refused, or the ledger is away: then it is asserted
+            time.sleep(_LOOK_SECONDS)
+
+
+def _fleet_drawn(hash: str, taken: Sequence[Prospect], plans: Mapping[str, Envelope]) -> Drawn:
+    """What an approval of the fleet's plan freezes: which clusters, and what is approved of each."""
+    envelopes = {
+        p.cluster: plans[p.cluster].model_dump(mode="json") for p in taken if p.cluster in plans and p.plan_hash
+    }
+    rows = [[p.cluster, p.wave.value, p.plan_hash] for p in taken]
+    return Drawn("fleet", hash, {"clusters": [p.cluster for p in taken], "rows": rows, "envelopes": envelopes})
 
 
 def _with_own(p: Prospect, own: tuple[Noted, datetime] | None) -> Prospect:

@@ -16,9 +16,10 @@ import hashlib
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from temporalio import activity
@@ -29,7 +30,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import metrics as meters
 from activities.due_notices import Rounds
 from activities.overdue_grants import Sweeper
-from activities.ports import CalendarPort, DoubtPort, HealthPort, QuotaPort, RolloutsPort
+from activities.ports import CalendarPort, DoubtPort, HealthPort, PushPort, QuotaPort, RolloutsPort
 from activities.sense import SENSELESS, fault_of
 from activities.tallies import Tallier
 from models.cluster.island import Island
@@ -48,10 +49,19 @@ _ROUND = timedelta(minutes=90)
 _BEAT_SECONDS = 1.0
 """A round that is long, because much has changed or the ledger is slow, must not count as silence: it would be
 cancelled, begun anew and cancelled again, and nobody would ever be told."""
+_PUSH_SECONDS = 0.1
+"""Between two looks at whether somebody has pushed. After a look at what they pushed it is at least as long as that
+took: a flood of pushes has the watch look half of the time at most."""
+_AGAIN_SECONDS = 6.0
+"""After a push its cluster is looked at once more: a Prometheus or a Slurm is read each 5 s at most, and a push that
+came just after a reading would find what stood before."""
 _AT_ONCE = 16
 """Signals under way: when everything changes at once, a server that is slow or refuses sets the pace."""
 _TELLING_SECONDS = 5.0
 """How long a round signals at least, if there is so much to tell; what is left waits for the next one."""
+_TELL_AGAIN_SECONDS = 3600.0
+"""What is wrong with a cluster under guard is told again so often: a rollout at rest, which would look only once a day,
+hears of it although the first signal came to nothing."""
 _DIGEST_BYTES = 6
 """Of 10,000 clusters a new mark looks told with odds of 1 to 28,000,000,000; the cursor has 80 kB."""
 
@@ -68,8 +78,15 @@ class WatchActivities:
         tallier: Tallier | None = None,
         sweeper: Sweeper | None = None,
         rounds: Rounds | None = None,
+        pushes: PushPort | None = None,
     ) -> None:
-        """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: notices due. None: nobody does."""
+        """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: notices due. None: nobody does.
+
+        `pushes`: clusters that somebody wants to be looked at now.
+        """
+        self._pushes = pushes
+        self._again: dict[str, dict[str, float]] = {}
+        """Pushed clusters that are to be looked at once more, by watch: when, on the loop's clock."""
         self._rounds = rounds
         self._going_round: asyncio.Task[None] | None = None
         self._sweeper = sweeper
@@ -86,6 +103,9 @@ class WatchActivities:
         """Of the last look, by watch; lost with the process, which costs one reading of every cluster."""
         self._turns: dict[str, str] = {}
         """The last cluster that was signalled, by watch: what finds no room in a round comes first in the next."""
+        self._insisted: dict[str, dict[str, float]] = {}
+        """When what is wrong was told last, on the loop's clock, by watch and cluster; of what this process found told
+        already, when it saw that first."""
 
     @activity.defn(name="watch")
     async def watch(self, request: WatchInput) -> str | None:
@@ -104,10 +124,46 @@ class WatchActivities:
             self._tally(request)
             self._sweep(request)
             self._go_round(request)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.interval_seconds)
-                raise _handed_over()
+            cursor = await self._until_next(request, cursor)
         return cursor_of(cursor)
+
+    async def _until_next(self, request: WatchInput, cursor: Set[bytes]) -> Set[bytes]:
+        """Waits for the next round; at what is pushed meanwhile it looks at once. Errors: ApplicationError."""
+        loop = asyncio.get_running_loop()
+        ends, pause = loop.time() + request.interval_seconds, _PUSH_SECONDS
+        while (left := ends - loop.time()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(
+                    activity.wait_for_worker_shutdown(), left if self._pushes is None else min(left, pause)
+                )
+                raise _handed_over()
+            began = loop.time()
+            try:
+                cursor = await self._look_at_pushed(request, cursor)
+            except BackstopError as error:
+                activity.logger.warning("the watch could not look at what was pushed: %s", error.message)
+            pause = max(_PUSH_SECONDS, loop.time() - began)
+        return cursor
+
+    async def _look_at_pushed(self, request: WatchInput, cursor: Set[bytes]) -> Set[bytes]:
+        """What somebody says of a cluster is not read: its health is, as in any round."""
+        if self._pushes is None:
+            return cursor
+        mine = partial(_of_shard, request.shard, request.shards)
+        pushed = await asyncio.to_thread(self._pushes.take, mine)
+        now, again = asyncio.get_running_loop().time(), self._again.setdefault(request.watch_id, {})
+        due = {cluster for cluster, at in again.items() if at <= now}
+        for cluster in due:
+            del again[cluster]
+        for cluster in pushed:
+            again.setdefault(cluster, now + _AGAIN_SECONDS)
+        if not due and not pushed:
+            return cursor
+        cursor = await self._round(request, cursor, frozenset(due | pushed.keys()))
+        activity.heartbeat(cursor_of(cursor))
+        for at in pushed.values():
+            meters.pushed(max(0.0, (datetime.now(UTC) - at).total_seconds()))
+        return cursor
 
     def _tally(self, request: WatchInput) -> None:
         """A portion of the tallies is begun beside the next look: a ledger that is busy must not hold up an edge."""
@@ -139,16 +195,21 @@ class WatchActivities:
         except Exception:
             activity.logger.exception("the watch could not tally")
 
-    async def _round(self, request: WatchInput, cursor: Set[bytes]) -> Set[bytes]:
+    async def _round(self, request: WatchInput, cursor: Set[bytes], only: Set[str] | None = None) -> Set[bytes]:
+        """`only`: the clusters to look at, the others being as they were; None: all of them."""
         loop, began = asyncio.get_running_loop(), cursor_of(cursor)
         seen = await asyncio.to_thread(
-            self._fingerprints, request, lambda: loop.call_soon_threadsafe(activity.heartbeat, began)
+            self._fingerprints, request, lambda: loop.call_soon_threadsafe(activity.heartbeat, began), only
         )
         marks = {cluster: digest(cluster, mark) for cluster, mark in seen.items()}
-        told = {mark for mark in marks.values() if mark in cursor}
+        told_marks = {mark for mark in marks.values() if mark in cursor}
         last = self._turns.get(request.watch_id, "")
-        edges = sorted((c for c in seen if marks[c] not in told), key=lambda c: (not _short(seen[c]), c <= last, c))
-        beats = asyncio.create_task(_beating(told))
+        again = self._to_tell_again(request.watch_id, seen, loop.time()) if only is None else set()
+        edges = sorted(
+            (c for c in seen if marks[c] not in told_marks or c in again),
+            key=lambda c: (not _short(seen[c]), c <= last, c),
+        )
+        beats = asyncio.create_task(_beating(told_marks))
         try:
             ends = loop.time() + max(_TELLING_SECONDS, request.interval_seconds)
             waiting = iter(edges)
@@ -160,24 +221,36 @@ class WatchActivities:
                     self._turns[request.watch_id] = cluster
                     if not await self._signal(cluster, seen[cluster], now):
                         return
-                    told.add(marks[cluster])
+                    told_marks.add(marks[cluster])
+                    self._insisted.get(request.watch_id, {}).pop(cluster, None)
 
             await asyncio.gather(*(tell() for _ in edges[:_AT_ONCE]))
         finally:
             beats.cancel()
-        return told
+        return told_marks
 
-    def _fingerprints(self, request: WatchInput, alive: Callable[[], object]) -> dict[str, str]:
+    def _to_tell_again(self, watch_id: str, seen: Mapping[str, str], now: float) -> set[str]:
+        """Clusters with which something has been wrong for so long since it was told."""
+        earlier, judged = self._insisted.get(watch_id, {}), self._marks.get(watch_id, {})
+        wrong = {c: earlier.get(c, now) for c in seen if judged[c].facts.guarded and _wrong(seen[c], judged[c].facts)}
+        self._insisted[watch_id] = wrong
+        return {c for c, since in wrong.items() if now - since >= _TELL_AGAIN_SECONDS}
+
+    def _fingerprints(
+        self, request: WatchInput, alive: Callable[[], object], only: Set[str] | None = None
+    ) -> dict[str, str]:
         """What each open rollout of this watch would want to know, as one comparable text.
 
         Five calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
         rollouts = self._rollouts.open_clusters()
-        names, now = [c for c in sorted(rollouts) if shard_of(c, request.shards) == request.shard], datetime.now(UTC)
+        mine, now = [c for c in sorted(rollouts) if _of_shard(request.shard, request.shards, c)], datetime.now(UTC)
+        earlier = self._marks.get(request.watch_id, {})
+        only = only if earlier else None  # nothing is known of the others yet
+        names = mine if only is None else [c for c in mine if c in only]
         samples, windows = self._health.read(names), self._calendar.windows(names)
         versions, doubted = self._quotas.versions(names), self._doubts.doubted()
-        earlier = self._marks.get(request.watch_id, {})
-        marks: dict[str, Judged] = {}
+        marks = {} if only is None else {c: earlier[c] for c in mine if c in earlier}
         beat = time.monotonic()
         for cluster in names:
             stage, shadow = rollouts[cluster]
@@ -196,6 +269,8 @@ class WatchActivities:
                 alive()
                 beat = time.monotonic()
         self._marks[request.watch_id] = marks
+        if only is not None:
+            return {cluster: judged.mark for cluster, judged in marks.items()}
         meters.watched(
             request.shard,
             request.interval_seconds,
@@ -235,10 +310,10 @@ class WatchActivities:
         return True
 
 
-async def _beating(told: Set[bytes]) -> None:
+async def _beating(told_marks: Set[bytes]) -> None:
     while True:
         await asyncio.sleep(_BEAT_SECONDS)
-        activity.heartbeat(cursor_of(told))
+        activity.heartbeat(cursor_of(told_marks))
 
 
 def shard_of(cluster: str, shards: int) -> int:
@@ -246,13 +321,17 @@ def shard_of(cluster: str, shards: int) -> int:
     return zlib.crc32(cluster.encode()) % shards
 
 
+def _of_shard(shard: int, shards: int, cluster: str) -> bool:
+    return shard_of(cluster, shards) == shard
+
+
 def digest(cluster: str, mark: str) -> bytes:
     return hashlib.blake2b(f"{cluster}\0{mark}".encode(), digest_size=_DIGEST_BYTES).digest()
 
 
-def cursor_of(told: Iterable[bytes]) -> str:
+def cursor_of(told_marks: Iterable[bytes]) -> str:
     """As it travels: a mark for each cluster would be a megabyte for 10,000 of them, with every heartbeat."""
-    return base64.b64encode(b"".join(told)).decode()
+    return base64.b64encode(b"".join(told_marks)).decode()
 
 
 def told_of(cursor: object) -> Set[bytes]:
@@ -262,8 +341,8 @@ def told_of(cursor: object) -> Set[bytes]:
     if not isinstance(cursor, str):
         return set()
     with contextlib.suppress(ValueError):
-        told = base64.b64decode(cursor, validate=True)
-        return {told[at : at + _DIGEST_BYTES] for at in range(0, len(told), _DIGEST_BYTES)}
+        digests = base64.b64decode(cursor, validate=True)
+        return {digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)}
     return set()
 
 
@@ -385,6 +464,14 @@ _SHORT = "short "
 def _short(mark: str) -> bool:
     """What lacks hardware is told first."""
     return _SHORT in mark
+
+
+def _wrong(mark: str, facts: Facts) -> bool:
+    """Something that no rollout rests with: hardware is short, too much flex is published, or health is not to be
+    believed.
+    """
+    unknown = facts.sample is None or facts.stale or facts.ahead or facts.beyond or facts.doubted or facts.at_fault
+    return bool(facts.senseless or unknown) or _short(mark) or _LESS in mark
 
 
 def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:

@@ -40,6 +40,10 @@ _reaction = _meter.create_histogram(
     "backstop.breach_to_rollback", unit="s", description="From the breach to the quota restored"
 )
 _rounds = _meter.create_counter("backstop.watch_rounds", description="Rounds of the watch in which it could look")
+_pushes = _meter.create_histogram(
+    "backstop.push_to_look", unit="s", description="From a push of a cluster's health until the watch has looked"
+)
+_seal_age = _meter.create_gauge("backstop.seal_age", unit="s", description="Since the archive was last sealed")
 _ROUNDS_KEPT, _LEAST_SECONDS = 4, 60.0
 _ARCHIVE_SECONDS = 180.0
 """Longer than two tries of one that fails are apart."""
@@ -93,6 +97,11 @@ def watched(shard: int, interval_seconds: float, seen: Iterable[SeenRollout]) ->
         _health_age.see(each.cluster, each.health_age_seconds, seconds)
 
 
+def pushed(seconds: float) -> None:
+    """The watch has looked at a cluster for which somebody asked so long ago."""
+    _pushes.record(seconds)
+
+
 def archiving(cluster: str, oldest_seconds: float) -> None:
     """Entries are on their way into the archive, the oldest of that age; 0: they have arrived."""
     _archive_delay.see(cluster, max(0.0, oldest_seconds), _ARCHIVE_SECONDS)
@@ -141,3 +150,8 @@ def breach_answered(cluster: str, seconds: float) -> None:
 
 def effect(cluster: str, kind: EffectKind) -> None:
     _effects.add(1, {"cluster": cluster, "effect": kind.value})
+
+
+def sealed(seconds: float) -> None:
+    """How long ago the archive was last sealed."""
+    _seal_age.set(seconds)

@@ -64,13 +64,13 @@ class NoticeActivities:
         with its time.
         """
         with translated():
-            told = self._outbox.wishes(sorted({notice.audience for notice in request.notices}))
+            wishes = self._outbox.wishes(sorted({notice.audience for notice in request.notices}))
             usual = self._usual(request.cluster)
         ends = time.monotonic() + _CALL_SECONDS
         rounds = [_Round(tuple(notices)) for _, notices in groupby(request.notices, key=lambda n: n.audience)]
         away = []
         for each in rounds:
-            contacts, choice = told.get(each.audience, ((), None))
+            contacts, choice = wishes.get(each.audience, ((), None))
             wish = _Wish(contacts, usual if choice is None else choice)
             # With the call's context: whoever logs says of which call it is.
             away.append(self._postmen.submit(copy_context().run, self._go, each, wish, ends))
@@ -183,8 +183,8 @@ class _Round:
             raise self.bug
         delivered, failed, refused = dict(self.delivered), dict(self.failed), dict(self.refused)
         waiting = dict(self.waiting)
-        known = delivered.keys() | failed.keys() | refused.keys() | waiting.keys()
-        failed |= {notice.key: _LATE for notice in self.notices if notice.key not in known}
+        keys = delivered.keys() | failed.keys() | refused.keys() | waiting.keys()
+        failed |= {notice.key: _LATE for notice in self.notices if notice.key not in keys}
         return TellAnswer(delivered=delivered, failed=failed, refused=refused, waiting=waiting)
 
 

@@ -6,19 +6,18 @@ them in threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from fractions import Fraction
 from typing import Protocol, TypeVar
 
 from pydantic import Field
 
-from models.audit import AuditEntry, ChainedEntry, ChainHead, Signature
+from activities.fleet_file_port import FleetFilePort
+from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
-from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Team
-from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms
 from models.cluster.jobs import ClusterJob, Job
 from models.cluster.readings import Doubt, ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
@@ -28,7 +27,7 @@ from models.cluster.windows import Declaration, Declared, Entry, Window
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
-from models.questions import ClusterFacts, Overview, SchedulerCheck
+from models.questions import ClusterFacts, Overview, SchedulerCheck, TeamSum
 from models.reports.milestones import Milestone, MilestoneNote, Milestones
 from models.reports.tallies import Point, Tally
 from models.reports.weekly import ClusterCut, Mean, Passage, Span
@@ -56,6 +55,10 @@ class QuotaPort(Protocol):
 
     def read(self, cluster: str) -> QuotaReading:
         """The cluster's quotas now. Errors: Refusal for an unknown cluster."""
+        ...
+
+    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
+        """What `read` says of each, at once; one that is unknown is left out."""
         ...
 
     def barred(self, cluster: str) -> str:
@@ -99,6 +102,10 @@ class HealthPort(Protocol):
         """By island: what its samples from `since` up to now say of it; one without any is left out."""
         ...
 
+    def histories(self, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, dict[str, Stretch]]:
+        """The same of many clusters, in one call."""
+        ...
+
 
 class DoubtPort(Protocol):
     """Falls of health judged across the clusters of a source: models/cluster/source_doubts.py."""
@@ -126,6 +133,13 @@ class DoubtPort(Protocol):
 class UsagePort(Protocol):
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
         """S and L per quota: the 95th percentile over the window where there is history."""
+        ...
+
+    def readings(self, windows: Mapping[str, timedelta], now: datetime) -> dict[str, UsageReading]:
+        """The same of each of these clusters by its window, in few calls.
+
+        History that somebody changed behind the last sample may be told an hour late.
+        """
         ...
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
@@ -190,6 +204,18 @@ class CalendarPort(Protocol):
         ...
 
 
+class PushPort(Protocol):
+    """Clusters whose health somebody asks to be looked at now. Nothing that they say of it is kept."""
+
+    def push(self, clusters: Sequence[str]) -> tuple[str, ...]:
+        """They wait to be looked at; answers with those that there are. Idempotent until somebody takes them."""
+        ...
+
+    def take(self, mine: Callable[[str], bool]) -> dict[str, datetime]:
+        """Of these the ones that wait, and since when; they wait no more. At most 1,000, the oldest first."""
+        ...
+
+
 class TallyPort(Protocol):
     """The tallies: what each cluster was in each slot of time."""
 
@@ -203,6 +229,10 @@ class TallyPort(Protocol):
 
     def thin(self, day: datetime) -> None:
         """Of the day that begins then each cluster keeps its first tally alone. Idempotent."""
+        ...
+
+    def sum_up(self, since: datetime, until: datetime) -> bool:
+        """The next day in this time with tallies is kept as sums, too, for means; False: there is none left."""
         ...
 
     def points(self, cluster: str, times: Sequence[datetime], within: timedelta) -> tuple[Point, ...]:
@@ -242,7 +272,9 @@ class MilestonePort(Protocol):
 
     def milestones(self) -> Milestones: ...
 
-    def plan_milestones(self, given: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime) -> None:
+    def plan_milestones(
+        self, milestones: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime
+    ) -> None:
         """These are the plan, in place of the one before; notes stay. Idempotent."""
         ...
 
@@ -301,6 +333,10 @@ class RolloutsPort(Protocol):
         """The open rollout of the cluster, with its baseline."""
         ...
 
+    def adopted_from(self, rollout: str) -> str:
+        """The lost rollout whose effects this one took over; empty for none, and for an unknown one."""
+        ...
+
     def record(self, request: RecordRequest) -> None:
         """The registry shows the stage and what a person has to do; the entries are archived, as by `archive`.
 
@@ -333,6 +369,10 @@ class ClustersPort(Protocol):
 
     def facts(self, cluster: str) -> ClusterFacts:
         """Errors: Refusal for an unknown cluster."""
+        ...
+
+    def facts_of(self, clusters: Sequence[str]) -> ByCluster[ClusterFacts]:
+        """Of each that is known, in one call, without its contacts."""
         ...
 
 
@@ -416,44 +456,6 @@ class RegistryPort(RolloutsPort, ClustersPort, BlastRadiusPort, RequestsPort, Fl
     """
 
 
-class FleetFilePort(Protocol):
-    """A fleet file into the ledger and out of it; clusters taken out, and called otherwise."""
-
-    def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
-        """One part of a large document is kept until it is committed. Idempotent."""
-        ...
-
-    def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, int]:
-        """The staged fleet stands whole in the ledger, or nothing of it does: what earlier builds ask for.
-
-        Answers counts: {"clusters": n, "quotas": n, "changed": n, "removed": 0}. Errors: BadInput; Refusal
-        where a line of it is refused.
-        """
-        ...
-
-    def take_import(self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
-        """Of the staged fleet each cluster stands in the ledger whole, or, refused, as it was; on a dry run none.
-
-        Idempotent: committed again it answers as before. Errors: BadInput; Refusal by its terms.
-        """
-        ...
-
-    def fleet_page(self, after: str, limit: int) -> FleetPage:
-        """Clusters by name after `after` as the fleet file that would bring them here."""
-        ...
-
-    def remove_cluster(self, cluster: str, by: Signature, *, dry_run: bool) -> Departure:
-        """The cluster and its history are gone, and its archive says what it was. Idempotent by the signature's key.
-
-        Errors: Refusal for an unknown cluster; while a rollout or a request is open there.
-        """
-        ...
-
-    def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
-        """All of the cluster but its archive goes by the other name. As `remove_cluster`; BadInput: it is taken."""
-        ...
-
-
 class FleetPort(FleetFilePort, Protocol):
     """Import and show: the ledger as the source of clusters, quotas, health and usage."""
 
@@ -461,12 +463,16 @@ class FleetPort(FleetFilePort, Protocol):
         """Samples are stored (a repeated cluster, island and time replaces); answers how many rows."""
         ...
 
-    def described(self, after: str, limit: int) -> tuple[Described, ...]:
-        """Clusters by name after `after`, with present values and latest health."""
+    def described(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
+        """Clusters by name after `after`, with present values and latest health. `free`: those without a rollout."""
         ...
 
     def senseless(self) -> dict[str, tuple[str, ...]]:
         """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
+        ...
+
+    def teams_in_clear(self) -> tuple[str, ...]:
+        """Teams with a contact that holds a token itself, by name, where an import of it would be refused."""
         ...
 
     def senseless_teams(self) -> dict[str, str]:
@@ -474,6 +480,8 @@ class FleetPort(FleetFilePort, Protocol):
         ...
 
     def teams(self) -> tuple[Team, ...]: ...
+
+    def team_sums(self) -> tuple[TeamSum, ...]: ...
 
     def calendar(self, cluster: str, since: datetime) -> tuple[Entry, ...]:
         """Windows that end after `since`; of all clusters where none is named. Errors: BadInput, unknown cluster."""

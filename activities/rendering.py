@@ -41,12 +41,15 @@ _SAYS_WHAT_TO_DO = frozenset(
         NoticeKind.REQUEST,
         NoticeKind.FLEET_HELD,
         NoticeKind.BRINGUP,
+        NoticeKind.EMERGENCY,
     }
 )
 _CUTS = frozenset(
     {NoticeKind.PLANNED, NoticeKind.CHANGED, NoticeKind.BUFFERED, NoticeKind.ENFORCED, NoticeKind.ROLLED_BACK}
 )
-TO_OWNER = frozenset({NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD, NoticeKind.BRINGUP})
+TO_OWNER = frozenset(
+    {NoticeKind.STUCK, NoticeKind.HELD, NoticeKind.FLEET_HELD, NoticeKind.BRINGUP, NoticeKind.EMERGENCY}
+)
 """Kinds that go to the owner only; breach goes to the owner and to teams."""
 
 # Not strftime: its names follow the locale of the machine.
@@ -133,12 +136,17 @@ def _templates() -> Environment:
     return environment
 
 
+def goes_to_owner(notice: Notice) -> bool:
+    """Whether its reader answers for the rollout, and not for a team."""
+    return bool(notice.facts.get("to_owner", notice.kind in TO_OWNER or notice.audience == notice.owner))
+
+
 def _words(notice: Notice) -> dict[str, Any]:
     """Everything a template may name."""
     before, after, backing, facts = notice.before_gpus, notice.after_gpus, notice.backing_gpus, notice.facts
     change = None if before is None or after is None else after - before
     quota = before if after is None else after
-    to_owner = bool(facts.get("to_owner", notice.kind in TO_OWNER or notice.audience == notice.owner))
+    to_owner = goes_to_owner(notice)
     return {
         **{name: getattr(notice, name) for name in Notice.model_fields},
         "owner": _one_line(notice.owner),
@@ -163,19 +171,19 @@ def _words(notice: Notice) -> dict[str, Any]:
 
 def _commands(notice: Notice) -> list[dict[str, str]]:
     """The commands that the rollout would take, as lines to type; where none came along, the one that has them."""
-    if given := notice.facts.get("commands"):
-        return [_command(each) for each in (given if isinstance(given, list | tuple) else [given])]
+    if commands := notice.facts.get("commands"):
+        return [_command(each) for each in (commands if isinstance(commands, list | tuple) else [commands])]
     if notice.kind is NoticeKind.BRINGUP:  # its template says how to look at it
         return []
     status = "backstop fleet status" if notice.kind is NoticeKind.FLEET_HELD else command_line("status", notice.cluster)
     return [{"does": "See what holds it, and what can be done", "line": status}]
 
 
-def _command(given: Any) -> dict[str, str]:
+def _command(fact: Any) -> dict[str, str]:
     """A command as a fact has it: a line to type, or that with what it does."""
-    if not isinstance(given, Mapping):
-        return {"does": "", "line": _one_line(str(given))}
-    return {name: _one_line(str(given.get(name, ""))) for name in ("does", "line")}
+    if not isinstance(fact, Mapping):
+        return {"does": "", "line": _one_line(str(fact))}
+    return {name: _one_line(str(fact.get(name, ""))) for name in ("does", "line")}
 
 
 def _texts(facts: Mapping[str, Any], name: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from activities.ports import MilestonePort, ReportPort, TallyPort
+from models.access.waiting import Emergency
 from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage
 from models.questions import Arrival, Curve, PastWeek, Tallies
@@ -21,11 +22,13 @@ class ReportFacts:
         report: ReportPort,
         milestones: MilestonePort,
         bringups: Callable[[bool], tuple[BringupRow, ...]] = lambda _: (),
+        emergencies: Callable[[], tuple[Emergency, ...]] = tuple,
     ) -> None:
         self._tallies = tallies
         self._report = report
         self._milestones = milestones
         self._bringups = bringups
+        self._emergencies = emergencies
 
     def curve(self, asked: Tallies) -> Curve:
         within = timedelta(seconds=asked.within_seconds)
@@ -41,12 +44,12 @@ class ReportFacts:
             return ()
         first, last = min(asked.times), max(asked.times)
         rows = (r for r in self._bringups(False) if r.stage is BringupStage.IN_PRODUCTION)
-        found = [
+        arrivals = [
             Arrival(cluster=r.cluster, at=r.stage_at, gpus=r.gpus)
             for r in rows
             if first <= r.stage_at <= last and asked.cluster in ("", r.cluster)
         ]
-        return tuple(sorted(found, key=lambda each: (each.at, each.cluster)))
+        return tuple(sorted(arrivals, key=lambda each: (each.at, each.cluster)))
 
     def week(self, asked: PastWeek) -> Past:
         within = timedelta(seconds=asked.within_seconds)
@@ -68,19 +71,21 @@ class ReportFacts:
             began=self._tallies.began(""),
             milestones=self._milestones.milestones(),
             bringups=bringups_week(self._bringups(True), asked.since, asked.until),
+            emergencies=tuple(one for one in self._emergencies() if one.at <= asked.until),
         )
 
     def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[BeforeAndAfter, ...]:
         measured = spans(passages, until)
-        before = self._report.means([before for _, _, before, _ in measured])
-        after = iter(self._report.means([after for _, _, _, after in measured if after is not None]))
+        asked = [before for _, _, before, _ in measured] + [after for *_, after in measured if after is not None]
+        means = iter(self._report.means(asked))
+        before = [next(means) for _ in measured]
         return tuple(
             BeforeAndAfter(
                 cluster=first.cluster,
                 wrote_at=span.until,
                 monitored_at=None if reached is None else reached.at,
                 before=mean,
-                after=None if later is None else next(after),
+                after=None if later is None else next(means),
             )
             for (first, reached, span, later), mean in zip(measured, before, strict=True)
         )
@@ -90,10 +95,10 @@ class ReportFacts:
         now = datetime.now(UTC)
         points = self._tallies.points("", [now], timedelta(days=1))
         monitored = monitored_at(self._report.passages(now), now)
-        known = points[0] if points and points[0].known else None
+        point = points[0] if points and points[0].known else None
         return PlanNow(
             plan=self._milestones.milestones(),
-            measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if known is None else known.phantom_gpus},
+            measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if point is None else point.phantom_gpus},
             monitored=monitored,
-            read_at={} if known is None else {PHANTOM_GPUS: known.at},
+            read_at={} if point is None else {PHANTOM_GPUS: point.at},
         )

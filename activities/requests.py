@@ -17,6 +17,7 @@ from activities import metrics as meters
 from activities.clusters import HISTORY_FRESH, ClusterActivities
 from activities.failures import translated
 from activities.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
+from activities.warrants import Warrants
 from models.base import duration_text, gpus_text
 from models.cluster.policy import Policy, Requests
 from models.cluster.snapshot import Snapshot
@@ -56,7 +57,9 @@ class RequestActivities:
         usage: UsagePort,
         clusters: ClusterActivities,
         owed: OwedIn = lambda _, __: MappingProxyType({}),
+        warrants: Warrants | None = None,
     ) -> None:
+        self._warrants = warrants
         self._client = client
         self._quotas = quotas
         self._registry = registry
@@ -68,6 +71,8 @@ class RequestActivities:
     def assess(self, request: AssessRequest) -> Assessment:
         """Whether it fits as things stand. Errors: Refusal for a cluster or a quota that is not there."""
         with translated():
+            if self._warrants is not None:
+                self._warrants.asked(request.ask)
             ask, now = request.ask, request.at
             snapshot, policy = self._clusters.present(ask.cluster, now)
             opened = self._registry.opened(ask.cluster)
@@ -76,7 +81,8 @@ class RequestActivities:
                 what = "is a sum of others: name one of them" if quota else "is not there: its owner has to give it one"
                 raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
             owners = _owners(policy, opened)
-            assessment = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus)
+            ticketed = None if self._warrants is None else self._warrants.required
+            assessment = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus, ticketed=ticketed)
             if ask.namespace and not quota.admits(ask.namespace):
                 whom = ", ".join(quota.namespaces or ()) or "nobody"
                 return assessment.model_copy(

@@ -22,7 +22,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from models.errors import Unavailable
 from models.planning.grants import Granted, GrantOrder, GrantOutcome
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput, RolloutStatus
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command
 from models.wire import GRANT_UPDATE, LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, STATUS_QUERY, TASK_QUEUE, rollout_workflow_id
 

@@ -7,6 +7,7 @@ import time
 from datetime import datetime, timedelta
 
 from activities.ports import HealthPort, QuotaPort, RolloutsPort, TallyPort, UsagePort
+from models.base import DAY
 from models.cluster.readings import HealthSample, TeamUsage, truthful
 from models.errors import BadInput, Refusal
 from models.reports.tallies import Tally, slot_of, tally_of
@@ -21,7 +22,6 @@ LOOKS_AGAIN = timedelta(minutes=1)
 """How soon a cluster that is imported in the middle of a slot has its first tally."""
 KEPT_WHOLE = timedelta(days=100)
 """What is older keeps one tally a day."""
-_DAY = timedelta(days=1)
 
 
 class Tallier:
@@ -49,7 +49,10 @@ class Tallier:
             self._keep(tallies)
         if len(due) < PORTION and len(tallies) == len(due):
             self._rests_until = min(slot + every, now + LOOKS_AGAIN)
-            self._tallies.thin(slot.replace(hour=0, minute=0, second=0, microsecond=0) - KEPT_WHOLE - _DAY)
+            today = slot_of(slot, DAY)
+            self._tallies.thin(today - KEPT_WHOLE - DAY)
+            if self._tallies.sum_up(today - KEPT_WHOLE, today - DAY):
+                self._rests_until = None  # another day may be left: with the next go
         return len(tallies)
 
     def _keep(self, tallies: list[Tally]) -> None:

@@ -142,6 +142,11 @@ class Bare:
         if self._steps < self._start.script.planned_after:
             raise ValueError("there is no plan yet")
 
+    @workflow.query
+    def answer(self) -> str:
+        """As long as the launch's answer."""
+        return "x" * self._start.script.plan_bytes
+
     @workflow.signal
     def health_changed(self, words: str) -> None:
         self._short = True

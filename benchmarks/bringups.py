@@ -14,21 +14,19 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from benchmarks.crowd import Crowd, Exporter, few_at_once, until
-from benchmarks.sites import Site, note, postgresql, site
+from benchmarks.sites import Site, note, site, told
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart
 from models.bringup.recipe import ClusterRecipe
@@ -251,20 +249,7 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    options = parsed()
-    with contextlib.ExitStack() as stack:
-        if not options.ledger_url:
-            options.ledger_url = stack.enter_context(postgresql())
-        began, load = time.perf_counter(), os.getloadavg()[0]
-        found = asyncio.run(measured(options))
-        for line in report(found):
-            print(line)
-        took = time.perf_counter() - began
-        note(f"{took:.0f} s in all, {os.cpu_count()} cores, load {load:.1f} before")
-        if options.json is not None:
-            options.json.write_text(
-                json.dumps({"seconds": took, "load_before": load, **asdict(found)}, indent=1) + "\n"
-            )
+    told(parsed(), measured, report)
 
 
 if __name__ == "__main__":

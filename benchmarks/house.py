@@ -1,4 +1,4 @@
-"""How a stranger finds the house: rooms, floors, circles, arrows up, long files, long functions, words for two things.
+"""How a stranger finds the house: rooms, floors, circles, arrows up, long files and functions, vague words.
 
 `python benchmarks/house.py [--root CHECKOUT]` prints the figures of a checkout: of this one, or of another commit's
 beside it (`git worktree add ../before COMMIT`). A room is what stands directly in models/: a package, or a module. A
@@ -17,9 +17,10 @@ from pathlib import Path
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("models", "activities", "workflows", "workers", "client", "cli")
+PRODUCT = ("models", "activities", "workflows", "workers", "client", "views", "cli")
 LONG_FILE = 500
 LONGEST = 10
+VAGUE = ("found", "said", "known", "made", "told", "given")
 _BRANCHES = (
     ast.If,
     ast.For,
@@ -88,8 +89,8 @@ def functions(path: Path) -> Iterator[tuple[str, int, int, int]]:
             branches += sum(len(n.values) - 1 for n in inner if isinstance(n, ast.BoolOp))
             branches += sum(len(n.ifs) for n in inner if isinstance(n, ast.comprehension))
             branches += sum(1 for n in inner if isinstance(n, ast.match_case))
-            given = node.args
-            count = len(given.args) + len(given.kwonlyargs) + len(given.posonlyargs)
+            taken = node.args
+            count = len(taken.args) + len(taken.kwonlyargs) + len(taken.posonlyargs)
             yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1, branches + 1, count
 
 
@@ -115,15 +116,21 @@ def homonyms(root: Path) -> dict[str, list[str]]:
     return {name: where for name, where in sorted(places.items()) if len(where) > 1}
 
 
-def said(root: Path) -> Counter[str]:
-    """How often a value is called by a participle that does not say what it holds."""
-    counts: Counter[str] = Counter()
+def nameless(root: Path) -> list[tuple[str, str]]:
+    """Values that are called by a participle, which does not say what they hold: each word, and where.
+
+    Fields of classes aside: nearly all are on the wire, in histories or in what --json prints, and keep their names.
+    """
+    places: list[tuple[str, str]] = []
     for path in files(root):
-        for node in ast.walk(ast.parse(path.read_text())):
-            vague = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id
-            if vague in ("found", "said", "known", "made", "told", "given"):
-                counts[vague] += 1
-    return counts
+        tree = ast.parse(path.read_text())
+        bodies = (part for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for part in node.body)
+        fields = {id(part.target) for part in bodies if isinstance(part, ast.AnnAssign)}
+        for node in ast.walk(tree):
+            match node:
+                case ast.Name(id=word, ctx=ast.Store()) if word in VAGUE and id(node) not in fields:
+                    places.append((word, f"{path.relative_to(root)}:{node.lineno}"))
+    return places
 
 
 def main() -> None:
@@ -132,11 +139,11 @@ def main() -> None:
     root = parser.parse_args().root.resolve()
     below = arrows(root)
     heights = floors(below)
-    found = circles(below)
+    groups = circles(below)
     print(
         f"models/: {len(below)} rooms on {max(heights.values())} floors, {sum(map(len, below.values()))} arrows between"
     )
-    print(f"  circles: {len(found)}" + "".join(f"; {', '.join(sorted(group))}" for group in found))
+    print(f"  circles: {len(groups)}" + "".join(f"; {', '.join(sorted(group))}" for group in groups))
     up = sum(heights[there] >= heights[here] for here, all_there in below.items() for there in all_there)
     print(f"  arrows up, or level inside a circle: {up}")
     for floor in range(max(heights.values()), 0, -1):
@@ -165,7 +172,8 @@ def main() -> None:
     print(f"\nwords for two things: {len(twice)}")
     for name, places in twice.items():
         print(f"  {name}: {', '.join(places)}")
-    print("values without a noun: " + ", ".join(f"{word} {n}" for word, n in said(root).most_common()))
+    words = Counter(word for word, _ in nameless(root))
+    print("values without a noun: " + (", ".join(f"{word} {n}" for word, n in words.most_common()) or "none"))
 
 
 if __name__ == "__main__":

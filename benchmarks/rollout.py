@@ -20,9 +20,10 @@ import json
 import os
 import random
 import statistics
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +35,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from benchmarks.bare import QUEUE, Bare, BareInput, Loops, Script
 from benchmarks.sites import Site, note, postgresql, quantile, site
+from client.payload_keys import VARIABLE, PayloadKeys, new_key, write_keys
 from models.cluster.fleet_file import Fleet
 from models.cluster.policy import Policy
 from models.rollout.commands import CommandRequest
@@ -227,7 +229,7 @@ class Ours:
 
     def held(self) -> set[str]:
         """Those that the fleet's brake holds, as the archive says."""
-        words = "%clusters are in a breach rollback at once%"
+        words = "%clusters are in breach within an hour%"
         return {
             c for (c,) in self._site.rows("SELECT DISTINCT cluster FROM audit WHERE entry LIKE :words", words=words)
         }
@@ -244,6 +246,11 @@ class Plain:
         self._script = script
 
     async def launch(self, name: str) -> None:
+        await self.start(name)
+        await self._site.client.get_workflow_handle(f"bare/{name}").execute_update(Bare.approve, "x" * 150)
+
+    async def start(self, name: str) -> None:
+        """It waits for its approval."""
         client = self._site.client
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             Bare.run,
@@ -254,7 +261,6 @@ class Plain:
             static_summary=f"{name}, owner tpm",
         )
         await client.execute_update_with_start_workflow(Bare.launched, start_workflow_operation=start)
-        await client.get_workflow_handle(f"bare/{name}").execute_update(Bare.approve, "x" * 150)
 
     def ended(self) -> set[str]:
         return set(self._site.ended())
@@ -632,6 +638,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--braked", type=int, help="clusters that breach with max_breaching_clusters at its default")
     parser.add_argument("--storm-seconds", type=float, help="in which all breach")
     parser.add_argument("--watch-seconds", type=float, default=0.5, help="between two looks of the shared watch")
+    parser.add_argument(
+        "--encrypted", action="store_true", help="launches with their payloads encrypted beside launches without"
+    )
     parser.add_argument("--json", type=Path, help="where all figures go")
     options = parser.parse_args()
     options.warm, options.rest = 10, 2.0
@@ -643,8 +652,8 @@ def parsed() -> argparse.Namespace:
     return options
 
 
-async def measured(options: argparse.Namespace) -> None:
-    figures: dict[str, Any] = {k: v for k, v in vars(options).items() if k not in ("json", "ledger_url")}
+async def measure_beside_bare(options: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
     if options.only != "breaches":
         launches, script = await measure_launches(options)
         report_launches(launches, options)
@@ -658,8 +667,54 @@ async def measured(options: argparse.Namespace) -> None:
         report_storm("All breach, no brake", found.storm, plain.storm)
         report_storm("All breach, max_breaching_clusters 3 (the default)", braked, None)
         figures |= {"ours": asdict(found), "braked": asdict(braked), "bare": asdict(plain)}
+    return figures
+
+
+async def measured(options: argparse.Namespace) -> None:
+    figures: dict[str, Any] = {k: v for k, v in vars(options).items() if k not in ("json", "ledger_url")}
+    if options.encrypted:
+        figures |= await measure_encryption(options)
+    else:
+        figures |= await measure_beside_bare(options)
     if options.json is not None:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def encryption() -> Iterator[None]:
+    """In this process, and in the workers that it starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        now = datetime.now(UTC)
+        keys = Path(folder) / "payload.json"
+        write_keys(keys, PayloadKeys(since=now, keys=(new_key(now, now),)))
+        os.environ[VARIABLE] = str(keys)
+        try:
+            yield
+        finally:
+            del os.environ[VARIABLE]
+
+
+async def measure_encryption(options: argparse.Namespace) -> dict[str, Any]:
+    """The same launches by turns, with payloads in clear and encrypted; every other turn begins with the latter."""
+    turns: dict[bool, list[Turn]] = {False: [], True: []}
+    for number in range(1, options.turns + 1):
+        for encrypted in (False, True) if number % 2 else (True, False):
+            with encryption() if encrypted else contextlib.nullcontext():
+                turn, _ = await our_turn(options, options.rollouts)
+            turns[encrypted].append(turn)
+            how = "encrypted" if encrypted else "in clear"
+            note(f"turn {number} of {options.turns}: {options.rollouts} rollouts, {how}: {turn.rate:.2f}/s")
+    clear, hidden = turns[False], turns[True]
+    print(
+        f"\nLaunches to monitored, payloads encrypted and in clear: {options.turns} turns of {options.rollouts}, "
+        f"{options.at_once} at once, {QUOTAS} quotas each, no waits in the policy"
+    )
+    print(f"  {'':50} {'encrypted':>9} {'clear':>9} {'ratio':>7}")
+    _rates("a second", hidden, clear)
+    for process in ("worker", "server", "client"):
+        means = (sum(t.cpu[process] for t in s) / sum(t.count for t in s) for s in (hidden, clear))
+        _line(f"CPU s of the {process}", *means)
+    return {"encrypted": [asdict(t) for t in hidden], "clear": [asdict(t) for t in clear]}
 
 
 def main() -> None:

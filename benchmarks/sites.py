@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -11,10 +13,11 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from temporalio.client import Client
@@ -23,9 +26,14 @@ from activities.adapters.ledger.database import database_url
 from activities.adapters.ledger.facade import Ledger, upgrade
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
-from client.converter import data_converter
+from client.converter import converter_with
+from client.payload_keys import configured_ring
 from workers.embedded_temporal import EmbeddedTemporal
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Figures = TypeVar("_Figures", bound="DataclassInstance")
 _START_SECONDS = 60
 
 
@@ -122,9 +130,13 @@ class Site:
 
     @asynccontextmanager
     async def worker(
-        self, watch_seconds: float, count: int = 1, more: Mapping[str, str] | None = None
+        self,
+        watch_seconds: float,
+        count: int = 1,
+        more: Mapping[str, str] | None = None,
+        module: str = "workers.main",
     ) -> AsyncIterator[None]:
-        """Ours, as deployed, in as many processes; `more`: of their environment."""
+        """Ours, as deployed, in as many processes; `more`: of their environment; `module`: one that runs it."""
         environment = {
             **os.environ,
             "BACKSTOP_HOME": str(self.home),
@@ -136,7 +148,7 @@ class Site:
         }
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(count):
-                await stack.enter_async_context(self._process(["-m", "workers.main"], environment))
+                await stack.enter_async_context(self._process(["-m", module], environment))
             yield
 
     @asynccontextmanager
@@ -195,7 +207,9 @@ async def site(ledger_server: str = "") -> AsyncIterator[Site]:
         with fresh_ledger(ledger_server, home) as url:
             upgrade(url)
             async with EmbeddedTemporal(home / "temporal", None, None) as server:
-                client = await Client.connect(server.address, namespace=NAMESPACE, data_converter=data_converter)
+                client = await Client.connect(
+                    server.address, namespace=NAMESPACE, data_converter=converter_with(configured_ring())
+                )
                 found = Site(home, server, client, url)
                 try:
                     yield found
@@ -247,3 +261,24 @@ def _cpu(pid: int, *, children: bool = False) -> float:
     except OSError:
         return 0.0
     return sum(int(f) for f in fields[11 : 15 if children else 13]) / os.sysconf("SC_CLK_TCK")
+
+
+def told(
+    options: argparse.Namespace,
+    measured: Callable[[argparse.Namespace], Coroutine[Any, Any, _Figures]],
+    report: Callable[[_Figures], Iterable[str]],
+) -> None:
+    """Measured on the PostgreSQL of the options, or on a throwaway one; the report printed, and all figures kept."""
+    with contextlib.ExitStack() as stack:
+        if not options.ledger_url:
+            options.ledger_url = stack.enter_context(postgresql())
+        began, load = time.perf_counter(), os.getloadavg()[0]
+        found = asyncio.run(measured(options))
+        for line in report(found):
+            print(line)
+        took = time.perf_counter() - began
+        note(f"{took:.0f} s in all, {os.cpu_count()} cores, load {load:.1f} before")
+        if options.json is not None:
+            settings = {k: v for k, v in vars(options).items() if k not in ("json", "ledger_url")}
+            figures = {"options": settings, "seconds": took, "load_before": load, **asdict(found)}
+            options.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -6,17 +6,16 @@ Within a version fields may be added; none goes away or changes its meaning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Self, cast
+from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from models.base import GpuCount, Model, Name, Share, Time
+from cli.answers_plan import PlanAnswer
+from cli.json_answer import JsonAnswer
+from models.base import Model, Name, Share, Time
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
-from models.cluster.fleet_file import ClusterSpec
-from models.cluster.island import healthy, total
-from models.cluster.quota import QuotaTree
-from models.cluster.windows import Entry
+from models.cluster.windows import Entry, Foretold
 from models.errors import BackstopError
 from models.fleet.messages import Prospect
 from models.fleet.state import FleetStage
@@ -24,89 +23,17 @@ from models.flex.division import Division
 from models.flex.flex_now import FlexNow
 from models.flex.scenario import Scene
 from models.planning.haircut import Haircut, Part, TeamPart
-from models.planning.plan import Plan
-from models.planning.window_forecast import Foretold
 from models.questions import Arrival
 from models.reports.flex_offers import flex_offers
 from models.reports.milestones import MilestoneStanding
-from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import Point
 from models.reports.weekly import Week
 from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
 from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command, Stage
-
-BY_SCHEMA: dict[str, type[JsonAnswer]] = {}
-"""By the names of their schemas."""
-
-
-class JsonAnswer(Model):
-    """An answer that names its schema and the version of it, `schema="plan"` for backstop.plan/1.
-
-    Written with aliases: Python knows neither `schema` nor `hash` as a free name.
-    """
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    schema_: str = Field(default="", alias="schema")
-
-    def __init_subclass__(cls, schema: str = "", **config: Any) -> None:
-        super().__init_subclass__(**config)
-        if schema:  # beside the fields that are written here, before pydantic reads them
-            version = f"backstop.{schema}/1"
-            cls.__annotations__ = {**cls.__annotations__, "schema_": Literal[version]}
-            cls.schema_ = Field(default=version, alias="schema")
-            BY_SCHEMA[schema] = cls
-
-    @classmethod
-    def grown_from(cls, value: Model, **more: Any) -> Self:
-        """A value of ours as an answer itself, perhaps with more beside its own fields."""
-        fields = {name: getattr(value, name) for name in type(value).model_fields}
-        return cast("Self", cls.model_construct(**fields, **more))
-
-    def as_json(self) -> Any:
-        return self.model_dump(mode="json", by_alias=True)
-
-
-class PlanAnswer(Plan, JsonAnswer, schema="plan"):
-    """A plan with its hash, which is what an approval names."""
-
-    plan_hash: str = Field(alias="hash")
-    headroom_gpus: int
-    """H - A: below zero where more is promised than is healthy."""
-    plan_cut_gpus: GpuCount = Field(alias="cut_gpus")
-    """What all quotas together give: phantom_gpus and to_flex_gpus."""
-    phantom_before_gpus: GpuCount
-    """Promised before the plan, and no healthy GPU behind it."""
-    phantom_after_gpus: GpuCount
-    """The same after it: what it does not remove."""
-    after_all_waves: str
-    """Why its cluster comes after all waves: no tier limit would do. Empty where it has its place in its wave."""
-
-    @staticmethod
-    def of(plan: Plan) -> PlanAnswer:
-        return PlanAnswer.grown_from(
-            plan,
-            plan_hash=plan.hash,
-            headroom_gpus=plan.healthy_gpus - plan.assigned_gpus,
-            plan_cut_gpus=plan.cut_gpus,
-            phantom_before_gpus=plan.phantom_gpus + plan.unbacked_gpus,
-            phantom_after_gpus=plan.unbacked_gpus,
-            after_all_waves=plan.why_last,
-        )
-
-    def as_json(self) -> Any:
-        fields = super().as_json()
-        return {"schema": fields["schema"], "hash": fields["hash"], **fields}  # what people look for comes first
-
-
-class PlansAnswer(JsonAnswer, schema="plans"):
-    """The plans of all clusters, in the order a rollout would visit them."""
-
-    plans: tuple[PlanAnswer, ...]
-    left_out: dict[str, str] = Field(default_factory=dict)
-    """By cluster: why nobody can plan it now."""
+from views.cluster_row import ClusterAnswer
+from views.rows import FlexOffered
 
 
 class HaircutAnswer(Haircut, JsonAnswer, schema="haircut"):
@@ -217,12 +144,6 @@ class FlexAnswer(JsonAnswer, schema="flex"):
     """Hour by hour, of all these together; hours that nobody knows are left out."""
 
 
-class FlexOffered(Model):
-    at: Time
-    flex_gpus: int
-    healthy_gpus: int
-
-
 class FlexShare(Model):
     team: str
     gpus: int
@@ -271,28 +192,6 @@ class WeekAnswer(Week, JsonAnswer, schema="report"):
     """The weekly report. `live` is null for a week that is over."""
 
 
-class ClusterAnswer(ClusterSpec):
-    """A cluster as the ledger has it."""
-
-    stage: str | None = None
-    """Of its open rollout; null where none is open."""
-    total_gpus: GpuCount = 0
-    """Of all its islands."""
-    healthy_gpus: GpuCount = 0
-    promised_gpus: GpuCount = 0
-    """A: what its quotas promise together."""
-
-    @staticmethod
-    def of(cluster: ClusterSpec, stage: str | None) -> ClusterAnswer:
-        return ClusterAnswer.model_construct(
-            **{name: getattr(cluster, name) for name in type(cluster).model_fields},
-            stage=stage,
-            total_gpus=total(cluster.islands),
-            healthy_gpus=healthy(cluster.islands),
-            promised_gpus=QuotaTree(cluster.quotas).assigned(),
-        )
-
-
 class ClustersAnswer(JsonAnswer, schema="clusters"):
     clusters: tuple[ClusterAnswer, ...]
     left_out: dict[str, str] = Field(default_factory=dict)
@@ -335,16 +234,25 @@ class LaunchedAnswer(JsonAnswer, schema="launch"):
     """The command that approves this plan."""
     undo: str = ""
     """How the launch is undone."""
+    resolves: str = ""
+    """That who launched it may not resolve what holds it, and who may; empty: they may, or the access file says who."""
 
 
-class RefusedAdoption(Model):
+class RefusedLaunch(Model):
     cluster: Name
     reason: str
 
 
 class AdoptedAnswer(JsonAnswer, schema="adopted"):
     adopted: tuple[LaunchedAnswer, ...]
-    refused: tuple[RefusedAdoption, ...]
+    refused: tuple[RefusedLaunch, ...]
+
+
+class LaunchedMany(JsonAnswer, schema="launches"):
+    """What became of a launch of several clusters."""
+
+    launched: tuple[LaunchedAnswer, ...]
+    refused: tuple[RefusedLaunch, ...]
 
 
 class CommandTaken(JsonAnswer, schema="command"):
@@ -402,55 +310,6 @@ class FleetCommandTaken(JsonAnswer, schema="fleet-command"):
     """How it is undone, or that it cannot be; empty where the rollout's build does not say."""
 
 
-class RolloutsAnswer(JsonAnswer, schema="rollouts"):
-    rollouts: tuple[RolloutSummary, ...]
-    ledger_word_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
-    """Where no worker answered: these are the open ones as the ledger had them then. Left out otherwise."""
-
-
-class AuditLine(JsonAnswer, schema="audit"):
-    """One thing that happened, from workflow history."""
-
-    cluster: Name
-    at: Time
-    kind: str
-    actor: str
-    text: str
-    reason: str
-    refused: bool
-    run: str
-    event: int
-    data: dict[str, Any]
-
-
-class ArchiveLine(JsonAnswer, schema="archive"):
-    """One thing that happened, from the ledger's archive, with its place in the hash chain."""
-
-    seq: int
-    previous_hash: str
-    hash: str
-    key: str
-    cluster: Name
-    rollout: str
-    at: Time
-    kind: str
-    actor: str
-    text: str
-    reason: str
-    refused: bool
-    data: dict[str, Any]
-
-
-class ChainAnswer(JsonAnswer, schema="chain"):
-    """Whether an archive is whole. `broken`: one sentence for each place where it is not."""
-
-    cluster: Name
-    rows: int
-    head: str | None
-    whole: bool
-    broken: tuple[str, ...]
-
-
 class CheckLine(Model):
     name: str
     ok: bool
@@ -472,6 +331,21 @@ class BuildsAnswer(JsonAnswer, schema="builds"):
     """The builds of versioned workers, the newest first."""
 
     builds: tuple[BuildLine, ...]
+
+
+class PayloadKeyLine(Model):
+    """A key that payloads are encrypted with, without the key. `status`: encrypts, decrypts or waits."""
+
+    key_id: str
+    status: str
+    use_from: Time
+
+
+class PayloadKeysAnswer(JsonAnswer, schema="payload-keys"):
+    """The newest first. `since`: runs that began before it are read in clear."""
+
+    since: Time
+    keys: tuple[PayloadKeyLine, ...]
 
 
 class DoctorAnswer(JsonAnswer, schema="doctor"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from cli.answers import JsonAnswer
+from cli.json_answer import JsonAnswer
 from models.base import Count, Model, Name
 from models.cluster.import_lines import Line
 

@@ -22,13 +22,20 @@ class Commands(LazyGroup):
             "Run everything on this machine: Temporal with its UI, the ledger and a worker, until Ctrl-C.",
         ),
         "worker": Listed("processes", SET_UP, "Run a worker for the configured Temporal, until Ctrl-C."),
+        "serve": Listed("processes", SET_UP, "Run a front: the HTTP API, which knows who commands, until Ctrl-C."),
+        "login": Listed(
+            "login", SET_UP, "Log in to the front that BACKSTOP_URL names: say yes in a browser, on any machine."
+        ),
+        "open": Listed("login", SET_UP, "Open the console in a browser, by a link that knows who you are."),
+        "logout": Listed("login", SET_UP, "Forget the login: nothing of it is kept on this machine any more."),
+        "whoami": Listed("login", SET_UP, "Say who one is, to whom, and how that is proven."),
         "migrate": Listed(
             "processes", SET_UP, "Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL."
         ),
         "backup": Listed(
             "processes",
             SET_UP,
-            "Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger and the notices.",
+            "Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices and public keys.",
         ),
         "demo": Listed(
             "processes", SET_UP, "Show a whole rollout in about two minutes: failure, rollback, recovery, retry, audit."
@@ -71,6 +78,11 @@ class Commands(LazyGroup):
             "Say why a team cannot use its quota: what could start now, and what keeps the rest; "
             "with --all every reason.",
         ),
+        "mcp": Listed(
+            "mcp",
+            LOOK,
+            "Serve agents over the Model Context Protocol: they read, and ask for quota; they approve nothing.",
+        ),
         "launch": Listed(
             "launch",
             ROLL_OUT,
@@ -106,7 +118,7 @@ class Commands(LazyGroup):
         "resolve": Listed(
             "rollout_commands",
             DECIDE,
-            "Lift an objection or another hold. It takes the rollout's owner or somebody whom the policy names.",
+            "Lift an objection or another hold.",
         ),
         "promote": Listed(
             "rollout_commands",
@@ -136,10 +148,13 @@ class Commands(LazyGroup):
         ),
         "fleet": Listed("fleet", SET_UP, "Import the fleet, show it, and say how its rollout goes on."),
         "builds": Listed("builds", SET_UP, "Bring another build of the worker into service."),
+        "keys": Listed("keys", SET_UP, "Keys of tickets, and of what Temporal keeps."),
+        "access": Listed("access", SET_UP, "Who may do what: roles, second persons and tokens."),
         "flex": Listed("flex", LOOK, "What is healthy and not promised, and how it is shared."),
         "milestones": Listed("milestones", LOOK, "Milestones of the plan."),
         "calendar": Listed("calendar", LOOK, "Maintenance windows, incidents and freezes."),
         "bringup": Listed("bringup", SET_UP, "Clusters from an order to production."),
+        "countersign": Listed("countersign", DECIDE, "Give, as the second person, what somebody else has given."),
         "request": Listed("request", DECIDE, "Ask for more quota, and decide on what is asked for."),
     }
 

@@ -36,8 +36,8 @@ def _node(command: Any, path: tuple[str, ...]) -> dict[str, Any]:
                 takes = {} if parameter.is_flag else {"takes": True, **_takes(parameter, path)}
                 node["options"][name] = {"help": _first_line(parameter.help), **takes}
     if hasattr(command, "list_commands"):
-        found = {name: command.commands[name] for name in command.list_commands(None)}  # a lazy one is imported here
-        node["commands"] = {name: _node(one, (*path, name)) for name, one in found.items()}
+        commands = {name: command.commands[name] for name in command.list_commands(None)}  # a lazy one is imported here
+        node["commands"] = {name: _node(one, (*path, name)) for name, one in commands.items()}
         node["otherwise"] = getattr(command, "otherwise", None)
     return node
 
@@ -53,6 +53,8 @@ def _takes(parameter: Any, path: tuple[str, ...]) -> dict[str, Any]:
     kind = _KINDS.get(metavar) or next((_OPTIONS[o] for o in parameter.opts if o in _OPTIONS), "")
     if metavar == "ID" and path[:1] == ("request",):
         kind = "requests"
+    if metavar == "ID" and path == ("calendar", "end"):
+        kind = "windows"
     return {"kind": kind} if kind else {}
 
 

@@ -25,7 +25,7 @@ _PAUSE_SECONDS = 60.0
 """Between two tries."""
 _LOOK = (
     "import importlib; run = importlib.import_module({main!r}).run; "
-    "[run([*words, '-o', 'name']) for words in (['fleet', 'show'], ['status'], ['request', 'list'])]"
+    "[run([*words.split(), '-o', 'name']) for words in ('fleet show', 'status', 'request list', 'calendar show')]"
 )
 Offer = tuple[str, str]
 """A word, and what it is."""
@@ -64,7 +64,7 @@ def _typed(shell: str) -> tuple[list[str], str]:
     return (words[:-1], words[-1]) if words and not line[-1:].isspace() else (words, "")
 
 
-def offered(tree: Mapping[str, Any], known: Mapping[str, Any], words: Sequence[str], begun: str) -> list[Offer]:
+def offered(tree: Mapping[str, Any], names_of: Mapping[str, Any], words: Sequence[str], begun: str) -> list[Offer]:
     """What may come next, as far as it begins like that."""
     node, at, waits, first = tree, 0, None, ""
     for word in words:
@@ -81,12 +81,12 @@ def offered(tree: Mapping[str, Any], known: Mapping[str, Any], words: Sequence[s
             node = _meant(node)
             at, first = at + 1, first or word
     if waits is not None:
-        found = _values(waits, known, first)
+        offers = _values(waits, names_of, first)
     elif begun.startswith("-"):
-        found = ((name, option.get("help", "")) for name, option in _meant(node).get("options", {}).items())
+        offers = ((name, option.get("help", "")) for name, option in _meant(node).get("options", {}).items())
     else:
-        found = _next(node, known, at, first)
-    return [(word, what) for word, what in found if word.startswith(begun)]
+        offers = _next(node, names_of, at, first)
+    return [(word, what) for word, what in offers if word.startswith(begun)]
 
 
 def _meant(node: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -95,24 +95,26 @@ def _meant(node: Mapping[str, Any]) -> Mapping[str, Any]:
     return meant
 
 
-def _next(node: Mapping[str, Any], known: Mapping[str, Any], at: int, first: str) -> Iterator[Offer]:
+def _next(node: Mapping[str, Any], names_of: Mapping[str, Any], at: int, first: str) -> Iterator[Offer]:
     for name, command in node.get("commands", {}).items():
         yield name, command.get("help", "")
     arguments = _meant(node).get("arguments", [])
     if arguments and (at < len(arguments) or arguments[-1].get("many")):
-        yield from _values(arguments[min(at, len(arguments) - 1)], known, first)
+        yield from _values(arguments[min(at, len(arguments) - 1)], names_of, first)
 
 
-def _values(of: Mapping[str, Any], known: Mapping[str, Any], first: str) -> Iterator[Offer]:
-    """Of an option or argument: its words, or names of its kind. `first`: the argument before it, a hold's cluster."""
+def _values(of: Mapping[str, Any], names_of: Mapping[str, Any], first: str) -> Iterator[Offer]:
+    """Of an option or argument: its words, or names of its kind. `first`: the argument before it, a hold's cluster;
+    where none is typed yet, holds of all clusters are offered.
+    """
     for word in of.get("words", ()):
         yield word, ""
     kind = of.get("kind", "")
-    found = known.get(kind, {})
-    if kind == "holds":
-        found = found.get(first, [])
-    for name in sorted(found):
-        what = found[name] if isinstance(found, dict) else ""
+    values = names_of.get(kind, {})
+    if kind in ("holds", "windows"):
+        values = values.get(first, []) if first else {hold for each in values.values() for hold in each}
+    for name in sorted(values):
+        what = values[name] if isinstance(values, dict) else ""
         yield name, what if isinstance(what, str) else ""
 
 
@@ -125,12 +127,12 @@ def _plain(word: str) -> bool:
 
 def _lines(shell: str, offers: Sequence[Offer]) -> Iterator[str]:
     for word, what in offers:
-        said = "".join(char if char.isalnum() or char in " ._-/,;" else " " for char in what).strip()
+        hint = "".join(char if char.isalnum() or char in " ._-/,;" else " " for char in what).strip()
         if shell == "zsh":
             bare = word.replace(":", r"\\:")
-            yield f'"{bare}":"{said}"' if said else f'"{bare}"'
+            yield f'"{bare}":"{hint}"' if hint else f'"{bare}"'
         else:
-            yield f"{word}\t{said}" if shell == "fish" and said else word
+            yield f"{word}\t{hint}" if shell == "fish" and hint else word
 
 
 # --- what is kept ------------------------------------------------------------------------------
@@ -139,13 +141,13 @@ def _lines(shell: str, offers: Sequence[Offer]) -> Iterator[str]:
 def _tree() -> Mapping[str, Any]:
     """Commands and options; made anew where our sources have changed."""
     path, stamp = os.path.join(names.folder(), "commands.json"), _stamp()
-    found = names.read(path)
-    if found.get("stamp") != stamp:
+    kept = names.read(path)
+    if kept.get("stamp") != stamp:
         from cli.command_tree import made
 
-        found = {"stamp": stamp, "tree": made()}
-        names.write(path, found)
-    tree: Mapping[str, Any] = found["tree"]
+        kept = {"stamp": stamp, "tree": made()}
+        names.write(path, kept)
+    tree: Mapping[str, Any] = kept["tree"]
     return tree
 
 

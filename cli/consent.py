@@ -41,7 +41,8 @@ def needs_somebody(question: str, *, as_json: bool = False) -> None:
 
 def shown_and_asked(question: str, parts: Sequence[RenderableType]) -> None:
     """Errors: typer.Exit(1) for a no."""
-    from cli.output import line, show
+    from cli.output import show
+    from views.words import line
 
     show(*parts, line())
     if not typer.confirm(question):

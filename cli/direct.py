@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+from typing import TYPE_CHECKING
 
 from backstop.program import program
 from models.errors import Refusal, Unavailable
 from models.wire import NO_LEDGER_EXIT
+
+if TYPE_CHECKING:
+    from models.access.access_file import AccessFile
 
 _SECONDS = 120
 
@@ -26,3 +31,18 @@ def stage_import(import_id: str, part: int, payload: bytes) -> None:
         )
     if done.returncode:
         raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")
+
+
+def recover_access(file: AccessFile, actor: str, reason: str) -> str:
+    """The access file is in force in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
+    command = [*program("workers.access_recover"), actor, reason]
+    text = file.model_dump_json(exclude_unset=True, by_alias=True).encode()
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        raise Unavailable("the ledger does not answer: try again") from None
+    if done.returncode == NO_LEDGER_EXIT:
+        raise Refusal("no ledger can be reached from here: set BACKSTOP_LEDGER_URL to the workers' own")
+    if done.returncode:
+        raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")
+    return str(json.loads(done.stdout)["said"])

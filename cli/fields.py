@@ -1,7 +1,8 @@
-"""The fields of files that people write, as their models describe them: for JSON Schemas, docs/fleet-file.md and
-docs/bringup.md.
+"""The fields of files that people write, as their models describe them: for JSON Schemas, docs/fleet-file.md,
+docs/bringup.md and docs/access.md.
 
-`python -m cli.fields docs/fleet-file.md docs/bringup.md` writes the tables anew; a test finds out when that is needed.
+`python -m cli.fields docs/fleet-file.md docs/bringup.md docs/access.md` writes the tables anew; a test
+finds out when that is needed.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
+from models.access.access_file import AccessFile, Grant, Identity, Person, Service, SlackUser
 from models.base import Documented, duration_text
 from models.bringup.entry import BringupEntry, BringupFile, IslandOrdered
 from models.bringup.recipe import ClusterRecipe, Reading, RecipeCheck, RecipeFile, RecipeStep, RecipeUndo, Supply
@@ -33,6 +35,7 @@ BRINGUP_DESCRIBED: tuple[type[Documented], ...] = (
     *(RecipeFile, ClusterRecipe, RecipeStep, RecipeUndo, RecipeCheck, Supply, Reading),
     *(BringupFile, BringupEntry, IslandOrdered),
 )
+ACCESS_DESCRIBED: tuple[type[Documented], ...] = (AccessFile, Grant, Person, Identity, SlackUser, Service)
 OTHERWISE = " Without it: "
 """In a field's docstring: what holds where it is left out and its default is no value."""
 _COUNTS_GPUS = re.compile("gpus|blocks")
@@ -89,7 +92,7 @@ def table_of(model: type[Documented]) -> str:
 
 def with_tables(text: str) -> str:
     """The document with the table between each pair of `<!-- fields NAME -->` and `<!-- end -->` made anew."""
-    models = {model.__name__: model for model in (*DESCRIBED, *BRINGUP_DESCRIBED)}
+    models = {model.__name__: model for model in (*DESCRIBED, *BRINGUP_DESCRIBED, *ACCESS_DESCRIBED)}
     return re.sub(
         r"(<!-- fields (\w+) -->\n).*?(<!-- end -->)",
         lambda table: f"{table[1]}{table_of(models[table[2]])}\n{table[3]}",

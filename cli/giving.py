@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.consent import consent, needs_somebody, shown_and_asked
+from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
 from cli.options import checked, who
 from cli.session import ask
 from models.errors import BackstopError, Refusal
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from cli.selection import Selection
     from client.backstop import Backstop
     from models.rollout.ahead import Ahead
-    from models.rollout.messages import CommandAnswer, RolloutStatus
+    from models.rollout.messages import CommandAnswer
+    from models.rollout.shown import RolloutStatus
     from models.rollout.stages import Command
 
     Outcome = tuple[str, CommandAnswer | BackstopError]
@@ -39,8 +40,8 @@ def give(name: str, of: Selection, actor: str, reason: str, *, yes: bool, as_jso
     checked(CommandRequest, actor=person, reason=reason, **fields)
     clusters = clusters_of(of, person)
     left = {} if yes else _consent(Command(name), clusters, person, reason, as_json=as_json)
-    given = said(name, [c for c in clusters if c not in left], person, reason, lambda _: fields)
-    outcomes = {**dict(given), **left}
+    answers = said(name, [c for c in clusters if c not in left], person, reason, lambda _: fields)
+    outcomes = {**dict(answers), **left}
     answered([(cluster, outcomes[cluster]) for cluster in clusters], of, as_json=as_json)
 
 
@@ -81,10 +82,13 @@ def _consent(
 
     Errors: as `consent`; Refusal where no rollout would take it.
     """
-    from cli.views.consequence import many_parts
     from models.rollout.stages import Command
+    from views.consequence import many_parts
 
     question, several = _question(command, clusters), len(clusters) > 1
+    if command is Command.PROMOTE:
+        _consent_to_promote(question, clusters, person, as_json=as_json)
+        return {}
     if command not in (Command.ABORT, Command.ROLLBACK, Command.CLOSE):
         if several:
             parts = partial(many_parts, clusters)
@@ -99,13 +103,30 @@ def _consent(
     return _agreed_to(command, aheads, silent, {a.cluster: a.refusal(command, reason) for a in aheads})
 
 
+def _consent_to_promote(question: str, clusters: Sequence[str], person: str, *, as_json: bool) -> None:
+    """One is asked about where it leaves something that whoever gives it may not know, and somebody can be asked."""
+    from views.consequence import many_parts, promote_parts
+
+    several = len(clusters) > 1
+    if several:
+        needs_somebody(question, as_json=as_json)
+    elif not can_ask(as_json=as_json):
+        return
+    aheads, _ = aheads_of(clusters, person)
+    parts = promote_parts(aheads)
+    if several:
+        shown_and_asked(question, [*many_parts(clusters, _statuses(clusters, person)), *parts])
+    elif parts:
+        shown_and_asked(question, parts)
+
+
 def _agreed_to(
     command: Command, aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], refusals: Mapping[str, str]
 ) -> dict[str, BackstopError]:
     """Those that are left out once the others were shown and agreed to. Errors: as `_consent`."""
-    from cli.views.consequence import close_parts, left_parts, undo_parts
     from models.base import some_of
     from models.rollout.stages import Command
+    from views.consequence import close_parts, left_parts, undo_parts
 
     going = [a for a in aheads if not refusals[a.cluster]]
     refusing = [a for a in aheads if refusals[a.cluster]]
@@ -138,11 +159,11 @@ def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[s
         return await each(clusters, door.ahead)
 
     answers = ask(person, question)
-    known = [a for _, a in answers if not isinstance(a, BackstopError)]
+    aheads = [a for _, a in answers if not isinstance(a, BackstopError)]
     silent = {cluster: a for cluster, a in answers if isinstance(a, BackstopError)}
-    if not known:
+    if not aheads:
         raise next(iter(silent.values()))
-    return known, silent
+    return aheads, silent
 
 
 def _statuses(clusters: Sequence[str], person: str) -> list[RolloutStatus | None]:
@@ -155,9 +176,9 @@ def agreed(aheads: Sequence[Ahead], silent: Mapping[str, BackstopError]) -> dict
 
     Errors: typer.Exit(1) for a no.
     """
-    from cli.output import line
-    from cli.views.consequence import approved_line
-    from cli.views.plan import plan_parts, plans_parts
+    from views.consequence import approved_line
+    from views.plan import plan_parts, plans_parts
+    from views.words import line
 
     waiting = [a for a in aheads if a.plan is not None]
     plans = [a.plan for a in waiting if a.plan is not None]
@@ -179,7 +200,8 @@ def agreed(aheads: Sequence[Ahead], silent: Mapping[str, BackstopError]) -> dict
 def answered(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool) -> None:
     """One plain name is answered as such; several with a line each, and 1 as exit code where one was refused."""
     from cli.answers import CommandTaken
-    from cli.output import line, show, show_json
+    from cli.output import show, show_json
+    from views.words import line
 
     if not of.plain:
         _answered_many(outcomes, as_json=as_json)
@@ -197,7 +219,8 @@ def answered(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool) -> No
 
 def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
     from cli.answers import CommandOutcome, CommandsTaken
-    from cli.output import line, row, show, show_json, table
+    from cli.output import show, show_json
+    from views.words import line, row, table
 
     taken = [a for _, a in outcomes if not isinstance(a, BackstopError)]
     refused = len(outcomes) - len(taken)
@@ -210,8 +233,8 @@ def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
                 row(rows, cluster, "refused", a.message, style="red")
             else:
                 row(rows, cluster, a.stage, a.said)
-        said = f"{len(taken)} taken, {refused} refused." if refused else f"{len(taken)} taken."
-        show(rows, line(), line(said), *(line(undo) for undo in _undone_together(taken)))
+        sentence = f"{len(taken)} taken, {refused} refused." if refused else f"{len(taken)} taken."
+        show(rows, line(), line(sentence), *(line(undo) for undo in _undone_together(taken)))
     if refused:
         raise typer.Exit(1)
 
@@ -221,9 +244,9 @@ def _undone_together(taken: Sequence[CommandAnswer]) -> list[str]:
     alike: dict[tuple[str, str], list[str]] = {}
     for answer in taken:
         name = shlex.quote(answer.cluster)
-        found = re.match(rf"(.*?backstop [a-z]+) {re.escape(name)}(?!\S)(.*)", answer.undo, re.DOTALL)
-        if found is not None:
-            alike.setdefault((found[1], found[2]), []).append(name)
+        match = re.match(rf"(.*?backstop [a-z]+) {re.escape(name)}(?!\S)(.*)", answer.undo, re.DOTALL)
+        if match is not None:
+            alike.setdefault((match[1], match[2]), []).append(name)
         elif answer.undo:
             alike.setdefault((f"{answer.cluster}: {answer.undo}", ""), [])
     return [_with_all(before, names, after) for (before, after), names in alike.items()]

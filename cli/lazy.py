@@ -69,4 +69,17 @@ def commands_of(module: str) -> dict[str, Any]:
     """The commands and groups that a module of cli/commands adds, by name."""
     one = typer.Typer(add_completion=False)
     import_module(f"cli.commands.{module}").add_to(one)
-    return dict(typer.main.get_group(one).commands)
+    commands = dict(typer.main.get_group(one).commands)
+    for command in commands.values():
+        _flow(command)
+    return commands
+
+
+def _flow(command: Any) -> None:
+    """Its help and that of its own commands has no line breaks but between paragraphs.
+
+    The help keeps those of the source after the first paragraph, and breaks what is longer than a terminal once more.
+    """
+    command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n")) or None
+    for own in getattr(command, "commands", {}).values():
+        _flow(own)

@@ -36,7 +36,8 @@ Output = Annotated[
     typer.Option(
         "--output",
         "-o",
-        help="As a table that fits the terminal, wide (all of it), as JSON or YAML, or one name a line.",
+        metavar="FORM",  # the words themselves are wider than the column
+        help="table, which fits the terminal; wide, all of it; json; yaml; or name: one name a line.",
         show_default="table",
     ),
 ]
@@ -85,20 +86,20 @@ class Listing:
 
     def rows(self, rows: Iterable[_RowT], kind: type[_RowT]) -> list[_RowT]:
         """Those that are wanted, in the order that is wanted. Errors: BadInput naming the fields that there are."""
-        found = list(rows)
+        selection = list(rows)
         if not self.options:
-            return found
+            return selection
         fields = fields_of(kind)
         for text in self.filters:
             holds = _condition(text, fields)
-            found = [one for one in found if holds(one)]
+            selection = [one for one in selection if holds(one)]
         if not self.sort:
-            return found
+            return selection
         down, field = self.sort.startswith("-"), self.sort.removeprefix("-")
         path = _path("--sort", field, fields)
-        known = [one for one in found if _value(one, path) is not None]
-        unknown = [one for one in found if _value(one, path) is None]
-        return [*sorted(known, key=lambda one: _value(one, path), reverse=down), *unknown]
+        with_value = [one for one in selection if _value(one, path) is not None]
+        unknown = [one for one in selection if _value(one, path) is None]
+        return [*sorted(with_value, key=lambda one: _value(one, path), reverse=down), *unknown]
 
     def tell(
         self, answer: Callable[[], Any], parts: Callable[[], Sequence[RenderableType]], names: Iterable[str] | None
@@ -153,7 +154,7 @@ def fields_of(kind: type[BaseModel]) -> dict[str, tuple[str, ...]]:
     """By their names in JSON, where the single values of a row stand."""
     from pydantic import BaseModel
 
-    found: dict[str, tuple[str, ...]] = {}
+    paths: dict[str, tuple[str, ...]] = {}
     for attribute, field in kind.model_fields.items():
         name = field.alias or attribute
         kinds = [k for k in (get_args(field.annotation) or (field.annotation,)) if k is not type(None)]
@@ -161,10 +162,10 @@ def fields_of(kind: type[BaseModel]) -> dict[str, tuple[str, ...]]:
             continue
         inside = next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
         if inside is None:
-            found[name] = (attribute,)
+            paths[name] = (attribute,)
         else:
-            found |= {f"{name}.{inner}": (attribute, *path) for inner, path in fields_of(inside).items()}
-    return found
+            paths |= {f"{name}.{inner}": (attribute, *path) for inner, path in fields_of(inside).items()}
+    return paths
 
 
 def _holds_many(kind: Any) -> bool:

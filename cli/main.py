@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -90,6 +91,7 @@ def _misused(error: typer.TyperException) -> int:
     from cli.output import complain
 
     sentence = error.format_message().replace("Value error, ", "")  # of an option that takes one of some words
+    sentence = re.sub(r"\s*\n\s*", " ", sentence)  # and of the words, which stand one below the other
     if type(error).__name__ == "NoArgsIsHelpError":
         sys.stderr.write(f"{sentence}\n" if sentence else "")
         return BAD_INPUT
@@ -102,10 +104,11 @@ def _misused(error: typer.TyperException) -> int:
 def main() -> NoReturn:
     """The console entry."""
     gc.set_threshold(100_000)  # what is imported stays: to look it through again and again takes a tenth of a command
-    from cli import completion
+    if any(name.endswith("_COMPLETE") for name in os.environ):
+        from cli import completion
 
-    if completion.asked():
-        os._exit(completion.answer())
+        if completion.asked():
+            os._exit(completion.answer())
     import logging
 
     logging.getLogger().addHandler(logging.NullHandler())  # what went wrong is said once, by `run`

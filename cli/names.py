@@ -14,7 +14,14 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_WHICH = ("TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE", "TEMPORAL_PROFILE", "TEMPORAL_CONFIG_FILE", "BACKSTOP_HOME")
+_WHICH = (
+    "TEMPORAL_ADDRESS",
+    "TEMPORAL_NAMESPACE",
+    "TEMPORAL_PROFILE",
+    "TEMPORAL_CONFIG_FILE",
+    "BACKSTOP_HOME",
+    "BACKSTOP_URL",
+)
 """What decides which Temporal is asked (client/connection.py)."""
 Kept = dict[str, Any]
 
@@ -34,7 +41,7 @@ def file() -> str:
 
 
 def kept() -> Kept:
-    """By kind: clusters with their stages, teams, holds by cluster, requests with what they are."""
+    """By kind: clusters with their stages, teams, holds and windows by cluster, requests with what they are."""
     return read(file())
 
 
@@ -61,6 +68,14 @@ def note_holds(cluster: str, holds: Iterable[str]) -> None:
     _keep({"holds": {**kept().get("holds", {}), cluster: [*holds]}})
 
 
+def note_windows(windows: Iterable[tuple[str, int]]) -> None:
+    """All declared ones that are not over, each with its cluster."""
+    by_cluster: dict[str, list[str]] = {}
+    for cluster, number in windows:
+        by_cluster.setdefault(cluster, []).append(str(number))
+    _keep({"windows": by_cluster})
+
+
 def note_requests(requests: Mapping[str, str]) -> None:
     """Those that wait for somebody, each with what it is."""
     _keep({"requests": dict(requests)})
@@ -73,10 +88,10 @@ def _keep(news: Kept) -> None:
 def read(path: str) -> Kept:
     try:
         with open(path, encoding="utf-8") as opened:
-            found = json.load(opened)
+            document = json.load(opened)
     except (OSError, ValueError, RecursionError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def write(path: str, document: Kept) -> None:

@@ -68,6 +68,26 @@ NeededReason = Annotated[
     str,
     typer.Option("--reason", metavar="TEXT", help="Why, in a sentence: it stands in the audit.", show_default=False),
 ]
+
+
+def _alone(context: typer.Context, wanted: bool) -> bool:
+    """What this command says is said so, and nothing after it."""
+    from client.alone import acts_alone
+
+    if wanted:
+        before = acts_alone.set(True)
+        context.call_on_close(lambda: acts_alone.reset(before))
+    return wanted
+
+
+Alone = Annotated[
+    bool,
+    typer.Option(
+        "--emergency",
+        help="As an approver, act alone where a second person is needed; --reason says why. All admins are told.",
+        callback=_alone,
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Answer as JSON (docs/commands.md names the schema).")]
 Buffer = Annotated[
     str,
@@ -158,19 +178,19 @@ def overlay_of(settings: list[str] | None, *, buffer: str = "", max_tier: str = 
 
 def settings_given(option: str, settings: Sequence[str]) -> dict[str, Any]:
     """What was given as KEY=VALUE. Errors: BadInput for another form, and for what is given twice."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for setting in settings:
         key, sign, value = setting.partition("=")
         if not sign or not key.strip():
             raise BadInput(f"{option} takes KEY=VALUE, not {setting!r}")
-        _once(given, key.strip(), _value(value.strip()), f"{option} {key.strip()}")
-    return given
+        _once(values, key.strip(), _value(value.strip()), f"{option} {key.strip()}")
+    return values
 
 
-def _once(given: dict[str, Any], key: str, value: Any, option: str) -> None:
-    if key in given:
-        raise BadInput(f"{option} {value!r} is given beside {key}={given[key]!r}: give one of them")
-    given[key] = value
+def _once(values: dict[str, Any], key: str, value: Any, option: str) -> None:
+    if key in values:
+        raise BadInput(f"{option} {value!r} is given beside {key}={values[key]!r}: give one of them")
+    values[key] = value
 
 
 def _value(text: str) -> Any:

@@ -1,6 +1,6 @@
 """What reaches the screen or a pipe: tables, sentences, JSON. Nothing here knows what they mean.
 
-A terminal gets what fits it (cli/layout.py). A pipe gets all of the text: no colour codes, no wrapping, no cut-off
+A terminal gets what fits it (views/layout.py). A pipe gets all of the text: no colour codes, no wrapping, no cut-off
 cells. Text that people or other systems wrote is shown with its control characters spelt out, so that it can neither
 break a row nor speak to the terminal.
 """
@@ -11,10 +11,8 @@ import gzip
 import json
 import os
 import sys
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,21 +21,18 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from cli.layout import FactSheet, Grid, Sentence
 from models.errors import BadInput
+from views.layout import FactSheet, Grid, wrapped
+from views.words import ENDLESS, clean
 
 
 class PipeClosed(Exception):
     """Whoever read our output has left."""
 
 
-ENDLESS = 100_000
-"""A width that everything fits."""
-
-
-def console() -> Console:
-    """The terminal."""
-    return Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
+def console(width: int | None = None) -> Console:
+    """The terminal; or one of this width, which Rich does not print beyond."""
+    return Console(file=sys.stdout, markup=False, emoji=False, highlight=False, width=width)
 
 
 def show(*parts: RenderableType, wide: bool | None = None) -> None:
@@ -47,7 +42,7 @@ def show(*parts: RenderableType, wide: bool | None = None) -> None:
             grid.listed = True
     if sys.stdout.isatty():
         # A group: Rich joins texts that it is given by themselves, and wraps them its own way.
-        console().print(Group(*parts), crop=False, width=ENDLESS if wide else None)
+        console(ENDLESS if wide else None).print(Group(*parts), crop=False)
     else:
         _write("".join(f"{text.rstrip()}\n" for part in parts for text in _plain(part)))
 
@@ -91,7 +86,7 @@ class Picture:
 def left_out(why: Mapping[str, str]) -> None:
     """To whoever reads along, beside the answer: clusters that it is not about, and why."""
     for _, sentence in sorted(why.items()):
-        print(f"left out: {clean(sentence)}", file=sys.stderr)
+        to_stderr(f"left out: {clean(sentence)}")
 
 
 def _write(text: str) -> None:
@@ -146,16 +141,6 @@ def show_json_line(answer: Any) -> None:
     _write(json.dumps(answer, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def count(number: int, what: str) -> str:
-    """1 week, 2,352 hours."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
-
-
-def none_of(many: int, what: str) -> Text:
-    """Where a filter has left nothing."""
-    return line(f"The only {what} is not like that." if many == 1 else f"None of {many:,} {what}s is like that.")
-
-
 def write(file: str, option: str, text: str) -> None:
     """All of it, gzipped where the name ends so, to standard output for a dash.
 
@@ -193,56 +178,10 @@ def waiting(what: str) -> Iterator[None]:
 
 
 def complain(sentence: str) -> None:
-    """One sentence on standard error."""
-    sys.stderr.write(f"backstop: {clean(sentence)}\n")
+    """One sentence on standard error: in a pipe one line, at a terminal as many as fit, a command on its own."""
+    to_stderr(f"backstop: {clean(sentence)}")
 
 
-def clean(text: object) -> str:
-    """In one line, with control characters spelt out."""
-    return "".join(
-        " " if char == "\n" else char.encode("unicode_escape").decode() if _speaks(char) else char for char in str(text)
-    )
-
-
-def _speaks(char: str) -> bool:
-    """Control and format characters: escape codes, and marks that reverse what is read."""
-    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def table(*columns: str, least: Sequence[str] = ()) -> Grid:
-    """Columns by name: > begins one of numbers, = one of short words, ~ one of text that may be wrapped; others have
-    names. `least`: those that go first where there is no room.
-    """
-    return Grid.of(columns, least)
-
-
-def row(into: Grid, *cells: object, style: str = "") -> None:
-    """None is shown as a dash."""
-    into.add_row(*(Text("-" if cell is None else clean(cell), style=style) for cell in cells))
-
-
-def line(*parts: str | tuple[str, str]) -> Text:
-    """Pieces of text, each with a style or without."""
-    return Sentence.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
-
-
-def indented(parts: Iterable[RenderableType]) -> list[RenderableType]:
-    return [Padding(part, (0, 0, 0, 2), expand=False) for part in parts]
-
-
-def moment(at: datetime | None) -> str:
-    """An instant in UTC, to the second."""
-    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%SZ}"
-
-
-def span(length: timedelta) -> str:
-    """Roughly how long: 40s, 12m, 5h, 3d."""
-    seconds = max(0, int(length.total_seconds()))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
-
-
-def gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+def to_stderr(text: str) -> None:
+    shown = wrapped(Text(text), Console(file=sys.stderr).width) if sys.stderr.isatty() else (Text(text),)
+    sys.stderr.write("".join(f"{one.plain}\n" for one in shown))

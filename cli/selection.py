@@ -14,7 +14,8 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from models.reports.rollout_summary import RolloutSummary
 
-_GLOB = re.compile(r"[*?\[]")
+GLOB = re.compile(r"[*?\[]")
+"""What makes a word more than a name."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Selection:
     @property
     def looks(self) -> bool:
         """What is open must be known."""
-        return self.filtered or any(map(_GLOB.search, self.names))
+        return self.filtered or any(map(GLOB.search, self.names))
 
     @property
     def filtered(self) -> bool:
@@ -44,8 +45,8 @@ class Selection:
     @property
     def text(self) -> str:
         """As it was typed."""
-        given = (("--wave", self.wave), ("--stage", self.stage))
-        words = [*self.names, *(f"{option} {value}" for option, value in given if value)]
+        options = (("--wave", self.wave), ("--stage", self.stage))
+        words = [*self.names, *(f"{option} {value}" for option, value in options if value)]
         return " ".join([*words, *(["--needs"] if self.needs else [])])
 
 
@@ -53,14 +54,14 @@ def selection(names: Sequence[str] | None, wave: str, stage: str, *, needs: bool
     """Errors: BadInput for nothing at all, an empty name, and a wave or stage that there is not."""
     from models.rollout.stages import Stage
 
-    given = tuple(dict.fromkeys(needed(name) for name in names or ()))
+    clusters = tuple(dict.fromkeys(needed(name) for name in names or ()))
     stages = [s.value for s in Stage if not s.ended]
     if stage and stage not in stages:
         raise BadInput(f"--stage must be one of {', '.join(stages)}, not {stage!r}")
-    made = Selection(names=given, wave=_tier(wave) if wave else "", stage=stage, needs=needs)
-    if not given and not made.filtered:
+    answer = Selection(names=clusters, wave=_tier(wave) if wave else "", stage=stage, needs=needs)
+    if not clusters and not answer.filtered:
         raise BadInput("CLUSTER is missing: name clusters, or open rollouts by --wave, --stage or --needs")
-    return made
+    return answer
 
 
 def _tier(text: str) -> str:
@@ -91,13 +92,13 @@ def chosen(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[str, ...]
 
 
 def _meant(name: str, opened: dict[str, RolloutSummary], *, alone: bool) -> list[str]:
-    if name in opened or (alone and not _GLOB.search(name)):
+    if name in opened or (alone and not GLOB.search(name)):
         return [name]
-    found = sorted(cluster for cluster in opened if fnmatchcase(cluster, name))
-    if not found and name != "*":
-        what = "glob matches" if _GLOB.search(name) else "name is that of"
+    matches = sorted(cluster for cluster in opened if fnmatchcase(cluster, name))
+    if not matches and name != "*":
+        what = "glob matches" if GLOB.search(name) else "name is that of"
         raise BadInput(f"{name}: the {what} no open rollout ({_are(len(opened))} open: backstop status --open)")
-    return found
+    return matches
 
 
 def _left(of: Selection, one: RolloutSummary) -> bool:

@@ -1,14 +1,24 @@
-"""One conversation with the server, from connecting to saying goodbye."""
+"""One conversation with the server, from connecting to saying goodbye.
+
+It goes through the front where there is one, which says who speaks: the one that BACKSTOP_URL names, else that of
+`backstop up` on this machine. Else it goes straight to Temporal, and the name is only asserted.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from cli.lightly import import_lightly
+from client.alone import NEEDS_FRONT, acts_alone
+from models.errors import BadInput, Refusal
+
 if TYPE_CHECKING:
     from client.backstop import Backstop
+    from client.exchange import FrontPlace
 
 _T = TypeVar("_T")
 
@@ -20,14 +30,103 @@ def ask(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
 
 async def asked(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
     """The same, inside a loop."""
-    # Imported late: Temporal's client takes longer to import than most commands take to run.
+    import_lightly()
     from client import telemetry
-    from client.backstop import Backstop
 
+    place = front(actor)
+    if place is None and acts_alone.get():
+        raise BadInput(NEEDS_FRONT)
+    if place is not None and not telemetry.traced():
+        from client.http_door import http_door
+
+        return await question(http_door(place, bearer(place)))
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     with telemetry.spoken(command) as (plugins, runtime):
+        if place is not None:
+            from client.http_door import http_door
+
+            return await question(http_door(place, bearer(place)))
+        # Imported late: Temporal's client takes longer to import than most commands take to run.
+        from client.backstop import Backstop
+
         door = await Backstop.connect(actor, plugins=plugins, runtime=runtime)
         try:
             return await question(door)
         finally:
             await door.close()
+
+
+def prepared(actor: str) -> None:
+    """What the conversation takes is imported."""
+    import_lightly()
+    if front(actor) is None:
+        import client.backstop
+    else:
+        import client.http_door  # noqa: F401
+
+
+def front(actor: str) -> FrontPlace | None:
+    """Where the front is that takes this person's words; None: there is none, or somebody else's name is given.
+
+    Errors: BadInput for an address that is none; Refusal for a name that the front at BACKSTOP_URL would not take.
+    """
+    url, own = os.environ.get("BACKSTOP_URL", ""), _own_name()
+    if url:
+        from client.exchange import AtUrl
+
+        if actor != own:
+            raise Refusal(f"--actor {actor}: the front says who you are, and takes no other name; leave --actor out")
+        return AtUrl(url)
+    from client.places import front_socket
+
+    if actor != own or not front_socket().exists():
+        return None
+    from client.exchange import AtSocket
+
+    place = AtSocket(front_socket())
+    return place if place.answers() and _same_temporal() else None
+
+
+def _own_name() -> str:
+    from cli.options import who
+
+    try:
+        return who("")
+    except BadInput:
+        return ""
+
+
+def _same_temporal() -> bool:
+    """The front on this machine speaks to the Temporal that is meant: one that is configured may be another."""
+    if not any(name.startswith("TEMPORAL_") and value for name, value in os.environ.items()) and not _profile():
+        return True
+    import json
+
+    from client.connection import find_target
+    from client.places import front_file, front_socket
+
+    target = find_target()
+    try:
+        document = json.loads(front_file(front_socket()).read_text())
+    except (OSError, ValueError):
+        return False
+    return bool(document == {"address": target.address, "namespace": target.namespace})
+
+
+def _profile() -> bool:
+    """Whether there may be a profile of Temporal's in its usual place."""
+    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+    return os.path.exists(os.path.join(base, "temporalio", "temporal.toml"))
+
+
+def bearer(place: FrontPlace) -> Callable[[], str]:
+    """The token to show; none at the socket, where the kernel says who speaks."""
+    from client.exchange import AtSocket
+
+    if isinstance(place, AtSocket):
+        return lambda: ""
+    if token := os.environ.get("BACKSTOP_TOKEN", "").strip():
+        return lambda: token
+    from client.login import kept_token
+
+    return lambda: kept_token(place)

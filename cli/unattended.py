@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -51,8 +50,9 @@ def ask_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T
 
     Errors: Unavailable, saying what to start, where neither can be had; those of the question.
     """
-    import client.backstop  # noqa: F401 - the time that its import takes is no silence
+    from cli.session import prepared
 
+    prepared(actor)  # the time that imports take is no silence
     return asyncio.run(_asked_or_read(actor, question))
 
 
@@ -79,7 +79,9 @@ async def _asked_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T
         if silence is not None and silence.sure and not answer.done():
             raise Unavailable(silence.why)
         if silence is not None and not answer.done():
-            sys.stderr.write(f"backstop: {silence.why} Waiting for an answer.\n")
+            from cli.output import complain
+
+            complain(f"{silence.why} Waiting for an answer.")
         return await answer
     finally:
         for task in (answer, hearing, deserted, reading):
@@ -113,8 +115,9 @@ async def _deserted(opened: asyncio.Future[Backstop]) -> None:
     """Returns where no worker polls, as far as Temporal knows, and else never."""
     door = await asyncio.shield(opened)
     await asyncio.sleep(_LATE_SECONDS)
-    if not await door.unserved():
-        await asyncio.Event().wait()
+    # By the way it is heard, over HTTP, whether a worker has answered the front.
+    while not await door.unserved():  # noqa: ASYNC110 - another process is asked
+        await asyncio.sleep(_LATE_SECONDS)
 
 
 async def _read() -> tuple[tuple[Overview, ...], datetime] | None:
@@ -124,7 +127,7 @@ async def _read() -> tuple[tuple[Overview, ...], datetime] | None:
         *_PROGRAM, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        said, _ = await asyncio.wait_for(program.communicate(), _PROGRAM_SECONDS)
+        output, _ = await asyncio.wait_for(program.communicate(), _PROGRAM_SECONDS)
     except TimeoutError:
         return None
     finally:
@@ -134,6 +137,6 @@ async def _read() -> tuple[tuple[Overview, ...], datetime] | None:
         return None
     from models.questions import Overview
 
-    document = json.loads(said)
+    document = json.loads(output)
     rows = tuple(Overview.model_validate(row) for row in document["rollouts"])
     return rows, datetime.fromisoformat(document["at"])

@@ -26,7 +26,11 @@ UNDOING: dict[str, str] = {
         )
     },
     **dict.fromkeys(
-        ("launch", "hold", "calendar import", "calendar end", "confirm", "detach", "bringup give-up"), ITSELF
+        (
+            *("launch", "hold", "calendar import", "calendar end", "confirm", "detach", "bringup give-up"),
+            *("access token new", "access token revoke", "access seen", "countersign give", "countersign withdraw"),
+        ),
+        ITSELF,
     ),
 }
 """By the command as it is typed."""

@@ -6,38 +6,25 @@ from collections.abc import AsyncIterable, Sequence
 from datetime import UTC
 from typing import Any, TypeVar
 
-from pydantic import Field
 from temporalio.api.common.v1 import Payloads
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 from temporalio.converter import DataConverter
 
+from client.answers import AuditRecord
+from models.access.tickets import warrant_in
+from models.access.warrants import AdmitAnswer
 from models.audit import BACKSTOP, AuditEntry, AuditKind
-from models.base import Model, Time
 from models.planning.grants import GrantOrder
 from models.requests.messages import KeepRequest
 from models.rollout.commands import CommandRequest
 from models.rollout.effects import Receipt
-from models.rollout.messages import EffectRequest, RecordRequest, RolloutInput
+from models.rollout.messages import EffectRequest, Opening, RecordRequest, RolloutInput
 from models.wire import GRANT_UPDATE, LAUNCHED_UPDATE, REQUEST_WORKFLOW, TellAnswer, TellRequest
 
 _T = TypeVar("_T")
 _RECORDED = frozenset({AuditKind.PLAN, AuditKind.TRANSITION, AuditKind.EFFECT, AuditKind.HOLD, AuditKind.GUARD})
 """What is told as it was sent to the archive."""
-
-
-class AuditRecord(Model):
-    """One thing that happened, as history has it. `event`: the event's id in its run."""
-
-    at: Time
-    kind: AuditKind
-    actor: str
-    text: str
-    reason: str = ""
-    refused: bool = False
-    run: str = ""
-    event: int = 0
-    data: dict[str, Any] = Field(default_factory=dict)
 
 
 async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataConverter) -> list[AuditRecord]:
@@ -64,19 +51,31 @@ class _Reader:
         self._launch: list[AuditRecord] = []
         self._effects: list[AuditRecord] = []
         """As their activities tell: what became of each is sent to the archive soon after, in order."""
+        self._admitted: dict[str, AdmitAnswer] = {}
+        """What was admitted, by its nonce: on what commands stand, and who they are from."""
         self._sent: set[str] = set()
         """Keys of entries. One may be sent twice: by a run that ends meanwhile, and by the next one."""
         self._converter = converter
         self._run = ""
         self._of_request = False
         self._scheduled: dict[int, HistoryEvent] = {}
+        self._given: dict[int, tuple[int, str]] = {}
+        """By the event that took a command in: where its record stands, and which command it is."""
 
     def told(self) -> list[AuditRecord]:
         """What was recorded, and of the rest what only the events tell."""
         recorded = max((r.at for r in self._records if r.kind is AuditKind.EFFECT), default=None)
         launched = any(_is_launch(r) for r in self._records)
         effects = [e for e in self._effects if recorded is None or e.at > recorded]
-        return sorted([*([] if launched else self._launch), *self._records, *effects], key=lambda r: r.at)
+        records = sorted([*([] if launched else self._launch), *self._records, *effects], key=lambda r: r.at)
+        return [self._with_proof(record) for record in records]
+
+    def _with_proof(self, record: AuditRecord) -> AuditRecord:
+        """How whoever gave a command was proven, by what a worker admitted in this history."""
+        if record.kind is not AuditKind.COMMAND or not ({"command", "update"} & record.data.keys()):
+            return record
+        answer = self._admitted.get(str(record.data.get("warrant", "")), AdmitAnswer())
+        return record.model_copy(update={"data": {**record.data, "proof": answer.as_data}})
 
     async def _one(self, payloads: Payloads, kind: type[_T]) -> _T:
         return (await self._all(payloads, [kind]))[0]
@@ -105,13 +104,15 @@ class _Reader:
             await self._started(event)
         elif event.HasField("workflow_execution_update_accepted_event_attributes"):
             await self._accepted(event)
+        elif event.HasField("workflow_execution_update_completed_event_attributes"):
+            await self._answered(event)
         elif event.HasField("activity_task_scheduled_event_attributes"):
             self._scheduled[event.event_id] = event
             await self._recorded(event)
         elif event.HasField("activity_task_completed_event_attributes"):
             await self._completed(event)
         elif event.HasField("activity_task_failed_event_attributes"):
-            self._failed(event)
+            await self._failed(event)
         elif event.HasField("workflow_execution_cancel_requested_event_attributes"):
             asked = event.workflow_execution_cancel_requested_event_attributes
             self._add(event, AuditKind.COMMAND, asked.identity, "cancel by Temporal", reason=asked.cause)
@@ -122,15 +123,16 @@ class _Reader:
     async def _started(self, event: HistoryEvent) -> None:
         started = event.workflow_execution_started_event_attributes
         self._run, self._scheduled = started.original_execution_run_id, {}
+        self._given = {}
         self._of_request = started.workflow_type.name == REQUEST_WORKFLOW
         if self._of_request:
             return  # it tells of all that happens to it, its beginning included, when it is kept
-        given = await self._one(started.input, RolloutInput)
-        if given.state is None:
-            by, reason = given.launch.actor or given.launch.owner, given.launch.reason
+        rollout_input = await self._one(started.input, RolloutInput)
+        if rollout_input.state is None:
+            by, reason = rollout_input.launch.actor or rollout_input.launch.owner, rollout_input.launch.reason
             self._launch.append(self._of(event, AuditKind.COMMAND, by, f"launch asked for by {by}", reason=reason))
         else:
-            self._add(event, AuditKind.TRANSITION, BACKSTOP, f"continued as run {given.runs}")
+            self._add(event, AuditKind.TRANSITION, BACKSTOP, f"continued as run {rollout_input.runs}")
 
     async def _accepted(self, event: HistoryEvent) -> None:
         request = event.workflow_execution_update_accepted_event_attributes.accepted_request
@@ -149,15 +151,35 @@ class _Reader:
             )
             return
         asked = await self._one(request.input.args, CommandRequest)
-        named = {k: v for k, v in asked.model_dump(mode="json", exclude_defaults=True).items() if k != "actor"}
+        self._given[event.event_id] = len(self._records), request.input.name
+        named = {
+            k: v
+            for k, v in asked.model_dump(mode="json", exclude_defaults=True).items()
+            if k not in ("actor", "ticket")
+        }
         self._add(
             event,
             AuditKind.COMMAND,
             asked.actor,
             f"{request.input.name} by {asked.actor}",
             reason=asked.reason,
-            data={**named, "identity": request.meta.identity, "update": request.meta.update_id},
+            data={
+                **named,
+                **warrant_in(asked),
+                "identity": request.meta.identity,
+                "update": request.meta.update_id,
+            },
         )
+
+    async def _answered(self, event: HistoryEvent) -> None:
+        """A command that was taken in and refused after it: by then it stands in history as one that was given."""
+        completed = event.workflow_execution_update_completed_event_attributes
+        if not completed.outcome.HasField("failure") or completed.accepted_event_id not in self._given:
+            return
+        error = await self._converter.decode_failure(completed.outcome.failure)
+        number, command = self._given[completed.accepted_event_id]
+        text = f"{command} refused: {getattr(error, 'message', '') or error}"
+        self._records[number] = self._records[number].model_copy(update={"text": text, "refused": True})
 
     async def _recorded(self, event: HistoryEvent) -> None:
         scheduled = event.activity_task_scheduled_event_attributes
@@ -175,7 +197,11 @@ class _Reader:
         if scheduled is None:
             return
         asked = scheduled.activity_task_scheduled_event_attributes
-        if asked.activity_type.name == "apply_effect":
+        if asked.activity_type.name == "admit":
+            self._has_admitted(await self._one(done.result, AdmitAnswer))
+        elif asked.activity_type.name == "open_rollout":
+            self._has_admitted((await self._one(done.result, Opening)).admitted)
+        elif asked.activity_type.name == "apply_effect":
             change = (await self._one(asked.input, EffectRequest)).change
             receipt = await self._one(done.result, Receipt)
             data = {"fence": change.fence.counter, "receipt": receipt.model_dump(mode="json")}
@@ -186,25 +212,32 @@ class _Reader:
                 event, await self._one(asked.input, TellRequest), await self._one(done.result, TellAnswer)
             )
 
+    def _has_admitted(self, answer: AdmitAnswer | None) -> None:
+        if answer is not None and answer.warrant:
+            self._admitted[answer.warrant] = answer
+
     async def _mailed(self, event: HistoryEvent, request: TellRequest, answer: TellAnswer) -> None:
         for notice in request.notices:
             if notice.key in answer.delivered:
                 where = ", ".join(sorted({d.channel for d in answer.delivered[notice.key]}))
-                text = f"{notice.audience} was told: {notice.kind} ({where})"
+                would = " would be told, and nobody was" if notice.shadow else " was told"
+                text = f"{notice.audience}{would}: {notice.kind} ({where})"
+            elif notice.key in answer.waiting:
+                text = f"{notice.audience} is to be told: {notice.kind} (it stands in the ledger, and goes from there)"
             else:
-                text = (
-                    f"{notice.audience} was not told: {answer.failed.get(notice.key) or answer.refused.get(notice.key)}"
-                )
+                why = answer.failed.get(notice.key) or answer.refused.get(notice.key) or "the worker did not say why"
+                text = f"{notice.audience} was not told: {notice.kind} ({why})"
             self._add(event, AuditKind.NOTICE, BACKSTOP, text, data={"key": notice.key})
 
-    def _failed(self, event: HistoryEvent) -> None:
+    async def _failed(self, event: HistoryEvent) -> None:
         failed = event.activity_task_failed_event_attributes
         scheduled = self._scheduled.get(failed.scheduled_event_id)
         if scheduled is None:
             return
         name = scheduled.activity_task_scheduled_event_attributes.activity_type.name
         if name == "apply_effect":
-            text = f"{name} failed: {failed.failure.message}"
+            error = await self._converter.decode_failure(failed.failure)
+            text = f"{name} failed: {getattr(error, 'message', '') or error}"
             self._effects.append(self._of(event, AuditKind.EFFECT, BACKSTOP, text))
 
 

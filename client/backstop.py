@@ -12,32 +12,40 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from client.answers import Build, Check
 from client.bringups import Bringups
 from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
 from client.doctor import (
-    Check,
+    access_checks,
     bringups_checks,
     clock_check,
+    contacts_checks,
     doubt_check,
     fleet_checks,
     grants_check,
     health_check,
     health_source_checks,
+    keys_checks,
     notice_checks,
     rollouts_check,
+    seals_check,
     senseless_check,
     temporal_checks,
     unheard,
     watch_check,
 )
 from client.fleet_rollouts import FleetRollouts
+from client.health_pushes import HealthPushes
 from client.lost_rollouts import lost_of, run_nowhere
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
-from client.versions import Build, builds, none_polls, use
+from client.slack_secret import slack_checks
+from client.versions import builds, none_polls, use
+from models.access.tickets import Signer
+from models.access.waiting import Countersigned
 from models.bringup.state import bringup_workflow_id
-from models.errors import BackstopError
+from models.errors import BackstopError, Refusal
 from models.questions import BringupsOf, CheckLedger, OpenRollouts, RequestsOf
 
 _DOCTOR_SECONDS = 60
@@ -45,16 +53,16 @@ _LIMITS_ARE_OURS = "its limits can be read and set"
 _SLURM_REMEDY = "see docs/slurm.md, and the worker's BACKSTOP_SLURM"
 
 
-class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
+class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
     """A connection for one actor."""
 
     @classmethod
-    async def connect(cls, actor: str, **options: Any) -> Backstop:
-        """Errors: Unavailable with one sentence."""
+    async def connect(cls, actor: str, signer: Signer | None = None, **options: Any) -> Backstop:
+        """`signer`: of a front, whose actor is proven. Errors: Unavailable with one sentence."""
         current_actor.set(actor)
         target = find_target()
         client = await connect(target, identity=f"{actor} (backstop)", **options)
-        return cls(client, actor, target)
+        return cls(client, actor, target, signer)
 
     @property
     def client(self) -> Client:
@@ -63,9 +71,14 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
     async def close(self) -> None:
         """Nothing is left open: the connection ends with the process."""
 
+    async def countersign(self, digest: str) -> Countersigned:
+        """What waits is given, by who asks as the second person. Errors: Refusal: only a front knows who asks."""
+        whose = "it knows who you are (BACKSTOP_URL, or `backstop up` on this machine)"
+        raise Refusal(f"only a front can countersign {digest}: {whose}")
+
     async def doctor(self) -> list[Check]:
         """What is well and what is not, each with what to do."""
-        checks = await temporal_checks(self._client, self._target)
+        checks = [*await temporal_checks(self._client, self._target), *slack_checks()]
         try:
             ledger = await asyncio.wait_for(self.ask(CheckLedger()), _DOCTOR_SECONDS)
         except (BackstopError, TimeoutError) as error:
@@ -82,7 +95,11 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups):
             if check.note:
                 checks.append(Check(name="slurm", ok=True, text=f"{cluster}: {check.note}"))
         checks += health_source_checks(ledger)
+        checks += access_checks(ledger.access, tickets=ledger.tickets, proven=ledger.proven)
+        checks += keys_checks(ledger.unknown_keys)
+        checks += contacts_checks(ledger.teams_in_clear)
         checks += notice_checks(ledger, datetime.now(UTC))
+        checks += seals_check(ledger.seals, datetime.now(UTC))
         checks += [doubt_check(one) for one in ledger.doubts]
         checks.append(clock_check(ledger.worker_ahead_seconds))
         rollouts, now = await self.ask(OpenRollouts()), datetime.now(UTC)

@@ -8,6 +8,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.lost_rollouts import runs_there
+from client.lost_words import lost_bringup_sentence
 from client.questions import Questions
 from models.bringup.commands import BringupOrder
 from models.bringup.messages import (
@@ -30,11 +31,12 @@ class Bringups(Questions):
     async def bring_up(self, start: BringupStart) -> BringupAnswer:
         """The bring-up is entered, and goes on by itself. Errors: Refusal with its reason, Unavailable."""
         cluster = start.entry.cluster
+        workflow_id = bringup_workflow_id(cluster)
         try:
             answer = await self._start(
                 BRINGUP_WORKFLOW,
-                BringupInput(start=start),
-                bringup_workflow_id(cluster),
+                BringupInput(start=self._signed(start, "bringup.add", workflow_id)),
+                workflow_id,
                 f"bring-up of {cluster} by {start.recipe.name}, entered by {start.actor}",
                 BringupAnswer,
             )
@@ -48,7 +50,8 @@ class Bringups(Questions):
     async def bringup_command(self, cluster: str, command: BringupCommand, order: BringupOrder) -> BringupCommandAnswer:
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""
         try:
-            return await self._update(bringup_workflow_id(cluster), command, order, BringupCommandAnswer)
+            workflow_id = bringup_workflow_id(cluster)
+            return await self._update(workflow_id, "bringup", command, order, BringupCommandAnswer)
         except UPDATE_FAILED as error:
             failure = await self._told_of_bringup(error, cluster)
             if isinstance(failure, Refusal):
@@ -79,5 +82,8 @@ class Bringups(Questions):
             except RPCError:
                 return Refusal(f"{cluster} is not being brought up: enter it with `backstop bringup add`")
             if described.status is not WorkflowExecutionStatus.RUNNING:
+                for row in await self.ask(BringupsOf()):
+                    if row.cluster == cluster:
+                        return Refusal(lost_bringup_sentence(row))
                 return Refusal(f"the bring-up of {cluster} has ended: see `backstop bringup status {cluster}`")
         return await self._told(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -21,6 +21,9 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.connection import TemporalTarget
+from client.lost_rollouts import was_stopped
+from client.repeats import repeatable, same_id
+from models.access.tickets import Signer
 from models.base import Model
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
 from models.wire import LAUNCHED_UPDATE, MOVES_ON, TASK_QUEUE, rollout_workflow_id
@@ -31,75 +34,131 @@ QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
-_QUESTIONS, _MOMENT_SECONDS = 5, 0.5
-"""For a question that came at a moment when nobody may answer it."""
+_QUESTIONS, _MOMENT_SECONDS = 24, 0.5
+"""For a question that came at a moment when nobody may answer it: ten seconds where a worker died with a task."""
+_FIRST_STEP = "Workflow Task in failed state"
+"""How Temporal says that the step which an update came with has failed."""
+_STOPPED = "the workflow was stopped before it had taken in all that reached it"
+_CLOSING = "workflow is closing"
+"""How Temporal says that a run is just ending: it continues as new, or for good."""
 _AnswerT = TypeVar("_AnswerT", bound=Model)
+_MessageT = TypeVar("_MessageT", bound=Model)
 _TRIES = 60
 _PAUSE_SECONDS = 0.5
 NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
 
 
 class Calls:
-    """A connection for one actor."""
+    """A connection for one actor.
 
-    def __init__(self, client: Client, actor: str, target: TemporalTarget) -> None:
+    `signer`: of a front, which knows who it is; without one the actor is what the caller says.
+    """
+
+    def __init__(self, client: Client, actor: str, target: TemporalTarget, signer: Signer | None = None) -> None:
         self._client = client
         self._actor = actor
         self._target = target
+        self._signer = signer
         self.heard = asyncio.Event()
         """Some worker has answered something."""
 
+    def _signed(self, message: _MessageT, command: str, workflow_id: str) -> _MessageT:
+        """With the ticket of the command, where a front signs."""
+        return message if self._signer is None else self._signer(message, command, workflow_id)
+
     async def _start(
-        self, workflow: str, given: Model, workflow_id: str, summary: str, answer: type[_AnswerT], seconds: float = 120
+        self,
+        workflow: str,
+        workflow_input: Model,
+        workflow_id: str,
+        summary: str,
+        answer: type[_AnswerT],
+        seconds: float = 120,
     ) -> _AnswerT:
         """What the new workflow answers to `launched`. Errors: WorkflowAlreadyStartedError, those of models.errors."""
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             workflow,
-            given,
+            workflow_input,
             id=workflow_id,
             task_queue=TASK_QUEUE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
             static_summary=summary,
         )
+        update_id = same_id(workflow_id, workflow_input)
         try:
             answered: _AnswerT = await asyncio.wait_for(
                 self._client.execute_update_with_start_workflow(
-                    LAUNCHED_UPDATE, start_workflow_operation=start, result_type=answer
+                    LAUNCHED_UPDATE, start_workflow_operation=start, id=update_id, result_type=answer
                 ),
                 seconds,
             )
         except WorkflowAlreadyStartedError:
             await _read(start)
-            raise
+            before = await self._answered_before(workflow_id, update_id, answer) if repeatable() else None
+            if before is None:
+                raise
+            return before
         except (*UPDATE_FAILED, TimeoutError) as error:
             await _read(start)
-            raise await self._told(error) from error
+            if not (isinstance(error, RPCError) and _not_taken(error)):
+                raise await self._told(error) from error
+            answered = await self._said_at_last(workflow_id, update_id, answer)
         self.heard.set()
         return answered
 
-    async def _update(self, workflow_id: str, name: str, request: Model, kind: type[_AnswerT]) -> _AnswerT:
+    async def _said_at_last(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
+        """What one answers that has started, and whose first step a busy worker did not end: it is made anew."""
+        handle = self._client.get_workflow_handle(workflow_id)
+
+        async def ask() -> _AnswerT:
+            answered: _AnswerT = await handle.execute_update(
+                LAUNCHED_UPDATE, id=update_id, result_type=kind, rpc_timeout=_PATIENCE
+            )
+            return answered
+
+        await asyncio.sleep(_PAUSE_SECONDS)
+        try:
+            return await _until_taken(ask)
+        except UPDATE_FAILED as error:
+            raise await self._told(error) from error
+
+    async def _answered_before(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT | None:
+        """What the one that runs answered to the same launch; None where it was another one that started it."""
+        handle = self._client.get_workflow_handle(workflow_id).get_update_handle(update_id, result_type=kind)
+        try:
+            answered: _AnswerT = await handle.result(rpc_timeout=_PATIENCE)
+        except UPDATE_FAILED:
+            return None
+        return answered
+
+    async def _update(self, workflow_id: str, of: str, name: str, request: Model, kind: type[_AnswerT]) -> _AnswerT:
         """The answer, asked for again (under one id) where the server let go of the command before it was taken.
 
         It does when a rollout continues as new while something else arrives: that step of the workflow is made
-        anew, and its updates are answered with WorkflowNotReady.
+        anew, and its updates are answered with WorkflowNotReady, or that it is closing. Each try is signed anew: a
+        ticket is good for a minute. `of`: whose command it is, as the table of rights names it.
         """
         handle = self._client.get_workflow_handle(workflow_id)
-        update_id, tries = uuid.uuid4().hex, _TRIES
-        while True:
-            try:
-                answer: _AnswerT = await handle.execute_update(
-                    name, request, id=update_id, result_type=kind, rpc_timeout=_PATIENCE
-                )
-                self.heard.set()
-                return answer
-            except RPCError as error:
-                tries -= 1
-                if not (tries and _not_ready(error)):
-                    raise
-            await asyncio.sleep(_PAUSE_SECONDS)
+        update_id = same_id(f"{workflow_id} {name}", request)
+
+        async def ask() -> _AnswerT:
+            signed = self._signed(request, f"{of}.{name}", workflow_id)
+            answer: _AnswerT = await handle.execute_update(
+                name, signed, id=update_id, result_type=kind, rpc_timeout=_PATIENCE
+            )
+            return answer
+
+        answer = await _until_taken(ask)
+        self.heard.set()
+        return answer
 
     async def _query(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
+        """The workflow's answer, asked for again while it moves on.
+
+        One that was terminated before it took in all that had reached it would move on for ever, and no worker may
+        answer for it: that is told as if there were no such workflow.
+        """
         handle = self._client.get_workflow_handle(workflow_id)
         for tries_left in reversed(range(_QUESTIONS)):
             try:
@@ -109,6 +168,8 @@ class Calls:
             except QUERY_FAILED as error:
                 if not (tries_left and MOVES_ON in str(error)):
                     raise
+                if await was_stopped(self._client, workflow_id):
+                    raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"") from None
             await asyncio.sleep(_MOMENT_SECONDS)
         raise AssertionError("the last try neither answered nor failed")
 
@@ -145,6 +206,20 @@ async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
         await asyncio.wait_for(start.workflow_handle(), 0.1)
 
 
-def _not_ready(error: RPCError) -> bool:
-    """The server did not hand the call to the workflow, and will when asked again."""
-    return any(detail.Is(WorkflowNotReadyFailure.DESCRIPTOR) for detail in error.grpc_status.details)
+async def _until_taken(ask: Callable[[], Awaitable[_AnswerT]]) -> _AnswerT:
+    """The answer, asked for again while the server lets go of the call before the workflow takes it."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return await ask()
+        except RPCError as error:
+            if not (tries_left and _not_taken(error)):
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)
+    raise AssertionError("the last try neither answered nor failed")
+
+
+def _not_taken(error: RPCError) -> bool:
+    """The workflow did not take the call, and will when asked again: this run, the next, or it has ended."""
+    return any(words in error.message for words in (_CLOSING, _FIRST_STEP)) or any(
+        detail.Is(WorkflowNotReadyFailure.DESCRIPTOR) for detail in error.grpc_status.details
+    )

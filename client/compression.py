@@ -28,13 +28,13 @@ class Zlib(PayloadCodec):
     """Compresses large payloads; reads both kinds."""
 
     async def encode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [_smaller(p) for p in payloads]
+        return [smaller(p) for p in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [_unfolded(p) for p in payloads]
+        return [unfolded(p) for p in payloads]
 
 
-def _smaller(payload: Payload) -> Payload:
+def smaller(payload: Payload) -> Payload:
     if payload.ByteSize() < COMPRESS_FROM:
         return payload
     plain = payload.SerializeToString()
@@ -44,7 +44,7 @@ def _smaller(payload: Payload) -> Payload:
     return Payload(metadata={"encoding": ENCODING}, data=data) if len(data) < payload.ByteSize() else payload
 
 
-def _unfolded(payload: Payload) -> Payload:
+def unfolded(payload: Payload) -> Payload:
     if payload.metadata.get("encoding") != ENCODING:
         return payload
     unfolding = zlib.decompressobj()

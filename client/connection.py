@@ -11,7 +11,8 @@ from temporalio.client import Client, Plugin
 from temporalio.envconfig import ClientConfig
 from temporalio.service import RPCError
 
-from client.converter import data_converter
+from client.converter import converter_with
+from client.payload_keys import configured_ring
 from client.places import embedded_file
 from models.errors import BadInput, Unavailable
 
@@ -48,8 +49,8 @@ def find_target() -> TemporalTarget:
     if configured:
         return TemporalTarget(options=options, embedded=False)
     try:
-        found = json.loads(embedded_file().read_text())
-        options["target_host"] = str(found["address"])
+        document = json.loads(embedded_file().read_text())
+        options["target_host"] = str(document["address"])
     except (OSError, ValueError, KeyError):
         options["target_host"] = "127.0.0.1:7233"
     return TemporalTarget(options=options, embedded=True)
@@ -58,13 +59,14 @@ def find_target() -> TemporalTarget:
 async def connect(
     target: TemporalTarget | None = None, plugins: tuple[Plugin, ...] = (), runtime: Any = None, identity: str = ""
 ) -> Client:
-    """A client of the configured Temporal. Errors: Unavailable, in one sentence."""
+    """A client of the configured Temporal. Errors: Unavailable, in one sentence; BadInput for broken payload keys."""
     where = target or find_target()
     more: dict[str, Any] = {"runtime": runtime} if runtime is not None else {}
     if identity:
         more["identity"] = identity
+    converter = converter_with(configured_ring())
     try:
-        return await Client.connect(**where.options, data_converter=data_converter, plugins=list(plugins), **more)
+        return await Client.connect(**where.options, data_converter=converter, plugins=list(plugins), **more)
     except (RuntimeError, RPCError, OSError) as error:
         remedy = "start it with `backstop up`" if where.embedded else "check TEMPORAL_ADDRESS or the profile"
         raise Unavailable(f"Temporal does not answer at {where.address}: {remedy}") from error

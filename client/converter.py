@@ -9,17 +9,24 @@ workers say to each other is left to be retried: another worker may understand i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, get_args
 
 from pydantic import ValidationError
 from temporalio.api.common.v1 import Payload
 from temporalio.contrib.pydantic import PydanticPayloadConverter
-from temporalio.converter import CompositePayloadConverter, DataConverter
+from temporalio.converter import (
+    CompositePayloadConverter,
+    DataConverter,
+    DefaultFailureConverterWithEncodedAttributes,
+)
 from temporalio.exceptions import ApplicationError
 
 from client.compression import Zlib
+from client.encryption import ENCRYPTED, IN_CLEAR, Encrypted, run_began
+from client.payload_keys import VARIABLE, KeyRing
 from models.base import brief, in_one_sentence
-from models.errors import BadInput
+from models.errors import BadInput, Unavailable
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FleetInput
 from models.planning.grants import GrantOrder
@@ -37,6 +44,8 @@ FROM_OUTSIDE = (
 """What people and other programs may send."""
 
 
+_STARTS = (RolloutInput, FleetInput, RequestInput)
+"""With them a workflow begins, and goes on in its next run."""
 _LARGE = (DeskRequest, FleetInput, FleetCommandRequest, WatchInput)
 """They may name every cluster of a fleet, or say something of each."""
 SMALL_BYTES = 65_536
@@ -57,6 +66,7 @@ class PayloadConverter(PydanticPayloadConverter):
         CompositePayloadConverter.__init__(self, *_PYDANTIC.converters.values())
 
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
+        _refuse_what_is_hidden(payloads, type_hints)
         if len(payloads) > 1:
             raise _refused(f"one argument is taken here, and {len(payloads)} were given")
         expected = _from_outside(type_hints)
@@ -65,7 +75,7 @@ class PayloadConverter(PydanticPayloadConverter):
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
             raise _refused(f"this is no {expected.__name__}: its encoding is {brief(encoding)}, and must be json/plain")
-        continues = expected in (RolloutInput, FleetInput, RequestInput) and b'"state":{' in payloads[0].data
+        continues = expected in _STARTS and b'"state":{' in payloads[0].data
         if size > SMALL_BYTES and expected not in _LARGE and not continues:
             raise _refused(f"{size} bytes are no {expected.__name__}: at most {SMALL_BYTES} are taken")
         try:
@@ -89,5 +99,44 @@ def _refused(sentence: str) -> ApplicationError:
     return ApplicationError(sentence, type=BadInput.__name__)
 
 
+def _refuse_what_is_hidden(payloads: Sequence[Payload], type_hints: list[type] | None) -> None:
+    """Errors: for what could not be decrypted, and for what came in clear where it may not. Source: docs/adr/0058.
+
+    What people send is refused to their face. What a workflow goes on from is waited for: a worker with the keys may
+    come. To a client it is Unavailable.
+    """
+    for payload in payloads:
+        expected, began = _from_outside(type_hints), run_began.get()
+        if payload.metadata.get("encoding") == ENCRYPTED:
+            sentence = (
+                "it is encrypted, and not with a key that is known here for this workflow: each worker and client "
+                f"needs the same file of payload keys ({VARIABLE})"
+            )
+            starts = expected in _STARTS
+        elif since := payload.metadata.get(IN_CLEAR):
+            if began is not None and began < datetime.fromisoformat(since.decode()):
+                continue
+            sentence = "it came in clear, and payloads are encrypted here: whoever sent it has no payload keys"
+            starts = expected in _STARTS and b'"state":{' in payload.data
+        else:
+            continue
+        if began is None:
+            raise Unavailable(f"what Temporal answered cannot be used: {sentence}")
+        if expected is None or starts:
+            raise ValueError(sentence)
+        raise _refused(sentence)
+
+
 data_converter = DataConverter(payload_converter_class=PayloadConverter, payload_codec=Zlib())
-"""Of every client, worker and replay."""
+"""Of every client, worker and replay where payloads are not encrypted."""
+
+
+def converter_with(ring: KeyRing | None) -> DataConverter:
+    """The converter where payloads are encrypted with these keys; what failures say is a payload then, too."""
+    if ring is None:
+        return data_converter
+    return DataConverter(
+        payload_converter_class=PayloadConverter,
+        payload_codec=Encrypted(ring),
+        failure_converter_class=DefaultFailureConverterWithEncodedAttributes,
+    )

@@ -10,17 +10,20 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
+from client.answers import STALE, Check
 from client.connection import TemporalTarget
-from client.lost_rollouts import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_fleet_sentence
-from client.rollouts import STALE
+from client.lost_words import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_bringup_remedy, lost_fleet_sentence
 from client.versions import builds, by_build, current_of, pollers
-from models.base import Model, count_text, duration_text, some_of
+from models.access.standing import AccessCheck
+from models.base import count_text, duration_text, some_of
 from models.bringup.messages import BringupRow
+from models.cluster.contacts import SECRET
 from models.cluster.source_doubts import DoubtedSource
 from models.digests import Untold
 from models.fleet.kept import KeptFleet
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
+from models.seals import Sealing
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
 _SILENCE = timedelta(seconds=60)
@@ -30,17 +33,10 @@ _SILENCE = timedelta(seconds=60)
 _LATE_NOTICE = timedelta(minutes=5)
 """From then on a notice that is due should have gone: the watch looks every few seconds."""
 
+_LATE_SEALS = 2
+"""Times between two seals after which the last one is late."""
 _TOLD = 5
 """Sentences on rows that make no sense."""
-
-
-class Check(Model):
-    """One thing that should be so, and what to do when it is not."""
-
-    name: str
-    ok: bool
-    text: str
-    remedy: str = ""
 
 
 async def temporal_checks(client: Client, target: TemporalTarget) -> list[Check]:
@@ -106,6 +102,62 @@ async def _builds(client: Client) -> Check:
     return Check(name="builds", ok=True, text=f"build {current} serves" if current else "workers are not versioned")
 
 
+def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = False) -> list[Check]:
+    """Whether it says anywhere who may do what, who gives roles, and which tokens end soon.
+
+    `tickets`: every command needs a front's. `proven`: those of a front are believed.
+    """
+    if access is None:
+        text = "not configured: actors are asserted, and whoever reaches Temporal may do everything (docs/access.md)"
+        if proven:
+            text = (
+                "no access file: who comes through the front is proven, whoever reaches Temporal is asserted, and both "
+                "may do everything (docs/access.md)"
+            )
+        if tickets:
+            text = "no access file: every command needs a front's ticket, and its own user may do everything"
+        return [Check(name="access", ok=True, text=text)]
+    if access.wrong:
+        return [Check(name="access", ok=False, text=access.wrong, remedy="backstop access recover FILE --reason ...")]
+    text, remedy = f"{count_text(access.admins, 'admin')} by name", ""
+    if not access.two_person:
+        text += "; two_person is off: one person alone launches, approves and changes roles"
+        remedy = "set two_person: true in the access file"
+    elif access.admins < 2:
+        text += "; nobody could countersign the next change of roles"
+        remedy = "name another admin in the access file"
+    if not tickets:
+        text += "; no front signs, so that whoever reaches Temporal goes past all of it"
+        remedy = "backstop keys new, then start front and workers again (docs/security.md, Keys)"
+    checks = [Check(name="access", ok=not remedy, text=text, remedy=remedy)]
+    if access.expiring:
+        text = f"{count_text(len(access.expiring), 'token')} within two weeks of the end: {some_of(access.expiring, 5)}"
+        checks.append(Check(name="tokens", ok=False, text=text, remedy="backstop access token new, for who needs one"))
+    return checks
+
+
+def keys_checks(unknown: Sequence[str]) -> list[Check]:
+    """Keys that what people approved was signed with, and that workers do not know; none where they know all."""
+    if not unknown:
+        return []
+    whose = f"{some_of(list(unknown), _TOLD)}: the ledger has what was signed with it, and the book of keys has it not"
+    text = f"{whose}; what was approved so stands for nothing, and its rollouts go no step forward"
+    remedy = "bring keys.json back from the backup (docs/security.md, Keys), or approve anew"
+    return [Check(name="keys", ok=False, text=text, remedy=remedy)]
+
+
+def contacts_checks(teams: Sequence[str]) -> list[Check]:
+    """Contacts that came in before access was configured and would be refused now; none where there is none."""
+    if not teams:
+        return []
+    whose = f"contacts of {some_of(list(teams), _TOLD)} hold a token in clear, as an import no longer may"
+    remedy = (
+        f"put each into a file of the workers' folder of secrets (BACKSTOP_SECRETS), import {SECRET}NAME in its place, "
+        "and renew the token (docs/secrets.md, Contacts)"
+    )
+    return [Check(name="contacts", ok=False, text=whose, remedy=remedy)]
+
+
 def unheard(check: Check) -> Check:
     """Where nobody answered a question: Temporal lists a worker for minutes after its death, and its last heartbeat."""
     if not check.ok or check.name not in ("workers", "watch"):
@@ -127,8 +179,8 @@ def health_source_checks(ledger: LedgerCheck) -> list[Check]:
         for cluster, text in wrong.items()
     ]
     if ledger.prometheus and not wrong:
-        told = f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"
-        checks.append(Check(name="prometheus", ok=True, text=told))
+        summary = f"tells the health of {count_text(len(ledger.prometheus), 'cluster')}"
+        checks.append(Check(name="prometheus", ok=True, text=summary))
     remedy = "declare it anew with `backstop hold`, and delete its row"
     return checks + [
         Check(name="calendar", ok=False, text=f"{cluster}: {text}", remedy=remedy)
@@ -184,6 +236,22 @@ def _notices(waits: Untold) -> str:
     return f"{count_text(waits.notices, 'notice')} {'waits' if waits.notices == 1 else 'wait'}"
 
 
+def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
+    """Whether the archive is sealed in time; nothing where no worker seals it."""
+    if sealing is None:
+        return []
+    last = sealing.at or sealing.since
+    every = timedelta(seconds=sealing.every_seconds)
+    state = f"SEAL {sealing.number} of {last:%Y-%m-%d %H:%M:%SZ}" if sealing.at else "none yet"
+    if sealing.trouble:
+        remedy = "mend what it says; rollouts go on meanwhile (docs/seals.md)"
+        return [Check(name="seals", ok=False, text=f"{state}; {sealing.trouble}", remedy=remedy)]
+    if now - last > _LATE_SEALS * every:
+        text = f"late: {state}, and one is due every {duration_text(every)}"
+        return [Check(name="seals", ok=False, text=text, remedy="see the log of a worker that seals (BACKSTOP_SEALS)")]
+    return [Check(name="seals", ok=True, text=f"{state}, every {duration_text(every)}")]
+
+
 def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
     """Whether what was granted for a time is given back in time, as the ledger has it."""
     late = [r for r in requests if r.overdue(now)]
@@ -199,16 +267,16 @@ def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
     )
 
 
-def senseless_check(found: Mapping[str, Sequence[str]], teams: Mapping[str, str]) -> Check:
+def senseless_check(by_cluster: Mapping[str, Sequence[str]], teams: Mapping[str, str]) -> Check:
     """Whether what stands in the ledger makes sense, cluster by cluster and team by team."""
-    told = [sentence for _, sentences in sorted(found.items()) for sentence in sentences]
-    told += [sentence for _, sentence in sorted(teams.items())]
-    if not told:
+    all_sentences = [sentence for _, sentences in sorted(by_cluster.items()) for sentence in sentences]
+    all_sentences += [sentence for _, sentence in sorted(teams.items())]
+    if not all_sentences:
         return Check(name="rows", ok=True, text="what stands in the ledger makes sense")
     return Check(
         name="rows",
         ok=False,
-        text=some_of(told, _TOLD, by="; "),
+        text=some_of(all_sentences, _TOLD, by="; "),
         remedy="put these rows right, by SQL or `backstop fleet import`; all others go on meanwhile",
     )
 
@@ -232,12 +300,7 @@ def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> l
         return [Check(name="bring-ups", ok=True, text=f"of {len(rows)} open in the ledger, Temporal runs all")]
     names = some_of([f"{row.cluster} ({row.stage.words})" for row in lost], 3)
     text = f"of {len(rows)} open in the ledger, Temporal does not run {len(lost)}, which nobody drives: {names}"
-    first = lost[0].cluster
-    remedy = (
-        f"add {first} again with the same entry, which takes it up; or unmake by hand what it made, then: "
-        f"backstop bringup give-up {first}"
-    )
-    return [Check(name="bring-ups", ok=False, text=text, remedy=remedy)]
+    return [Check(name="bring-ups", ok=False, text=text, remedy=lost_bringup_remedy(lost[0].cluster))]
 
 
 def fleet_checks(lost: KeptFleet | None) -> list[Check]:

@@ -11,7 +11,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.calls import QUERY_FAILED, UPDATE_FAILED
-from client.lost_rollouts import lost_fleet_sentence
+from client.lost_words import lost_fleet_sentence
 from client.questions import Questions
 from models.errors import BackstopError, Refusal
 from models.fleet.commands import FleetCommand, FleetCommandRequest
@@ -42,7 +42,7 @@ class FleetRollouts(Questions):
         try:
             answer = await self._start(
                 FLEET_WORKFLOW,
-                FleetInput(launch=request),
+                FleetInput(launch=self._signed(request, "fleet.launch", FLEET_ID)),
                 FLEET_ID,
                 f"fleet rollout of {request.owner}{' (shadow)' if request.shadow else ''}",
                 FleetLaunchAnswer,
@@ -60,7 +60,7 @@ class FleetRollouts(Questions):
     async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""
         try:
-            return await self._update(FLEET_ID, command, request, FleetCommandAnswer)
+            return await self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer)
         except UPDATE_FAILED as error:
             failure = await self._told_of_fleet(error)
             if isinstance(failure, Refusal):

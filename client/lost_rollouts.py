@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from models.base import count_text
-from models.fleet.kept import KeptFleet
 from models.questions import Overview
-from models.reports.rollout_summary import RolloutSummary
-from models.rollout.stages import command_line
 from models.wire import rollout_workflow_id
 
-ADOPT_ALL = "backstop launch --adopt --all"
-ADOPT_FLEET = "backstop launch --fleet --adopt"
 _AT_ONCE = 16
+_STOPPED = {
+    WorkflowExecutionStatus.TERMINATED,
+    WorkflowExecutionStatus.CANCELED,
+    WorkflowExecutionStatus.FAILED,
+    WorkflowExecutionStatus.TIMED_OUT,
+}
 _RowT = TypeVar("_RowT")
 
 
@@ -53,56 +52,18 @@ async def is_running(client: Client, cluster: str) -> bool:
 
 async def runs_there(client: Client, workflow_id: str) -> bool:
     """Temporal runs a workflow of this id."""
+    return await _status(client, workflow_id) is WorkflowExecutionStatus.RUNNING
+
+
+async def was_stopped(client: Client, workflow_id: str) -> bool:
+    """Temporal has a workflow of this id that neither runs nor came to its own end."""
+    return await _status(client, workflow_id) in _STOPPED
+
+
+async def _status(client: Client, workflow_id: str) -> WorkflowExecutionStatus | None:
     try:
-        described = await client.get_workflow_handle(workflow_id).describe()
+        return (await client.get_workflow_handle(workflow_id).describe()).status
     except RPCError as error:
         if error.status is not RPCStatusCode.NOT_FOUND:
             raise
-        return False
-    return described.status is WorkflowExecutionStatus.RUNNING
-
-
-def adopt_line(cluster: str) -> str:
-    return f"{command_line('launch', cluster)} --adopt"
-
-
-def lost_sentence(row: Overview) -> str:
-    """What is so, and what to do."""
-    return (
-        f"rollout {row.rollout} of {row.cluster} is open in the ledger ({row.stage}) and Temporal does not run it: "
-        f"nobody guards what stands there; take it over with `{adopt_line(row.cluster)}`"
-    )
-
-
-def lost_fleet_sentence(kept: KeptFleet) -> str:
-    """What is so, and what to do."""
-    clusters = count_text(len(kept.members) or len(kept.unplaced), "cluster")
-    return (
-        f"fleet rollout {kept.fleet} of {clusters} is open in the ledger ({kept.stage}) and Temporal does not run it: "
-        f"no cluster is started; take it over with `{ADOPT_FLEET}`"
-    )
-
-
-def noted(row: Overview) -> RolloutSummary:
-    """An open rollout as the ledger alone has it."""
-    known = as_summary(row, None)
-    return known.but(needs=row.needs, lost=False)
-
-
-def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:
-    """In place of what Temporal says of an earlier rollout there. What is not in the ledger is not known."""
-    since = datetime.min.replace(tzinfo=UTC) if other is None else other.started  # a worker of an older build said none
-    return RolloutSummary(
-        cluster=row.cluster,
-        stage=row.stage,
-        wave="" if other is None else other.wave,
-        owner=row.owner,
-        unbacked_gpus=None,
-        started=row.opened_at or since,
-        closed=None,
-        open=True,
-        needs=f"it is lost: {adopt_line(row.cluster)}",
-        health_at=row.health_at,
-        shadow=row.shadow,
-        lost=True,
-    )
+        return None

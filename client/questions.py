@@ -1,59 +1,44 @@
-"""Questions to the ledger's desk, and what takes several of them: whole lists, large documents, many samples."""
+"""Questions to the ledger's desk, asked over Temporal."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import uuid
-import zlib
-from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 from temporalio.client import WorkflowFailureError, WorkflowHandle
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from client.calls import NO_WORKER, Calls
+from client.composed import Composed
+from client.repeats import repeatable, same_id
 from models import questions as desk
-from models.audit import ATTEMPT, DESK, AuditEntry, AuditKind, ChainedEntry, ChainHead
+from models.audit import ATTEMPT, DESK, AuditEntry, AuditKind
 from models.base import Model, in_one_sentence
-from models.cluster.contacts import is_masked, is_secret
-from models.cluster.fleet_export import FleetPage
-from models.cluster.fleet_file import ClusterSpec, Fleet
-from models.cluster.import_lines import FleetOutcome, ImportTerms
-from models.cluster.jobs import ClusterJob
-from models.cluster.policy import Policy
-from models.cluster.readings import HealthSample
-from models.cluster.snapshot import Snapshot
-from models.cluster.windows import Entry
-from models.errors import BackstopError, BadInput, Refusal, Unavailable
-from models.flex.division import FlexMode
-from models.flex.flex_now import FlexNow
+from models.errors import BackstopError, Unavailable
 from models.questions import DeskAnswer, DeskRequest, Question
-from models.reports.weekly import Past
 from models.wire import DESK_WORKFLOW, TASK_QUEUE
 
-_PART = 700_000
-"""Bytes of one part of a large document: below Temporal's payload limit, base64 included."""
-_AT_ONCE = 2000
-"""Samples or jobs in one question."""
-_UNHEARD_SECONDS, _UNHEARD_EVENTS = 20, 2
-"""A question whose history has after so many seconds still no more than these events, that it was asked and that a
-worker is to take it up, was heard by nobody."""
+_WAITS = (1, 1, 2, 4, 12)
+"""Seconds after which an answer is waited for anew; the last for ever.
 
-StagePart = Callable[[str, int, bytes], None]
-"""Keeps a part of an import: its id, the part's number, and the part."""
-_ANOTHER_LEDGER = (
-    "the workers have another ledger than this machine, so nothing is imported: set BACKSTOP_LEDGER_URL as they have it"
-)
+A busy server (1.32) can miss that a run has ended while somebody waits for it, and then lets them wait for the whole
+of its 20 s: one of some hundreds of questions on two full cores. Whoever asks after the end is answered at once.
+"""
+_UNHEARD_EVENTS = 2
+"""A question whose history has after all these seconds still no more events, that it was asked and that a worker is
+to take it up, was heard by nobody."""
 
-_T = TypeVar("_T")
 _AnswerT = TypeVar("_AnswerT")
 
 
-class Questions(Calls):
+class Questions(Calls, Composed):
     """The desk, asked by one actor."""
 
     async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
@@ -61,16 +46,26 @@ class Questions(Calls):
         request = DeskRequest(
             kind=question.kind, actor=self._actor, arguments=question.model_dump(mode="json"), payload=payload
         )
+        workflow_id = desk_workflow_id(question)
+        if workflow_id:
+            once = WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY
+        else:
+            once = WorkflowIDReusePolicy.REJECT_DUPLICATE if repeatable() else WorkflowIDReusePolicy.ALLOW_DUPLICATE
+            workflow_id = f"{DESK}{question.kind}/{same_id(question.kind, request)}"
         try:
-            handle = await self._client.start_workflow(
-                DESK_WORKFLOW,
-                request,
-                id=f"{DESK}{question.kind}/{uuid.uuid4().hex[:12]}",
-                task_queue=TASK_QUEUE,
-                result_type=DeskAnswer,
-                execution_timeout=timedelta(minutes=5),
-                static_summary=f"{question.kind} for {self._actor}",
-            )
+            try:
+                handle = await self._client.start_workflow(
+                    DESK_WORKFLOW,
+                    self._signed(request, f"desk.{question.kind}", workflow_id),
+                    id=workflow_id,
+                    task_queue=TASK_QUEUE,
+                    result_type=DeskAnswer,
+                    execution_timeout=timedelta(minutes=5),
+                    static_summary=f"{question.kind} for {self._actor}",
+                    id_reuse_policy=once,
+                )
+            except WorkflowAlreadyStartedError:  # the same was asked before, under the same key
+                handle = self._client.get_workflow_handle(workflow_id, result_type=DeskAnswer)
             answer: DeskAnswer = await self._answered(handle)
         except (WorkflowFailureError, RPCError) as error:
             raise await self._told(error) from error
@@ -81,147 +76,15 @@ class Questions(Calls):
 
     async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer]) -> DeskAnswer:
         """The desk's answer, however long it takes. Errors: Unavailable where nobody has taken the question up."""
-        asking = asyncio.ensure_future(handle.result())
-        try:
-            done, _ = await asyncio.wait({asking}, timeout=_UNHEARD_SECONDS)
-            if not done and (await handle.describe()).history_length <= _UNHEARD_EVENTS:
+        waits, waited = chain(_WAITS, repeat(_WAITS[-1])), 0
+        while (answer := await _heard_within(handle, seconds := next(waits))) is None:
+            waited += seconds
+            if waited == sum(_WAITS) and (await handle.describe()).history_length <= _UNHEARD_EVENTS:
                 with contextlib.suppress(RPCError):
                     await handle.terminate("no worker has taken it up")
                 raise Unavailable(NO_WORKER)
-            answer = await asking
-            self.heard.set()
-            return answer
-        finally:
-            asking.cancel()
-
-    async def _pages(self, after: Callable[[Sequence[_T]], Question[tuple[_T, ...]]]) -> list[_T]:
-        """All there is: what is asked `after` what is there already, until nothing more is."""
-        rows: list[_T] = []
-        while page := await self.ask(after(rows)):
-            rows += page
-        return rows
-
-    async def clusters(self) -> list[ClusterSpec]:
-        """Every cluster of the ledger with present values and latest health."""
-        return [spec for spec, _ in await self.clusters_with_stage()]
-
-    async def clusters_with_stage(self) -> list[tuple[ClusterSpec, str | None]]:
-        """The same with the stage of the open rollout, if there is one."""
-        return [(row.cluster, row.stage) for row in await self.described() if row.cluster is not None]
-
-    async def described(self) -> list[desk.LedgerCluster]:
-        """The same with those that make no sense."""
-
-        def after(rows: Sequence[desk.LedgerCluster]) -> desk.LedgerClusters:
-            return desk.LedgerClusters(after=_name_of(rows[-1]) if rows else "", limit=50)
-
-        return await self._pages(after)
-
-    async def senseless(self) -> dict[str, tuple[str, ...]]:
-        """By cluster: what stands in the ledger of it and makes no sense."""
-        return await self.ask(desk.Senseless())
-
-    async def plannable(
-        self, over: Mapping[str, Any] | None = None
-    ) -> tuple[list[tuple[Snapshot, Policy]], dict[str, str]]:
-        """Every cluster of the ledger as a plan would see it, with its policy; a health buffer of the last hour.
-
-        Beside them, by cluster, why one cannot be planned now.
-        """
-
-        def after(rows: Sequence[desk.Plannable | desk.Unplannable]) -> desk.SnapshotsNow:
-            return desk.SnapshotsNow(after=_planned_of(rows[-1]) if rows else "", limit=20, policy=dict(over or {}))
-
-        rows = await self._pages(after)
-        can = [(row.snapshot, row.policy) for row in rows if isinstance(row, desk.Plannable)]
-        return can, {row.cluster: row.why_not for row in rows if isinstance(row, desk.Unplannable)}
-
-    async def snapshots(self, over: Mapping[str, Any] | None = None) -> list[tuple[Snapshot, Policy]]:
-        """Those that can be planned."""
-        return (await self.plannable(over))[0]
-
-    async def snapshot(self, cluster: str, over: Mapping[str, Any] | None = None) -> tuple[Snapshot, Policy]:
-        """One cluster as a plan would see it, and its policy, with these settings laid over it.
-
-        Errors: Refusal for an unknown cluster, BadInput for a bad setting.
-        """
-        answer = await self.ask(desk.SnapshotNow(cluster=cluster, policy=dict(over or {})))
-        return answer.snapshot, answer.policy
-
-    async def flex(self, cluster: str = "", mode: FlexMode = FlexMode.EQUAL) -> list[FlexNow]:
-        """The flex of one cluster, or of all by name. Errors: Refusal for an unknown cluster."""
-        if cluster:
-            return list(await self.ask(desk.FlexOf(cluster=cluster, mode=mode)))
-        return await self._pages(lambda rows: desk.FlexOf(mode=mode, after=rows[-1].cluster if rows else "", limit=200))
-
-    async def calendar(self, cluster: str = "") -> tuple[Entry, ...]:
-        """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""
-        return await self.ask(desk.Calendar(cluster=cluster, since=datetime.now(UTC)))
-
-    async def tallies(self, cluster: str, times: Sequence[datetime], within: timedelta) -> desk.Curve:
-        """The curve of a cluster or of all, and when its tallies begin. Errors: BadInput for an unknown cluster."""
-        return await self.ask(desk.Tallies(cluster=cluster, times=tuple(times), within_seconds=_seconds(within)))
-
-    async def past(self, since: datetime, until: datetime, times: Sequence[datetime], within: timedelta) -> Past:
-        """What the ledger knows of this time."""
-        week = desk.PastWeek(since=since, until=until, times=tuple(times), within_seconds=_seconds(within))
-        return await self.ask(week)
-
-    async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
-        """The cluster's whole archive, and where its chain should end."""
-        rows: list[ChainedEntry] = []
-        while True:
-            page = await self.ask(desk.Archived(cluster=cluster, after=rows[-1].seq if rows else 0, limit=200))
-            rows += page.rows
-            if not page.rows:  # a short page may only be a heavy one
-                return rows, page.head
-
-    async def import_fleet(self, fleet: Fleet, stage: StagePart | None = None) -> dict[str, int]:
-        """The fleet stands whole in the ledger, or nothing of it does. Errors: as `take_fleet`."""
-        return (await self.take_fleet(fleet, ImportTerms(whole=True), stage)).counts
-
-    async def take_fleet(self, fleet: Fleet, terms: ImportTerms, stage: StagePart | None = None) -> FleetOutcome:
-        """Each cluster of the fleet stands whole in the ledger, or, refused, as it was. Errors: BadInput, Refusal.
-
-        `stage`: writes a part straight into the workers' ledger. So goes a fleet with contacts that hold secrets:
-        what travels through Temporal stays in its histories. Errors of it: Refusal where there is no such way.
-        """
-        document = zlib.compress(fleet.model_dump_json(exclude_unset=True, by_alias=True).encode())
-        parts = [document[at : at + _PART] for at in range(0, len(document), _PART)]
-        import_id = uuid.uuid4().hex
-        secret = sorted(
-            team.name for team in fleet.teams if any(is_secret(c) and not is_masked(c) for c in team.contacts)
-        )
-        if secret and stage is None:
-            raise Refusal(f"contacts of {', '.join(secret[:3])} hold secrets, which do not travel through Temporal")
-        for number, part in enumerate(parts):
-            if secret and stage is not None:
-                await asyncio.to_thread(stage, import_id, number, part)
-            else:
-                await self.ask(desk.StageImport(import_id=import_id, part=number), base64.b64encode(part).decode())
-        try:
-            return await self.ask(desk.TakeFleet(import_id=import_id, parts=len(parts), terms=terms))
-        except BadInput as error:
-            if secret and error.message.endswith("parts [] were staged"):
-                raise Refusal(_ANOTHER_LEDGER) from None
-            raise
-
-    async def fleet_pages(self) -> list[FleetPage]:
-        """The ledger as a fleet file, in pages; the first has what is of the fleet as a whole."""
-        pages = [await self.ask(desk.FleetFile())]
-        while pages[-1].last:
-            pages.append(await self.ask(desk.FleetFile(after=pages[-1].last)))
-        return pages
-
-    async def add_health(self, samples: Sequence[HealthSample]) -> int:
-        """Samples stand in the ledger; answers how many rows."""
-        batches = [tuple(samples[at : at + _AT_ONCE]) for at in range(0, len(samples), _AT_ONCE)]
-        return sum([await self.ask(desk.AddHealth(samples=batch)) for batch in batches])
-
-    async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
-        """Jobs stand in the ledger; answers how many. Errors: BadInput for an unknown cluster."""
-        batches = [tuple(jobs[at : at + _AT_ONCE]) for at in range(0, len(jobs), _AT_ONCE)]
-        return sum([await self.ask(desk.AddJobs(jobs=batch)) for batch in batches])
+        self.heard.set()
+        return answer
 
     async def _archive_refusal(
         self, cluster: str, command: str, reason: str, why: str, request: Model | None = None
@@ -236,7 +99,7 @@ class Questions(Calls):
             text=f"{command} refused: {why}",
             reason=reason,
             refused=True,
-            data={} if request is None else request.model_dump(mode="json", exclude_defaults=True),
+            data={} if request is None else request.model_dump(mode="json", exclude_defaults=True, exclude={"ticket"}),
         )
         try:
             await asyncio.wait_for(self.ask(desk.Archive(entries=(entry,))), 10)
@@ -244,13 +107,16 @@ class Questions(Calls):
             return  # the refusal itself matters more to the person than its record
 
 
-def _name_of(row: desk.LedgerCluster) -> str:
-    return row.name if row.cluster is None else row.cluster.name
+def desk_workflow_id(question: Question[Any]) -> str:
+    """Of a question that has a run of its own; empty: it has none."""
+    return f"{DESK}{question.kind}/{question.own_run}" if question.own_run else ""
 
 
-def _planned_of(row: desk.Plannable | desk.Unplannable) -> str:
-    return row.cluster if isinstance(row, desk.Unplannable) else row.snapshot.cluster
-
-
-def _seconds(span: timedelta) -> int:
-    return max(1, round(span.total_seconds()))
+async def _heard_within(handle: WorkflowHandle[Any, DeskAnswer], seconds: float) -> DeskAnswer | None:
+    """The answer; None: not in so many seconds. Errors: those of the question."""
+    asking = asyncio.ensure_future(handle.result())
+    try:
+        done, _ = await asyncio.wait({asking}, timeout=seconds)
+        return asking.result() if done else None
+    finally:
+        asking.cancel()

@@ -26,11 +26,12 @@ class QuotaRequests(Questions):
 
         Errors: Refusal for a cluster or a quota that is not there.
         """
+        workflow_id = request_workflow_id(ask.request)
         try:
             return await self._start(
                 REQUEST_WORKFLOW,
-                RequestInput(ask=ask),
-                request_workflow_id(ask.request),
+                RequestInput(ask=self._signed(ask, "request.ask", workflow_id)),
+                workflow_id,
                 f"{ask.gpus} more for {ask.team} in {ask.cluster}, asked by {ask.actor}",
                 RequestState,
             )
@@ -40,7 +41,7 @@ class QuotaRequests(Questions):
     async def decide_request(self, request: str, command: RequestCommand, order: RequestOrder) -> RequestState:
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""
         try:
-            return await self._update(request_workflow_id(request), command, order, RequestState)
+            return await self._update(request_workflow_id(request), "request", command, order, RequestState)
         except UPDATE_FAILED as error:
             if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
                 state = await self.ask(OneRequest(request=request))

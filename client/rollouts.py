@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from temporalio.client import (
@@ -15,18 +15,22 @@ from temporalio.client import (
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.audit import AuditRecord, audit_of
+from client.answers import STALE, AuditRecord
+from client.audit import audit_of
 from client.calls import QUERY_FAILED, UPDATE_FAILED
-from client.lost_rollouts import as_summary, is_running, lost_of, lost_sentence
+from client.lost_rollouts import is_running, lost_of
+from client.lost_words import as_summary, lost_sentence, noted
 from client.questions import Questions
 from client.visibility import quoted
+from client.who_acts import could_act_now
 from models.base import Model
-from models.errors import BackstopError, Refusal, Unavailable
-from models.questions import OpenRollouts, Overview
+from models.errors import BackstopError, BadInput, Refusal, Unavailable
+from models.questions import FactsOf, OpenRollouts, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.ahead import Ahead
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput, RolloutStatus
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command
 from models.wire import (
     AHEAD_QUERY,
@@ -43,8 +47,6 @@ _MOST_ASKED = 200
 """Rollouts that are asked themselves in one overview; of more it is told what the ledger noted."""
 _AT_ONCE = 16
 """Questions to rollouts under way at the same time."""
-STALE = timedelta(minutes=30)
-"""Health older than this is doubted; a policy's `stale_after` is what gates go by."""
 _OPENING = "opening"
 _BEFORE = "its rollout runs on an earlier build, which cannot say this beforehand: look at its status, and say --yes"
 _AnswerT = TypeVar("_AnswerT", bound=Model)
@@ -53,11 +55,12 @@ _AnswerT = TypeVar("_AnswerT", bound=Model)
 class Rollouts(Questions):
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
         """The rollout is open and has its plan. Errors: Refusal with the reason, Unavailable."""
+        workflow_id = rollout_workflow_id(request.cluster)
         try:
             answer = await self._start(
                 ROLLOUT_WORKFLOW,
-                RolloutInput(launch=request),
-                rollout_workflow_id(request.cluster),
+                RolloutInput(launch=self._signed(request, "rollout.launch", workflow_id)),
+                workflow_id,
                 f"{request.cluster}, owner {request.owner}{' (shadow)' if request.shadow else ''}",
                 LaunchAnswer,
             )
@@ -81,9 +84,9 @@ class Rollouts(Questions):
     async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
         """The command has been taken. Errors: Refusal with the stage table's reason, Unavailable."""
         try:
-            return await self._update(rollout_workflow_id(cluster), command, request, CommandAnswer)
+            return await self._update(rollout_workflow_id(cluster), "rollout", command, request, CommandAnswer)
         except UPDATE_FAILED as error:
-            failure = await self._told(error, cluster)
+            failure = await self._failed(error, cluster)
             if isinstance(failure, Refusal):
                 await self._archive_refusal(cluster, command.value, request.reason, failure.message, request)
             raise failure from error
@@ -91,6 +94,13 @@ class Rollouts(Questions):
     async def status(self, cluster: str) -> RolloutStatus:
         """Errors: Refusal where there never was a rollout, Unavailable."""
         return await self._asked(cluster, STATUS_QUERY, RolloutStatus)
+
+    async def could_act(self, cluster: str) -> list[str]:
+        """Who could do what its rollout needs from a person, as the access file names them; none where there is none.
+
+        Errors: as `status`.
+        """
+        return list(await could_act_now(self.ask, await self.status(cluster)))
 
     async def ahead(self, cluster: str) -> Ahead:
         """What commands to its rollout would lead to. Errors: as `status`, and Refusal of one that has ended."""
@@ -110,7 +120,19 @@ class Rollouts(Questions):
             if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
                 for row in await self.lost(cluster):
                     raise Refusal(lost_sentence(row)) from None
-            raise await self._told(error, cluster) from error
+            raise await self._failed(error, cluster) from error
+
+    async def _failed(self, error: BaseException, cluster: str) -> BackstopError:
+        """In a sentence. Of a name that the ledger does not have there is none, and nothing to launch either."""
+        failure = await self._told(error, cluster)
+        if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND and isinstance(failure, Refusal):
+            try:
+                await asyncio.wait_for(self.ask(FactsOf(cluster=cluster)), _OVERVIEW_SECONDS)
+            except BadInput as unknown:
+                return unknown
+            except (BackstopError, TimeoutError):
+                return failure  # whether there is one is not known
+        return failure
 
     async def rollouts(self) -> list[RolloutSummary]:
         """The newest rollout of each cluster, open ones first, then by name."""
@@ -134,13 +156,13 @@ class Rollouts(Questions):
             if cluster and await is_running(self._client, cluster):
                 return []
             rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
-            found = await lost_of(self._client, [row for row in rows if cluster in ("", row.cluster)])
-            if not found:
+            lost_rows = await lost_of(self._client, [row for row in rows if cluster in ("", row.cluster)])
+            if not lost_rows:
                 return []
             # One that ended between the two questions is nothing that could be taken over.
             again = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
             still = {row.rollout for row in again if not row.ended}
-            return [row for row in found if row.rollout in still]
+            return [row for row in lost_rows if row.rollout in still]
         except (BackstopError, TimeoutError):
             return []
         except RPCError as error:
@@ -149,29 +171,41 @@ class Rollouts(Questions):
     async def overview(self) -> list[RolloutSummary]:
         """The same with what each open one needs from a person, where a worker and its ledger answer in time.
 
-        Those that are lost are among them.
+        Those that are lost are among them, and those that Temporal runs and has not listed yet. Where its list and the
+        ledger part, the rollout itself is asked.
         """
         summaries = await self.rollouts()
         try:
             rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
         except (BackstopError, TimeoutError):
             return summaries
-        noted = {(row.cluster, not row.ended): row for row in rows}
-        told = [_noted(s, noted.get((s.cluster, s.open))) for s in summaries]
-        lost = await self._lost_among(told, rows)
-        told = [s for s in told if s.cluster not in {one.cluster for one in lost}]
+        in_ledger = {(row.cluster, not row.ended): row for row in rows}
+        with_needs = [_noted(s, in_ledger.get((s.cluster, s.open))) for s in summaries]
+        lost = await self._lost_among(with_needs, rows)
+        listed = {s.cluster for s in (*lost, *with_needs) if s.open}
+        unlisted = [noted(row) for row in rows if not row.ended and row.cluster not in listed]
+        elsewhere = {one.cluster for one in (*lost, *unlisted)}
+        with_needs = [*unlisted, *(s for s in with_needs if s.cluster not in elsewhere)]
         now = datetime.now(UTC)
         doubted = [
-            s.cluster for s in told if s.open and (s.needs or s.shadow or now - (s.health_at or s.started) >= STALE)
+            s.cluster
+            for s in with_needs
+            if s.open
+            and (
+                s.needs
+                or s.unbacked_gpus is None
+                or ((row := in_ledger.get((s.cluster, True))) is not None and row.stage != s.stage)
+                or now - (s.health_at or s.started) >= STALE
+            )
         ]
         answers = await self.ask_rollouts(doubted[:_MOST_ASKED], _OVERVIEW_SECONDS)
-        asked = [_asked(s, answers.get(s.cluster), now) if s.open else s for s in told]
+        asked = [_asked(s, answers.get(s.cluster), now) if s.open else s for s in with_needs]
         return sorted([*lost, *asked], key=lambda s: (not s.open, s.cluster))
 
-    async def _lost_among(self, known: Sequence[RolloutSummary], rows: Sequence[Overview]) -> list[RolloutSummary]:
-        by_cluster = {s.cluster: s for s in known}
+    async def _lost_among(self, summaries: Sequence[RolloutSummary], rows: Sequence[Overview]) -> list[RolloutSummary]:
+        by_cluster = {s.cluster: s for s in summaries}
         try:
-            lost = await lost_of(self._client, rows, {s.cluster for s in known if s.open})
+            lost = await lost_of(self._client, rows, {s.cluster for s in summaries if s.open})
         except RPCError as error:
             raise await self._told(error) from error
         return [as_summary(row, by_cluster.get(row.cluster)) for row in lost]
@@ -241,8 +275,11 @@ def _asked(summary: RolloutSummary, status: RolloutStatus | None, now: datetime)
     if status is None:
         return summary.model_copy(update={"needs": needs})
     update: dict[str, Any] = {"needs": needs, "asked_at": now, "stage": status.stage.value}
-    if status.would is not None:
-        update |= {"unbacked_gpus": status.phantom_gpus, "would_unbacked_gpus": status.would.phantom_gpus}
+    if summary.unbacked_gpus is None:
+        update |= {"unbacked_gpus": status.phantom_gpus, "wave": summary.wave or status.wave}
+    if status.shadow:
+        would = None if status.would is None else status.would.phantom_gpus
+        update |= {"unbacked_gpus": status.phantom_gpus, "would_unbacked_gpus": would}
     return summary.model_copy(update=update)
 
 

@@ -72,6 +72,11 @@ def of_worker(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Flush]:
     return (plugin,), runtime, flush
 
 
+def traced() -> bool:
+    """Somebody wants to see spans."""
+    return any(_asked_for())
+
+
 def _asked_for() -> tuple[str | None, bool]:
     return os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None, os.environ.get(TRACE, "") == "console"
 

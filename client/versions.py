@@ -21,8 +21,8 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from client.answers import Build
 from client.visibility import quoted
-from models.base import Model, Time
 from models.errors import BadInput, Refusal
 from models.wire import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
 
@@ -31,24 +31,6 @@ _HEARD_BY_THEN = 10
 _POLL_SECONDS = 130
 """Twice a poll, for clocks that differ."""
 _VERSION = "TemporalWorkerDeploymentVersion"
-
-
-class Build(Model):
-    """One build of the worker."""
-
-    build: str
-    status: str
-    """current: it serves what begins. ramping, draining, drained or inactive otherwise."""
-    workers: int
-    """Workers of it that poll."""
-    rollouts: int
-    """Open rollouts that it holds."""
-    created: Time
-
-    @property
-    def stranded(self) -> bool:
-        """It holds rollouts, and nobody serves them."""
-        return self.rollouts > 0 and self.workers == 0
 
 
 async def builds(client: Client) -> list[Build]:

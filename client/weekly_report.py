@@ -13,7 +13,8 @@ from models.planning.plan import make_plan
 from models.reports.milestones import ROLLED_OUT_WAVES
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
-from models.rollout.messages import RolloutStatus
+from models.rollout.holds import HoldKind
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
@@ -120,21 +121,31 @@ def _soonest(step: NextStep) -> tuple[bool, float, str]:
 
 
 def _at_risk(status: RolloutStatus) -> AtRisk | None:
-    lacking = sum(max(0, r.quota_gpus - r.backing_gpus) for r in status.at_risk)
+    """Before it writes anything a rollout guards nothing, and has no risks of its own: its sums say what lacks."""
+    advisory = not status.stage.promises
     if not status.at_risk:
-        return None
+        if not status.phantom_gpus:
+            return None
+        return AtRisk(
+            cluster=status.cluster,
+            stage=status.stage,
+            lacking_gpus=status.phantom_gpus,
+            teams=tuple(t.team for t in status.teams if t.leaf and (t.backing_gpus or 0) < t.quota_gpus),
+            advisory=advisory,
+        )
     breaches = [r.breach_at for r in status.at_risk if r.breach_at is not None]
     return AtRisk(
         cluster=status.cluster,
         stage=status.stage,
-        lacking_gpus=lacking,
+        lacking_gpus=sum(max(0, r.quota_gpus - r.backing_gpus) for r in status.at_risk),
         teams=tuple(r.team for r in status.at_risk),
         breach_at=min(breaches) if breaches else None,
+        advisory=advisory,
     )
 
 
 def _blocked(status: RolloutStatus, now: datetime) -> list[Blocked]:
-    """By each hold that stands; without any by its owner, who has a decision to make."""
+    """By each hold that stands, and by its owner, where a decision is needed that lifts none of them."""
 
     def by(kind: str, who: str, since: datetime, reason: str) -> Blocked:
         at, stage, needs = status.cluster, status.stage, status.needs
@@ -143,9 +154,9 @@ def _blocked(status: RolloutStatus, now: datetime) -> list[Blocked]:
     if status.stage is Stage.MONITORED and not status.needs:
         return []  # no gate is left for them to shut
     holds = [h for h in status.holds if h.until is None or h.until > now]
-    if holds:
-        return [by(hold.kind, hold.team or hold.actor, hold.at, hold.reason) for hold in holds]
-    return [by("decision", status.owner, status.entered_at, status.needs)] if status.needs else []
+    lifts = any(h.kind is HoldKind.PAUSED or h.reason in status.needs for h in holds)
+    asked = [by("decision", status.owner, status.entered_at, status.needs)] if status.needs and not lifts else []
+    return [*(by(hold.kind, hold.team or hold.actor, hold.at, hold.reason) for hold in holds), *asked]
 
 
 def _ahead(entries: Sequence[Entry], now: datetime) -> list[Entry]:

@@ -20,12 +20,13 @@ GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO backstop_worker, backstop_tools
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO backstop_worker;
 -- The archive only grows.
-REVOKE UPDATE, DELETE ON audit FROM backstop_worker;
+REVOKE UPDATE, DELETE ON audit, seals FROM backstop_worker;
 
--- Not contacts, whose addresses may hold a webhook's token, nor import_parts, which have them too.
+-- Not access_files, which say who is who, nor access_tokens. Not contacts, whose addresses may hold a webhook's token, nor import_parts, which have them too.
 GRANT SELECT ON
     clusters, islands, quotas, quota_changes, leaf_quotas, health_samples, usage_samples, jobs, windows, tallies,
-    rollouts, reserve_limits, audit, audit_heads, teams, quota_classes, jobs_by_class, bringups, owed
+    rollouts, reserve_limits, audit, audit_heads, teams, quota_classes, jobs_by_class, bringups, owed,
+    seals, sealing
 TO backstop_tools;
 GRANT INSERT (cluster, team, gpus, mode, islands, blocks, minimum, parent, namespaces, classes) ON quotas TO backstop_tools;
 GRANT UPDATE (cluster, team, gpus, mode, islands, blocks, minimum, parent, namespaces, classes) ON quotas TO backstop_tools;

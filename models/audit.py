@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from models.base import Count, Model, Name, Time, canonical_json
 
@@ -75,6 +75,21 @@ class Signature(NamedTuple):
         )
 
 
+def proof_of(data: Mapping[str, Any]) -> str:
+    """How the actor of an entry was proven, in words, where its data says; empty: it says nothing of that.
+
+    `data["proof"]` is what models.access.principals.proof_data makes, or only its first word.
+    """
+    record = data.get("proof")
+    if not isinstance(record, Mapping):
+        record = {"proof": record}
+    proof, how, note = (one if isinstance(one := record.get(name), str) else "" for name in ("proof", "how", "note"))
+    if not proof:
+        return ""
+    words = "asserted" if proof == "asserted" else f"proven ({how or proof})"
+    return f"{words}, {note}" if note else words
+
+
 class ChainedEntry(Model):
     """An archived entry with its place in its cluster's chain."""
 
@@ -96,6 +111,20 @@ def chain_hash(previous_hash: str, entry: AuditEntry) -> str:
     """SHA-256 over the predecessor's hash and the entry's canonical JSON."""
     text = previous_hash + canonical_json(entry.model_dump(mode="json"))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hashes_to(digest: str, previous_hash: str, text: str) -> bool:
+    """Whether the hash of the entry that is stored as this text is `digest`.
+
+    What we store is what we hash, letter by letter; only where it is not (a number as a key that became a text) the
+    text is read as an entry first, which takes many times as long.
+    """
+    if hashlib.sha256((previous_hash + text).encode()).hexdigest() == digest:
+        return True
+    try:
+        return chain_hash(previous_hash, AuditEntry.model_validate_json(text)) == digest
+    except ValidationError:
+        return False
 
 
 def broken_links(rows: Sequence[ChainedEntry], head: ChainHead | None) -> list[str]:

@@ -59,13 +59,13 @@ class Documented(Model):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        made = handler(schema)
-        properties = handler.resolve_ref_schema(made).get("properties", {})
+        json_schema = handler(schema)
+        properties = handler.resolve_ref_schema(json_schema).get("properties", {})
         for name, text in cls.described().items():
             field = cls.model_fields[name]
             for key in {name, field.alias, field.serialization_alias} & properties.keys():
                 properties[key] = {**properties[key], "description": text}
-        return made
+        return json_schema
 
 
 def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
@@ -121,8 +121,8 @@ def in_one_sentence(error: ValidationError) -> str:
     many = error.error_count() > 100  # to tell each with its value would take a workflow task's time
     faults = error.errors(include_url=False, include_context=False, include_input=not many)
     place = ".".join(str(step) for step in faults[0]["loc"])
-    given = "" if many else brief(faults[0]["input"])
-    value = f" (given: {given})" if 0 < len(given) <= 80 else ""
+    input_text = "" if many else brief(faults[0]["input"])
+    value = f" (given: {input_text})" if 0 < len(input_text) <= 80 else ""
     more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
     text = f"{place + ': ' if place else ''}{faults[0]['msg'].removeprefix('Value error, ')}"
     return f"{text if len(text) <= 600 else text[:600] + ' and so on'}{value}{more}"
@@ -323,8 +323,8 @@ def gpus_text(count: int) -> str:
 
 
 def count_text(count: int, what: str) -> str:
-    """1 cluster, 3 clusters."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+    """1 cluster, 3 clusters, 1,200 clusters."""
+    return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def lacks_text(shortage: Mapping[str, int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Dialect, Index, Text, text
@@ -41,12 +42,13 @@ FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 _AFTER_ALL = "9999-12-31T23:59:59.999999Z"
 
 
+@lru_cache(maxsize=20_000)
 def _instant(text: str) -> datetime:
     """A text that is no time is the first or the last of all times, whichever it sorts beside: a row with it fails
     no answer, and what is dated ahead or long ago says nothing anyway."""
     try:
         instant = datetime.fromisoformat(text)
-        return instant if instant.tzinfo is None else instant.astimezone(UTC)
+        return instant if instant.tzinfo in (None, UTC) else instant.astimezone(UTC)
     except (ValueError, OverflowError, TypeError):
         return LAST if str(text) > _AFTER_ALL else FIRST
 

@@ -24,7 +24,7 @@ from models.notices import STARTS_A_CLOCK, Delivery, Notice, NoticeKind, Notify
 
 MOST_TOGETHER = 200
 """Notices of one message: more would not be read, and some channels cut what is longer."""
-_URGENT = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK, NoticeKind.STUCK})
+_URGENT = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK, NoticeKind.STUCK, NoticeKind.EMERGENCY})
 _TAKES_EFFECT = frozenset({NoticeKind.BUFFERED, NoticeKind.ENFORCED})
 _PLANNED = ("", "planned")
 """Stages of a rollout that holds no promise yet."""
@@ -106,13 +106,13 @@ def due_of(posted: Posted, pace: MailPace) -> datetime:
     return min(at, max(effective, posted.posted_at))
 
 
-def due(waiting: Sequence[Posted], told: Sequence[Told], pace: MailPace) -> datetime | None:
-    """When the audience's next message goes; None where nothing waits. `told`: its messages so far."""
-    times = [_due_in(lane, [w for w in waiting if w.lane is lane], told, pace) for lane in Lane]
+def due(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
+    """When the audience's next message goes; None where nothing waits. `messages`: its messages so far."""
+    times = [_due_in(lane, [w for w in waiting if w.lane is lane], messages, pace) for lane in Lane]
     return min((at for at in times if at is not None), default=None)
 
 
-def together(waiting: Sequence[Posted], told: Sequence[Told], now: datetime, pace: MailPace) -> tuple[Posted, ...]:
+def together(waiting: Sequence[Posted], messages: Sequence[Told], now: datetime, pace: MailPace) -> tuple[Posted, ...]:
     """What goes in one message now, the oldest first; empty where nothing does.
 
     What waits of a cluster goes with urgent news of it: no older news of it may follow.
@@ -120,7 +120,7 @@ def together(waiting: Sequence[Posted], told: Sequence[Told], now: datetime, pac
     lanes = {
         lane: at
         for lane in Lane
-        if (at := _due_in(lane, [w for w in waiting if w.lane is lane], told, pace)) is not None and at <= now
+        if (at := _due_in(lane, [w for w in waiting if w.lane is lane], messages, pace)) is not None and at <= now
     }
     if not lanes:
         return ()
@@ -131,12 +131,12 @@ def together(waiting: Sequence[Posted], told: Sequence[Told], now: datetime, pac
     return tuple(sorted(going, key=lambda w: (w.posted_at, w.notice.key))[:MOST_TOGETHER])
 
 
-def _due_in(lane: Lane, waiting: Sequence[Posted], told: Sequence[Told], pace: MailPace) -> datetime | None:
+def _due_in(lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
     if not waiting:
         return None
     first = min(w.posted_at for w in waiting)
     # Ordinary mail never makes urgent news wait.
-    told_at = [message.at for message in told if message.urgent or lane is not Lane.URGENT]
+    told_at = [message.at for message in messages if message.urgent or lane is not Lane.URGENT]
     if lane is Lane.URGENT:
         return _paced(first, told_at, pace, pace.urgent_pause)
     if lane is Lane.EACH:
@@ -167,7 +167,7 @@ def _quiet(waiting: Sequence[Posted], pace: MailPace) -> datetime:
 
 def _paced(at: datetime, told_at: Sequence[datetime], pace: MailPace, pause: timedelta | None) -> datetime:
     """Not before then; where too many messages have gone, after a pause, or once the first is out of the window."""
-    lately = sorted(told for told in told_at if at - told < pace.window)
+    lately = sorted(moment for moment in told_at if at - moment < pace.window)
     if len(lately) < pace.most:
         return at
     return max(at, lately[-1] + pause if pause is not None else lately[-pace.most] + pace.window)

@@ -34,6 +34,13 @@ class Refusal(BackstopError):
     """Not allowed, and retrying will not help: tell the person why."""
 
 
+class NoSuchCluster(Refusal):
+    """The ledger has none by this name. To a person who asks for it that is bad input (activities/desk.py)."""
+
+    def __init__(self, cluster: str) -> None:
+        super().__init__(f"the ledger has no cluster {cluster!r}")
+
+
 class Barred(Refusal):
     """A right is missing: a person must grant it. What must not be lost meanwhile is tried again."""
 
@@ -46,6 +53,15 @@ class BlastRadius(Refusal):
 
     def __init__(self, message: str, until: datetime | None = None) -> None:
         super().__init__(message)
+        self.until = until
+
+
+class AwaitsSecond(Refusal):
+    """Nothing was done: it is kept until a second person says the same. `digits`: of its hash, to name it by."""
+
+    def __init__(self, message: str, digits: str = "", until: datetime | None = None) -> None:
+        super().__init__(message)
+        self.digits = digits
         self.until = until
 
 
@@ -69,6 +85,7 @@ class BadFile(BadInput):
 
 
 BY_NAME: dict[str, type[BackstopError]] = {
-    cls.__name__: cls for cls in (Unavailable, Conflict, Drift, Refusal, Barred, BlastRadius, Stuck, BadInput)
+    cls.__name__: cls
+    for cls in (Unavailable, Conflict, Drift, Refusal, Barred, BlastRadius, AwaitsSecond, Stuck, BadInput)
 }
 """Temporal carries an error's type as its class name."""

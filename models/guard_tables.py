@@ -1,4 +1,4 @@
-"""The ledger's rows of the guard: which sources are in doubt, and whose breach is being answered.
+"""The ledger's rows of the guard: which sources are in doubt, whose breach is being answered, what to look at now.
 
 As models/tables.py: only activities/adapters imports them.
 """
@@ -32,6 +32,16 @@ class BreachRow(SQLModel, table=True):
     """A cluster whose breach rollback was last booked at `at`, before it was aimed."""
 
     __tablename__ = "breaches"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    at: datetime = Field(sa_type=UtcTime)
+
+
+class HealthPushRow(SQLModel, table=True):
+    """Somebody said at `at` that this cluster should be looked at; the watch takes the row away and looks."""
+
+    __tablename__ = "health_pushes"
     __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
 
     cluster: str = Field(primary_key=True, sa_type=NameText)

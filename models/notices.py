@@ -32,6 +32,8 @@ class NoticeKind(StrEnum):
     """A fleet rollout starts no more clusters until a person answers (sent to its owner)."""
     BRINGUP = "bringup"
     """A bring-up needs a person, or has come to its end (sent to the cluster's owner)."""
+    EMERGENCY = "emergency"
+    """Somebody acts alone where two persons are needed (sent to every admin)."""
     DIGEST = "digest"
     """Several notices to one audience in one message; `facts` has them."""
 

@@ -7,30 +7,25 @@ The client sends one (`await backstop.ask(EndWindow(...))`), the desk (activitie
 from __future__ import annotations
 
 import json
-from functools import cache
-from typing import Annotated, Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any
 
-from pydantic import Field, PlainSerializer, TypeAdapter, ValidationError, field_validator
+from pydantic import Field, PlainSerializer, field_validator
 
+import models.countersign_questions
+import models.haircut_questions
+import models.health_pushes
+import models.import_questions  # noqa: F401 - their questions are among all of them
+from models.access.standing import AccessCheck
+from models.access.tickets import TICKET_CHARS
+from models.access_questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, TokenOf, Tokens
+from models.asking import QUESTIONS, Question
 from models.audit import AuditEntry, ChainedEntry, ChainHead
-from models.base import (
-    ActorGiven,
-    Count,
-    GpuCount,
-    Model,
-    Name,
-    NameGiven,
-    PositiveCount,
-    Time,
-    Words,
-    brief,
-    in_one_sentence,
-)
+from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Time, Words, brief
 from models.bringup.messages import BringupRow
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Team
-from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms
+from models.cluster.import_lines import Departure
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
 from models.cluster.readings import CLOCK_SKEW, HealthSample
@@ -39,47 +34,32 @@ from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
 from models.digests import Untold
-from models.errors import BadInput
 from models.fleet.kept import KeptFleet
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
+from models.flex.flex_sum import FlexSum
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import WhyAnswers
 from models.requests.state import RequestState
+from models.seals import SealedTo, Sealing
 
-AnswerT_co = TypeVar("AnswerT_co", covariant=True)
+__all__ = [
+    "QUESTIONS",
+    "AccessNow",
+    "AimOf",
+    "ImportAccess",
+    "MakeToken",
+    "Question",
+    "RevokeToken",
+    "TokenOf",
+    "Tokens",
+]
+"""What of other modules is a part of this one: the questions about access stand in models/access_questions.py."""
+
 CLOCK_SKEW_SECONDS = CLOCK_SKEW.total_seconds()
 """Clocks that somebody keeps differ by less."""
-
-QUESTIONS: dict[str, type[Question[Any]]] = {}
-"""By their names on the wire."""
-
-
-class Question(Model, Generic[AnswerT_co]):
-    """One thing that is asked of the ledger. Errors: BadInput for arguments that no desk would take."""
-
-    kind: ClassVar[str]
-
-    def __init__(self, **arguments: Any) -> None:
-        try:
-            super().__init__(**arguments)
-        except ValidationError as error:
-            raise BadInput(in_one_sentence(error)) from None  # as the desk would have answered
-
-    def __init_subclass__(cls, kind: str = "", **config: Any) -> None:
-        super().__init_subclass__(**config)
-        if kind:  # none: only the type of the answer was filled in
-            cls.kind = kind
-            QUESTIONS[kind] = cls
-
-    @classmethod
-    @cache
-    def answers(cls) -> TypeAdapter[AnswerT_co]:
-        """Of the answer: how it is written to the wire, and read."""
-        filled = (base.__pydantic_generic_metadata__ for base in cls.__mro__ if issubclass(base, Question))
-        return TypeAdapter(next(each["args"][0] for each in filled if each["args"]))
 
 
 class DeskRequest(Model):
@@ -90,6 +70,8 @@ class DeskRequest(Model):
     arguments: dict[str, Any] = Field(default_factory=dict)
     payload: str = Field(default="", max_length=1_500_000)
     """Base64 of zlib-compressed JSON, for parts of a large document."""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     @field_validator("kind")
     @classmethod
@@ -167,6 +149,8 @@ class ArchivePage(Model):
 
     rows: tuple[ChainedEntry, ...]
     head: ChainHead | None
+    seals: tuple[SealedTo, ...] = ()
+    """Of the newest rows: the last seals that name this chain, the newest first."""
 
 
 class Overview(Model):
@@ -227,6 +211,8 @@ class LedgerCheck(Model):
     """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
     senseless_teams: dict[str, str] = Field(default_factory=dict)
     """By team: how it wants to be told where that makes no sense, in a sentence."""
+    teams_in_clear: tuple[str, ...] = Field(default=(), exclude_if=lambda teams: not teams)
+    """Those with a contact that holds a token itself, although access is configured."""
     worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
     """By how much the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
     prometheus: dict[str, str] = Field(default_factory=dict)
@@ -235,34 +221,16 @@ class LedgerCheck(Model):
     """Of a cluster with windows that are none: which, and why."""
     notices: tuple[Untold, ...] = ()
     """What waits to be told, by audience."""
-
-
-class StageImport(Question[None], kind="stage_import"):
-    """One part of a large document is kept, to be committed with the others. It is the request's payload."""
-
-    import_id: Name
-    part: _Number
-
-
-class CommitImport(Question[dict[str, int]], kind="commit_import"):
-    """As earlier builds ask: the fleet stands whole in the ledger, or nothing of it does; answers counts.
-
-    Errors: BadInput, Refusal.
-    """
-
-    import_id: Name
-    parts: _Number
-
-
-class TakeFleet(Question[FleetOutcome], kind="take_fleet"):
-    """Of the staged fleet each cluster stands in the ledger whole, or, refused, as it was; on a dry run none does.
-
-    Errors: BadInput; Refusal where all was to go in and something is refused, or what would go is not what was shown.
-    """
-
-    import_id: Name
-    parts: _Number
-    terms: ImportTerms
+    seals: Sealing | None = None
+    """How the archive is sealed; None: it is not."""
+    access: AccessCheck | None = Field(default=None, exclude_if=lambda check: check is None)
+    """Left out where no access is configured."""
+    tickets: bool = Field(default=False, exclude_if=lambda needed: not needed)
+    """Every command needs a front's ticket. Left out where none does."""
+    proven: bool = Field(default=False, exclude_if=lambda believed: not believed)
+    """A front's tickets are believed: there are keys. Left out where there are none."""
+    unknown_keys: tuple[str, ...] = Field(default=(), exclude_if=lambda keys: not keys)
+    """Keys that the ledger's warrants name and the worker's book does not have."""
 
 
 class FleetFile(_Page, Question[FleetPage], kind="fleet_file"):
@@ -270,7 +238,7 @@ class FleetFile(_Page, Question[FleetPage], kind="fleet_file"):
 
 
 class RemoveCluster(Question[Departure], kind="remove_cluster"):
-    """The cluster is gone, and its archive says what it was. Errors: Refusal, unknown, or something is under way."""
+    """The cluster is gone, and its archive says what it was. Errors: Refusal, something is under way."""
 
     cluster: Name
     reason: Words = ""
@@ -325,19 +293,34 @@ class ConfirmSource(Question[DoubtedSource], kind="confirm_source"):
 class LedgerClusters(_Page, Question[tuple[LedgerCluster, ...]], kind="clusters"):
     """Clusters by name; none: there are no more."""
 
+    free: bool = Field(default=False, exclude_if=lambda free: not free)
+    """Only those in which no rollout is open. A build that does not know it answers with all."""
+
 
 class AllTeams(Question[tuple[Team, ...]], kind="teams"):
     """Every team of the ledger."""
 
 
+class TeamSum(Model):
+    """What one team is promised in all clusters together, quotas that are sums of others left out."""
+
+    team: Name
+    clusters: Count
+    gpus: Count
+
+
+class TeamSums(Question[tuple[TeamSum, ...]], kind="team_sums"):
+    """By name: every team that has a quota that jobs run in."""
+
+
 class FactsOf(Question[ClusterFacts], kind="facts"):
-    """Errors: Refusal for an unknown cluster."""
+    """Errors: BadInput for an unknown cluster."""
 
     cluster: Name
 
 
 class SnapshotNow(Question[Plannable], kind="snapshot"):
-    """One cluster as a plan would see it, and its policy. Errors: Refusal, unknown cluster; BadInput, bad setting."""
+    """One cluster as a plan would see it, and its policy. Errors: BadInput, unknown cluster, bad setting."""
 
     cluster: Name
     policy: dict[str, Any] = Field(default_factory=dict)
@@ -351,7 +334,7 @@ class SnapshotsNow(_Page, Question[tuple[Plannable | Unplannable, ...]], kind="s
 
 
 class YearOfHealth(Question[HealthHours], kind="health_hours"):
-    """A year of its health by the hour, and what its buffer is asked for. Errors: Refusal, unknown cluster."""
+    """A year of its health by the hour, and what its buffer is asked for. Errors: BadInput, unknown cluster."""
 
     cluster: Name
 
@@ -359,18 +342,24 @@ class YearOfHealth(Question[HealthHours], kind="health_hours"):
 class FlexOf(_Page, Question[tuple[FlexNow, ...]], kind="flex"):
     """The flex of one cluster, or of all by name; of these, one that makes no sense is left out (`Senseless` names it).
 
-    Errors: Refusal for an unknown cluster, and for one that is named and makes no sense.
+    Errors: BadInput for an unknown cluster; Refusal for one that is named and makes no sense.
     """
 
     cluster: Words = ""
     mode: FlexMode = FlexMode.EQUAL
 
 
+class FlexSums(Question[tuple[FlexSum, ...]], kind="flex_sums"):
+    """The same of all clusters by name in numbers alone, at once: a page with all of them needs no more."""
+
+    mode: FlexMode = FlexMode.EQUAL
+
+
 class WhyNot(Question[WhyAnswers], kind="why"):
     """Why the team cannot have so many GPUs, in one cluster or wherever it has a quota.
 
-    `namespace`: on whose behalf, where it is not the team itself. Errors: Refusal for an unknown cluster, and where
-    nothing can be said of the one that is named.
+    `namespace`: on whose behalf, where it is not the team itself. Errors: BadInput for an unknown cluster; Refusal
+    where nothing can be said of the one that is named.
     """
 
     team: Name
@@ -387,11 +376,19 @@ class Archive(Question[int], kind="archive"):
 
 
 class Archived(Question[ArchivePage], kind="archived"):
-    """The rows of a cluster's archive after this number; none: there are no more."""
+    """The rows of a cluster's archive after this number; none: there are no more. `newest`: the last ones instead."""
 
     cluster: Name
     after: Count = 0
     limit: Annotated[PositiveCount, Field(le=1000)] = 200
+    newest: bool = False
+
+
+class Pulse(Question[str], kind="pulse"):
+    """A mark of what stands in the ledger: once it is another than `since`, or when so many seconds are over."""
+
+    since: Words = ""
+    seconds: Annotated[float, Field(ge=0, le=60)] = 0
 
 
 class Calendar(Question[tuple[Entry, ...]], kind="calendar"):

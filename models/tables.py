@@ -147,6 +147,7 @@ class HealthRow(SQLModel, table=True):
         CheckConstraint("healthy_gpus BETWEEN 0 AND total_gpus", name="health_samples_healthy"),
         CheckConstraint("block_gpus BETWEEN 0 AND healthy_gpus", name="health_samples_block"),
         beyond("health_samples_beyond", "total_gpus"),
+        Index("health_samples_of_source", "source", "at", "cluster"),
     )
 
     cluster: str = Field(primary_key=True, sa_type=NameText)

@@ -44,9 +44,10 @@ DATABASES = ("sqlite", "postgresql")
 
 # CI runs the same examples each time, so that a change is judged by what it changed. On a laptop every run
 # looks elsewhere: that is where new cases are found; a case that was found joins the tests by hand.
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI") == "true":
-    settings.load_profile("ci")
+# None is timed: a machine may be slow.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("laptop", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") == "true" else "laptop")
 
 
 @pytest.fixture(scope="session", autouse=True)

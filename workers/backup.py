@@ -3,6 +3,9 @@
 Temporal's database first, the ledger's after it, each as of one moment. So the ledger is never the older one: what
 Temporal has seen applied is in it, and what it has beyond that is asked for again under the same fence and answered
 with its receipt.
+
+The books of keys last of all: they only grow, so that they know whatever signed or encrypted what was copied before.
+Private keys stay: whoever has a backup reads it, and commands nothing (docs/adr/0073-what-a-backup-holds.md).
 """
 
 from __future__ import annotations
@@ -11,9 +14,13 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+from client.key_files import key_book_file
+from client.payload_keys import keys_file
+from client.private_files import write_private
 from models.errors import BadInput, Refusal, Unavailable
 from workers.main import run_and_exit
 from workers.private import keep_private
@@ -21,10 +28,17 @@ from workers.settings import load_settings
 
 _FILE = "sqlite:///"
 _SECONDS = 30
+KEY_BOOK, PAYLOAD_KEYS = "keys.json", "payload.json"
+NO_PRIVATE_KEY = (
+    "The front's private key is not in it: a home restored from it signs again after `backstop keys new --lost`. "
+    "Approvals stand."
+)
 
 
-def back_up(home: Path, ledger_url: str, to: Path) -> list[Path]:
+def back_up(home: Path, ledger_url: str, to: Path, keys: Mapping[str, Path]) -> list[Path]:
     """The copy stands whole at `to`, or not at all; answers what is in it.
+
+    `keys`: where the book of public keys and the payload keys lie, by their names in a home; not all are there.
 
     Errors: BadInput where something is there already; Refusal where this home has no embedded state, or its ledger is a
     server's; Unavailable where a database does not let itself be read.
@@ -45,13 +59,23 @@ def back_up(home: Path, ledger_url: str, to: Path) -> list[Path]:
         _copy(ledger, part / "ledger.db")
         if (home / "notices.jsonl").is_file():
             shutil.copy2(home / "notices.jsonl", part)
-        if (told := home / "notices.jsonl.book").is_file():  # which notice went where: without it some would go again
-            _copy(told, part / told.name)
+        if (book := home / "notices.jsonl.book").is_file():  # which notice went where: without it some would go again
+            _copy(book, part / book.name)
+        for name, path in keys.items():
+            if path.exists():
+                write_private(part / "keys" / name, _content(path))
         part.replace(to)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
     return sorted(path for path in to.rglob("*") if path.is_file())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be copied: {error.strerror}") from None
 
 
 def _copy(database: Path, to: Path) -> None:
@@ -72,8 +96,15 @@ def _copy(database: Path, to: Path) -> None:
 async def _main() -> None:
     settings = load_settings()
     keep_private(settings.home)
-    for path in back_up(settings.home, settings.ledger_url, Path(sys.argv[1])):
+    keys = {KEY_BOOK: key_book_file(), PAYLOAD_KEYS: keys_file()}
+    copied = back_up(settings.home, settings.ledger_url, Path(sys.argv[1]), keys)
+    for path in copied:
         print(f"{path.stat().st_size:>12,}  {path}")
+    names = {path.name for path in copied}
+    if PAYLOAD_KEYS in names:
+        print("The payload keys are in it: whoever has this copy reads what Temporal keeps.")
+    if KEY_BOOK in names:
+        print(NO_PRIVATE_KEY)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from activities.adapters.slurm.slurm import Slurms
 from activities.bringup_checks import OwnHealth
 from activities.bringup_ports import BringupsPort, ProductionPort
 from activities.runner_ports import CheckPort, RunnerPort
+from activities.secret_files import SecretFiles
 from workers.settings import Settings
 
 
@@ -31,7 +32,7 @@ class BringupParts(NamedTuple):
 
 def bringup_parts(ledger: Ledger, slurms: Slurms, settings: Settings) -> BringupParts:
     """Without a file of runners nothing is run or asked outside, and whoever asks for it is told."""
-    allowed, here = Allowed(settings.runners or RunnerSettings()), Here()
+    allowed, here = Allowed(settings.runners or RunnerSettings(), secrets=SecretFiles(settings.secrets)), Here()
     health = ledger.health.fed_by(slurms.refresh_health)
     checks = OwnHealth(slurms.describe, health, OutsideChecks(allowed, settings.prometheus))
     host = here.host if settings.runners is not None else ""

@@ -27,9 +27,11 @@ from models.buffers.hourly_health import Series
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable
-from models.rollout.messages import RolloutStatus
+from models.rollout.shown import RolloutStatus
 
 _POLL_SECONDS = 0.15
+_ELSEWHERE = ("BACKSTOP_ACTOR", "BACKSTOP_URL", "BACKSTOP_SOCKET")
+"""What would take a command past the story's own front."""
 _START_SECONDS = 60
 
 
@@ -55,7 +57,9 @@ class Story:
         """One command as a person types it; its output is shown. Errors: Unavailable when it fails."""
         if show:
             say(f"\n$ backstop {shlex.join(words)}")
-        environment = {**os.environ, "BACKSTOP_HOME": str(self.home), "BACKSTOP_ACTOR": self.actor}
+        environment = {**os.environ, "BACKSTOP_HOME": str(self.home)}
+        for name in _ELSEWHERE:
+            environment.pop(name, None)
         command = [*program("cli.main"), *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if show:
@@ -124,7 +128,8 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
         os.environ["BACKSTOP_HOME"] = folder
         os.environ.pop("TEMPORAL_ADDRESS", None)
         environment = {**os.environ, "BACKSTOP_PORT": "0", "BACKSTOP_UI_PORT": "0", "BACKSTOP_WATCH_INTERVAL": "0.1"}
-        environment.pop("BACKSTOP_LEDGER_URL", None)
+        for name in ("BACKSTOP_LEDGER_URL", "BACKSTOP_SOCKET"):
+            environment.pop(name, None)
         log = (home / "up.log").open("wb")
         process = _started(environment, log)
         try:

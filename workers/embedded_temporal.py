@@ -378,13 +378,19 @@ def _noted(lock: Path) -> tuple[int, ...]:
     return tuple(int(word) for word in lock.read_text().split() if word.isdigit()) if lock.exists() else ()
 
 
+_PORT_OPTIONS = ("--port PORT (or BACKSTOP_PORT)", "--ui-port PORT (or BACKSTOP_UI_PORT)")
+
+
 def _usable_ports(*wanted: int | None) -> tuple[int, ...]:
-    """Each wanted port, or a free one for None. All are held until all are known, so that they differ."""
+    """The wanted port and the UI's, or a free one for None. All are held until all are known, so that they differ."""
     with contextlib.ExitStack() as held:
-        return tuple(_bind(held.enter_context(socket.socket()), port) for port in wanted)
+        return tuple(
+            _bind(held.enter_context(socket.socket()), port, option)
+            for port, option in zip(wanted, _PORT_OPTIONS, strict=True)
+        )
 
 
-def _bind(probe: socket.socket, port: int | None) -> int:
+def _bind(probe: socket.socket, port: int | None, option: str) -> int:
     # As the server will do: a port whose last connections are still closing is free.
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if port is None:
@@ -397,6 +403,6 @@ def _bind(probe: socket.socket, port: int | None) -> int:
     except OSError as e:
         if e.errno != errno.EADDRINUSE:
             raise
-        raise Refusal(f"port {port} of {LOOPBACK} is in use; choose another") from None
+        raise Refusal(f"port {port} of {LOOPBACK} is in use; choose another by {option}, 0 for any free one") from None
     bound: int = probe.getsockname()[1]
     return bound

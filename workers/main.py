@@ -23,19 +23,23 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.access import AccessDesk
 from activities.adapters.ledger.facade import NOT_MIGRATED, Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import Reach
-from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses
+from activities.adapters.prometheus.prometheus import NO_SECRETS, PrometheusConnection, Prometheuses
+from activities.adapters.seals.keepers import keepers_of
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
+from activities.admission import Admission, short_by
 from activities.archive import ArchiveActivities
 from activities.bringup import BringupActivities, CheckActivities, RunActivities
-from activities.bringup_book import FleetBringups
+from activities.bringup_book import FleetBringups, next_order
 from activities.bringup_ledger_ports import RolloutDoor
 from activities.clusters import ClusterActivities
 from activities.desk import DeskActivities
 from activities.due_notices import Rounds
 from activities.effects import QuotaActivities
+from activities.evidence import EvidenceRoom
 from activities.fleets import FleetActivities
 from activities.health_watch import WatchActivities
 from activities.mail_ports import NotifyPort
@@ -44,8 +48,11 @@ from activities.overdue_grants import Sweeper
 from activities.ports import QuotaPort
 from activities.requests import RequestActivities
 from activities.rollout_door import TemporalRollouts
+from activities.second_persons import SecondPersonsDesk, changes_of
+from activities.secret_files import SecretFiles
 from activities.sending import Sender
 from activities.tallies import Tallier
+from activities.warrants import KeysOf, Warrants
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
@@ -56,8 +63,13 @@ from models.wire import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH
 from workers.bringups import BringupParts, bringup_parts
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
+from workers.in_clear import nothing_in_clear
+from workers.keys import KeysKept, TicketsWanted, renewed
 from workers.private import keep_private
+from workers.quiet_log import quiet_log
+from workers.sealer import sealing
 from workers.settings import Settings, load_settings
+from workers.tickets import TicketsChecked
 from workers.untimely_queries import OnTimeRunner
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
@@ -70,8 +82,8 @@ from workflows.quota_request import QuotaRequest
 logger = logging.getLogger("backstop.worker")
 _THREADS = 16
 """And slots, of each of the queues."""
-_POLLS = 2
-"""Under way for a queue of few kinds of calls."""
+_POLLS = 4
+"""Under way for a queue of few kinds of calls. With two, 150 breaches at once waited 5 s for a look to begin."""
 _FOLLOWED = 2_000
 """Runs, and waits for supply, that one worker follows at once: each is a call that mostly waits."""
 _CACHED = 5_000
@@ -137,20 +149,30 @@ def make_worker(
     prometheus: Mapping[str, PrometheusConnection] | None = None,
     telling: Telling | None = None,
     bringups: BringupParts | None = None,
+    secrets: SecretFiles = NO_SECRETS,
+    keys: KeysOf | None = None,
+    wanted: TicketsWanted | None = None,
 ) -> Workers:
     """A worker with the ledger, and for some clusters Slurm, behind every port; `quotas` puts another in its place.
 
     It listens to each task queue with slots of their own, so that none waits for what another one's calls wait for:
     `executor` has the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that
     they began a run with (docs/adr/0012). `telling`: how fast people are told, and where they answer. Without
-    `bringups` it takes no part in them.
+    `bringups` it takes no part in them. `keys`: of fronts; with them every command needs a ticket, or does once it is
+    `wanted`.
     """
+    wanted = wanted or TicketsWanted()
     slurms = slurms or Slurms(ledger, ledger.schedulers)
-    calls = _calls(
-        client, ledger, notify, quotas or SlurmQuotas(slurms), slurms, prometheus or {}, telling or Telling()
-    )
+    prometheuses = Prometheuses(ledger, prometheus or {}, slurms.every, secrets=secrets)
+    held = quotas or SlurmQuotas(slurms)
+    admission = Admission(ledger.access, ledger.doings, ledger.registry, short_by(held, ledger.health, ledger.registry))
+    warrants = Warrants(keys, ledger.warrants, ledger.registry, wanted=wanted.now, admission=admission)
+    ledger.fleet.tokens_in_clear = lambda: not warrants.required
+    ledger.fleet.policy_takes_two = lambda: warrants.required and admission.two_persons
+    calls = _calls(client, ledger, notify, held, slurms, prometheuses, telling or Telling(), warrants)
+    tickets = [] if keys is None else [TicketsChecked(keys, wanted.known)]
     shared: dict[str, Any] = {
-        "interceptors": [Heartbeats()],
+        "interceptors": [Heartbeats(), *nothing_in_clear(client.data_converter.payload_codec), *tickets],
         "max_concurrent_activities": _THREADS,
         "graceful_shutdown_timeout": timedelta(seconds=5),
         "deployment_config": None if not build_id else _deployment(build_id),
@@ -160,7 +182,7 @@ def make_worker(
         task_queue=TASK_QUEUE,
         workflows=_WORKFLOWS,
         # Of runs that a build without the queues below has begun, and grants' writes: all are called here too.
-        activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups, calls, client)],
+        activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups, calls, client, warrants)],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
         workflow_failure_exception_types=FAILURES,
@@ -177,12 +199,14 @@ def make_worker(
     return Workers((general, guard, notices, *hands), (guards, postmen, *followers))
 
 
-def _around_bringups(parts: BringupParts | None, calls: _Calls, client: Client) -> list[Callable[..., Any]]:
+def _around_bringups(
+    parts: BringupParts | None, calls: _Calls, client: Client, warrants: Warrants
+) -> list[Callable[..., Any]]:
     """What the ledger and the fleet do for bring-ups."""
     if parts is None:
         return []
     book = calls.book(TemporalRollouts(client, asyncio.get_running_loop()))
-    around = BringupActivities(parts.bringups or book, parts.production or book)
+    around = BringupActivities(parts.bringups or book, parts.production or book, warrants)
     return [around.open, around.record, around.hand_over, around.grant_owed, around.wind_down]
 
 
@@ -205,31 +229,57 @@ def _calls(
     notify: NotifyPort,
     quotas: QuotaPort,
     slurms: Slurms,
-    prometheus: Mapping[str, PrometheusConnection],
+    prometheuses: Prometheuses,
     telling: Telling,
+    warrants: Warrants,
 ) -> _Calls:
     registry, calendar, doubts = ledger.registry, ledger.calendar, ledger.doubts
     usage = ledger.usage.fed_by(slurms.refresh_use)
     # Use is sampled beside health, at its own pace: the watch asks for health all the time, and for use nobody does.
-    prometheuses = Prometheuses(ledger, prometheus, slurms.every)
     health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
-    rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts)
-    fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts)
-    asked = RequestActivities(client, quotas, registry, usage, rollouts, ledger.bringups.owed_gpus)
+    rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants)
+    fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts, warrants)
+    owed = ledger.bringups.owed_gpus
+    asked = RequestActivities(client, quotas, registry, usage, rollouts, owed, warrants)
+    evidence = None
+    if warrants.verified:
+        evidence = EvidenceRoom(
+            warrants,
+            registry,
+            quotas,
+            rollouts.surplus,
+            rollouts.standing_now,
+            owed,
+            partial(next_order, ledger.bringups),
+        )
     tallier, sweeper = Tallier(quotas, health, usage, registry, ledger.tallies), Sweeper(client, registry)
     sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.link)
     notices, rounds = (
         NoticeActivities(notify, registry, ledger.outbox, sender),
         Rounds(client, ledger.outbox, telling.pace),
     )
-    watch = WatchActivities(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds)
+    watch = WatchActivities(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds, ledger.pushes)
     reports, sources = (ledger.tallies, ledger.report, ledger.milestones), (doubts, prometheuses, calendar)
     waits = partial(ledger.outbox.waits, telling.pace)
+    second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes_of(ledger.fleet))
+    warrants.tell_alone = second_persons.admitted
     desk = DeskActivities(
-        ledger.fleet, registry, rollouts, *reports, ledger.jobs, slurms, *sources, waits, ledger.bringups
+        *(ledger.fleet, registry, rollouts, *reports, ledger.jobs, slurms, *sources, waits, ledger.bringups),
+        sealing=ledger.seals.sealing,
+        sealed=ledger.seals.sealed_to,
+        access=AccessDesk(ledger.access),
+        warrants=warrants,
+        second_persons=second_persons,
+        mark=ledger.pulse.mark,
+        pushes=ledger.pushes,
     )
     return _Calls(
-        guard=[rollouts.observe, rollouts.aim_rollback, QuotaActivities(quotas, registry).apply_effect, watch.watch],
+        guard=[
+            rollouts.observe,
+            rollouts.aim_rollback,
+            QuotaActivities(quotas, registry, evidence).apply_effect,
+            watch.watch,
+        ],
         notices=[notices.tell, notices.send_due],
         others=[
             rollouts.open_rollout,
@@ -247,8 +297,11 @@ def _calls(
             fleets.abort,
             fleets.record,
             desk.answer,
+            warrants.admit,
         ],
-        book=partial(FleetBringups, ledger.bringups, quotas, registry, usage, ledger.jobs, slurms, rollouts),
+        book=partial(
+            FleetBringups, ledger.bringups, quotas, registry, usage, ledger.jobs, slurms, rollouts, warrants=warrants
+        ),
     )
 
 
@@ -351,9 +404,14 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
         settings.mail_server,
         reach=Reach(settings.contact_networks),
         named=settings.contacts,
+        secrets=SecretFiles(settings.secrets),
+        buttons=settings.slack_buttons,
     )
     with Ledger(settings.ledger_url) as ledger, ThreadPoolExecutor(_THREADS) as executor:
         await asyncio.to_thread(refuse_without_schema, ledger)
+        keys = None if settings.keys is None else KeysKept(settings.keys)
+        wanted = TicketsWanted(None if settings.tickets_required else lambda: ledger.access.newest_version() > 0)
+        await asyncio.to_thread(wanted.ask_again)
         every = timedelta(seconds=min(5.0, settings.watch_interval_seconds))
         slurms = Slurms(ledger, ledger.schedulers, settings.slurm, every)
         worker = make_worker(
@@ -364,10 +422,15 @@ async def serving(settings: Settings) -> AsyncIterator[Client]:
             build_id=settings.build_id,
             slurms=slurms,
             prometheus=settings.prometheus,
+            secrets=SecretFiles(settings.secrets),
             telling=Telling(MailPace(digest_at=settings.digest_at), settings.front_url),
             bringups=bringup_parts(ledger, slurms, settings),
+            keys=keys,
+            wanted=wanted,
         )
-        async with tended(), worker, watch_kept(client, settings.watch_interval_seconds, settings.watch_shards):
+        seals = sealing(ledger, keepers_of(settings.seals), settings.home / "keys" / "seal.pem", settings.seal_every)
+        watched = watch_kept(client, settings.watch_interval_seconds, settings.watch_shards)
+        async with seals, tended(), renewed(keys, wanted), worker, watched:
             yield client
     flush()
 
@@ -410,6 +473,7 @@ def run_and_exit(main: Callable[[], object]) -> None:
 
 async def _main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    quiet_log()
     settings = load_settings()
     keep_private(settings.home)
     async with serving(settings) as client:

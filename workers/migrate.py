@@ -14,11 +14,11 @@ from workers.private import keep_private
 from workers.settings import load_settings
 
 
-def source_file(given: str) -> Path:
+def source_file(place: str) -> Path:
     """A home of `backstop up`, or what BACKSTOP_LEDGER_URL would say. Errors: BadInput, and no password in it."""
-    if "://" not in given:
-        return Path(given) / "ledger.db" if Path(given).is_dir() else Path(given)
-    url = database_url(given)
+    if "://" not in place:
+        return Path(place) / "ledger.db" if Path(place).is_dir() else Path(place)
+    url = database_url(place)
     if url.drivername == "postgresql+psycopg":
         raise BadInput("--from names a ledger in a file; one on PostgreSQL is copied by pg_dump")
     return Path(str(url.database))

@@ -7,7 +7,18 @@ import stat
 from pathlib import Path
 
 UMASK = 0o077
-_OURS = ("ledger.db*", "notices.jsonl*", "notices.jsonl.turns/*", "temporal", "temporal/*", "temporal.json")
+_OURS = (
+    "ledger.db*",
+    "notices.jsonl*",
+    "notices.jsonl.turns/*",
+    "temporal",
+    "temporal/*",
+    "temporal.json",
+    "keys",
+    "keys/*",
+    "seals",
+    "seals/*",
+)
 _USUAL = {0o644: 0o600, 0o664: 0o600, 0o755: 0o700, 0o775: 0o700}
 """What files and folders get where nobody chose otherwise. A mode that somebody chose stays."""
 
@@ -26,9 +37,9 @@ def keep_private(home: Path) -> None:
 
 def _close(path: Path) -> None:
     try:
-        found = path.lstat()
-        mode = stat.S_IMODE(found.st_mode)
-        ours = found.st_uid == os.getuid() and (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode))
+        status = path.lstat()
+        mode = stat.S_IMODE(status.st_mode)
+        ours = status.st_uid == os.getuid() and (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
         if ours and mode in _USUAL:
             path.chmod(_USUAL[mode])
     except FileNotFoundError:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import time as clock_time
+from datetime import timedelta
 from pathlib import Path
 
 from activities.adapters.notify.reach import Network, networks_of
@@ -14,8 +15,10 @@ from activities.adapters.prometheus.prometheus import PrometheusConnection, Prom
 from activities.adapters.runners.settings import RunnerSettings
 from activities.adapters.slurm.command_line import Connection, Connections
 from client.inputs.documents import read_document
+from client.key_files import front_key_file, key_book_file, read_book
 from client.places import home, ledger_url
-from models.base import Model, Name, Words, brief
+from client.slack_secret import configured_name
+from models.base import Model, Name, Words, brief, parse_duration
 from models.errors import BadInput
 
 
@@ -48,8 +51,19 @@ class Settings:
     """Where people answer in a browser; empty: nowhere."""
     contact_networks: tuple[Network, ...] = ()
     """Inside the network, and contacts may lead there all the same."""
+    secrets: Path | None = None
+    """The folder of what `secret:NAME` stands for; None: there is none."""
+    seals: tuple[Path, ...] = ()
+    """Where seals of the archive are kept: files, and folders that are Git repositories; nowhere: nothing is sealed."""
+    seal_every: timedelta = timedelta(hours=1)
     runners: RunnerSettings | None = None
     """What recipes of bring-ups may use of this worker; None: it runs nothing of them."""
+    keys: Path | None = None
+    """The book of fronts' public keys; None: there is none, and commands need no ticket."""
+    tickets_required: bool = False
+    """Every command needs a ticket from the beginning, as BACKSTOP_KEYS names a book; else from an access file on."""
+    slack_buttons: bool = False
+    """A front takes what is pressed in Slack: notices there have buttons."""
     runs_dir: Path = Path("runs")
     """Where the commands that it runs are kept."""
 
@@ -80,7 +94,13 @@ def load_settings() -> Settings:
         digest_at=_digest_at(os.environ.get("BACKSTOP_DIGEST_AT") or "08:00"),
         front_url=_front_url(os.environ.get("BACKSTOP_URL", "")),
         contact_networks=networks_of(os.environ.get("BACKSTOP_CONTACT_NETWORKS", "")),
+        secrets=_secrets(os.environ.get("BACKSTOP_SECRETS", "")),
+        seals=_seals(os.environ.get("BACKSTOP_SEALS", ""), where),
+        seal_every=_seal_every(os.environ.get("BACKSTOP_SEAL_EVERY") or "1h"),
+        keys=_keys(os.environ.get("BACKSTOP_KEYS", "")),
+        tickets_required=bool(os.environ.get("BACKSTOP_KEYS")),
         runners=_runners(os.environ.get("BACKSTOP_RUNNERS", "")),
+        slack_buttons=bool(configured_name()),
         runs_dir=_runs_dir(os.environ.get("BACKSTOP_RUNS_DIR", ""), where),
     )
 
@@ -113,10 +133,50 @@ def _runners(path: str) -> RunnerSettings | None:
     return None if not path else read_document(path, RunnerSettings, "fields such as programs, hosts and buildkite")
 
 
+def _keys(path: str) -> Path | None:
+    """As `_slurms`. One that is named has to be there: else a slip of the pen would open the door."""
+    if not path and not key_book_file().exists():
+        if front_key_file().exists():
+            raise BadInput(f"{key_book_file()} is not there, and {front_key_file()} is: bring the book of keys back")
+        return None
+    read_book(key_book_file())
+    return key_book_file()
+
+
 def _runs_dir(path: str, home: Path) -> Path:
     if path and not path.startswith("/"):
         raise BadInput(f"BACKSTOP_RUNS_DIR must be an absolute path, not {brief(path)}")
     return Path(path) if path else home.absolute() / "runs"
+
+
+def _secrets(path: str) -> Path | None:
+    """It may come later, as a mounted one does; a path that is none is said at once."""
+    if path and not path.startswith("/"):
+        raise BadInput(f"BACKSTOP_SECRETS must be the absolute path of a folder, not {brief(path)}")
+    if path and Path(path).exists() and not Path(path).is_dir():
+        raise BadInput(f"BACKSTOP_SECRETS is {brief(path)}, which is no folder")
+    return Path(path) if path else None
+
+
+def _seals(text: str, home: Path) -> tuple[Path, ...]:
+    """Absolute paths with commas between; none: nothing is sealed."""
+    if text.strip().lower() == "none":
+        return ()
+    places = [part.strip() for part in text.split(",") if part.strip()]
+    for place in places:
+        if not place.startswith("/"):
+            raise BadInput(f"BACKSTOP_SEALS must be absolute paths with commas between, or none, not {brief(place)}")
+    return tuple(map(Path, places)) or (home.absolute() / "seals" / "seals.txt",)
+
+
+def _seal_every(text: str) -> timedelta:
+    try:
+        every = parse_duration(text)
+    except ValueError:
+        every = timedelta(0)
+    if not timedelta(seconds=10) <= every <= timedelta(days=7):
+        raise BadInput(f"BACKSTOP_SEAL_EVERY must be a duration from 10s to 7d such as 1h, not {brief(text)}")
+    return every
 
 
 def _digest_at(text: str) -> clock_time:

@@ -18,19 +18,28 @@ Where another worker had taken a task for these events, and died with it, the wo
 instead, and nothing shows before the query follows (found by chaos, once in 65 rollouts). A worker that has just
 replayed a run, lived once and is asked at once cannot tell that from a task of its own; so it refuses that query
 too, at the cost of another replay. Queries that came with a task have ids of their own, and are answered.
+
+An activation that takes more than two seconds is told to the server as a deadlock (TMPRL1101). temporalio 1.35 means to
+wait for its thread before the run leaves the cache, and does not: its time limit cancels the very future it waits for.
+So a second thread lived in the workflow's loop beside the first, steps were lost between the two, and that run could
+never leave the cache: its slot was lost, and nothing answered its breaches before the worker was started anew (found
+on a machine of two cores at a load of twelve). Here the second waits for the first. Nor is an exception thrown into the
+first one's thread, which loses a step likewise: ours are slow where the machine is, and never endless.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
-from temporalio.converter import StorageDriverStoreContext
+from temporalio.converter import StorageDriverStoreContext, WorkflowSerializationContext
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
+from client.encryption import run_began
 from models.wire import MOVES_ON
 
 _ASKED_ALONE = "legacy_query"
@@ -46,13 +55,15 @@ class OnTimeRunner(SandboxedWorkflowRunner):
     versioned: bool = False
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        return _OnTime(super().create_instance(det), self.versioned)
+        return _OnTime(super().create_instance(det), self.versioned, det.info)
 
 
 class _OnTime(WorkflowInstance):
-    def __init__(self, inner: WorkflowInstance, versioned: bool) -> None:
+    def __init__(self, inner: WorkflowInstance, versioned: bool, info: Info) -> None:
         self._inner = inner
         self._versioned = versioned
+        self._began = info.start_time
+        self._context = WorkflowSerializationContext(namespace=info.namespace, workflow_id=info.workflow_id)
         self._lives = 0
         """Activations that were no replay; counted up to the second."""
         self._just_lived = False
@@ -60,8 +71,13 @@ class _OnTime(WorkflowInstance):
         """The last activation brought events, and no time had passed."""
         self._last: tuple[int, int, int] | None = None
         """The last activation's time (seconds, nanoseconds) and length of history."""
+        self._one_at_a_time = threading.Lock()
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        with self._one_at_a_time:
+            return self._activate(act)
+
+    def _activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         jobs = {job.WhichOneof("variant") for job in act.jobs}
         if jobs <= _NO_EVENTS:
             asked_alone = any(job.query_workflow.query_id == _ASKED_ALONE for job in act.jobs)
@@ -75,7 +91,11 @@ class _OnTime(WorkflowInstance):
         return self._lived(act)
 
     def _lived(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        done = self._inner.activate(act)
+        token = run_began.set(self._began)
+        try:
+            done = self._inner.activate(act)
+        finally:
+            run_began.reset(token)
         if not self._versioned and done.HasField("successful"):
             done.successful.ClearField("versioning_behavior")
         return done
@@ -87,10 +107,11 @@ class _OnTime(WorkflowInstance):
         *time, length = self._last
         return act.history_length > length and [act.timestamp.seconds, act.timestamp.nanos] <= time
 
-    # Asked for each payload, in the sandbox, which is a seventh of a worker's time: no converter of ours takes a
-    # context. Temporal names their argument's type in a private module.
+    # Asked for each payload, in the sandbox, which is a seventh of a worker's time. The codec takes the workflow's id
+    # alone, the same for all that is said to activities; no workflow of ours signals another or has a child.
+    # Temporal names their argument's type in a private module.
     def get_serialization_context(self, command_info):  # type: ignore[no-untyped-def]
-        return None
+        return self._context
 
     def get_external_store_context(self, command_info):  # type: ignore[no-untyped-def]
         return StorageDriverStoreContext()
@@ -99,7 +120,8 @@ class _OnTime(WorkflowInstance):
         return self._inner.get_info()
 
     def get_thread_id(self) -> int | None:
-        return self._inner.get_thread_id()
+        """None: there is no thread into which an exception could be thrown."""
+        return None
 
 
 def _refused(act: WorkflowActivation) -> WorkflowActivationCompletion:

@@ -1,4 +1,4 @@
-"""`backstop up`: the embedded Temporal, the ledger and a worker, until Ctrl-C; started again it goes on."""
+"""`backstop up`: the embedded Temporal, the ledger, a worker and a front, until Ctrl-C; started again it goes on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import logging
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from activities.adapters.ledger.facade import upgrade
 from client.connection import find_target
+from client.key_files import front_key_file, key_book_file, new_key
 from client.places import embedded_file
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
+from workers.front import front_beside
 from workers.main import run_and_exit, serving, until_told
 from workers.private import keep_private
+from workers.quiet_log import quiet_log
 from workers.settings import Settings, load_settings
 
 
@@ -43,12 +48,25 @@ async def temporal(settings: Settings) -> AsyncIterator[EmbeddedTemporal | None]
             embedded_file().unlink(missing_ok=True)
 
 
+def _with_keys(settings: Settings) -> Settings:
+    """With a front's key where there is none and all is on this machine: who commands is proven from then on.
+
+    Workers beside a Temporal of somebody else's need the book of public keys first, and a person brings it there.
+    """
+    if settings.keys is not None or not find_target().embedded or front_key_file().exists():
+        return settings
+    new_key(datetime.now(UTC))
+    return replace(settings, keys=key_book_file())
+
+
 async def _main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    quiet_log()
     settings = load_settings()
     keep_private(settings.home)
     upgrade(settings.ledger_url)
-    async with temporal(settings) as server, serving(settings) as client:
+    settings = _with_keys(settings)
+    async with temporal(settings) as server, front_beside() as front, serving(settings) as client:
         where = client.service_client.config.target_host
         kind = "configured" if server is None else "embedded, taken over" if server.taken_over else "embedded"
         print(f"Temporal   {where} ({kind}, namespace {client.namespace})")
@@ -56,6 +74,14 @@ async def _main() -> None:
             print(f"UI         {server.ui_url}")
         print(f"state      {settings.home}")
         print(f"notices    {settings.home / 'notices.jsonl'}")
+        await front.ready()
+        for place in front.places:
+            if place.startswith("http"):
+                print(f"console    {place} (backstop open)")
+            else:
+                print(f"front      {place} (it knows who speaks by the user's name)")
+        if settings.keys is not None and not front_key_file().exists():
+            print("keys       the front's private key is not here, so it signs nothing: backstop keys new --lost")
         print("worker     ready; stop with Ctrl-C, start again to go on", flush=True)
         await _until_stopped(server)
         print("stopping: the worker first, then Temporal", flush=True)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey, VersioningBehavior
+from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -52,11 +52,12 @@ with workflow.unsafe.imports_passed_through():
     from models.bringup.state import Bringup
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
     from models.bringup.undo_lines import bringup_undo_line
-    from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, SearchName, TellAnswer, TellRequest
+    from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TellAnswer, TellRequest
     from workflows import bringup_runs
     from workflows.cancellation import lived
     from workflows.failures import reason_of
     from workflows.marks import leave_mark, patience
+    from workflows.next_run import next_run_is_due
     from workflows.options import (
         BRINGUP_LONG_CALL,
         FLEET_MAIL_CALL,
@@ -64,15 +65,13 @@ with workflow.unsafe.imports_passed_through():
         LONG_ASKED_CALL,
         LONG_CALL,
     )
+    from workflows.search_attributes import BY_CLUSTER, BY_OWNER, BY_STAGE
+    from workflows.tickets import TicketBook
     from workflows.updates import take_commands
 
-_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
-_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
-_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
 _BATCH = 50
 _LAST_MAIL = timedelta(minutes=5)
 _MAIL_PAUSE = timedelta(seconds=30)
-_SETTLED = timedelta(seconds=10)
 _BEYOND_LIMIT = timedelta(minutes=1)
 _REFUSED = ("BadInput", "Refusal")
 _LETS_GO = (Follow, AskChecks, LookForSupply)
@@ -91,7 +90,8 @@ class BringupWorkflow:
         self._sides: list[asyncio.Task[None]] = []
         self._changes = 0
         self._shown: tuple[str, ...] = ()
-        take_commands(BringupCommand, BringupOrder, check=self._check, obey=self._obey)
+        self._tickets = TicketBook("bringup", () if start is None else start.spent)
+        take_commands(BringupCommand, BringupOrder, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: BringupInput | None = None) -> BringupAnswer:
@@ -190,16 +190,13 @@ class BringupWorkflow:
 
     def _leave(self, start: BringupInput) -> None:
         """Continues as new where that is due, and nothing that changes the world is under way."""
-        info = workflow.info()
-        aged = workflow.now() - info.start_time >= _SETTLED
-        upgrades = info.is_target_worker_deployment_version_changed() and aged
         loose = all(isinstance(action, _LETS_GO) for action in self._tasks)
-        if (upgrades or info.is_continue_as_new_suggested()) and loose and workflow.all_handlers_finished():
+        if next_run_is_due() and loose and workflow.all_handlers_finished():
             asked = [name for action in self._tasks if isinstance(action, AskChecks) for name in action.names]
             state = reducers.fitted(reducers.let_go(self._state, asked), workflow.now())
             self._let_go()
             workflow.continue_as_new(
-                BringupInput(start=start.start, state=state, runs=start.runs + 1),
+                BringupInput(start=start.start, state=state, runs=start.runs + 1, spent=self._tickets.carried()),
                 initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
 
@@ -408,7 +405,7 @@ class BringupWorkflow:
         shown = (b.stage.value, waiting_sentence(b, workflow.now()))
         if shown[:1] != self._shown[:1]:
             workflow.upsert_search_attributes(
-                [_CLUSTER.value_set(b.cluster), _STAGE.value_set(b.stage.value), _OWNER.value_set(b.entry.owner)]
+                [BY_CLUSTER.value_set(b.cluster), BY_STAGE.value_set(b.stage.value), BY_OWNER.value_set(b.entry.owner)]
             )
         self._shown = shown
         workflow.set_current_details(shown[1])
@@ -428,9 +425,12 @@ class BringupWorkflow:
 
     @workflow.query(name=STATUS_QUERY)
     def status(self) -> BringupStatus:
+        """As of the moment it is asked: the workflow's own clock stands still since it last had something to do."""
         info = workflow.info()
         runs = 1 if self._start is None else self._start.runs
-        return status_of(self._state, workflow.now(), history_events=info.get_current_history_length(), runs=runs)
+        with workflow.unsafe.sandbox_unrestricted():  # a query writes nothing that a replay could miss
+            now = max(workflow.now(), datetime.now(UTC))
+        return status_of(self._state, now, history_events=info.get_current_history_length(), runs=runs)
 
     @workflow.query(name="state")
     def state(self) -> Bringup:
@@ -458,13 +458,16 @@ class BringupWorkflow:
     def _obey(self, command: BringupCommand, order: BringupOrder) -> BringupCommandAnswer:
         before, now = self._state, workflow.now()
         self._check(command, order)
-        b, said = obey(before, command, order, now)
+        b, sentence = obey(before, command, order, now)
         self._set(b)
         undo = bringup_undo_line(before, b, command, order)
-        return BringupCommandAnswer(command=command.value, stage=b.stage, said=said, undo=undo)
+        return BringupCommandAnswer(command=command.value, stage=b.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:
-        """Temporal's own cancel: a person's, who waits for what runs. In production it changes nothing."""
+        """Temporal's own cancel: a person's, who waits for what runs. In production, or with tickets, none."""
+        if self._b is not None and self._start is not None and self._start.start.ticket:
+            self._set(reducers.cancel_ignored(self._b, workflow.now()))
+            return
         order = BringupOrder(actor="temporal", reason="the workflow was cancelled")
         if self._b is None or self._b.stage is BringupStage.IN_PRODUCTION:
             return

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey, VersioningBehavior
+from temporalio.common import SearchAttributeUpdate, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -37,8 +37,9 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
     from models.rollout.ahead import Ahead, ahead_of
-    from models.rollout.commands import CommandRequest, cancelled, obey, refusal
-    from models.rollout.decide import decide, urgent
+    from models.rollout.cancelling import cancelled
+    from models.rollout.commands import GOES_BACK, CommandRequest, obey, refusal, without_approval
+    from models.rollout.decide import at_rest, confirms_breach, decide, urgent
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
     from models.rollout.fitting import fitted
@@ -50,12 +51,12 @@ with workflow.unsafe.imports_passed_through():
         OpenRequest,
         RolloutInput,
         RolloutResult,
-        RolloutStatus,
     )
     from models.rollout.owner_news import news_for_owner, owner_told
+    from models.rollout.shown import RolloutStatus
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
-    from models.rollout.status import details_of, launch_answer, standing_now, status_of, waiting_sentence
+    from models.rollout.status import details_of, launch_answer, status_of, waiting_sentence
     from models.rollout.undo_lines import undo_line
     from models.rollout.warnings import news_of_risk, warned
     from models.wire import (
@@ -66,7 +67,6 @@ with workflow.unsafe.imports_passed_through():
         NOT_LAUNCHED,
         ROLLOUT_WORKFLOW,
         STATUS_QUERY,
-        SearchName,
         TellAnswer,
     )
     from workflows import patches
@@ -74,31 +74,27 @@ with workflow.unsafe.imports_passed_through():
     from workflows.failures import reason_of, room_at
     from workflows.haste import Haste
     from workflows.marks import leave_mark, patience
+    from workflows.next_run import next_run_is_due
     from workflows.options import (
         AIM_CALL,
         CALL,
+        DUE_READ_CALL,
         EFFECT_CALL,
         FORWARD_CALL,
         GRANT_PATIENCE,
         INVERSE_CALL,
         LAST_MAIL,
+        LINGER,
         LONG_CALL,
         MAIL_CALL,
         OVERDUE,
         READ_CALL,
     )
+    from workflows.search_attributes import rollout_attributes
+    from workflows.tickets import TicketBook, signed
     from workflows.updates import take_commands
 
-_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
-_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
-_WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
-_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
-_UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
-
 _MAIL_PAUSE = timedelta(seconds=30)
-_SETTLED = timedelta(seconds=10)
-"""A run this old moves on to another build of the worker; a deployment that flaps must not make a storm of runs."""
-
 _NOTHING = RolloutInput(launch=LaunchRequest(cluster="none", rollout="none", owner="none"))
 
 
@@ -120,10 +116,11 @@ class ClusterRollout:
         self._leaving_since: datetime | None = None
         self._haste = Haste()
         self._looks_first = False
-        self._waits = False
-        """The main loop waits by a timer, which starts anew whatever happens."""
-        self._shown: tuple[Any, ...] = ()
-        take_commands(Command, CommandRequest, check=self._check, obey=self._obey)
+        self._waits: int | None = None
+        """The main loop waits by a timer, which starts anew whatever happens; it has seen so many changes."""
+        self._shown: list[SearchAttributeUpdate[Any]] = []
+        self._tickets = TicketBook("rollout", self._start.spent, attempt=lambda: self._state.attempt)
+        take_commands(Command, CommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: RolloutInput | None = None) -> RolloutResult:
@@ -164,6 +161,8 @@ class ClusterRollout:
                 self._looks_first = workflow.patched(patches.LOOKS_FIRST)
             if news_for_owner(self._state, now) and workflow.patched(patches.CALLS_OWNER):
                 self._set(owner_told(self._state, now))
+            if not self._state.rests and at_rest(self._state, now) and workflow.patched(patches.RESTS):
+                self._set(self._state.but(rests=True))
             self._show(now)
             action = decide(self._state, now)
             self._haste.turn(urgent(self._state, action))
@@ -190,14 +189,19 @@ class ClusterRollout:
                 await self._perform(action.kind)
 
     async def _wait(self, wait: Wait) -> None:
-        changes = self._changes
-        timeout = patience(wait.until)
-        self._waits = timeout is not None
+        changes, until = self._changes, wait.until
+        leaves = self._leaving and workflow.patched(patches.LEAVES_IN_TIME)
+        if leaves and self._leaving_since and (late := self._leaving_since + OVERDUE) > workflow.now():
+            until = min(until or late, late)
+        timeout = patience(until)
+        self._waits = None if timeout is None else changes
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._changes != changes, timeout=timeout, timeout_summary="until the next gate, look or breach"
+                lambda: self._changes != changes or (leaves and self._may_continue(workflow.now())),
+                timeout=timeout,
+                timeout_summary="until the next gate, look or breach",
             )
-        self._waits = False
+        self._waits = None
         if self._leaving_since is None:
             self._leaving = False
 
@@ -208,9 +212,7 @@ class ClusterRollout:
         new until then, a look can be made by the next run as well, and what a side loop tries for too long is
         tried again there (both calls are made to be repeated).
         """
-        info = workflow.info()
-        upgrades = info.is_target_worker_deployment_version_changed() and now - info.start_time >= _SETTLED
-        if not (upgrades or info.is_continue_as_new_suggested()):
+        if not next_run_is_due():
             self._leaving, self._leaving_since = False, None  # another build was wanted, and is no more
             return
         if workflow.patched(patches.LEAVES_PROMPTLY):
@@ -218,10 +220,9 @@ class ClusterRollout:
         elif isinstance(action, Look):
             return
         if self._may_continue(now):
-            workflow.continue_as_new(
-                RolloutInput(launch=self._start.launch, state=fitted(self._state, now), runs=self._start.runs + 1),
-                initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
-            )
+            upgrade = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+            run = self._start.next_run(fitted(self._state, now), self._tickets.carried())
+            workflow.continue_as_new(run, initial_versioning_behavior=upgrade)
         self._leaving = True
 
     def _may_continue(self, now: datetime) -> bool:
@@ -279,7 +280,7 @@ class ClusterRollout:
             seen = await workflow.execute_activity_method(
                 ClusterActivities.observe,
                 calls.look_at(r, action, workflow.now()),
-                **READ_CALL,
+                **(DUE_READ_CALL if confirms_breach(r, workflow.now()) else READ_CALL),
                 summary=f"look: {action.why}",
             )
         except ActivityError as error:
@@ -342,6 +343,11 @@ class ClusterRollout:
     async def _record(self) -> None:
         while True:
             await workflow.wait_condition(self._may_record)
+            if workflow.patched(patches.TOGETHER):
+                await self._linger()
+                if not self._may_record():  # a breach came between
+                    leave_mark()
+                    continue
             self._busy_recording = True
             request = calls.record(self._state, workflow.now())
             try:
@@ -356,7 +362,7 @@ class ClusterRollout:
                 workflow.logger.error("not archived: %s", reason_of(error)[1])
             self._busy_recording = False
             self._set(mailing.recorded(self._state, request))
-            if not self._waits:
+            if self._waits is None:
                 leave_mark()
 
     def _may_record(self) -> bool:
@@ -364,6 +370,17 @@ class ClusterRollout:
             return False
         post = self._state.post
         return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on)
+
+    async def _linger(self) -> None:
+        """Until the main loop waits: each call is seven events and a workflow task, however many entries it takes."""
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(self._records_now, timeout=LINGER, timeout_summary="for more to archive")
+
+    def _records_now(self) -> bool:
+        """Nothing more is about to come; or others count on the stage, as the fleet's brake does on rollbacks."""
+        r = self._state
+        rolls_back = r.stage is Stage.ROLLING_BACK and r.post.noted is not r.stage
+        return self._waits == self._changes or r.stage.ended or rolls_back
 
     def _may_mail(self) -> bool:
         may_mail = mailing.may_mail if self._looks_first else mailing.ready
@@ -393,7 +410,7 @@ class ClusterRollout:
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
             self._busy_mailing = False
             self._set(mailing.mailed(self._state, request.notices, answer, workflow.now()))
-            if not self._waits:
+            if self._waits is None:
                 leave_mark()
             if self._state.post.trouble:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
@@ -403,23 +420,11 @@ class ClusterRollout:
 
     def _show(self, now: datetime) -> None:
         """Search attributes and the Temporal UI's details follow the state; written only on change."""
-        r = self._state
-        stands = standing_now(r)
-        unbacked = max(0, stands.assigned_gpus - stands.backed_gpus)
-        wave = "" if r.plan is None else r.plan.wave.value
-        shown = (r.cluster, r.stage.value, wave, r.owner, unbacked)
+        shown = rollout_attributes(self._state)
         if shown != self._shown:
             self._shown = shown
-            workflow.upsert_search_attributes(
-                [
-                    _CLUSTER.value_set(r.cluster),
-                    _STAGE.value_set(r.stage.value),
-                    _WAVE.value_set(wave or "none"),
-                    _OWNER.value_set(r.owner),
-                    _UNBACKED.value_set(unbacked),
-                ]
-            )
-        workflow.set_current_details(details_of(r, now))
+            workflow.upsert_search_attributes(shown)
+        workflow.set_current_details(details_of(self._state, now))
 
     # --- messages ---------------------------------------------------------------------------
 
@@ -474,7 +479,7 @@ class ClusterRollout:
         return answer or Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=why)
 
     def _check(self, command: Command, request: CommandRequest) -> None:
-        why = refusal(self._state, command, request)
+        why = refusal(self._state, command, request, by_roles=self._tickets.by_roles(request))
         if why is not None:
             raise ApplicationError(why, type="Refusal", non_retryable=True)
 
@@ -482,14 +487,14 @@ class ClusterRollout:
         r = self._state
         stood = command is Command.OBJECT and any(objections.of_team(r, request.team))
         one = not stood or workflow.patched(patches.ONE_OBJECTION)
-        after, said = obey(r, command, request, workflow.now(), one_objection=one)
-        self._set(after)
-        undo = undo_line(r, after, command, request)
-        return CommandAnswer(cluster=r.cluster, command=command, stage=after.stage, said=said, undo=undo)
+        after, sentence = obey(r, command, request, workflow.now(), one_objection=one)
+        self._set(without_approval(after) if signed(request) and command in GOES_BACK else after)
+        undo = undo_line(r, after, command, request, by_roles=self._tickets.by_roles(request))
+        return CommandAnswer(cluster=r.cluster, command=command, stage=after.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort by whoever sent it; a rollback under way goes on."""
         if self._r is None:
             self._cancelled_early = True
             return
-        self._set(cancelled(self._r, workflow.now()))
+        self._set(cancelled(self._r, workflow.now(), by_ticket=bool(self._start.launch.ticket)))

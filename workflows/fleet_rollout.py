@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey, VersioningBehavior
+from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -49,21 +50,20 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet.status import status_of, waiting_sentence
     from models.fleet.undo_lines import fleet_undo_line
     from models.rollout.actions import Finish, Wait
-    from models.wire import LAUNCHED_UPDATE, SearchName, TellAnswer, TellRequest
+    from models.wire import LAUNCHED_UPDATE, TellAnswer, TellRequest
     from workflows.cancellation import lived
     from workflows.failures import reason_of
     from workflows.marks import leave_mark, patience
+    from workflows.next_run import next_run_is_due
     from workflows.options import FLEET_CALL, FLEET_MAIL_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
+    from workflows.search_attributes import BY_OWNER, BY_STAGE, BY_WAVE
+    from workflows.tickets import TicketBook
     from workflows.updates import take_commands
 
-_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
-_WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
-_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
 
 _BATCH = 50
 _LAST_MAIL = timedelta(minutes=5)
 _MAIL_PAUSE = timedelta(seconds=30)
-_SETTLED = timedelta(seconds=10)
 
 
 @workflow.defn(name=FLEET_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
@@ -77,7 +77,9 @@ class FleetRolloutWorkflow:
         self._plan: FleetPlan | None = None
         self._changes = 0
         self._shown: tuple[str, ...] = ()
-        take_commands(FLEET_COMMANDS, FleetCommandRequest, check=self._check, obey=self._obey)
+        spent = () if start is None else start.spent
+        self._tickets = TicketBook("fleet", spent, subject=lambda: self._state.id)
+        take_commands(FLEET_COMMANDS, FleetCommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: FleetInput | None = None) -> FleetResult:
@@ -94,10 +96,12 @@ class FleetRolloutWorkflow:
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
             await workflow.wait_condition(lambda: not self._state.outbox)
-        finally:
-            for side in sides:
-                side.cancel()
-            await asyncio.gather(*sides, return_exceptions=True)
+        except GeneratorExit:  # the worker has let go of it: what awaits then is complained of
+            raise
+        except BaseException:
+            await _ended(sides)
+            raise
+        await _ended(sides)
         await workflow.wait_condition(workflow.all_handlers_finished)
         f = self._state
         done = sum(m.state is MemberState.DONE for m in f.members.values())
@@ -150,15 +154,13 @@ class FleetRolloutWorkflow:
 
     def _leave(self) -> None:
         """Continues as new where that is due. Every call of a side loop can be repeated, so none is waited for."""
-        info = workflow.info()
-        aged = workflow.now() - info.start_time >= _SETTLED
-        upgrades = info.is_target_worker_deployment_version_changed() and aged
-        if (upgrades or info.is_continue_as_new_suggested()) and workflow.all_handlers_finished():
+        if next_run_is_due() and workflow.all_handlers_finished():
             workflow.continue_as_new(
                 FleetInput(
                     launch=self._launch.launch,
                     state=reducers.fitted(self._state, workflow.now()),
                     runs=self._launch.runs + 1,
+                    spent=self._tickets.carried(),
                 ),
                 initial_versioning_behavior=workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE,
             )
@@ -196,6 +198,7 @@ class FleetRolloutWorkflow:
                     day_gpus=action.day_gpus,
                     pace=f.pace,
                     policy=f.policy,
+                    shadow=f.shadow,
                     at=workflow.now(),
                 ),
                 **LAST_WHOLE_FLEET_CALL,
@@ -263,6 +266,7 @@ class FleetRolloutWorkflow:
                         known=last_seen,
                         unseen=tuple(m.rollout for m in f.members.values() if m.rollout and not m.stage),
                         waiting=tuple(m.cluster for m in f.waiting) if f.stage is FleetStage.RUNNING else (),
+                        shadow=f.shadow,
                         every_seconds=_every(f),
                     ),
                     **WHOLE_FLEET_CALL,
@@ -325,7 +329,7 @@ class FleetRolloutWorkflow:
         if shown != self._shown:
             self._shown = shown
             workflow.upsert_search_attributes(
-                [_STAGE.value_set(f.stage.value), _WAVE.value_set(f.wave.value), _OWNER.value_set(f.owner)]
+                [BY_STAGE.value_set(f.stage.value), BY_WAVE.value_set(f.wave.value), BY_OWNER.value_set(f.owner)]
             )
         workflow.set_current_details(waiting_sentence(f, workflow.now()))
 
@@ -376,7 +380,10 @@ class FleetRolloutWorkflow:
         return FleetCommandAnswer(command=command, stage=f.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:
-        """Temporal's own cancel: an abort that undoes nothing."""
+        """Temporal's own cancel: an abort that undoes nothing; ignored where the launch had a ticket."""
+        if self._fleet is not None and self._launch.launch.ticket:
+            self._set(reducers.cancel_ignored(self._fleet, workflow.now()))
+            return
         request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
         if self._fleet is not None and refusal(self._fleet, "abort", request) is None:
             self._obey("abort", request)
@@ -385,3 +392,10 @@ class FleetRolloutWorkflow:
 def _every(f: FleetRollout) -> float:
     """How often the members' stages are read, in seconds: often enough beside how often clusters are looked at."""
     return min(10.0, max(0.2, f.pace.recheck.total_seconds() / 60))
+
+
+async def _ended(sides: Sequence[asyncio.Task[None]]) -> None:
+    """They run no more."""
+    for side in sides:
+        side.cancel()
+    await asyncio.gather(*sides, return_exceptions=True)

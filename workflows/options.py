@@ -33,8 +33,16 @@ class CallOptions(TypedDict):
 _SECOND = timedelta(seconds=1)
 _WITHOUT_LIMIT = RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=60))
 """Inverses, the archive, plans, mail."""
+_FIRST = Priority(priority_key=1)
+_NEXT = Priority(priority_key=2)
+_SOON = Priority(priority_key=3)
+_LATER = Priority(priority_key=4)
 _LAST = Priority(priority_key=5)
-"""Waits where calls queue for a worker: a breach's answer goes first, on whichever cluster it is."""
+"""Where calls queue for a worker: a breach's answer goes first, on whichever cluster it is, and mail last.
+
+While many breach, each of them looks again and again; an answer that waits behind all looks is seconds late. And what
+has begun is finished before more is begun: else all of them go on abreast, and the first is restored with the last.
+"""
 
 CALL: CallOptions = {
     "start_to_close_timeout": timedelta(seconds=60),
@@ -45,7 +53,10 @@ READ_CALL: CallOptions = {
     **CALL,
     "task_queue": GUARD_QUEUE,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=10), maximum_attempts=4),
+    "priority": _LATER,
 }
+DUE_READ_CALL: CallOptions = {**READ_CALL, "priority": _SOON}
+"""A look that a breach waits for, whose time has come."""
 FORWARD_CALL: CallOptions = {
     **CALL,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=30), maximum_attempts=10),
@@ -60,7 +71,7 @@ ASKED_CALL: CallOptions = {
 LONG_CALL: CallOptions = {**CALL, "start_to_close_timeout": timedelta(minutes=5)}
 """It reads all of one cluster, or tells many people."""
 LONG_ASKED_CALL: CallOptions = {**LONG_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
-AIM_CALL: CallOptions = {**LONG_CALL, "task_queue": GUARD_QUEUE}
+AIM_CALL: CallOptions = {**LONG_CALL, "task_queue": GUARD_QUEUE, "priority": _NEXT}
 MAIL_CALL: CallOptions = {**LONG_CALL, "task_queue": NOTICE_QUEUE, "priority": _LAST}
 """A breach's notices must not stand before another one's rollback."""
 
@@ -69,10 +80,11 @@ ROUND_CALL: CallOptions = {**MAIL_CALL, "retry_policy": ASKED_CALL["retry_policy
 EFFECT_CALL: CallOptions = {
     **FORWARD_CALL,
     "task_queue": GUARD_QUEUE,
+    "priority": _SOON,
     "cancellation_type": workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 }
 """Cancelled, it is waited for: else the undo would race what it undoes."""
-INVERSE_CALL: CallOptions = {**EFFECT_CALL, "retry_policy": _WITHOUT_LIMIT}
+INVERSE_CALL: CallOptions = {**EFFECT_CALL, "retry_policy": _WITHOUT_LIMIT, "priority": _FIRST}
 
 FLEET_CALL: CallOptions = {
     "start_to_close_timeout": timedelta(minutes=5),
@@ -118,6 +130,8 @@ OVERDUE = timedelta(minutes=5)
 """From then on a new run begins even while a side loop's call is being tried."""
 HASTE = timedelta(seconds=5)
 """How long they wait at most: an answer that does not get through has to be told."""
+LINGER = timedelta(seconds=2)
+"""How long what is archived waits at most for more that travels with it."""
 GRANT_PATIENCE = timedelta(seconds=20)
 """How long a request's order waits for what is in its way; then whoever sent it comes again later."""
 LAST_MAIL = timedelta(minutes=5)

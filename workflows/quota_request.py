@@ -12,7 +12,7 @@ import contextlib
 from datetime import datetime, timedelta
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeKey, VersioningBehavior
+from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
@@ -36,15 +36,15 @@ with workflow.unsafe.imports_passed_through():
     from models.requests.state import RequestState
     from models.rollout.actions import Finish, Wait
     from models.rollout.messages import EffectRequest
-    from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, SearchName, TellAnswer, TellRequest
+    from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, TellAnswer, TellRequest
     from workflows.cancellation import lived
     from workflows.failures import reason_of
     from workflows.marks import leave_mark, patience
     from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL
+    from workflows.search_attributes import BY_CLUSTER, BY_STAGE
+    from workflows.tickets import TicketBook
     from workflows.updates import take_commands
 
-_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
-_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
 _FIRST_PAUSE = timedelta(seconds=2)
 _LONGEST_PAUSE = timedelta(minutes=1)
 """Between two tries of what is in the way of a grant."""
@@ -65,7 +65,8 @@ class QuotaRequest:
         self._writing = False
         self._telling = False
         self._cancelled = False
-        take_commands(RequestCommand, RequestOrder, check=self._check, obey=self._obey)
+        self._tickets = TicketBook("request", () if start is None else start.spent)
+        take_commands(RequestCommand, RequestOrder, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: RequestInput | None = None) -> RequestState:
@@ -117,7 +118,9 @@ class QuotaRequest:
         while True:
             if self._cancelled:
                 self._cancelled = False
-                self._set(reducers.cancelled(self._state, workflow.now()))
+                by_ticket = self._state.ticketed or bool(start.ask.ticket)
+                over = reducers.cancel_ignored if by_ticket else reducers.cancelled
+                self._set(over(self._state, workflow.now()))
             self._set(reducers.advance(self._state, workflow.now()))
             await self._keep()
             match decide(self._state):
@@ -154,7 +157,7 @@ class QuotaRequest:
         if not (workflow.info().is_continue_as_new_suggested() and idle):
             return
         if not self._state.mail or workflow.patched(_GIVES_UP):
-            workflow.continue_as_new(RequestInput(ask=start.ask, state=self._state))
+            workflow.continue_as_new(RequestInput(ask=start.ask, state=self._state, spent=self._tickets.carried()))
 
     async def _write(self) -> None:
         """One try to write the order, or to take it back."""
@@ -199,7 +202,13 @@ class QuotaRequest:
         self._set(self._state.but(fence=fence))
         receipt = await workflow.execute_activity_method(
             QuotaActivities.apply_effect,
-            EffectRequest(change=prepared.change, shadow=False, limit_gpus=None, at=workflow.now()),
+            EffectRequest(
+                change=prepared.change,
+                shadow=False,
+                limit_gpus=None,
+                order=order if state.ticketed else None,
+                at=workflow.now(),
+            ),
             **CALL,
             summary=f"write it (fence {fence})",
         )
@@ -279,7 +288,7 @@ class QuotaRequest:
     def _set(self, state: RequestState) -> None:
         if self._request is None or state.stage is not self._request.stage:
             workflow.upsert_search_attributes(
-                [_CLUSTER.value_set(state.ask.cluster), _STAGE.value_set(state.stage.value)]
+                [BY_CLUSTER.value_set(state.ask.cluster), BY_STAGE.value_set(state.stage.value)]
             )
         if state != self._request:
             self._request = state
@@ -298,7 +307,7 @@ class QuotaRequest:
         return self._state
 
     def _check(self, command: RequestCommand, request: RequestOrder, owners: tuple[str, ...] | None = None) -> None:
-        why = refusal(self._state, command, request, owners)
+        why = refusal(self._state, command, request, owners, by_roles=self._tickets.by_roles(request))
         if why is None and self._writing and command is RequestCommand.WITHDRAW:
             why = "it is being written at this moment: try again"
         if why is not None:

@@ -2,10 +2,11 @@
 
 Called in the workflow's `__init__`, which runs before any message is delivered (`@workflow.init`):
 
-    take_commands(Command, CommandRequest, check=self._check, obey=self._obey)
+    take_commands(Command, CommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
 Each update has its command's name and takes one request. `check` is the validator: what it raises refuses the command,
-and nothing of it stands in history. `obey` answers, at once or as a coroutine.
+and nothing of it stands in history. `obey` answers, at once or as a coroutine. With a book of `tickets` a command that
+has one is admitted into the ledger first, and checked again after that.
 """
 
 from __future__ import annotations
@@ -16,8 +17,12 @@ from typing import TypeVar
 
 from temporalio import workflow
 
+with workflow.unsafe.imports_passed_through():
+    from models.base import Model
+    from workflows.tickets import TicketBook, signed
+
 _Command = TypeVar("_Command", bound=str)
-_Request = TypeVar("_Request")
+_Request = TypeVar("_Request", bound=Model)
 
 
 def take_commands(
@@ -26,15 +31,22 @@ def take_commands(
     *,
     check: Callable[[_Command, _Request], None],
     obey: Callable[[_Command, _Request], object],
+    tickets: TicketBook,
 ) -> None:
     """Every command is an update of this workflow from now on."""
 
     def take(command: _Command) -> None:
-        async def handler(given: _Request) -> object:
+        async def obeyed(given: _Request) -> object:
             answer = obey(command, given)
             return await answer if isawaitable(answer) else answer
 
+        async def handler(given: _Request) -> object:
+            if not signed(given):
+                return await obeyed(given)
+            return await tickets.obeyed(command, given, lambda: check(command, given), lambda: obeyed(given))
+
         def validator(given: _Request) -> None:
+            tickets.check(given)
             check(command, given)
 
         handler.__annotations__ = {"given": request}  # by it Temporal knows what to read, and the converter to refuse

@@ -46,11 +46,11 @@ class Faults:
     def lately(self) -> dict[str, str]:
         """By name, each with the time at which it was last so."""
         since = self._now() - _STANDS
-        told: dict[str, list[str]] = {}
+        texts_of: dict[str, list[str]] = {}
         for (name, what), (at, text) in sorted(self._seen.copy().items()):
             if at >= since:
-                told.setdefault(name, []).append(f"{what}: {text} (at {at:%H:%M:%SZ})")
-        return {name: "; ".join(texts) for name, texts in told.items()}
+                texts_of.setdefault(name, []).append(f"{what}: {text} (at {at:%H:%M:%SZ})")
+        return {name: "; ".join(texts) for name, texts in texts_of.items()}
 
 
 class Aside:

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], yes: bool, as_json: bool) -> None:
     """Each with the owner that the ledger has, where none is given; ends with 1 where one was refused."""
-    from cli.answers import AdoptedAnswer, RefusedAdoption
+    from cli.answers import AdoptedAnswer, RefusedLaunch
     from cli.commands.launch import launched_answer
-    from cli.output import count, line, row, show, show_json, table
-    from client.lost_rollouts import lost_fleet_sentence
+    from cli.output import show, show_json
+    from client.lost_words import lost_fleet_sentence
+    from views.words import count, line, row, table
 
     async def question(door: Backstop) -> tuple[list[Overview], KeptFleet | None]:
         return await door.lost(), await door.lost_fleet()
@@ -43,7 +44,7 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
     refused = [(one.cluster, a.message) for one, a in answers if isinstance(a, BackstopError)]
     if as_json:
         launched = tuple(launched_answer(answer, shadow=shadow) for answer, shadow in taken)
-        why = tuple(RefusedAdoption(cluster=cluster, reason=message) for cluster, message in refused)
+        why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
         show_json(AdoptedAnswer(adopted=launched, refused=why).as_json())
     else:
         rows = table("CLUSTER", "=STAGE", "~WHAT TO DO")
@@ -51,13 +52,15 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
             row(rows, answer.cluster, answer.stage.value, launched_answer(answer, shadow=shadow).approve or None)
         for cluster, message in refused:
             row(rows, cluster, "not adopted", message, style="red")
-        said = (
+        sentence = (
             f"{len(taken)} of {len(lost)} lost rollouts adopted: their effects stand, and each waits for an approval."
         )
         none = "No rollout is lost: Temporal runs all that the ledger has open."
         if lost:
             show(rows, line())
-        show(line(said if lost else none), *([] if fleet is None else [line((lost_fleet_sentence(fleet), "yellow"))]))
+        show(
+            line(sentence if lost else none), *([] if fleet is None else [line((lost_fleet_sentence(fleet), "yellow"))])
+        )
     if refused:
         raise typer.Exit(1)
 
@@ -114,7 +117,7 @@ def adopted(
 async def _adopted(
     door: Backstop, lost: Overview, person: str, owner: str, reason: str, policy: dict[str, Any]
 ) -> LaunchAnswer:
-    from cli.commands.launch import rollout_id
+    from client.rollout_ids import rollout_id
     from models.rollout.messages import LaunchRequest
 
     request = checked(
@@ -152,26 +155,27 @@ def _taking_over(
 
 
 def _lost_parts(lost: Sequence[Overview]) -> list[RenderableType]:
-    from cli.output import count, line, row, table
+    from views.words import count, line, row, table
 
     rows = table("CLUSTER", "=STAGE", "OWNER", "ROLLOUT", least=["ROLLOUT"])
     for one in lost:
         row(rows, one.cluster, one.stage, one.owner or None, one.rollout)
     clusters = count(len(lost), "cluster")
-    said = f"{clusters}: what stands there stays, is guarded from then on, and waits for an approval of its plan."
-    return [rows, line(), line(said)]
+    sentence = f"{clusters}: what stands there stays, is guarded from then on, and waits for an approval of its plan."
+    return [rows, line(), line(sentence)]
 
 
 def _kept_parts(kept: KeptFleet, launch: FleetLaunch, lost: Sequence[Overview]) -> list[RenderableType]:
-    from cli.views.fleet_rollout import kept_parts
+    from views.fleet_rollout import kept_parts
 
     return [*([*_lost_parts(lost), ""] if lost else []), *kept_parts(kept, launch)]
 
 
 def _taken_over(plan: FleetPlan, launch: FleetLaunch, *, as_json: bool) -> None:
     from cli.commands.fleet_rollout import launched_parts
-    from cli.output import line, show
-    from cli.views.fleet_rollout import unknown_lines
+    from cli.output import show
+    from views.fleet_rollout import unknown_lines
+    from views.words import line
 
     assert launch.kept is not None
     if not as_json:

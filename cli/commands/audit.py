@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,7 +22,10 @@ from models.errors import BadInput, Refusal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cli.answers import ArchiveLine, AuditLine, ChainAnswer
+    from cli.answers_audit import ArchiveLine, AuditLine, ChainAnswer
+    from client.backstop import Backstop
+    from models.audit import ChainedEntry, ChainHead
+    from models.seals import Seal
 
 
 _DAY = re.compile(r"\d{8}|\d{4}-\d\d-\d\d|\d{4}-W\d\d-\d|\d{4}W\d{3}", re.ASCII)
@@ -34,6 +38,7 @@ def add_to(app: typer.Typer) -> None:
             "backstop audit h100-worked",
             "backstop audit h100-worked --json > audit.jsonl",
             "backstop audit h100-worked --archive --verify",
+            "backstop audit --verify --seals /var/lib/backstop/seals/seals.txt",
             "backstop audit --fleet",
             "backstop audit h100-worked --since 7d --kind command --kind hold",
             "backstop audit h100-worked --archive --actor tpm --until 2026-11-30 -o wide",
@@ -56,6 +61,18 @@ def audit(
     verify: Annotated[
         bool, typer.Option("--verify", help="Only check that the archive's hash chain is whole; 1 if it is not.")
     ] = False,
+    seals: Annotated[
+        str,
+        typer.Option(
+            "--seals",
+            metavar="WHERE",
+            help="With --verify: against the seals of this file or Git repository; without CLUSTER, of all clusters.",
+        ),
+    ] = "",
+    seal_key: Annotated[
+        list[str] | None,
+        typer.Option("--seal-key", metavar="KEY", help="The seals' public key, a file or its text. May be repeated."),
+    ] = None,
     since: Annotated[
         str, typer.Option(metavar="TIME", help="From then on: 7d ago, or a day or time such as 2026-11-01T12:00Z.")
     ] = "",
@@ -90,14 +107,19 @@ def audit(
 
     if fleet and cluster:
         raise BadInput(f"CLUSTER {cluster!r} is given beside --fleet: give one of them")
-    cluster = FLEET if fleet else needed(cluster)
+    if (seals and not verify) or (seal_key and not seals):
+        raise BadInput("--seals goes with --verify, and --seal-key with --seals")
+    cluster = FLEET if fleet else cluster if seals else needed(cluster)
     how, person = listing(output, as_json, sort, filters), who(os.environ.get("BACKSTOP_ACTOR", ""))
     wanted = _wanted(since, until, actor or (), kind or ())
     if verify:
         how.of_one("--verify")
+        if seals:
+            _verify_seals(cluster, seals, seal_key or (), person, how)
+            return
         _verify(cluster, person, how)
         return
-    lines = _archived(cluster, person) if archive or fleet else _history(cluster, person)
+    lines = _archived(cluster, person) if archive or _of_no_cluster(cluster) else _history(cluster, person)
     _answer(lines, wanted, how)
 
 
@@ -139,14 +161,14 @@ def _wanted(since: str, until: str, actors: Sequence[str], kinds: Sequence[str])
     return _Wanted(begin, end, tuple(actors), tuple(kinds))
 
 
-def _answer(found: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wanted, how: Listing) -> None:
+def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wanted, how: Listing) -> None:
     """What is wanted of them, in its form; programs are told on standard error how many were left out."""
-    from cli.answers import ArchiveLine, AuditLine
+    from cli.answers_audit import ArchiveLine, AuditLine
     from cli.output import show, show_json_line, show_yaml
 
-    kind: type[Any] = ArchiveLine if found and isinstance(found[0], ArchiveLine) else AuditLine
-    lines = how.rows(filter(wanted.holds, found), kind)
-    few = f"{len(lines):,} of {len(found):,} entries" if len(lines) < len(found) else ""
+    kind: type[Any] = ArchiveLine if every_line and isinstance(every_line[0], ArchiveLine) else AuditLine
+    lines = how.rows(filter(wanted.holds, every_line), kind)
+    few = f"{len(lines):,} of {len(every_line):,} entries" if len(lines) < len(every_line) else ""
     match how.form:
         case Form.NAME:
             raise BadInput("-o name: what happened has no name")
@@ -163,22 +185,54 @@ def _answer(found: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wanted,
 
 
 def _history(cluster: str, actor: str) -> list[AuditLine]:
-    from cli.answers import AuditLine
+    from cli.answers_audit import AuditLine
+    from models.audit import proof_of
 
-    records = ask(actor, lambda door: door.audit(cluster))
-    return [AuditLine.model_validate({**r.model_dump(), "cluster": cluster}) for r in records]
+    try:
+        records = ask(actor, lambda door: door.audit(cluster))
+    except Refusal:
+        _refuse_unknown(cluster, actor)
+        raise
+    return [
+        AuditLine.model_validate({**r.model_dump(), "cluster": cluster, "proof": proof_of(r.data)}) for r in records
+    ]
 
 
 def _archived(cluster: str, actor: str) -> list[ArchiveLine]:
-    from cli.answers import ArchiveLine
+    from cli.answers_audit import ArchiveLine
+    from models.audit import proof_of
 
-    rows, _ = ask(actor, lambda door: door.archived(cluster))
+    rows, head = ask(actor, lambda door: door.archived(cluster))
+    if head is None:
+        _refuse_unknown(cluster, actor)
     return [
         ArchiveLine.model_validate(
-            {**r.entry.model_dump(), "seq": r.seq, "previous_hash": r.previous_hash, "hash": r.hash}
+            {
+                **r.entry.model_dump(),
+                "seq": r.seq,
+                "previous_hash": r.previous_hash,
+                "hash": r.hash,
+                "proof": proof_of(r.entry.data),
+            }
         )
         for r in rows
     ]
+
+
+def _of_no_cluster(name: str) -> bool:
+    """A chain of the ledger's own, such as (fleet) and (access): no workflow tells of it, and all stands archived."""
+    return name.startswith("(") and name.endswith(")")
+
+
+def _refuse_unknown(cluster: str, actor: str) -> None:
+    """Errors: BadInput where nothing was ever archived of it, and the ledger has no such cluster."""
+    from models.questions import Archived, FactsOf
+
+    if _of_no_cluster(cluster):
+        return
+    page = ask(actor, lambda door: door.ask(Archived(cluster=cluster, limit=1)))
+    if page.head is None:
+        ask(actor, lambda door: door.ask(FactsOf(cluster=cluster)))
 
 
 def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
@@ -192,40 +246,107 @@ def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
 
 
 def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[RenderableType]:
-    from cli.output import line, moment, row, table
+    from views.words import line, moment, row, table
 
     what_happened = table("=TIME", "=KIND", "ACTOR", "~WHAT", "~WHY")
     for each in lines:
         style = "yellow" if each.refused else "bold" if each.kind == "transition" else ""
-        row(what_happened, moment(each.at), each.kind, each.actor, each.text, each.reason or None, style=style)
+        proof, _, note = each.proof.partition(", ")
+        who = f"{each.actor}, {proof}" if proof else each.actor
+        text = f"{each.text} ({note})" if note else each.text
+        row(what_happened, moment(each.at), each.kind, who, text, each.reason or None, style=style)
     if what_happened.row_count:
         return [what_happened, *([line(f"{few}.")] if few else [])]
     return [line(f"{few} is like that." if few else "Nothing has happened to it yet.")]
 
 
 def _verify(cluster: str, actor: str, how: Listing) -> None:
-    from cli.answers import ChainAnswer
-    from cli.output import line
-    from models.audit import broken_links
-
     rows, head = ask(actor, lambda door: door.archived(cluster))
     if not rows and head is None:
+        _refuse_unknown(cluster, actor)
         raise Refusal(f"nothing is archived of {cluster}: there is no chain to verify")
-    broken = broken_links(rows, head)
-    answer = ChainAnswer(
+    answer = _chain_of(cluster, rows, head)
+    how.tell(lambda: answer, lambda: _told_of_chain(answer), None)
+    _fail_unless_whole(answer.whole)
+
+
+def _chain_of(
+    cluster: str, rows: Sequence[ChainedEntry], head: ChainHead | None, seals: Sequence[Seal] = ()
+) -> ChainAnswer:
+    from cli.answers_audit import ChainAnswer
+    from models.audit import broken_links
+    from models.seals import against_seals
+
+    broken, sealed = broken_links(rows, head), against_seals(cluster, rows, seals)
+    broken += [sealed.differs] if sealed.differs else []
+    return ChainAnswer(
         cluster=cluster,
         rows=len(rows),
         head=None if head is None else head.hash,
         whole=not broken,
         broken=tuple(broken),
+        seal=sealed.number or None,
+        sealed_at=sealed.at,
     )
-    said = [line(f"The archive of {cluster} is whole: {len(rows)} rows, chain ends at {answer.head}.")]
-    if broken:
-        said = [line((f"The archive of {cluster} is broken:", "red")), *(line(f"  {text}") for text in broken)]
-    how.tell(lambda: answer, lambda: said, None)
-    _fail_unless_whole(answer)
 
 
-def _fail_unless_whole(answer: ChainAnswer) -> None:
-    if not answer.whole:
+def _told_of_chain(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> list[RenderableType]:
+    from views.words import line
+
+    if answer.broken:
+        return [
+            line((f"The archive of {answer.cluster} is broken:", "red")),
+            *(line(f"  {text}") for text in answer.broken),
+        ]
+    parts: list[RenderableType] = [
+        line(f"The archive of {answer.cluster} is whole: {answer.rows} rows, chain ends at {answer.head}.")
+    ]
+    if seals is None:
+        return parts
+    if answer.seal is None:
+        return [*parts, line("No seal names it: nothing says that it was not written anew.")]
+    return [*parts, line(f"It is what was sealed, up to SEAL {answer.seal} of {answer.sealed_at:%Y-%m-%d %H:%M:%SZ}.")]
+
+
+def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how: Listing) -> None:
+    """One chain, or all of them, as the seals have them."""
+    from cli.answers_audit import ChainsAnswer
+    from client.inputs.seals import read_seals
+    from views.words import line
+
+    seals = read_seals(where, keys)
+    if cluster:
+        rows, head = ask(actor, lambda door: door.archived(cluster))
+        answer = _chain_of(cluster, rows, head, seals)
+        how.tell(lambda: answer, lambda: _told_of_chain(answer, seals), None)
+        _fail_unless_whole(answer.whole)
+        return
+    chains = tuple(_chain_of(name, *pages, seals) for name, pages in ask(actor, partial(_chains, seals)))
+    last = seals[-1] if seals else None
+    every = ChainsAnswer(
+        seal=len(seals),
+        sealed_at=None if last is None else last.at,
+        whole=all(chain.whole for chain in chains),
+        chains=chains,
+    )
+    broken = [part for chain in chains if not chain.whole for part in _told_of_chain(chain, seals)]
+    upto = "no seal" if last is None else f"SEAL {last.number} of {last.at:%Y-%m-%d %H:%M:%SZ}"
+    summary = [line(f"{len(chains)} archives with {sum(c.rows for c in chains)} rows are whole up to {upto}.")]
+    how.tell(lambda: every, lambda: broken or summary, None)
+    _fail_unless_whole(every.whole)
+
+
+async def _chains(
+    seals: Sequence[Seal], door: Backstop
+) -> list[tuple[str, tuple[list[ChainedEntry], ChainHead | None]]]:
+    """Of every cluster that is sealed, and of every one of the fleet."""
+    from models.seals import sealed_heads
+
+    described = await door.described()
+    names = {*sealed_heads(seals), *(row.name if row.cluster is None else row.cluster.name for row in described)}
+    return [(name, await door.archived(name)) for name in sorted(names)]
+
+
+def _fail_unless_whole(whole: bool) -> None:
+    if not whole:
         raise typer.Exit(1)

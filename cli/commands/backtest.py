@@ -64,7 +64,13 @@ def backtest(
     file: Annotated[str, _FILE],
     horizon: Annotated[str, typer.Option(metavar="WEEKS", help="For how many weeks is promised, with commas.")] = "1,4",
     policy: Annotated[
-        list[PolicyOption] | None, typer.Option(help="Only this policy. May be repeated.", show_default=False)
+        list[PolicyOption] | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Only this policy, which may be repeated: fixed-5, fixed-10, fixed-15, fixed-20, binomial, "
+            "trailing-quantile, trailing-max or health.",
+            show_default=False,
+        ),
     ] = None,
     fixed: Annotated[
         str, typer.Option(metavar="SHARES", help="These fixed buffers too, with commas: 0.07,0.12.", show_default=False)
@@ -177,8 +183,8 @@ def named_series(
     by_name = {s.cluster: s for s in series}
     for name in names:
         if name not in by_name:
-            given = ", ".join(list(by_name)[:8]) + (" and more" if len(by_name) > 8 else "")
-            raise BadInput(f"{option} {name!r} is not in {file}; it has {given}")
+            names_in_file = ", ".join(list(by_name)[:8]) + (" and more" if len(by_name) > 8 else "")
+            raise BadInput(f"{option} {name!r} is not in {file}; it has {names_in_file}")
     return tuple(by_name[name] for name in dict.fromkeys(names)) if names else series
 
 
@@ -209,8 +215,9 @@ def _answer(
     png: str,
     how: Listing,
 ) -> None:
-    from cli.output import write
-    from cli.views.backtest import as_csv, decisions_csv, parts
+    from cli.output import show, write
+    from views.backtest import as_csv, decisions_csv, parts
+    from views.words import line
 
     if outputs["--html"] or png:
         from cli.pages.backtest import page, picture
@@ -225,6 +232,8 @@ def _answer(
         write(outputs["--decisions"], "--decisions", decisions_csv(series, promised))
     if "-" in outputs.values():
         return
+    if how.for_people and (written := [file for file in (*outputs.values(), png) if file]):
+        show(line(("Written", "bold"), f": {', '.join(written)}"))
     from models.buffers.backtest import Record
 
     chosen = how.rows(records, Record)

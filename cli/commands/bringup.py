@@ -13,6 +13,7 @@ from cli.lists import Filter, Output, Sort, listing
 from cli.options import (
     SET_UP,
     Actor,
+    Alone,
     AsJson,
     Cluster,
     ClusterOrAll,
@@ -121,7 +122,7 @@ def check(
         show_json(RecipesAnswer(recipes=tuple(recipes.recipes), entries=clusters).as_json())
         return
     from cli.output import show
-    from cli.views.recipe import entries_parts, recipe_parts
+    from views.recipe import entries_parts, recipe_parts
 
     for recipe in recipes.recipes:
         show(*recipe_parts(recipe))
@@ -151,7 +152,7 @@ def add(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Entries: one YAML file, or tables of bringups and quotas as CSV.",
             show_default=False,
         ),
@@ -161,6 +162,7 @@ def add(
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and show what would be entered.")] = False,
     reason: ReasonOption = "",
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -172,17 +174,18 @@ def add(
     from client.inputs.bringups import read_entries, read_recipes
     from models.bringup.messages import BringupStart
 
-    known = read_recipes(recipes)
-    entries = read_entries(files, known)
+    recipe_file = read_recipes(recipes)
+    entries = read_entries(files, recipe_file)
     if dry_run:
         from cli.output import show
-        from cli.views.recipe import entries_parts
+        from views.recipe import entries_parts
+        from views.words import line
 
-        show(*entries_parts(entries))
+        show(*entries_parts(entries), line("Nothing was entered: leave --dry-run out to do so."))
         return
     person = who(actor)
-    found = {recipe.name: recipe for recipe in known.recipes}
-    starts = [checked(BringupStart, entry=e, recipe=found[e.recipe], actor=person, reason=reason) for e in entries]
+    by_name = {recipe.name: recipe for recipe in recipe_file.recipes}
+    starts = [checked(BringupStart, entry=e, recipe=by_name[e.recipe], actor=person, reason=reason) for e in entries]
     answers = ask(person, lambda door: _entered(door, starts))
     _tell_entered(answers, as_json=as_json)
     if any(not answer.begun for answer in answers):
@@ -206,8 +209,9 @@ async def _entered(door: Backstop, starts: list[BringupStart]) -> list[BringupAn
 
 
 def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
-    from cli.output import line, row, show, show_json, table
+    from cli.output import show, show_json
     from models.bringup.undo_lines import undo_of_entry
+    from views.words import line, row, table
 
     if as_json:
         from cli.answers_bringup import BringupsEnteredAnswer
@@ -223,11 +227,11 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
             line(undo_of_entry(one.cluster)),
         )
         return
-    told = table("CLUSTER", "~WHAT BECAME OF IT")
+    rows = table("CLUSTER", "~WHAT BECAME OF IT")
     for one in answers:
-        row(told, one.cluster, "entered" if one.begun else f"refused: {one.reason}")
+        row(rows, one.cluster, "entered" if one.begun else f"refused: {one.reason}")
     begun = [one.cluster for one in answers if one.begun]
-    parts: list[RenderableType] = [told, line(f"{len(begun)} of {len(answers)} are entered: backstop bringup status")]
+    parts: list[RenderableType] = [rows, line(f"{len(begun)} of {len(answers)} are entered: backstop bringup status")]
     if begun:
         parts.append(line(undo_of_entry("CLUSTER") + ", for each"))
     show(*parts)
@@ -248,15 +252,15 @@ def status(
     """Show the board of all bring-ups, by state; or one as its graph, with each step's log, duration and runs."""
     how = listing(output, as_json, sort, filters)
     if cluster:
-        from cli.views.bringup import status_parts
+        from views.bringup import status_parts
 
         how.of_one("CLUSTER")
-        found = ask(who(actor), lambda door: door.bringup_status(cluster))
-        how.tell(lambda: found, lambda: status_parts(found), None)
+        graph = ask(who(actor), lambda door: door.bringup_status(cluster))
+        how.tell(lambda: graph, lambda: status_parts(graph), None)
         return
     from cli.answers_bringup import BringupsAnswer
-    from cli.views.bringup import board_parts
     from models.bringup.messages import BringupRow
+    from views.bringup import board_parts
 
     async def question(door: Backstop) -> tuple[BringupRow, ...]:
         from models.questions import BringupsOf
@@ -280,7 +284,7 @@ def watch(
     actor: Actor = "",
 ) -> None:
     """Follow a bring-up until it is in production or has ended; in a pipe, one line for each change."""
-    from cli.views.watching import follow_bringup
+    from cli.watching import follow_bringup
 
     seconds = number("--every", every, 0.1, 3600)
     ask(who(actor), lambda door: follow_bringup(door, cluster, every=seconds, once=once, as_json=as_json))
@@ -325,6 +329,7 @@ def skip(
     reason: NeededReason,
     step: StepOrOne = "",
     check: Annotated[str, typer.Option(metavar="CHECK", help="Which check; supply: do not wait for it.")] = "",
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -375,6 +380,7 @@ def retire(
         ),
     ] = "",
     yes: Yes = False,
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -387,14 +393,20 @@ def retire(
 
 
 def give_up(
-    cluster: Cluster, reason: NeededReason, yes: Yes = False, as_json: AsJson = False, actor: Actor = ""
+    cluster: Cluster,
+    reason: NeededReason,
+    yes: Yes = False,
+    emergency: Alone = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
 ) -> None:
     """End a bring-up that Temporal has lost, in the ledger alone: nothing that it made is unmade.
 
     `backstop doctor` names such ones. The same entry, added again, takes one up with all that it made; another entry of
     the cluster is refused until it is given up.
     """
-    from cli.output import line, show, show_json
+    from cli.output import show, show_json
+    from views.words import line
 
     stands = f"Nothing that it made is unmade. To take it up instead: add {cluster} again, with the same entry."
     consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
@@ -412,7 +424,7 @@ def give_up(
 
 def _agree(question: str, cluster: str, actor: str, *, yes: bool, as_json: bool) -> None:
     """Where it stands is shown before, so that whoever says yes knows of what."""
-    from cli.views.bringup import status_parts
+    from views.bringup import status_parts
 
     consent(
         question,
@@ -435,6 +447,7 @@ def _give(name: str, cluster: str, actor: str, *, as_json: bool, **fields: objec
 
         show_json(BringupCommandedAnswer(cluster=cluster, **dict(answer)).as_json())
         return
-    from cli.output import line, show
+    from cli.output import show
+    from views.words import line
 
     show(line(f"{cluster}: {answer.said}."), line(answer.undo))

@@ -128,7 +128,7 @@ def _from_ledger(cluster: str, actor: str) -> HealthHours:
 
 def _export(file: str, history: HealthHours) -> None:
     from cli.output import write
-    from cli.views.history_csv import as_csv
+    from views.history_csv import as_csv
 
     write(file, "--export", as_csv(history.series))
 
@@ -136,8 +136,8 @@ def _export(file: str, history: HealthHours) -> None:
 def _answer(series: Series, terms: HealthTerms, total: int | None, *, png: str, as_json: bool) -> None:
     from cli.answers import BufferAnswer
     from cli.output import show, show_json
-    from cli.views.buffer import parts
     from models.buffers.backtest import explained
+    from views.buffer import parts
 
     answer: Explained = explained(series, terms, total)
     if png:

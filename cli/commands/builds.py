@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from client.answers import Build
     from client.backstop import Backstop
-    from client.versions import Build
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,14 +40,16 @@ def show_(
     from cli.answers import BuildLine, BuildsAnswer
 
     how = listing(output, as_json, sort, filters)
-    found = {b.build: b for b in ask(who(actor), lambda door: door.builds())}
-    lines = how.rows((BuildLine.model_validate(b.model_dump()) for b in found.values()), BuildLine)
+    by_build = {b.build: b for b in ask(who(actor), lambda door: door.builds())}
+    lines = how.rows((BuildLine.model_validate(b.model_dump()) for b in by_build.values()), BuildLine)
     names = [one.build for one in lines]
-    how.tell(lambda: BuildsAnswer(builds=tuple(lines)), lambda: _parts([found[n] for n in names], of=len(found)), names)
+    how.tell(
+        lambda: BuildsAnswer(builds=tuple(lines)), lambda: _parts([by_build[n] for n in names], of=len(by_build)), names
+    )
 
 
 def _parts(builds: Sequence[Build], of: int) -> list[RenderableType]:
-    from cli.output import line, moment, none_of, row, table
+    from views.words import line, moment, none_of, row, table
 
     if of and not builds:
         return [none_of(of, "build")]
@@ -68,7 +70,8 @@ def use(
 
     To go back, use the earlier build: its workers must be running.
     """
-    from cli.output import line, show
+    from cli.output import show
+    from views.words import line
 
     async def question(door: Backstop) -> str:
         return await door.use_build(build)

@@ -58,8 +58,8 @@ def burndown(
     """
     from cli.answers import BurndownAnswer
     from cli.output import write
-    from cli.views.burndown import as_csv, burndown_parts
     from models.reports.tallies import Point
+    from views.burndown import as_csv, burndown_parts
 
     how = listing(output, as_json, sort, filters)
     if csv == "-" and not how.for_people:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import secrets
 import shlex
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.consent import Yes
 from cli.lists import Filter, Listing, Output, Sort, listing, told
+from cli.names import note_windows
 from cli.options import (
     HALT,
     LOOK,
@@ -20,11 +22,13 @@ from cli.options import (
     Cluster,
     ClusterOrAll,
     NeededReason,
+    Otherwise,
     checked,
     examples,
     needed,
     who,
 )
+from cli.selection import GLOB
 from cli.session import ask
 from models.base import some_of
 from models.cluster.windows import WindowKind
@@ -33,8 +37,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.cluster.fleet_file import ClusterSpec
-    from models.cluster.windows import Declaration, Declared, Entry, Window
-    from models.planning.window_forecast import Foretold
+    from models.cluster.windows import Declaration, Declared, Entry, Foretold, Window
 
 _NAMED = 12
 """Windows that a sentence names."""
@@ -49,11 +52,12 @@ def add_to(app: typer.Typer) -> None:
             "backstop hold h100-worked --kind sev --until 4h --reason 'fabric is flapping'",
             "backstop hold h100-worked --kind maintenance --from 2026-12-01T06:00Z --until 2026-12-01T18:00Z "
             "--gpus 64 --reason 'new firmware'",
+            "backstop hold 'h100-*' --kind freeze --for 4h --reason 'the change board meets'",
             "backstop hold --fleet --kind freeze --from 2026-12-20T00:00Z --until 15d --reason 'year end'",
         ),
         rich_help_panel=HALT,
     )(hold)
-    group = typer.Typer(no_args_is_help=True, help="Maintenance windows, incidents and freezes.")
+    group = typer.Typer(cls=_Calendar, help="Maintenance windows, incidents and freezes.")
     group.command(
         "show", epilog=examples("backstop calendar show", "backstop calendar show --filter window.kind=sev -o wide")
     )(show_calendar)
@@ -68,14 +72,30 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="calendar", rich_help_panel=LOOK)
 
 
+class _Calendar(Otherwise):
+    """`backstop calendar CLUSTER` is `backstop calendar show CLUSTER`."""
+
+    otherwise = "show"
+
+
 def hold(
     kind: Kind,
     until: Annotated[
-        str, typer.Option(metavar="TIME", help="Its end: 2026-12-01T18:00Z, or from its start 4h.", show_default=False)
+        str,
+        typer.Option(
+            "--until",
+            "--for",
+            metavar="TIME",
+            help="Its end: 2026-12-01T18:00Z, or from its start 4h.",
+            show_default=False,
+        ),
     ],
     reason: NeededReason,
     clusters: Annotated[
-        list[str] | None, typer.Argument(metavar="[CLUSTER]...", help="One or more clusters.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="CLUSTER", help="One or more clusters, or globs of the ledger's: 'h100-*'.", show_default=False
+        ),
     ] = None,
     fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger.")] = False,
     begins: Annotated[
@@ -95,8 +115,8 @@ def hold(
 
     Of several clusters, or of all, it is shown first what it holds, and you are asked.
     """
-    from cli.output import moment
     from models.cluster.windows import Declared, Window
+    from views.words import moment
 
     now = datetime.now(UTC)
     names = list(dict.fromkeys(needed(name) for name in clusters or ()))
@@ -116,8 +136,10 @@ def hold(
         raise BadInput(f"--until {until} is over: it is {moment(now)}")
     window = checked(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
     person = who(actor)
-    if (fleet or len(names) > 1) and not yes:
-        names = _held_together(names, window, person, fleet=fleet, as_json=as_json)
+    ahead_of = now if begins else now - timedelta.resolution  # one from now takes something too: it is named as ahead
+    names, globbed = _matching(names, person), any(map(GLOB.search, names))
+    if (fleet or globbed or len(names) > 1) and not yes:
+        names = _held_together(names, window, person, ahead_of, fleet=fleet, as_json=as_json)
     source = f"hold {secrets.token_hex(6)}"  # chosen here: whoever carries it out again declares nothing twice
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
@@ -129,15 +151,31 @@ def hold(
         return stand, [c for c in await door.clusters() if c.name in set(held)]
 
     entries, specs = ask(person, question)
-    _answer(entries, (), specs, told(as_json), undo=_ending(entries))
+    _answer(entries, (), specs, told(as_json), undo=_ending(entries), now=ahead_of)
 
 
-def _held_together(names: list[str], window: Window, person: str, *, fleet: bool, as_json: bool) -> list[str]:
+def _matching(names: list[str], person: str) -> list[str]:
+    """Each once, globs as the clusters that they match. Errors: BadInput for one that matches none."""
+    if not any(map(GLOB.search, names)):
+        return names
+    ledger = sorted(c.name for c in ask(person, lambda door: door.clusters()))
+    matched: dict[str, None] = {}
+    for name in names:
+        alike = [name] if name in ledger or not GLOB.search(name) else [c for c in ledger if fnmatchcase(c, name)]
+        if not alike:
+            raise BadInput(f"{name}: the glob matches no cluster of the ledger: backstop fleet show")
+        matched.update(dict.fromkeys(alike))
+    return list(matched)
+
+
+def _held_together(
+    names: list[str], window: Window, person: str, now: datetime, *, fleet: bool, as_json: bool
+) -> list[str]:
     """The clusters that were shown, and agreed to. Errors: those of `consent`; BadInput where there is none."""
     from cli.consent import needs_somebody, shown_and_asked
-    from cli.output import count
-    from cli.views.calendar import hold_parts
     from models.planning.window_forecast import foretold
+    from views.calendar import hold_parts
+    from views.words import count
 
     needs_somebody(f"Hold {'every cluster' if fleet else count(len(names), 'cluster')}?", as_json=as_json)
 
@@ -149,7 +187,6 @@ def _held_together(names: list[str], window: Window, person: str, *, fleet: bool
     held = list(specs) if fleet else names
     if not held:
         raise BadInput("the ledger has no cluster: `backstop fleet import FILE` brings them in")
-    now = datetime.now(UTC)
     takes = {
         name: [f for f in foretold(name, spec.quotas, spec.islands, (*spec.windows, window), now) if _is(f, window)]
         for name, spec in specs.items()
@@ -181,6 +218,8 @@ def show_calendar(
         return await door.calendar(cluster), await door.clusters()
 
     entries, clusters = ask(who(actor), question)
+    if not cluster:
+        note_windows((e.cluster, e.id) for e in entries)
     chosen = how.rows(entries, Entry)
     left = {e.cluster for e in chosen}
     of = [c for c in clusters if cluster in ("", c.name) and (c.name in left or not how.filters)]
@@ -213,10 +252,10 @@ def import_calendar(
     declaration, refused, clusters = ask(who(actor), question)
     wanted = {e.cluster for e in declaration.stand}
     left_out = (*calendar.left_out, *refused)
-    known = [c for c in clusters if c.name in wanted]
+    specs = [c for c in clusters if c.name in wanted]
     again = [_declared_again(entry) for entry in declaration.gone]
     undo = "\n".join([*([_ending(declaration.new)] if declaration.new else []), *again])
-    _answer(declaration.stand, declaration.gone, known, told(as_json), left_out, undo=undo)
+    _answer(declaration.stand, declaration.gone, specs, told(as_json), left_out, undo=undo)
     if left_out:
         for sentence in left_out:
             complain(f"left out: {sentence}")
@@ -260,8 +299,9 @@ def end(
 ) -> None:
     """End a window now; one that has not begun is taken back."""
     from cli.answers import CalendarAnswer
-    from cli.output import line, show, show_json
+    from cli.output import show, show_json
     from models.cluster.windows import span_text
+    from views.words import line
 
     if not reason.strip():
         raise BadInput("--reason must say why")
@@ -277,7 +317,10 @@ def end(
     if as_json:
         show_json(CalendarAnswer(windows=(entry,), foretold={}, undo=undo).as_json())
     else:
-        show(line(("Over", "bold"), f": {span_text(entry.window)} of {cluster}."), line(undo))
+        begun = entry.window.starts <= datetime.now(UTC)
+        show(
+            line(("Over" if begun else "Taken back", "bold"), f": {span_text(entry.window)} of {cluster}."), line(undo)
+        )
 
 
 def _declared_again(entry: Entry) -> str:
@@ -326,13 +369,14 @@ def _answer(
     stand: int = 0,
     *,
     undo: str = "",
+    now: datetime | None = None,
 ) -> None:
-    """`undo`: of what was changed, a line each."""
+    """`undo`: of what was changed, a line each. `now`: what begins after it is ahead; by default the present."""
     from cli.answers import CalendarAnswer
-    from cli.output import line
-    from cli.views.calendar import calendar_parts
+    from views.calendar import calendar_parts
+    from views.words import line
 
-    now = datetime.now(UTC)
+    now = now or datetime.now(UTC)
     foretold = {c.name: _foretold(c, now) for c in clusters}
     foretold = {name: ahead for name, ahead in foretold.items() if ahead}
     how.tell(
@@ -343,7 +387,7 @@ def _answer(
             *calendar_parts(entries, gone, foretold, now, of=stand),
             *map(line, undo.splitlines()),
         ],
-        [entry.cluster for entry in entries],
+        [f"{shlex.quote(entry.cluster)} {entry.id}" for entry in entries],
     )
 
 

@@ -42,7 +42,8 @@ def confirm(
     source is wrong, mend it instead: a cluster that is back where it was is believed by itself.
     """
     from cli.answers import ConfirmedAnswer
-    from cli.output import count, line, show, show_json
+    from cli.output import show, show_json
+    from views.words import count, line
 
     if not source.strip():
         raise BadInput("--source is empty: name the health source; backstop doctor shows those in doubt")

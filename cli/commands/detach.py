@@ -48,7 +48,8 @@ def detach(
     While a rollout is open it is refused.
     """
     from cli.answers import DetachedAnswer, LimitBack
-    from cli.output import line, show, show_json
+    from cli.output import show, show_json
+    from views.words import line
 
     if not reason.strip():
         raise BadInput("--reason must say why")
@@ -74,20 +75,20 @@ def _detached(cluster: str, restore: bool, reason: str, person: str, *, look: bo
 
 def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[RenderableType]:
     """By the worker's own look at the scheduler."""
-    from cli.output import count, line
+    from views.words import count, line
 
     back = _detached(cluster, restore, reason, person, look=True)
     teams = "what teams may use goes back to what it was before Backstop" if restore else "what teams may use stays"
     classes = sum(name.startswith(OF_CLASS) for name in back)
-    said = f"{count(len(back) - classes, 'limit')} of its Slurm would be taken back; {teams}."
+    sentence = f"{count(len(back) - classes, 'limit')} of its Slurm would be taken back; {teams}."
     if classes:
-        said += f" {classes} QOS of classes would go; one in which jobs are would stay, without effect."
-    said += " No team is told."
-    return [*_limits(back, ">IS", ">WOULD BE"), line(said)]
+        sentence += f" {classes} QOS of classes would go; one in which jobs are would stay, without effect."
+    sentence += " No team is told."
+    return [*_limits(back, ">IS", ">WOULD BE"), line(sentence)]
 
 
 def _limits(back: Limits, before: str, after: str) -> list[RenderableType]:
-    from cli.output import row, table
+    from views.words import row, table
 
     if not back:
         return []

@@ -28,7 +28,8 @@ def docs(
 
     The pages are Markdown: `backstop docs commands | less`.
     """
-    from cli.output import row, show, table, write
+    from cli.output import show, write
+    from views.words import row, table
 
     if name:
         write("-", "", page(name).read_text(encoding="utf-8"))
@@ -49,8 +50,8 @@ def page(name: str) -> Path:
     short = name.partition("#")[0].removeprefix("docs/").removesuffix(".md").rstrip("/")
     short = "adr/README" if short == "adr" else short
     every = {str(path.relative_to(PAGES).with_suffix("")): path for path in sorted(PAGES.rglob("*.md"))}
-    found = [path for key, path in every.items() if key == short or (key.startswith(f"{short}-") and "/" in short)]
-    if len(found) != 1:
+    paths = [path for key, path in every.items() if key == short or (key.startswith(f"{short}-") and "/" in short)]
+    if len(paths) != 1:
         names = ", ".join(key for key in every if "/" not in key)
         raise BadInput(f"NAME must be one of {names}, or adr/ and a number, not {name!r}")
-    return found[0]
+    return paths[0]

@@ -40,12 +40,12 @@ def doctor(
     from cli.answers import CheckLine, DoctorAnswer
 
     how = listing(output, as_json, sort, filters)
-    found = _checks(who(actor))
-    well = all(check.ok for check in found)
-    checks = how.rows(found, CheckLine)
+    all_checks = _checks(who(actor))
+    well = all(check.ok for check in all_checks)
+    checks = how.rows(all_checks, CheckLine)
     how.tell(
         lambda: DoctorAnswer(well=well, checks=tuple(checks)),
-        lambda: _parts(checks, of=len(found)),
+        lambda: _parts(checks, of=len(all_checks)),
         [check.name for check in checks],
     )
     if not well:
@@ -53,7 +53,7 @@ def doctor(
 
 
 def _parts(checks: Sequence[CheckLine], of: int) -> list[RenderableType]:
-    from cli.output import none_of, row, table
+    from views.words import none_of, row, table
 
     if not checks:
         return [none_of(of, "check")]

@@ -43,9 +43,10 @@ def show_(
     actor: Actor = "",
 ) -> None:
     """Show the clusters of the ledger with present quotas and latest health."""
-    from cli.answers import ClusterAnswer, ClustersAnswer
+    from cli.answers import ClustersAnswer
     from cli.output import left_out
-    from cli.views.fleet import cluster_parts, fleet_parts
+    from views.cluster_row import ClusterAnswer
+    from views.fleet import cluster_parts, fleet_parts
 
     how = listing(output, as_json, sort, filters)
     if cluster:
@@ -54,13 +55,13 @@ def show_(
     async def question(door: Backstop) -> list[LedgerCluster]:
         return await door.described()
 
-    found = ask(who(actor), question)
-    wrong = {one.name: one.wrong for one in found if one.cluster is None}
+    described = ask(who(actor), question)
+    wrong = {one.name: one.wrong for one in described if one.cluster is None}
     if cluster in wrong:
         raise Refusal(wrong[cluster])
     clusters = [
         ClusterAnswer.of(one.cluster, one.stage)
-        for one in found
+        for one in described
         if one.cluster is not None and cluster in ("", one.cluster.name)
     ]
     if cluster and not clusters:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Files = Annotated[
     list[str],
     typer.Argument(
-        metavar="FILE...",
+        metavar="FILE",
         help="YAML or JSON (docs/fleet-file.md), or tables as CSV, told apart by their headers (fleet template).",
         show_default=False,
     ),
@@ -66,8 +66,8 @@ async def taken(door: Backstop, document: FleetDocument, terms: ImportTerms) -> 
     """What became of the file, or on a dry run would. Its contacts' secrets go straight into the ledger."""
     from cli.direct import stage_import
 
-    said = {"file": document.name[:2000], "partial": document.partial}
-    return await door.take_fleet(document.fleet, terms.model_copy(update=said), stage_import)
+    source = {"file": document.name[:2000], "partial": document.partial}
+    return await door.take_fleet(document.fleet, terms.model_copy(update=source), stage_import)
 
 
 def placed(document: FleetDocument, outcome: FleetOutcome) -> dict[tuple[str | int, ...], str]:
@@ -86,11 +86,11 @@ def warn(document: FleetDocument, outcome: FleetOutcome) -> None:
         complain(f"warning: {place}: {odd.text}")
 
 
-def _places(document: FleetDocument, told: Sequence[Line | Oddity]) -> list[str]:
+def _places(document: FleetDocument, lines: Sequence[Line | Oddity]) -> list[str]:
     """Where each stands in the file; of what is nowhere in it the file itself."""
-    paths = list(dict.fromkeys(each.path for each in told if each.path))
+    paths = list(dict.fromkeys(each.path for each in lines if each.path))
     where = dict(zip(paths, document.places(paths), strict=True)) if paths else {}
-    return [where.get(each.path, document.name) for each in told]
+    return [where.get(each.path, document.name) for each in lines]
 
 
 def answered(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> FleetDiffAnswer:
@@ -131,10 +131,11 @@ def diff(
 
     It always answers, with 0. What the file leaves out stays; with --prune it is shown as it would go.
     """
-    from cli.output import line, show, show_json
-    from cli.views.fleet_diff import diff_parts, left_out_parts, summary_text
+    from cli.output import show, show_json
     from client.inputs.fleet_tables import read_fleet_files
     from models.cluster.import_lines import ImportTerms
+    from views.fleet_diff import diff_parts, left_out_parts, summary_text
+    from views.words import line
 
     document = read_fleet_files(files)
 
@@ -189,8 +190,9 @@ def export(
 
 
 def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]:
-    from cli.output import complain, count
+    from cli.output import complain
     from models.cluster.contacts import is_masked
+    from views.words import count
 
     clusters = [c for page in pages for c in page.clusters if not only or c["name"] in only]
     if unknown := sorted(set(only) - {c["name"] for c in clusters}):
@@ -245,8 +247,8 @@ def remove(
 
     Refused while a rollout or a request is open there: a promise is not removed, it is closed first.
     """
-    from cli.output import line
     from models.questions import RemoveCluster
+    from views.words import line
 
     def asked(dry_run: bool) -> RemoveCluster:
         return RemoveCluster(cluster=cluster, reason=reason, dry_run=dry_run)
@@ -273,8 +275,8 @@ def rename(
     and Prometheus go on calling it as they do. Refused while a rollout or a request is open there: their workflows
     carry the name.
     """
-    from cli.output import line
     from models.questions import RenameCluster
+    from views.words import line
 
     def asked(dry_run: bool) -> RenameCluster:
         return RenameCluster(cluster=cluster, name=name, reason=reason, dry_run=dry_run)
@@ -294,7 +296,7 @@ def _done(
     asked: Any, sentence: str, also: Any, *, yes: bool, as_json: bool, actor: str, renamed: bool = False
 ) -> Departure:
     """Shown, asked, and done. Errors: Refusal where something is under way; those of `consent`."""
-    from cli.views.fleet_diff import undone_parts
+    from views.fleet_diff import undone_parts
 
     speaker = who(actor)
     shown: Departure = ask(speaker, lambda door: door.ask(asked(True)))
@@ -307,7 +309,8 @@ def _done(
 
 def _tell(answer: Departure, what: str, undo: str, *, as_json: bool) -> None:
     from cli.answers_fleet import UndoneAnswer
-    from cli.output import line, show, show_json
+    from cli.output import show, show_json
+    from views.words import line
 
     if as_json:
         fields = answer.model_dump(include={"cluster", "summary", "history"})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -24,7 +25,50 @@ if TYPE_CHECKING:
     from client.inputs.documents import FleetDocument
     from models.cluster.fleet_file import Fleet
     from models.cluster.import_lines import FleetOutcome, ImportTerms
+    from models.cluster.jobs import ClusterJob
     from models.cluster.readings import HealthSample
+
+
+FleetFiles = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="FILE",
+        help="YAML or JSON (docs/fleet-file.md), or tables as CSV. Left out: only --health, --jobs or --slurm.",
+        show_default=False,
+    ),
+]
+HealthFile = Annotated[
+    str, typer.Option(metavar="CSV", help="Health history: cluster, island, time, total_gpus, healthy_gpus.")
+]
+JobsFile = Annotated[
+    str, typer.Option(metavar="CSV", help="Jobs by name: cluster, job, team, gpus, started and more (docs/flex.md).")
+]
+Slurm = Annotated[
+    str, typer.Option(metavar="NAME", help="A cluster as this Slurm cluster has it: its limits are the quotas.")
+]
+Root = Annotated[
+    str,
+    typer.Option(
+        metavar="ACCOUNT",
+        help="With --slurm: the account under which the teams' accounts are; as it was imported, or root.",
+    ),
+]
+ConnectionName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help="With --slurm: how the worker reaches it (docs/slurm.md); as it was imported, or local."
+    ),
+]
+SizeFlex = Annotated[
+    bool | None,
+    typer.Option(
+        "--size-flex/--no-size-flex",
+        help="With --slurm: set the limit of the flex QOS too, which takes an Administrator in Slurm.",
+        show_default=False,
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what the import would do and say, and change nothing.")]
+Whole = Annotated[bool, typer.Option("--whole", help="All or nothing: where a line is refused, nothing goes in.")]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -43,54 +87,18 @@ def add_to(group: typer.Typer) -> None:
 
 
 def import_(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FILE...",
-            help="YAML or JSON (docs/fleet-file.md), or tables as CSV. Left out: only --health, --jobs or --slurm.",
-            show_default=False,
-        ),
-    ] = None,
-    health: Annotated[
-        str, typer.Option(metavar="CSV", help="Health history: cluster,island,time,total_gpus,healthy_gpus.")
-    ] = "",
-    jobs: Annotated[
-        str, typer.Option(metavar="CSV", help="Jobs by name: cluster,job,team,gpus,started and more (docs/flex.md).")
-    ] = "",
-    slurm: Annotated[
-        str, typer.Option(metavar="NAME", help="A cluster as this Slurm cluster has it: its limits are the quotas.")
-    ] = "",
-    root: Annotated[
-        str,
-        typer.Option(
-            metavar="ACCOUNT",
-            help="With --slurm: the account under which the teams' accounts are; as it was imported, or root.",
-        ),
-    ] = "",
-    connection: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="With --slurm: how the worker reaches it (docs/slurm.md); as it was imported, or local.",
-        ),
-    ] = "",
-    size_flex: Annotated[
-        bool | None,
-        typer.Option(
-            "--size-flex/--no-size-flex",
-            help="With --slurm: set the limit of the flex QOS too, which takes an Administrator in Slurm.",
-            show_default=False,
-        ),
-    ] = None,
+    files: FleetFiles = None,
+    health: HealthFile = "",
+    jobs: JobsFile = "",
+    slurm: Slurm = "",
+    root: Root = "",
+    connection: ConnectionName = "",
+    size_flex: SizeFlex = None,
     settings: SettingsOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what the import would do and say, and change nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     prune: Prune = False,
     reset: Reset = False,
-    whole: Annotated[
-        bool, typer.Option("--whole", help="All or nothing: where a line is refused, nothing goes in.")
-    ] = False,
+    whole: Whole = False,
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
@@ -104,69 +112,129 @@ def import_(
     Health may come alone, for clusters that the ledger has. Then a wrong row costs its own cluster alone, which is
     named: the others' health stands, and the command ends with 1.
     """
-    from client.inputs.fleet_tables import read_fleet_files
-    from client.inputs.health_samples import read_health
-    from client.inputs.jobs import classes_in, read_jobs
-
-    given = list(files or ())
-    if not (given or health or jobs or slurm):
+    paths = list(files or ())
+    if not (paths or health or jobs or slurm):
         raise BadInput("FILE is missing: give a fleet file, --health, --jobs or --slurm, or several")
-    if given and slurm:
+    if paths and slurm:
         raise BadInput(
-            f"--slurm {slurm} is given beside {given[0]}: give one of them (a file may say slurm: of a cluster)"
+            f"--slurm {slurm} is given beside {paths[0]}: give one of them (a file may say slurm: of a cluster)"
         )
-    _refuse_without_file(bool(given), prune=prune, reset=reset, whole=whole, dry_run=dry_run)
-    document = read_fleet_files(given) if given else None
-    samples = read_health(health, document.fleet.clusters) if health and document is not None else ()
-    said = {} if document is None else classes_in(document.fleet)
-    by_name = read_jobs(jobs, said) if jobs else ()
+    if prune and slurm:
+        raise BadInput(
+            "--prune is given with --slurm, whose quotas are the limits that it has now: nothing is left to remove "
+            "(a whole cluster goes by: backstop fleet remove)"
+        )
+    _refuse_without_file(bool(paths), prune=prune, reset=reset, whole=whole, dry_run=dry_run)
+    document, samples, by_name = _read(paths, health, jobs)
     source = _source(slurm, root, connection, size_flex, settings)
     policy = settings_given("--policy", settings or ())
     Overlay(policy).on(Policy())
 
-    from cli.answers_fleet import ImportAnswer  # with the planner behind it, for which a refusal need not wait
-    from cli.direct import stage_import
-    from cli.output import complain, show_json
-    from models.cluster.import_lines import ImportTerms
+    from models.cluster.import_lines import ImportTerms  # with the planner behind it: a refusal need not wait for it
 
     terms = ImportTerms(dry_run=dry_run, prune=prune, reset=reset, whole=whole)
     if document is not None and prune and not (dry_run or yes):
         terms = _agreed(document, terms, who(actor), as_json=as_json)
+    asked = _Asked(health, jobs, slurm, document, samples, by_name, source, policy, terms)
+    answer, outcome = ask(who(actor), partial(_brought_in, asked))
+    _tell(asked, answer, outcome, as_json=as_json)
 
-    async def question(door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
-        counts: dict[str, int] = {}
-        outcome = None
-        if document is not None:
-            outcome = await taken(door, document, terms)
-            counts = outcome.counts
-        elif slurm:
-            whole_fleet = await _from_slurm(door, named(slurm), source, policy)
-            counts = await door.import_fleet(whole_fleet, stage_import)
-        left_out: dict[str, str] = {}
-        feed = health and document is None
-        looks = read_health(health, await door.clusters(), left_out=left_out) if feed else samples
-        rows = await _add_health(door, looks, left_out) if looks and not dry_run else 0
-        classed = {job.cluster for job in by_name if job.job_class is not None}
-        if classed and not dry_run:
-            read_jobs(jobs, await _classes(door, classed))
-        many = await door.add_jobs(by_name) if by_name and not dry_run else 0
-        name = slurm if document is None else document.name
-        told = None if document is None or outcome is None else answered(document, outcome, prune=prune)
-        made = ImportAnswer(
-            file=name, counts=counts, health_rows=rows, jobs=many, left_out=left_out, dry_run=dry_run, fleet=told
-        )
-        return made, outcome
 
-    answer, outcome = ask(who(actor), question)
+class _Asked(NamedTuple):
+    """What is to be brought in, read and checked."""
+
+    health: str
+    jobs: str
+    slurm: str
+    document: FleetDocument | None
+    samples: Sequence[HealthSample]
+    """Of the clusters of the document; of others they are read when the ledger has said which it has."""
+    by_name: Sequence[ClusterJob]
+    source: dict[str, Any]
+    policy: dict[str, Any]
+    terms: ImportTerms
+
+
+def _read(
+    files: Sequence[str], health: str, jobs: str
+) -> tuple[FleetDocument | None, Sequence[HealthSample], Sequence[ClusterJob]]:
+    """The files, checked against one another. Errors: BadInput, BadFile."""
+    from client.inputs.fleet_tables import read_fleet_files
+    from client.inputs.health_samples import read_health
+    from client.inputs.jobs import classes_in, read_jobs
+
+    document = read_fleet_files(files) if files else None
+    samples = read_health(health, document.fleet.clusters) if health and document is not None else ()
+    classes = {} if document is None else classes_in(document.fleet)
+    return document, samples, read_jobs(jobs, classes) if jobs else ()
+
+
+async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
+    from cli.answers_fleet import ImportAnswer
+    from cli.direct import stage_import
+
+    document, dry_run = asked.document, asked.terms.dry_run
+    counts: dict[str, int] = {}
+    outcome = None
+    if document is not None:
+        outcome = await taken(door, document, asked.terms)
+        counts = outcome.counts
+    elif asked.slurm:
+        whole_fleet = await _from_slurm(door, named(asked.slurm), asked.source, asked.policy)
+        counts = await door.import_fleet(whole_fleet, stage_import)
+    rows, left_out = await _health_rows(door, asked)
+    many = await _job_rows(door, asked)
+    fleet_answer = None if document is None or outcome is None else answered(document, outcome, prune=asked.terms.prune)
+    answer = ImportAnswer(
+        file=asked.slurm if document is None else document.name,
+        counts=counts,
+        health_rows=rows,
+        jobs=many,
+        left_out=left_out,
+        dry_run=dry_run,
+        fleet=fleet_answer,
+    )
+    return answer, outcome
+
+
+async def _health_rows(door: Backstop, asked: _Asked) -> tuple[int, dict[str, str]]:
+    """How many rows of health stand, and by cluster why its own do not."""
+    from client.inputs.health_samples import read_health
+
+    left_out: dict[str, str] = {}
+    alone = asked.health and asked.document is None
+    looks = read_health(asked.health, await door.clusters(), left_out=left_out) if alone else asked.samples
+    return await _add_health(door, looks, left_out) if looks and not asked.terms.dry_run else 0, left_out
+
+
+async def _job_rows(door: Backstop, asked: _Asked) -> int:
+    """How many jobs stand. Errors: BadInput for a class that its team's quota does not have."""
+    from client.inputs.jobs import read_jobs
+
+    if not asked.by_name or asked.terms.dry_run:
+        return 0
+    if classed := {job.cluster for job in asked.by_name if job.job_class is not None}:
+        read_jobs(asked.jobs, await _classes(door, classed))
+    return await door.add_jobs(asked.by_name)
+
+
+def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, as_json: bool) -> None:
+    """Errors: Exit with 3 where a line was refused, with 1 where health was left out."""
+    from cli.output import complain, show, show_json
+    from views.words import line
+
+    document = asked.document
     if document is not None and outcome is not None:
         warn(document, outcome)
     if as_json:
         show_json(answer.as_json())
     else:
         if outcome is None or outcome.done:
-            _show_imported(answer, answer.file if document else "", slurm, health, jobs)
+            _show_imported(answer, answer.file if document else "", asked.slurm, asked.health, asked.jobs)
         if document is not None and outcome is not None:
             _show_beside(document, outcome)
+        if answer.health_rows:
+            show(line("Health cannot be undone: its samples stay, and of each island the latest counts."))
     for cluster, why in sorted(answer.left_out.items()):
         complain(f"the health of {cluster} was left out: {why}")
     if outcome is not None and outcome.totals.get(Verb.REFUSED):
@@ -177,20 +245,21 @@ def import_(
         raise typer.Exit(1)
 
 
-def _refuse_without_file(given: bool, **options: bool) -> None:
-    for name, said in options.items():
-        if said and not given:
+def _refuse_without_file(has_file: bool, **options: bool) -> None:
+    for name, value in options.items():
+        if value and not has_file:
             raise BadInput(f"--{name.replace('_', '-')} is given without a fleet file")
 
 
 def _agreed(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json: bool) -> ImportTerms:
     """Somebody has seen what goes, and said yes to it. Errors: those of `consent`."""
-    from cli.output import line
+    from views.fleet_diff import lost_parts
+    from views.words import line
 
     tried = terms.model_copy(update={"dry_run": True})
     shown = ask(actor, lambda door: taken(door, document, tried))
     if gone := shown.of(Verb.REMOVED):
-        lines = [line(("- ", "red"), each.sentence) for each in gone]
+        lines = [*(line(("- ", "red"), each.sentence) for each in gone), *lost_parts(shown)]
         many = shown.totals[Verb.REMOVED]
         question = f"Remove {'1 entry' if many == 1 else f'{many:,} entries'}?"
         consent(question, lambda: lines, yes=False, as_json=as_json)
@@ -199,13 +268,16 @@ def _agreed(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json:
 
 def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
     """What did not go in as the file has it, and what stays although it is not in the file."""
-    from cli.output import line, show
-    from cli.views.fleet_diff import diff_parts, left_out_text, summary_text
+    from cli.output import show
+    from views.fleet_diff import diff_parts, left_out_text, summary_text, undo_text
+    from views.words import line
 
     parts = diff_parts(outcome, placed(document, outcome))
     stays = left_out_text(outcome)
     tried = f"{document.name} would be imported: {summary_text(outcome)}. Nothing was changed."
     show(*parts, *([line(f"{stays}.")] if stays else []), *([] if outcome.done else [line(tried)]))
+    if undo := undo_text(outcome):
+        show(line(undo))
     if outcome.done and outcome.of(Verb.REMOVED):
         for name in [each.cluster for each in outcome.of(Verb.REMOVED) if each.kind == "cluster"]:
             show(line(f"Undo: backstop fleet export --removed {shlex.quote(name)} | backstop fleet import -"))
@@ -233,14 +305,14 @@ async def _add_health(door: Backstop, samples: Sequence[HealthSample], left_out:
 
 async def _classes(door: Backstop, clusters: Iterable[str]) -> dict[tuple[str, str], tuple[str, ...]]:
     """As the ledger has them; of a cluster that it does not have, or that makes no sense, it will say so itself."""
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    classes: dict[tuple[str, str], tuple[str, ...]] = {}
     for cluster in sorted(clusters):
         try:
             snapshot, policy = await door.snapshot(cluster)
         except BackstopError:
             continue
-        found |= {(cluster, q.team): those_of(q.classes, policy.classes) for q in snapshot.quotas}
-    return found
+        classes |= {(cluster, q.team): those_of(q.classes, policy.classes) for q in snapshot.quotas}
+    return classes
 
 
 def _source(
@@ -250,23 +322,31 @@ def _source(
     asked = {"cluster": slurm, "root": root, "connection": connection, "size_flex": size_flex}
     source = {field: value for field, value in asked.items() if value not in ("", None)}
     if not slurm:
-        for option, given in (
+        for option, setting in (
             *(("--policy", settings), ("--root", root), ("--connection", connection)),
             ("--size-flex", size_flex is not None),
         ):
-            if given:
+            if setting:
                 raise BadInput(f"{option} is given without --slurm: write it into the fleet file")
     checked(SlurmSource, **source)
     return source
 
 
 def _show_imported(answer: ImportAnswer, file: str, slurm: str, health: str, jobs: str) -> None:
-    from cli.output import count, line, show
+    from cli.output import show
+    from views.words import count, line
 
-    parts = [f"{n} {what.removesuffix('s') if n == 1 else what}" for what, n in answer.counts.items()]
+    parts = [_counted(what, n) for what, n in answer.counts.items()]
     parts += [count(answer.health_rows, "health row")] * bool(health) + [count(answer.jobs, "job")] * bool(jobs)
     names = (file, f"Slurm cluster {slurm}" if slurm else "", health, jobs)
     show(line(("Imported", "bold"), f" {', '.join(n for n in names if n)}: {', '.join(parts)}."))
+
+
+def _counted(what: str, number: int) -> str:
+    """`changed` and `removed` count quotas alone; what else an import writes has lines of its own."""
+    if what == "changed":
+        return f"{number} {'quota' if number == 1 else 'quotas'} changed"
+    return f"{number} {what.removesuffix('s') if number == 1 else what}"
 
 
 async def _from_slurm(door: Backstop, name: str, source: dict[str, Any], policy: dict[str, Any]) -> Fleet:

@@ -9,7 +9,7 @@ import typer
 
 from cli.consent import Yes, can_ask, consent, shown_and_asked
 from cli.lists import Filter, Output, Sort, listing
-from cli.options import Actor, AsJson, NeededReason, ReasonOption, checked, examples, number, settings_given, who
+from cli.options import Actor, Alone, AsJson, NeededReason, ReasonOption, checked, examples, number, settings_given, who
 from cli.session import ask
 from models.errors import BadInput
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus
     from models.fleet.state import Pace, Wave
 
-Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER...", help="One or more clusters.", show_default=False)]
+Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER", help="One or more clusters.", show_default=False)]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -81,7 +81,7 @@ def launch_fleet(
     from cli.output import waiting
     from models.fleet.messages import FleetLaunch
 
-    names = tuple(dict.fromkeys(name.strip() for given in pilots for name in given.split(",")))
+    names = tuple(dict.fromkeys(name.strip() for names_text in pilots for name in names_text.split(",")))
     if "" in names:
         raise BadInput(f"--pilot takes names with commas between, not {','.join(pilots)!r}")
     if whole and waves:
@@ -106,9 +106,10 @@ def launch_fleet(
 
 def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> None:
     """What a person reads of a fleet rollout that waits for its plan to be approved."""
-    from cli.output import line, show, show_json
-    from cli.views.fleet_rollout import plan_parts
+    from cli.output import show, show_json
     from models.fleet.undo_lines import UNDO_OF_LAUNCH
+    from views.fleet_rollout import plan_parts
+    from views.words import line
 
     if as_json:
         from cli.answers import FleetPlanAnswer
@@ -126,25 +127,25 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
     )
 
 
-def pace_of(kept: KeptFleet, given: Sequence[str]) -> Pace:
+def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
     """That of a lost fleet rollout, with what is given over it. Errors: BadInput naming the setting and the value."""
     from models.fleet.pacing import paced
     from models.fleet.state import Pace
 
-    _pace(given)
+    _pace(pace_options)
     own = kept.pace or Pace()
-    new = paced(own, settings_given("--pace", given)) if given else own
+    new = paced(own, settings_given("--pace", pace_options)) if pace_options else own
     return own if isinstance(new, str) else new
 
 
-def _pace(given: Sequence[str], option: str = "--pace") -> Pace:
+def _pace(pace_options: Sequence[str], option: str = "--pace") -> Pace:
     """With what is not given at its default. Errors: BadInput naming the setting and the value."""
     from pydantic import ValidationError
 
     from client.inputs.sentences import first_problem
     from models.fleet.state import Pace
 
-    settings = settings_given(option, given)
+    settings = settings_given(option, pace_options)
     try:
         return Pace.model_validate(settings)
     except ValidationError as error:
@@ -178,11 +179,20 @@ def status(
     actor: Actor = "",
 ) -> None:
     """Show where the fleet rollout stands: waves, what it waits for, what it needs from a person, its budget."""
-    from cli.views.fleet_rollout import of_interest, status_parts
+    from cli.output import complain
+    from client.lost_words import lost_fleet_sentence
     from models.fleet.state import Member
+    from views.fleet_rollout import of_interest, status_parts
 
     how = listing(output, as_json, sort, filters)
-    rollout = ask(who(actor), lambda door: door.fleet_status())
+
+    async def question(door: Backstop) -> tuple[FleetStatus, KeptFleet | None]:
+        status = await door.fleet_status()
+        return status, None if status.stage.ended else await door.lost_fleet()
+
+    rollout, lost = ask(who(actor), question)
+    if lost is not None:  # a workflow that was terminated still answers, as it last stood
+        complain(f"{lost_fleet_sentence(lost)}. What stands here is where it stood when it ended")
     members = how.rows(rollout.members, Member)
     chosen = of_interest(members, waiting=waiting, failed=failed, every=every or bool(how.options))
     how.tell(
@@ -203,7 +213,7 @@ def watch(
     Of each cluster it says the stage, since when, and what it waits for. A server that is away for a while is waited
     for.
     """
-    from cli.views.watching import follow_fleet
+    from cli.watching import follow_fleet
 
     seconds = number("--every", every, 0.1, 3600)
     ask(who(actor), lambda door: follow_fleet(door, every=seconds, once=once, as_json=as_json))
@@ -214,6 +224,7 @@ def approve(
         str, typer.Option(metavar="HASH", help="The plan that is meant; without it, it is shown, and you are asked.")
     ] = "",
     reason: ReasonOption = "",
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -230,8 +241,8 @@ def approve(
 
 def _agreed(person: str) -> str:
     """The plan that was shown and agreed to. Errors: typer.Exit(1) for a no."""
-    from cli.output import count
-    from cli.views.fleet_rollout import plan_parts
+    from views.fleet_rollout import plan_parts
+    from views.words import count
 
     async def question(door: Backstop) -> tuple[FleetPlan, FleetStatus]:
         return await door.fleet_plan(), await door.fleet_status()
@@ -254,7 +265,7 @@ def resume(reason: NeededReason, yes: Yes = False, as_json: AsJson = False, acto
 
     Where clusters have failed, they are shown first, and you are asked.
     """
-    from cli.views.fleet_rollout import resume_parts
+    from views.fleet_rollout import resume_parts
 
     if not yes:
         status = ask(who(actor), lambda door: door.fleet_status())
@@ -264,7 +275,9 @@ def resume(reason: NeededReason, yes: Yes = False, as_json: AsJson = False, acto
     _give("resume", actor, reason, as_json)
 
 
-def skip(clusters: Clusters, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+def skip(
+    clusters: Clusters, reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = ""
+) -> None:
     """Leave clusters out. A rollout that is open there goes on."""
     _give("skip", actor, reason, as_json, clusters=clusters)
 
@@ -275,6 +288,7 @@ def move(
         str, typer.Option(metavar="N|TIER", help="0 (pilot) to 4, or its name, such as busy.", show_default=False)
     ],
     reason: NeededReason,
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -282,7 +296,7 @@ def move(
     _give("move", actor, reason, as_json, clusters=clusters, wave=wave_of(wave))
 
 
-def promote(reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+def promote(reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = "") -> None:
     """Waive what is left of the pilots' soak, or of a wave's bake. Nothing else is waived."""
     _give("promote", actor, reason, as_json)
 
@@ -298,6 +312,7 @@ def pace(
         ),
     ],
     reason: NeededReason,
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -306,15 +321,16 @@ def pace(
     It counts at once, for a soak or bake that is running too: that ends so long after it began. Rollouts that are on
     their way keep the budget that they were opened with.
     """
-    given = settings_given("KEY=VALUE", settings)
+    changes = settings_given("KEY=VALUE", settings)
     _pace(settings, "KEY=VALUE")
-    _give("pace", actor, reason, as_json, pace=given)
+    _give("pace", actor, reason, as_json, pace=changes)
 
 
 def abort(
     reason: NeededReason,
     undo: Annotated[bool, typer.Option("--undo", help="Undo what it has done, too, the newest first.")] = False,
     yes: Yes = False,
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -331,10 +347,10 @@ def abort(
 def _ending(person: str, *, undo: bool) -> list[RenderableType]:
     """What an abort leads to, by the fleet rollout's own word, and by that of each rollout that ends with it."""
     from cli.giving import aheads_of
-    from cli.output import line
-    from cli.views.consequence import refusing_parts, undo_parts
-    from cli.views.fleet_rollout import abort_parts
     from models.rollout.stages import Command
+    from views.consequence import refusing_parts, undo_parts
+    from views.fleet_rollout import abort_parts
+    from views.words import line
 
     status = ask(person, lambda door: door.fleet_status())
     ending = status.would_undo if undo else status.would_end
@@ -353,8 +369,9 @@ def _ending(person: str, *, undo: bool) -> list[RenderableType]:
 
 def _give(name: FleetCommand, actor: str, reason: str, as_json: bool, **fields: Any) -> None:
     from cli.answers import FleetCommandTaken
-    from cli.output import line, show, show_json
+    from cli.output import show, show_json
     from models.fleet.commands import FleetCommandRequest
+    from views.words import line
 
     person = who(actor)
     request = checked(FleetCommandRequest, actor=person, reason=reason, **fields)
@@ -366,5 +383,5 @@ def _give(name: FleetCommand, actor: str, reason: str, as_json: bool, **fields: 
     if as_json:
         show_json(FleetCommandTaken(**answer.model_dump()).as_json())
     else:
-        said = line(("fleet rollout", "bold"), f" ({answer.stage}): {answer.said}")
-        show(said, *([line(answer.undo)] * bool(answer.undo)))
+        sentence = line(("fleet rollout", "bold"), f" ({answer.stage}): {answer.said}")
+        show(sentence, *([line(answer.undo)] * bool(answer.undo)))

@@ -115,9 +115,10 @@ def hours_between(begin: datetime, end: datetime) -> list[datetime]:
 
 
 def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: datetime, how: Listing) -> None:
-    from cli.answers import FlexAnswer, FlexOffered
-    from cli.views.flex import by_free_flex, cluster_parts, fleet_parts
+    from cli.answers import FlexAnswer
     from models.flex.flex_now import FlexNow
+    from views.flex import by_free_flex, cluster_parts, fleet_parts
+    from views.rows import FlexOffered
 
     record = [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in points if p.known]
     chosen = how.rows(offers, FlexNow)
@@ -175,9 +176,9 @@ def simulate(
     """
     from cli.answers import FlexScenes
     from cli.output import show, show_json
-    from cli.views.flex import story_parts
     from client.inputs.documents import read_flex_story
     from models.flex.simulation import told
+    from views.flex import story_parts
 
     scenes = told(read_flex_story(file))
     if as_json:
@@ -188,7 +189,7 @@ def simulate(
 
 def _answer(asked: FlexDemand, offers: Division, how: Listing) -> None:
     from cli.answers import FlexShare, FlexShares
-    from cli.views.flex import parts
+    from views.flex import parts
 
     whole = FlexShares.of(offers)
     shares = how.rows(whole.shares, FlexShare)

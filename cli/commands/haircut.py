@@ -121,11 +121,11 @@ def _explained(at: str, buffers: tuple[Fraction, ...]) -> int:
     usual = Fraction(15, 100)
     if not at:
         return buffers.index(usual) if usual in buffers else len(buffers) - 1
-    given = shares("--at", at)
-    if len(given) != 1 or given[0] not in buffers:
+    at_buffers = shares("--at", at)
+    if len(at_buffers) != 1 or at_buffers[0] not in buffers:
         compared = ", ".join(map(fraction_text, buffers))
         raise BadInput(f"--at must be one of --buffers ({compared}), not {at}")
-    return buffers.index(given[0])
+    return buffers.index(at_buffers[0])
 
 
 def _report(fleet: list[tuple[Snapshot, Policy]], buffers: tuple[Fraction, ...]) -> Haircut:
@@ -138,8 +138,9 @@ def _report(fleet: list[tuple[Snapshot, Policy]], buffers: tuple[Fraction, ...])
 
 def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str, how: Listing) -> None:
     from cli.answers import HaircutAnswer
-    from cli.output import write
-    from cli.views.haircut import as_csv, fleet_parts, parts_by, rows_of
+    from cli.output import show, write
+    from views.haircut import as_csv, fleet_parts, parts_by, rows_of
+    from views.words import line
 
     if html:
         from cli.pages.haircut import page
@@ -149,6 +150,8 @@ def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str,
         write(csv, "--csv", as_csv(comparison))
     if "-" in (csv, html):
         return
+    if how.for_people and (written := [file for file in (html, csv) if file]):
+        show(line(("Written", "bold"), f": {' and '.join(written)}"))
     if by is By.FLEET:
         how.tell(lambda: HaircutAnswer.grown_from(comparison), lambda: fleet_parts(comparison, explained), None)
         return
@@ -161,7 +164,7 @@ def _answer(comparison: Haircut, explained: int, *, by: By, html: str, csv: str,
 def _chosen(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircut:
     """With those rows alone that are wanted, by what they are at the buffer that is explained."""
     from cli.answers import HaircutPart, HaircutTeam
-    from cli.views.haircut import rows_of
+    from views.haircut import rows_of
 
     rows, kind = rows_of(comparison, by.value), HaircutTeam if by is By.TEAM else HaircutPart
     parts = [kind(name=name, **dict(at_each[explained])) for name, at_each in rows.items()]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
 import sys
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.commands.launch_many import Several, launch_many, planned
 from cli.options import (
     ROLL_OUT,
     Actor,
@@ -20,18 +19,17 @@ from cli.options import (
     SettingsOption,
     checked,
     examples,
-    named_or_all,
     needed,
     overlay_of,
     who,
 )
 from cli.session import ask
+from client.rollout_ids import rollout_id
 from models.errors import BadInput
 
 if TYPE_CHECKING:
     from cli.answers import LaunchedAnswer
     from client.backstop import Backstop
-    from models.planning.plan import Plan
     from models.rollout.messages import LaunchAnswer
 
 
@@ -40,6 +38,7 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "backstop launch h100-worked --reason 'pilot, agreed with research'",
             "backstop launch h100-worked --shadow",
+            "backstop launch 'h100-*' b200-lab --shadow --reason rehearsal",
             "backstop launch h100-worked --buffer 0.10 --policy notice=1d --yes",
             "backstop launch --fleet --pilot h100-1,h100-2 --pace parallel=20 --reason 'Q1 rollout'",
             "backstop launch --wave unscheduled --shadow",
@@ -51,12 +50,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def launch(
-    cluster: Annotated[
-        str,
+    clusters: Annotated[
+        list[str] | None,
         typer.Argument(
-            metavar="CLUSTER", help="One cluster; or none, with --fleet.", show_default=False, callback=named_or_all
+            metavar="CLUSTER",
+            help="Clusters, or globs of those without an open rollout; or none, with --fleet.",
+            show_default=False,
         ),
-    ] = "",
+    ] = None,
     fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, in waves.")] = False,
     wave: Annotated[
         list[str] | None,
@@ -88,14 +89,19 @@ def launch(
 
     No quota changes before the plan is approved, its notice period is over and its gate has opened.
 
+    Several clusters get a rollout each: their plans are shown, and you are asked.
+
     A fleet goes through in waves, pilots first: `backstop fleet status` follows it.
 
     Where Temporal has lost rollouts that the ledger has open, --adopt takes over one, and --adopt --all each of them;
     --fleet --adopt takes over a lost fleet rollout with its own. What is lost is shown first, and you are asked.
     """
+    from client.who_acts import lifted_by_others
     from models.rollout.messages import LaunchRequest
 
     person = who(actor)
+    names = tuple(dict.fromkeys(needed(name) for name in clusters or ()))
+    cluster = " ".join(names)
     overlay = _overlay(buffer, max_tier, policy)
     request: dict[str, Any] = {"owner": owner or person, "reason": reason, "shadow": shadow, "policy": overlay.settings}
     if fleet and adopt:
@@ -114,8 +120,8 @@ def launch(
         return
     if fleet or wave or pilot:
         if cluster or adopt:
-            given = f"CLUSTER {cluster!r}" if cluster else "--adopt"
-            raise BadInput(f"{given} is given beside --fleet, --wave or --pilot: it is of one cluster's rollout")
+            option = f"CLUSTER {cluster!r}" if cluster else "--adopt"
+            raise BadInput(f"{option} is given beside --fleet, --wave or --pilot: it is of one cluster's rollout")
         from cli.commands.fleet_rollout import launch_fleet
 
         launch_fleet(
@@ -124,6 +130,12 @@ def launch(
         return
     if pace:
         raise BadInput(f"--pace {pace[0]!r} is of a fleet: give --fleet, --wave or --pilot too")
+    several = Several(names, person, overlay, request)
+    if len(names) > 1 or several.looks:
+        if adopt:
+            raise BadInput("--adopt takes over one cluster, or with --all every rollout that is lost")
+        launch_many(several, yes=yes, as_json=as_json)
+        return
     needed(cluster)
     launching = checked(
         LaunchRequest, cluster=cluster, rollout=rollout_id(cluster), actor=person, adopt=adopt, **request
@@ -131,30 +143,32 @@ def launch(
     if not yes and not as_json and sys.stdin.isatty() and sys.stdout.isatty():
         _confirm(cluster, person, overlay)
 
-    async def question(door: Backstop) -> LaunchAnswer:
-        return await door.launch(launching)
+    async def question(door: Backstop) -> tuple[LaunchAnswer, str]:
+        answer = await door.launch(launching)
+        return answer, await lifted_by_others(door.ask, answer, person)
 
-    _launched(ask(person, question), shadow=shadow, as_json=as_json)
+    answer, resolves = ask(person, question)
+    _launched(answer, resolves, shadow=shadow, as_json=as_json)
 
 
 def _adopt_all(cluster: str, *, adopt: bool, fleet: bool, shadow: bool) -> None:
     """Errors: BadInput where --all has no place."""
     if not adopt:
         raise BadInput("--all goes with --adopt: every rollout that Temporal has lost (a whole fleet: --fleet)")
-    for given, what in ((cluster, f"CLUSTER {cluster!r}"), (fleet, "what is of a fleet"), (shadow, "--shadow")):
-        if given:
+    for value, what in ((cluster, f"CLUSTER {cluster!r}"), (fleet, "what is of a fleet"), (shadow, "--shadow")):
+        if value:
             raise BadInput(f"{what} is given beside --adopt --all: it takes over each lost rollout as it was")
 
 
 def _adopt_fleet(cluster: str, *, every: bool, chosen: bool, shadow: bool) -> None:
     """Errors: BadInput for what a lost fleet rollout brings along itself."""
-    given = {
+    options = {
         f"CLUSTER {cluster!r}": bool(cluster),
         "--all": every,
         "--wave or --pilot": chosen,
         "--shadow": shadow,
     }
-    for what in (option for option, there in given.items() if there):
+    for what in (option for option, there in options.items() if there):
         raise BadInput(f"{what} is given beside --fleet --adopt: it takes over the lost fleet rollout as it was")
 
 
@@ -173,28 +187,20 @@ def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
     return overlay
 
 
-def rollout_id(cluster: str) -> str:
-    """Readable, in order of time, and never given twice."""
-    return f"{cluster[:100]}/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-
-
 def _confirm(cluster: str, actor: str, overlay: Overlay) -> None:
-    from cli.output import line, show
-    from cli.views.plan import plan_parts
-    from models.planning.plan import make_plan
+    from cli.output import show
+    from views.plan import plan_parts
+    from views.words import line
 
-    async def question(door: Backstop) -> Plan:
-        snapshot, default = await door.snapshot(cluster, overlay.buffer)
-        return make_plan(snapshot, overlay.on(default))
-
-    show(*plan_parts(ask(actor, question)))
+    show(*plan_parts(ask(actor, lambda door: planned(door, cluster, overlay))))
     if not typer.confirm(f"Open a rollout of {cluster}?"):
         show(line("Nothing was opened."))
         raise typer.Exit(1)
 
 
-def launched_answer(answer: LaunchAnswer, *, shadow: bool) -> LaunchedAnswer:
-    from cli.answers import LaunchedAnswer, PlanAnswer
+def launched_answer(answer: LaunchAnswer, resolves: str = "", *, shadow: bool) -> LaunchedAnswer:
+    from cli.answers import LaunchedAnswer
+    from cli.answers_plan import PlanAnswer
     from models.rollout.stages import Command, command_line
     from models.rollout.undo_lines import undo_of_launch
 
@@ -208,20 +214,24 @@ def launched_answer(answer: LaunchAnswer, *, shadow: bool) -> LaunchedAnswer:
         plan=None if answer.plan is None else PlanAnswer.of(answer.plan),
         approve=approve,
         undo=undo_of_launch(answer.cluster),
+        resolves=resolves,
     )
 
 
-def _launched(answer: LaunchAnswer, *, shadow: bool, as_json: bool) -> None:
-    from cli.output import line, show, show_json
-    from cli.views.plan import plan_parts
+def _launched(answer: LaunchAnswer, resolves: str, *, shadow: bool, as_json: bool) -> None:
+    from cli.output import show, show_json
+    from views.plan import plan_parts
+    from views.words import line
 
-    made = launched_answer(answer, shadow=shadow)
+    document = launched_answer(answer, resolves, shadow=shadow)
     if as_json:
-        show_json(made.as_json())
+        show_json(document.as_json())
         return
     if answer.plan is not None:
         show(*plan_parts(answer.plan), line())
     show(line((f"Rollout {answer.rollout} is open", "bold"), " (shadow: no quota is written)." if shadow else "."))
-    if made.approve:
-        show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {made.approve}"))
-    show(line(made.undo))
+    if document.approve:
+        show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {document.approve}"))
+    if resolves:
+        show(line(resolves))
+    show(line(document.undo))

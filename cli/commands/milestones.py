@@ -40,14 +40,15 @@ def set_milestones(
     """
     from client.inputs.documents import read_milestones
 
-    given = read_milestones(file)
+    milestones = read_milestones(file)
 
     async def question(door: Backstop) -> PlanNow:
         from models.questions import PlanMilestones
 
-        return await _with_waves(door, await door.ask(PlanMilestones(**dict(given))))
+        return await _with_waves(door, await door.ask(PlanMilestones(**dict(milestones))))
 
-    _answer(ask(who(actor), question), told(as_json))
+    undo = "To undo it, set the file as it was before; a milestone that it left out begins anew then."
+    _answer(ask(who(actor), question), told(as_json), undo)
 
 
 def note(
@@ -70,7 +71,8 @@ def note(
 
         return await _with_waves(door, await door.ask(NoteMilestone(milestone=name, number=number, reason=reason)))
 
-    _answer(ask(who(actor), question), told(as_json))
+    undo = "It cannot be undone: all notes are kept, and the latest counts; to mend it, note the right number."
+    _answer(ask(who(actor), question), told(as_json), undo)
 
 
 def show_all(
@@ -105,16 +107,17 @@ async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:
     return present.model_copy(update={"measured": {**present.measured, ROLLED_OUT_WAVES: waves}})
 
 
-def _answer(present: PlanNow, how: Listing) -> None:
+def _answer(present: PlanNow, how: Listing, undo: str = "") -> None:
     from cli.answers import MilestonesAnswer
-    from cli.views.milestones import milestones_parts
     from models.reports.milestones import MilestoneStanding, standings
+    from views.milestones import milestones_parts
+    from views.words import line
 
     now = datetime.now(UTC)
-    found = standings(present.plan, present.measured, now, present.read_at)
-    stand = how.rows(found, MilestoneStanding)
+    all_standings = standings(present.plan, present.measured, now, present.read_at)
+    stand = how.rows(all_standings, MilestoneStanding)
     how.tell(
         lambda: MilestonesAnswer(at=now, milestones=tuple(stand)),
-        lambda: milestones_parts(stand, of=len(found)),
+        lambda: [*milestones_parts(stand, of=len(all_standings)), *([line(undo)] if undo else [])],
         [s.milestone.name for s in stand],
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.lightly import import_lightly
 from cli.lists import Filter, Listing, Output, Sort, listing
 from cli.options import (
     LOOK,
@@ -21,11 +22,10 @@ from cli.options import (
     overlay_of,
     who,
 )
-from models.base import some_of
 from models.errors import BadInput
 
 if TYPE_CHECKING:
-    from cli.answers import PlanAnswer, PlansAnswer
+    from cli.answers_plan import PlanAnswer, PlansAnswer
     from client.backstop import Backstop
     from models.buffers.hourly_health import Series
     from models.cluster.policy import Policy
@@ -73,6 +73,7 @@ def plan(
     """
     if named and cluster and named != cluster:
         raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")
+    import_lightly()
     from models.cluster.policy import Policy
 
     if health and not file:
@@ -103,9 +104,9 @@ def planned_from(
 
     if file:
         return _from_file(file, wanted), {}
-    found, unplannable = _from_ledger(wanted, actor, overlay.buffer if overlay else {})
+    plannable, unplannable = _from_ledger(wanted, actor, overlay.buffer if overlay else {})
     left_out(unplannable)
-    return found, unplannable
+    return plannable, unplannable
 
 
 def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
@@ -119,6 +120,8 @@ def _from_file(file: str, wanted: str) -> list[tuple[Snapshot, Policy]]:
 
 
 def _some(names: Any) -> str:
+    from models.base import some_of
+
     return some_of([*names], 10)
 
 
@@ -152,7 +155,7 @@ def _made(snapshot: Snapshot, policy: Policy, history: Mapping[str, Series]) -> 
 
 
 def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: Listing) -> None:
-    from cli.views.plan import in_order, plan_parts, plans_parts
+    from views.plan import in_order, plan_parts, plans_parts
 
     if single:
         (only,) = plans
@@ -160,12 +163,12 @@ def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: L
         return
     chosen = in_order(plans)
     if how.options:
-        from cli.answers import PlanAnswer
+        from cli.answers_plan import PlanAnswer
 
         chosen = [*how.rows(map(_answered, chosen), PlanAnswer)]
 
     def answer() -> PlansAnswer:
-        from cli.answers import PlansAnswer
+        from cli.answers_plan import PlansAnswer
 
         return PlansAnswer(plans=tuple(map(_answered, chosen)), left_out=unplannable)
 
@@ -174,6 +177,6 @@ def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: L
 
 def _answered(plan: Plan) -> PlanAnswer:
     """As JSON has it: with every answer's models, which text does without."""
-    from cli.answers import PlanAnswer
+    from cli.answers_plan import PlanAnswer
 
     return plan if isinstance(plan, PlanAnswer) else PlanAnswer.of(plan)

@@ -1,4 +1,4 @@
-"""`backstop up`, `worker`, `migrate`, `backup` and `demo`: programs of their own, in `workers`.
+"""`backstop up`, `worker`, `serve`, `migrate`, `backup` and `demo`: programs of their own, in `workers`.
 
 This process becomes the program (exec), so that signals, exit code and standard streams are the program's
 own, and a kill -9 of what was started kills what runs.
@@ -32,6 +32,14 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples("backstop worker", "TEMPORAL_ADDRESS=temporal:7233 backstop worker"), rich_help_panel=SET_UP
     )(worker)
+    app.command(
+        epilog=examples(
+            "backstop serve",
+            "backstop serve --listen 127.0.0.1:8420",
+            "backstop serve --listen 0.0.0.0:8420 --tls-cert front.pem --tls-key front.key",
+        ),
+        rich_help_panel=SET_UP,
+    )(serve)
     app.command(
         epilog=examples(
             "backstop migrate",
@@ -68,6 +76,25 @@ def worker(home: Home = "", trace: Trace = False) -> None:
     become("workers.main", (), _settings(home, trace))
 
 
+def serve(
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Answer over TCP too: at 127.0.0.1, or anywhere with TLS.")
+    ] = "",
+    tls_cert: Annotated[str, typer.Option(metavar="FILE", help="The certificate, in PEM.")] = "",
+    tls_key: Annotated[str, typer.Option(metavar="FILE", help="Its key, in PEM.")] = "",
+    home: Home = "",
+    trace: Trace = False,
+) -> None:
+    """Run a front: the HTTP API, which knows who commands, until Ctrl-C.
+
+    It answers at a socket on this machine (BACKSTOP_SOCKET, else front.sock in the state's folder), where the system
+    says who speaks. Over TCP callers show tokens. `backstop up` starts one by itself.
+    """
+    options = (("--listen", listen), ("--tls-cert", tls_cert), ("--tls-key", tls_key))
+    words = [word for option, value in options if value for word in (option, value)]
+    become("web.serve", words, _settings(home, trace))
+
+
 def migrate(
     source: Annotated[
         str,
@@ -87,9 +114,10 @@ def backup(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder for the copy.", show_default=False)],
     home: Home = "",
 ) -> None:
-    """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger and the notices.
+    """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices and public keys.
 
-    The copy is a home: `backstop up --home DIR` goes on from it. A ledger on PostgreSQL and a Temporal of your own have
+    The copy is a home: `backstop up --home DIR` goes on from it. Payload keys go along, the front's private key does
+    not: `backstop keys new --lost` makes a new one there. A ledger on PostgreSQL and a Temporal of your own have
     backups of their own.
     """
     become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
@@ -101,8 +129,8 @@ def demo(context: typer.Context, trace: Trace = False) -> None:
 
 
 def _settings(home: str, trace: bool) -> dict[str, str]:
-    found = {"BACKSTOP_HOME": os.path.abspath(home)} if home else {}
-    return {**found, "BACKSTOP_TRACE": "console"} if trace else found
+    settings = {"BACKSTOP_HOME": os.path.abspath(home)} if home else {}
+    return {**settings, "BACKSTOP_TRACE": "console"} if trace else settings
 
 
 def become(module: str, arguments: Sequence[str], settings: Mapping[str, str]) -> NoReturn:

@@ -53,8 +53,9 @@ def report(
     report of an earlier week leaves it out and says so.
     """
     from cli.answers import WeekAnswer
-    from cli.output import line, show, show_json, write
-    from cli.views.report import markdown
+    from cli.output import show, show_json, write
+    from views.report import markdown
+    from views.words import line
 
     if not weekly:
         raise BadInput("--weekly is missing: it is the only report there is so far")
@@ -74,7 +75,7 @@ def _written(week: Week, out: str) -> str:
     """Both files are in the directory; their name without its ending. Errors: BadInput."""
     from cli.output import write
     from cli.pages.report import page
-    from cli.views.report import markdown
+    from views.report import markdown
 
     folder = Path(out)
     try:

@@ -15,6 +15,7 @@ from cli.names import note_requests
 from cli.options import (
     DECIDE,
     Actor,
+    Alone,
     AsJson,
     Cluster,
     ClusterOrAll,
@@ -111,8 +112,8 @@ def new(
     if not (gpus.isascii() and gpus.isdigit() and 1 <= int(gpus[:20]) <= _MOST):
         raise BadInput(f"GPUS must be a whole number from 1 to {_MOST}, not {gpus!r}")
     now, person = datetime.now(UTC), who(actor)
-    for option, given in (("--until", until), ("--namespace", namespace)):
-        if given is not None and not given.strip():
+    for option, text in (("--until", until), ("--namespace", namespace)):
+        if text is not None and not text.strip():
             raise BadInput(f"{option} is empty: leave it out, or say what is meant")
     if namespace is not None and "," in namespace:
         raise BadInput(f"--namespace is one name, not {namespace!r}")
@@ -149,8 +150,8 @@ def list_all(
 ) -> None:
     """Show the requests that wait for somebody or something, and the grants that end some day."""
     from cli.answers import RequestsAnswer
-    from cli.views.request import list_parts
     from models.requests.state import RequestState
+    from views.request import list_parts
 
     how = listing(output, as_json, sort, filters)
 
@@ -159,13 +160,13 @@ def list_all(
 
         return await door.ask(RequestsOf(cluster=cluster, ended=ended))
 
-    found = ask(who(actor), question)
+    all_requests = ask(who(actor), question)
     if not cluster and not ended:
-        note_requests({r.ask.request: f"{r.ask.team} {r.ask.cluster} {r.stage}" for r in found})
-    requests = how.rows(found, RequestState)
+        note_requests({r.ask.request: f"{r.ask.team} {r.ask.cluster} {r.stage}" for r in all_requests})
+    requests = how.rows(all_requests, RequestState)
     how.tell(
         lambda: RequestsAnswer(requests=tuple(requests)),
-        lambda: list_parts(requests, cluster, ended=ended, of=len(found)),
+        lambda: list_parts(requests, cluster, ended=ended, of=len(all_requests)),
         [one.ask.request for one in requests],
     )
 
@@ -183,12 +184,16 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
     _answer(ask(who(actor), question), as_json=as_json)
 
 
-def approve(request: Id, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+def approve(
+    request: Id, reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = ""
+) -> None:
     """Approve a request. That is for an owner of the cluster, or of the rollout that is open there."""
     _decide("approve", request, reason, actor, as_json=as_json)
 
 
-def decline(request: Id, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
+def decline(
+    request: Id, reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = ""
+) -> None:
     """Decline a request. That is for an owner of the cluster, or of the rollout that is open there."""
     _decide("decline", request, reason, actor, as_json=as_json)
 
@@ -244,9 +249,10 @@ def _day(text: str, now: datetime) -> datetime:
 
 def _answer(state: RequestState, *, as_json: bool, changed: bool = False) -> None:
     from cli.answers import RequestAnswer
-    from cli.output import line, show, show_json
-    from cli.views.request import request_parts
+    from cli.output import show, show_json
     from models.requests.commands import undo_line
+    from views.request import request_parts
+    from views.words import line
 
     if as_json:
         show_json(RequestAnswer(request=state.but(outbox=(), mail=())).as_json())

@@ -8,14 +8,14 @@ import typer
 
 from cli.consent import Yes, can_ask
 from cli.giving import agreed, aheads_of, answered, clusters_of, give, said
-from cli.options import DECIDE, HALT, Actor, AsJson, NeededReason, ReasonOption, examples, who
+from cli.options import DECIDE, HALT, Actor, Alone, AsJson, NeededReason, ReasonOption, examples, who
 from cli.selection import selection
 from models.errors import BadInput
 
 ClustersOrGlobs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="CLUSTER...", help="One or more clusters, or globs of open rollouts: 'h100-*'.", show_default=False
+        metavar="CLUSTER", help="One or more clusters, or globs of open rollouts: 'h100-*'.", show_default=False
     ),
 ]
 WaveOption = Annotated[
@@ -81,6 +81,7 @@ def approve(
     stage: StageOption = "",
     needs: NeedsOption = False,
     reason: ReasonOption = "",
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -148,10 +149,15 @@ def resolve(
     stage: StageOption = "",
     needs: NeedsOption = False,
     yes: Yes = False,
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Lift an objection or another hold. It takes the rollout's owner or somebody whom the policy names."""
+    """Lift an objection or another hold.
+
+    With an access file in force it takes an approver, or for an objection a member of its team; without one the
+    rollout's owner or somebody whom the policy names.
+    """
     give(
         "resolve",
         selection(clusters, wave, stage, needs=needs),
@@ -171,10 +177,15 @@ def promote(
     stage: StageOption = "",
     needs: NeedsOption = False,
     yes: Yes = False,
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Waive what is left of this gate's notice, soak and acknowledgements. Nothing else is waived."""
+    """Waive what is left of this gate's notice, soak and acknowledgements. Nothing else is waived.
+
+    An objection, another hold and a missing approval keep the gate shut all the same, and teams that were not told get
+    no notice: what of this is so is shown first, and you are asked; where nobody can be asked, the answer says it.
+    """
     give("promote", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
@@ -261,6 +272,7 @@ def close(
     needs: NeedsOption = False,
     reason: ReasonOption = "",
     yes: Yes = False,
+    emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:

@@ -71,7 +71,17 @@ def file_text(schema: dict[str, Any]) -> str:
 
 def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     """How each schema is made, by name."""
-    from cli import answers, answers_bringup, answers_fleet  # noqa: F401 - the others add their own to BY_SCHEMA
+    # The others add their own to BY_SCHEMA.
+    import cli.answers_access
+    import cli.answers_audit
+    import cli.answers_bringup
+    import cli.answers_fleet
+    import cli.answers_front
+    import cli.answers_keys
+    import cli.answers_status  # noqa: F401
+    from cli import answers
+    from cli.json_answer import BY_SCHEMA
+    from models.access.access_file import AccessFile
     from models.bringup.entry import BringupFile
     from models.bringup.recipe import RecipeFile
     from models.bringup.status import BringupStatus
@@ -79,12 +89,13 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from models.fleet.messages import FleetStatus
     from models.flex.division import FlexDemand
     from models.flex.scenario import FlexStory
-    from models.rollout.messages import RolloutStatus
+    from models.rollout.shown import RolloutStatus
 
-    models: dict[str, type[BaseModel]] = {**answers.BY_SCHEMA, "fleet-status": FleetStatus, "status": RolloutStatus}
+    models: dict[str, type[BaseModel]] = {**BY_SCHEMA, "fleet-status": FleetStatus, "status": RolloutStatus}
     models["bringup-status"] = BringupStatus
     schemas = {name: partial(_answer_schema, model) for name, model in models.items()}
     schemas["recipe-file"] = partial(_plain_schema, RecipeFile, "recipe-file", "validation")
+    schemas["access-file"] = partial(_plain_schema, AccessFile, "access-file", "validation")
     schemas["bringup-file"] = partial(_plain_schema, BringupFile, "bringup-file", "validation")
     schemas["backtest"] = partial(_list_schema, "backtest", Record)
     schemas["flex-shares"] = partial(_plain_schema, answers.FlexShares, "flex-shares", "serialization")
@@ -99,22 +110,22 @@ def fleet_schema() -> dict[str, Any]:
     from cli.fields import DESCRIBED, default_of
     from models.cluster.fleet_file import Fleet
 
-    made = _tidied(Fleet.model_json_schema(), _input)
+    document = _tidied(Fleet.model_json_schema(), _input)
     for model in DESCRIBED:
-        properties = (made if model is Fleet else made["$defs"][model.__name__])["properties"]
+        properties = (document if model is Fleet else document["$defs"][model.__name__])["properties"]
         for name, field in model.model_fields.items():
             node = properties[field.alias or name]
             node.pop("default", None)
             if (default := default_of(field)) is not None:
                 node["default"] = default
     # Sibling keywords of $ref are allowed in this dialect: the description stays.
-    made["$defs"]["Policy"]["description"] = "Settings of one cluster, or the default of all."
-    own = made["$defs"]["ClusterSpec"]["properties"]["policy"]
-    made["$defs"]["ClusterSpec"]["properties"]["policy"] = {
+    document["$defs"]["Policy"]["description"] = "Settings of one cluster, or the default of all."
+    own = document["$defs"]["ClusterSpec"]["properties"]["policy"]
+    document["$defs"]["ClusterSpec"]["properties"]["policy"] = {
         "$ref": "#/$defs/Policy",
         "description": own["description"],
     }
-    return {"$schema": _DIALECT, **made, "title": "Backstop fleet file, version 1"}
+    return {"$schema": _DIALECT, **document, "title": "Backstop fleet file, version 1"}
 
 
 def _answer_schema(model: type[BaseModel]) -> dict[str, Any]:

@@ -50,11 +50,11 @@ def simulate_health(
     from models.buffers.health_generator import Recipe, simulated
 
     many, dice = int(number("--clusters", clusters, 1, 10_000)), int(number("--seed", seed, 0, 2**31))
-    given = settings_given("--set", settings or ())
+    values = settings_given("--set", settings or ())
     try:
-        recipe = Recipe.model_validate(given)
+        recipe = Recipe.model_validate(values)
     except ValidationError as error:
-        raise BadInput(f"--set {first_problem(error, given).text}") from None
+        raise BadInput(f"--set {first_problem(error, values).text}") from None
     if many * recipe.weeks * 168 > _MOST_ROWS:
         raise BadInput(f"--clusters {many} of {recipe.weeks} weeks are more than {_MOST_ROWS:,} rows")
     names = [recipe.cluster if many == 1 else f"{recipe.cluster}-{n + 1}" for n in range(many)]

@@ -9,24 +9,25 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from cli.lightly import import_lightly
 from cli.lists import Filter, Form, Listing, Output, Sort, field_of, listing
 from cli.names import note_holds, note_stages
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, examples, who
 from cli.unattended import LastWord, ask_or_read
-from models.cluster.policy import Tier
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from cli.answers_status import RolloutsAnswer
+    from client.answers import Check
     from client.backstop import Backstop
-    from client.doctor import Check
     from models.fleet.messages import FleetStatus
     from models.questions import Overview
     from models.reports.rollout_summary import RolloutSummary
     from models.requests.state import RequestState
-    from models.rollout.messages import RolloutStatus
+    from models.rollout.shown import RolloutStatus
 
 
 _T = TypeVar("_T")
@@ -76,7 +77,11 @@ def status(
     if cluster and options:
         raise BadInput(f"{options[0]} is given beside CLUSTER {cluster!r}: a filter is for all of them")
     _one_of("--stage", stage, [s.value for s in Stage])
-    _one_of("--wave", wave, [t.value for t in Tier])
+    import_lightly()
+    if wave:
+        from models.cluster.policy import Tier
+
+        _one_of("--wave", wave, [t.value for t in Tier])
     if cluster:
         _show_one(cluster, who(actor), how)
     else:
@@ -112,11 +117,8 @@ class Filters:
 
 
 def _show_one(cluster: str, person: str, how: Listing) -> None:
-    from cli.output import line
-    from cli.views.overview import watch_parts
-    from cli.views.request import request_lines
-    from cli.views.status import status_parts
-    from client.lost_rollouts import lost_sentence
+    from views.overview import watch_parts
+    from views.status import status_parts
 
     answer = ask_or_read(
         person, lambda door: _with_watch(door, _with_requests(door, cluster, how.for_people), how.for_people)
@@ -124,12 +126,12 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
     if isinstance(answer, LastWord):
         _show_last_word_of(cluster, answer, how)
         return
-    (rollout, requests, source_at, lost), watching = answer
+    (rollout, requests, source_at, lost, could), watching = answer
 
     def parts() -> list[RenderableType]:
-        said = [line((lost_sentence(row), "red")) for row in lost]
         watched = [] if rollout.stage.ended else watch_parts(watching)
-        return [*said, *status_parts(rollout, source_at=source_at), *request_lines(requests), *watched]
+        shown = status_parts(rollout, source_at=source_at, could=could)
+        return [*_lost(lost), *shown, *_requests(requests), *watched]
 
     note_holds(cluster, [hold.id for hold in (*rollout.holds, *rollout.recorded_objections)])
     how.tell(lambda: rollout, parts, [rollout.cluster])
@@ -137,13 +139,9 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
 
 def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None:
     """`chosen`: a person said which, and sees a line for each."""
-    from cli.answers import RolloutsAnswer
-    from cli.output import line
-    from cli.views.fleet_rollout import fleet_line
-    from cli.views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
-    from cli.views.request import waiting_line
-    from models.fleet.messages import FleetStatus
     from models.reports.rollout_summary import RolloutSummary
+    from views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
+    from views.words import line
 
     answer = ask_or_read(person, lambda door: _with_watch(door, _with_fleet(door, how.for_people), how.for_people))
     if isinstance(answer, LastWord):
@@ -160,20 +158,61 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
             return [line(none), *watch_parts(watching)]
         first: list[RenderableType] = []
         if fleet is not None and not chosen:
-            first = [fleet_line(fleet) if isinstance(fleet, FleetStatus) else line((fleet, "red")), line()]
-        found = overview_parts(lines, datetime.now(UTC), all_lines=chosen)
-        return [*first, *found, *waiting_line(requests), *(watch_parts(watching) if rows else [])]
+            first = [line((fleet, "red")) if isinstance(fleet, str) else _fleet_line(fleet), line()]
+        overview = overview_parts(lines, datetime.now(UTC), all_lines=chosen)
+        return [*first, *overview, *_waiting(requests), *(watch_parts(watching) if rows else [])]
 
-    how.tell(lambda: RolloutsAnswer(rollouts=lines), parts, [r.cluster for r in lines])
+    how.tell(lambda: _document(lines), parts, [r.cluster for r in lines])
+
+
+# What is seldom shown is imported when it is: this command is run every few seconds, by people and by scripts.
+
+
+def _document(lines: Sequence[RolloutSummary]) -> RolloutsAnswer:
+    from cli.answers_status import RolloutsAnswer
+
+    return RolloutsAnswer(rollouts=tuple(lines))
+
+
+def _fleet_line(fleet: FleetStatus) -> RenderableType:
+    from views.fleet_rollout import fleet_line
+
+    return fleet_line(fleet)
+
+
+def _waiting(requests: Sequence[RequestState]) -> list[RenderableType]:
+    if not requests:
+        return []
+    from views.request import waiting_line
+
+    return waiting_line(requests)
+
+
+def _requests(requests: Sequence[RequestState]) -> list[RenderableType]:
+    if not requests:
+        return []
+    from views.request import request_lines
+
+    return request_lines(requests)
+
+
+def _lost(lost: Sequence[Overview]) -> list[RenderableType]:
+    if not lost:
+        return []
+    from client.lost_words import lost_sentence
+    from views.words import line
+
+    return [line((lost_sentence(row), "red")) for row in lost]
 
 
 def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
     """No worker answers. Errors: Unavailable for a filter by what the ledger does not know."""
-    from cli.answers import RolloutsAnswer
-    from cli.output import complain, line
-    from cli.views.overview import overview_parts
-    from client.lost_rollouts import noted
+    from cli.answers_status import RolloutsAnswer
+    from cli.output import complain
+    from client.lost_words import noted
     from models.reports.rollout_summary import RolloutSummary
+    from views.overview import overview_parts
+    from views.words import line
 
     _refuse_unknown(filters, word, how)
     lines = tuple(how.rows(filter(filters.leave, map(noted, word.rollouts)), RolloutSummary))
@@ -181,11 +220,11 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
         complain(word.sentence)
 
     def parts() -> list[RenderableType]:
-        said = line((word.sentence, "red"))
+        head = line((word.sentence, "red"))
         if not lines:
             none = f"None of {len(word.rollouts)} open rollouts is like that." if word.rollouts else _NONE_OPEN
-            return [said, line(none)]
-        return [said, line(), *overview_parts(lines, datetime.now(UTC), all_lines=True)]
+            return [head, line(none)]
+        return [head, line(), *overview_parts(lines, datetime.now(UTC), all_lines=True)]
 
     how.tell(lambda: RolloutsAnswer(rollouts=lines, ledger_word_at=word.at), parts, [r.cluster for r in lines])
 
@@ -200,19 +239,20 @@ def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
 
 def _show_last_word_of(cluster: str, word: LastWord, how: Listing) -> None:
     """Errors: Unavailable for JSON, whose document only the rollout itself can fill."""
-    from cli.output import line, moment, show
+    from cli.output import show
+    from views.words import line, moment
 
     row = next((row for row in word.rollouts if row.cluster == cluster), None)
     has = f"it has no open rollout of {cluster}" if row is None else f"it has {row.rollout} of {cluster} {row.stage}"
     if not how.for_people:
         raise Unavailable(f"{word.sentence} And {has}.")
-    said = [line((word.sentence, "red")), line()]
+    head = [line((word.sentence, "red")), line()]
     if row is None:
-        show(*said, line(f"{has[0].upper()}{has[1:]}."))
+        show(*head, line(f"{has[0].upper()}{has[1:]}."))
         return
     shadow = " (shadow)" if row.shadow else ""
     show(
-        *said,
+        *head,
         line(
             (row.cluster, "bold"), f": {row.stage}{shadow}, {row.rollout} of {row.owner}, since {moment(row.opened_at)}"
         ),
@@ -238,7 +278,7 @@ async def _with_fleet(
 
 async def _lost_fleet(door: Backstop) -> str | None:
     """What there is to say of one that the ledger has open and Temporal does not run."""
-    from client.lost_rollouts import lost_fleet_sentence
+    from client.lost_words import lost_fleet_sentence
 
     lost = await door.lost_fleet()
     return None if lost is None else f"Lost: {lost_fleet_sentence(lost)}"
@@ -246,16 +286,18 @@ async def _lost_fleet(door: Backstop) -> str | None:
 
 async def _with_requests(
     door: Backstop, cluster: str, shown: bool
-) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[Overview]]:
-    """With its requests for more quota (JSON has a command of its own for them), of when its source's health is, and
-    what the ledger has open there that runs no more."""
+) -> tuple[RolloutStatus, list[RequestState], datetime | None, list[Overview], list[str]]:
+    """With its requests for more quota (JSON has a command of its own for them), of when its source's health is, what
+    the ledger has open there that runs no more, and who could act."""
+
     status = await door.status(cluster)
     if not shown:
-        return status, [], None, []
+        return status, [], None, [], []
     requests = await door.open_requests(cluster)
     if status.stage.ended:
-        return status, requests, None, []
-    return status, requests, await door.health_at(cluster), await door.lost(cluster)
+        return status, requests, None, [], []
+    could = await door.could_act(cluster) if status.needs else []
+    return status, requests, await door.health_at(cluster), await door.lost(cluster), could
 
 
 def _one_of(option: str, text: str, values: Sequence[str]) -> None:

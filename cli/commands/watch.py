@@ -27,7 +27,7 @@ def watch(
 
     A server or worker that is away for a while is waited for.
     """
-    from cli.views.watching import follow
+    from cli.watching import follow
 
     seconds = number("--every", every, 0.1, 3600)
     ask(who(actor), lambda door: follow(door, cluster, every=seconds, once=once, as_json=as_json))

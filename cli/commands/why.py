@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.flex.flex_now import FlexNow
     from models.reports.why import WhyAnswers
-    from models.rollout.messages import RolloutStatus
+    from models.rollout.shown import RolloutStatus
 
 _MOST = 10_000_000
 
@@ -99,8 +99,8 @@ def _document(answers: WhyAnswers, flexes: list[FlexNow]) -> WhyAnswer:
 def _parts(
     answers: WhyAnswers, statuses: dict[str, RolloutStatus], flexes: list[FlexNow], *, every: bool
 ) -> list[RenderableType]:
-    from cli.output import line
-    from cli.views.why import in_full, summary
+    from views.why import in_full, summary
+    from views.words import line
 
     return [
         *summary(answers, flexes, hint=not every),

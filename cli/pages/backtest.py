@@ -13,13 +13,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cli.output import count
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, rendered, short, style, svg
-from cli.views.backtest import HEADINGS, cells, percent
 from models.buffers.backtest import Promised, Record
 from models.buffers.estimator import Hours
 from models.buffers.hourly_health import Series
 from models.errors import BadInput
+from views.backtest import HEADINGS, cells, percent
+from views.words import count
 
 _MOST = 12
 """Clusters with a picture; the tables have all."""
@@ -155,7 +155,7 @@ def _flat(names: Sequence[str]) -> str:
 
 def _sentences(records: Sequence[Record]) -> list[str]:
     """`health` beside a flat buffer over all clusters, for each horizon."""
-    found = []
+    sentences = []
     for horizon in sorted({r.horizon_weeks for r in records}):
         rows = [r for r in records if r.horizon_weeks == horizon]
         ours = [r for r in rows if r.policy == "health"]
@@ -167,8 +167,8 @@ def _sentences(records: Sequence[Record]) -> list[str]:
                 f"unpromised and breaks {percent(_broken(ours))} of hours"
             )
             text += f"; a flat {name.removeprefix('fixed-')}% breaks {percent(_broken(flat))}" if flat else ""
-            found.append(f"{text}.")
-    return found or ["What each policy would have promised week by week, and what hardware would have kept of it."]
+            sentences.append(f"{text}.")
+    return sentences or ["What each policy would have promised week by week, and what hardware would have kept of it."]
 
 
 def _mean(rows: Sequence[Record]) -> float:

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
-from cli.output import clean
+from views.words import clean
 
 PHANTOM, FLEX, BACKED, INK, BAD = "#9aa5b1", "#2f7ed8", "#bcd9f5", "#1c2430", "#c0392b"
 _STYLE: Any = {

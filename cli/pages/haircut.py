@@ -8,10 +8,10 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from cli.output import clean, count
 from cli.pages.charts import BACKED, FLEX, INK, PHANTOM, axes, big, rendered, share, short, style, svg
-from cli.views.haircut import percent, rows_of, sentence
 from models.planning.haircut import Haircut, Part, TeamPart
+from views.haircut import percent, rows_of, sentence
+from views.words import clean, count
 
 _MOST = 20
 """Clusters and teams in one plot or table; the CSV has all."""

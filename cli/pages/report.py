@@ -9,11 +9,11 @@ from matplotlib import dates
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cli.output import count
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, named, rendered, short, style, svg
-from cli.views.report import MOST, Section, every_cluster, lead, numbers, sections, title
 from models.reports.milestones import MilestoneStanding, State
 from models.reports.weekly import Week
+from views.report import MOST, Section, emergencies, every_cluster, lead, numbers, sections, title
+from views.words import count
 
 _DATES: Any = dates  # it comes without types
 _STATES = {State.DONE: FLEX, State.ON_TRACK: BACKED, State.BEHIND: BAD, State.UNKNOWN: PHANTOM}
@@ -28,6 +28,7 @@ def page(week: Week) -> str:
         "report.html",
         title=title(week),
         made_at=f"{week.until:%Y-%m-%d %H:%M} UTC, {count(week.clusters, 'cluster')}",
+        alone=emergencies(week),
         lead=lead(week),
         numbers=[n._asdict() for n in numbers(week)],
         curve=curve,
@@ -47,19 +48,19 @@ def _part(section: Section, week: Week) -> dict[str, Any]:
 
 def _curve(week: Week) -> dict[str, str] | None:
     """Promised, healthy and phantom over time. None: there are not two points that are known."""
-    known = [p for p in week.points if p.known]
-    if len(known) < 2:
+    points = [p for p in week.points if p.known]
+    if len(points) < 2:
         return None
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     above, plot = figure.subplots(2, 1, sharex=True, height_ratios=[2, 3])
-    times = [float(_DATES.date2num(p.at)) for p in known]
-    above.plot(times, [p.promised_gpus for p in known], color=INK, label="promised", lw=1.6)
-    above.plot(times, [p.healthy_gpus for p in known], color=FLEX, label="healthy", lw=1.6)
+    times = [float(_DATES.date2num(p.at)) for p in points]
+    above.plot(times, [p.promised_gpus for p in points], color=INK, label="promised", lw=1.6)
+    above.plot(times, [p.healthy_gpus for p in points], color=FLEX, label="healthy", lw=1.6)
     above.margins(y=0.15)
     plot.fill_between(
-        times, [p.phantom_gpus for p in known], color=PHANTOM, label="phantom: promised, no healthy GPU behind"
+        times, [p.phantom_gpus for p in points], color=PHANTOM, label="phantom: promised, no healthy GPU behind"
     )
-    waits = [(t, p.lacking_gpus) for t, p in zip(times, known, strict=True) if p.lacking_gpus is not None]
+    waits = [(t, p.lacking_gpus) for t, p in zip(times, points, strict=True) if p.lacking_gpus is not None]
     if len(waits) > 1:
         plot.plot(*zip(*waits, strict=True), color=BAD, label="wait in quota for hardware", lw=1.6)
     plot.set_ylim(bottom=0)
@@ -71,7 +72,7 @@ def _curve(week: Week) -> dict[str, str] | None:
     plot.xaxis.set_major_locator(locator)
     plot.xaxis.set_major_formatter(_DATES.ConciseDateFormatter(locator))
     figure.legend(frameon=False, loc="outside upper center", ncols=4)
-    first, last = known[0], known[-1]
+    first, last = points[0], points[-1]
     says = (
         f"Phantom GPUs went from {big(first.phantom_gpus)} on {first.at:%d %B %H:%MZ} to {big(last.phantom_gpus)} on "
         f"{last.at:%d %B %H:%MZ}, when {big(last.promised_gpus)} were promised and {big(last.healthy_gpus)} healthy."

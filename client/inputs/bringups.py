@@ -83,15 +83,15 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
 
     recipe = recipes.recipe(entry.recipe)
     if recipe is None:
-        known = ", ".join(r.name for r in recipes.recipes)
-        return [problem("recipe", f"there is no recipe {entry.recipe!r}; there are {known}")]
-    found = [
+        names = ", ".join(r.name for r in recipes.recipes)
+        return [problem("recipe", f"there is no recipe {entry.recipe!r}; there are {names}")]
+    problems = [
         problem("values", f"recipe {recipe.name}, {path_text(at)}: {text}") for at, text in unfilled_text(entry, recipe)
     ]
     if fault := policy_fault(entry, Policy()):
-        found.append(problem("policy", fault.removeprefix("policy: ")))
+        problems.append(problem("policy", fault.removeprefix("policy: ")))
     largest = max(island.total_gpus for island in entry.planned_islands)
-    found += [
+    problems += [
         problem(
             "islands" if entry.islands else "nodes",
             f"the largest island is ordered with {gpus_text(largest)}, and check {check.name} of recipe {recipe.name} "
@@ -100,7 +100,7 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
         for check in recipe.checks
         if check.contiguous is not None and check.contiguous > largest
     ]
-    return found
+    return problems
 
 
 def _tabled(paths: Sequence[str]) -> Handed:
@@ -115,8 +115,8 @@ def _tabled(paths: Sequence[str]) -> Handed:
 class _Entries(TabledDocument):
     def add_entry(self, row: TableRow) -> None:
         entry: dict[str, Any] = {name: row.text(name) for name in ("cluster", "recipe", "owner")}
-        said = row.fields("nodes", "gpus_per_node", "gpu_model", "owed_until")
-        entry |= {name: value for name, value in said.items() if value is not None}
+        cells = row.fields("nodes", "gpus_per_node", "gpu_model", "owed_until")
+        entry |= {name: value for name, value in cells.items() if value is not None}
         if row.cells.get("islands"):
             entry["islands"] = _islands(row)
         if values := dict(row.settings(_VALUE)):
@@ -128,7 +128,7 @@ class _Entries(TabledDocument):
 
 def _islands(row: TableRow) -> list[dict[str, Any]]:
     """`island1:22; island2:22`: each with its nodes."""
-    found = []
+    islands = []
     for part in filter(None, (part.strip() for part in re.split("[;,]", row.cells["islands"]))):
         name, _, nodes = part.rpartition(":")
         if not name or not re.fullmatch("[0-9]{1,9}", nodes):
@@ -136,5 +136,5 @@ def _islands(row: TableRow) -> list[dict[str, Any]]:
                 f"{row.place}: islands must be names with their nodes, `island1:22; island2:22`: {part!r}"
             )
             continue
-        found.append({"name": name.strip(), "nodes": int(nodes)})
-    return found
+        islands.append({"name": name.strip(), "nodes": int(nodes)})
+    return islands

@@ -48,10 +48,10 @@ def read_calendar(
     events: dict[str, list[Any]] = {}
     left_out: list[BadInput] = []
     try:
-        found = calendar.walk("VEVENT")
+        all_events = calendar.walk("VEVENT")
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise BadInput(f"{name} has an event that cannot be read: {_words(error)}") from None
-    for event in found:
+    for event in all_events:
         try:
             events.setdefault(_source(event, name), []).append(event)
         except BadInput as error:
@@ -137,7 +137,7 @@ def _clusters(event: Any, name: str) -> list[str]:
 def _window(event: Any, name: str, kind: WindowKind) -> Window:
     islands = [part.strip() for part in str(event.get("X-BACKSTOP-ISLANDS", "")).split(",") if part.strip()]
     gpus = str(event.get("X-BACKSTOP-GPUS", "")).strip()
-    given = {
+    fields = {
         "kind": _kind(event) or kind,
         "starts": _moment(event, "DTSTART", name),
         "ends": _moment(event, "DTEND", name),
@@ -146,9 +146,9 @@ def _window(event: Any, name: str, kind: WindowKind) -> Window:
         "gpus": (int(gpus) if gpus.isdecimal() else gpus) if gpus else None,
     }
     try:
-        return Window.model_validate(given)
+        return Window.model_validate(fields)
     except ValidationError as error:
-        raise BadInput(f"{name}: event {_title(event)!r}: {first_problem(error, given).text}") from None
+        raise BadInput(f"{name}: event {_title(event)!r}: {first_problem(error, fields).text}") from None
 
 
 def _kind(event: Any) -> WindowKind | None:

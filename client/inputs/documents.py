@@ -61,9 +61,9 @@ class Handed:
             raise self.refusing(all_problems(error, self.data)) from None
 
     def refusing(self, problems: Sequence[Problem]) -> BadFile:
-        told, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
-        where = self.places([problem.path for problem in told])
-        return BadFile([f"{at}: {problem.text}" for at, problem in zip(where, told, strict=True)], more)
+        first, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
+        where = self.places([problem.path for problem in first])
+        return BadFile([f"{at}: {problem.text}" for at, problem in zip(where, first, strict=True)], more)
 
 
 def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
@@ -127,41 +127,41 @@ def fleet_document(handed: Handed, *, partial: bool = False) -> FleetDocument:
     return FleetDocument(fleet, handed.name, handed.places, partial)
 
 
-def _beside(data: dict[str, Any], found: Sequence[Problem]) -> list[Problem]:
+def _beside(data: dict[str, Any], problems_before: Sequence[Problem]) -> list[Problem]:
     """What else is wrong with parts that are well by themselves: the checks of the whole stop at the first fault."""
-    known = {problem.path for problem in found}
-    faulty = {path[1] for path in known if path[:1] == ("clusters",) and len(path) > 1}
+    paths = {problem.path for problem in problems_before}
+    faulty = {path[1] for path in paths if path[:1] == ("clusters",) and len(path) > 1}
     try:
         default = Policy.model_validate(data.get("policy", {}))
     except ValidationError:
         default = Policy()
     problems = list[Problem]()
-    for number, given in enumerate(data["clusters"] if isinstance(data.get("clusters"), list) else ()):
+    for number, entry in enumerate(data["clusters"] if isinstance(data.get("clusters"), list) else ()):
         if number in faulty:
             continue
         try:
-            cluster = ClusterSpec.model_validate(given)
+            cluster = ClusterSpec.model_validate(entry)
         except ValidationError as error:  # the whole was refused for a key of its own, and nobody looked at this
-            problems += all_problems(error, given, ("clusters", number))
+            problems += all_problems(error, entry, ("clusters", number))
             continue
         problems += _of_policy(default, cluster.policy, number)
         try:
             Fleet(clusters=(cluster,), policy=default)
         except ValidationError as error:
-            (floor,) = all_problems(error, {"clusters": [given]})
+            (floor,) = all_problems(error, {"clusters": [entry]})
             path = ("clusters", number, *floor.path[2:])
             text = floor.text.replace("clusters[0]", f"clusters[{number}]", 1)
             problems.append(Problem(path, text, 0))
-    return [*_given_twice(data, known), *(p for p in problems if p.path not in known)]
+    return [*_given_twice(data, paths), *(p for p in problems if p.path not in paths)]
 
 
-def _given_twice(data: dict[str, Any], known: Collection[Path]) -> Iterator[Problem]:
+def _given_twice(data: dict[str, Any], paths: Collection[Path]) -> Iterator[Problem]:
     for what in ("cluster", "team"):
         entries, seen = data.get(f"{what}s"), set[str]()
         for number, entry in enumerate(entries if isinstance(entries, list) else ()):
             name, path = entry.get("name") if isinstance(entry, dict) else None, (f"{what}s", number, "name")
             if isinstance(name, str):
-                if name in seen and path not in known:
+                if name in seen and path not in paths:
                     yield Problem(path, f"{path_text(path)}: {what} {name!r} is given twice", 0)
                 seen.add(name)
 

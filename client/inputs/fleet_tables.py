@@ -102,12 +102,14 @@ class _Fleet(TabledDocument):
         name = row.text("cluster")
         island = row.fields("total_gpus", "healthy_gpus", "block_gpus")
         island = {"name": row.cells.get("island", "") or WHOLE, **island}
-        said, policy = row.fields("gpu_model", "gpus_per_node"), policy_of(row)
+        hardware, policy = row.fields("gpu_model", "gpus_per_node"), policy_of(row)
         if name not in self.numbers:
-            self.add_cluster(row, name, {"name": name, "islands": [], **said, **({"policy": policy} if policy else {})})
+            self.add_cluster(
+                row, name, {"name": name, "islands": [], **hardware, **({"policy": policy} if policy else {})}
+            )
         number = self.numbers[name]
         cluster = self.clusters[number]
-        _agree(row, cluster, said, policy)
+        _agree(row, cluster, hardware, policy)
         self.stands(row, "clusters", number, "islands", len(cluster["islands"]))
         cluster["islands"].append(island)
 
@@ -119,9 +121,9 @@ class _Fleet(TabledDocument):
 
 def _agree(row: TableRow, cluster: Mapping[str, Any], fields: Mapping[str, Any], policy: Mapping[str, Any]) -> None:
     """A cluster of several islands has several rows, which say the same of it, or nothing."""
-    for name, given, standing in (
+    for name, value, standing in (
         *((f, fields[f], cluster.get(f)) for f in fields),
         *((f"{POLICY}{k}", policy[k], cluster.get("policy", {}).get(k)) for k in policy),
     ):
-        if given not in (None, standing):
-            row.faults.append(f"{row.place}: {name} is {given}, and {standing} in an earlier row of the cluster")
+        if value not in (None, standing):
+            row.faults.append(f"{row.place}: {name} is {value}, and {standing} in an earlier row of the cluster")

@@ -44,22 +44,22 @@ def read_jobs(path: str | Path, classes: ClassesOf | None = None) -> tuple[Clust
 
 def classes_in(fleet: Fleet) -> ClassesOf:
     """Of its quotas, as far as the file says them: where it says no policy, the ledger's stands."""
-    found: dict[tuple[str, str], tuple[str, ...]] = {}
+    classes: dict[tuple[str, str], tuple[str, ...]] = {}
     for cluster in fleet.clusters:
-        said = "policy" in fleet.model_fields_set or "classes" in cluster.policy
+        has_policy = "policy" in fleet.model_fields_set or "classes" in cluster.policy
         of_policy = fleet.policy_of(cluster).classes
         for quota in cluster.quotas:
-            if said or quota.classes is not None:
-                found[cluster.name, quota.team] = those_of(quota.classes, of_policy)
-    return found
+            if has_policy or quota.classes is not None:
+                classes[cluster.name, quota.team] = those_of(quota.classes, of_policy)
+    return classes
 
 
 def _job(table: CsvTable, row: Mapping[str, str]) -> ClusterJob:
-    given: dict[str, object] = {column: text for column, text in row.items() if text}
-    given |= {column: table.count(column, row[column]) for column in _COUNTS if row.get(column)}
+    fields: dict[str, object] = {column: text for column, text in row.items() if text}
+    fields |= {column: table.count(column, row[column]) for column in _COUNTS if row.get(column)}
     if preempted := row.get("preempted"):
-        given["preempted"] = _TRUTHS.get(preempted.lower(), preempted)
+        fields["preempted"] = _TRUTHS.get(preempted.lower(), preempted)
     try:
-        return ClusterJob.model_validate(given)
+        return ClusterJob.model_validate(fields)
     except ValidationError as error:
-        raise table.bad(first_problem(error, given).text) from None
+        raise table.bad(first_problem(error, fields).text) from None

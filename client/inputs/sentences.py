@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from models.access.access_file import AccessFile, Grant, Identity, Person, Service
 from models.base import brief
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.policy import Policy
@@ -44,9 +45,13 @@ _SAYS = {
 _TIME = "must be a time such as 2026-01-31T12:00:00Z, not {value}"
 # How a sentence of our own validators goes on after the field's name.
 _GOES_ON = ("must ", "is ", "has ", "names ", "sum ", "needs ", "cannot ")
-_FIELDS = frozenset(
-    name for model in (Fleet, ClusterSpec, Quota, Window, Team, Policy) for name in model.model_fields
-) | {"total_gpus", "healthy_gpus", "block_gpus", "$schema"}
+_DESCRIBED = (Fleet, ClusterSpec, Quota, Window, Team, Policy, AccessFile, Grant, Person, Identity, Service)
+_FIELDS = frozenset(name for model in _DESCRIBED for name in model.model_fields) | {
+    "total_gpus",
+    "healthy_gpus",
+    "block_gpus",
+    "$schema",
+}
 
 
 class Problem(NamedTuple):

@@ -141,19 +141,19 @@ class TableRow:
 
     def fields(self, *columns: str) -> dict[str, Any]:
         """What these columns say: of one that is there an empty cell says none, but for what is needed."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for column in columns:
             if column not in self.cells:
                 continue
             if column in self.kind.needed:
                 self.text(column)
             if column in self.kind.lists:
-                found[column] = self._list(column)
+                values[column] = self._list(column)
             elif column in self.kind.counts:
-                found |= self._count(column)
+                values |= self._count(column)
             else:
-                found[column] = self.cells[column] or None
-        return found
+                values[column] = self.cells[column] or None
+        return values
 
     def several(self, column: str) -> list[str]:
         """Separated by spaces or semicolons."""

@@ -26,16 +26,16 @@ def are_tables(paths: Sequence[str], what: str, kinds: str) -> bool:
 
 def one_of_each(tables: Sequence[Table], kinds: Sequence[TableKind], template: str) -> list[Table]:
     """In the order of the kinds, of which the first must be there. `template`: what prints one. Errors: BadInput."""
-    found: dict[str, Table] = {}
+    table_of: dict[str, Table] = {}
     for table in tables:
-        other = found.setdefault(table.kind.word, table)
+        other = table_of.setdefault(table.kind.word, table)
         if other is not table:
             raise BadInput(f"{table.name} and {other.name} are both tables of {table.kind.word}: put them into one")
     first = kinds[0].word
-    if first not in found:
+    if first not in table_of:
         names = ", ".join(table.name for table in tables)
         raise BadInput(f"{names}: a table of {first} is missing (`{template} {first}`)")
-    return [found[kind.word] for kind in kinds if kind.word in found]
+    return [table_of[kind.word] for kind in kinds if kind.word in table_of]
 
 
 def policy_of(row: TableRow) -> dict[str, Any]:

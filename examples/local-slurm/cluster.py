@@ -13,6 +13,7 @@ Each may be run again: what is there already stays. Eight GPUs a node: links to 
 registers none. Debian's packages of Slurm, munge and MariaDB; all listens on loopback; nothing needs systemd.
 """
 
+import contextlib
 import getpass
 import json
 import os
@@ -114,11 +115,10 @@ class Site:
         print(f"nothing of {self.cluster} is left")
 
     def end_jobs(self) -> None:
-        """A job is nobody's child: it outlives its node's daemon."""
-        if not self.answers("scontrol", "ping") or not self.run("squeue", "-h", "-o", "%A"):
-            return
-        self.answers("scancel", "--full", "--user", getpass.getuser())
-        self.until(lambda: not self.run("squeue", "-h", "-o", "%A"), "jobs have ended")
+        """A job is nobody's child: it outlives its node's daemon. One whose node is gone is not waited for long."""
+        if self.answers("scancel", "--full", "--user", getpass.getuser()):
+            with contextlib.suppress(Fault):
+                self.until(lambda: not self.run("squeue", "-h", "-o", "%A"), "jobs have ended", 10.0)
 
     # --- checks ---------------------------------------------------------------------------------
 
@@ -183,8 +183,8 @@ class Site:
             return False
         return True
 
-    def until(self, true: Callable[[], bool], what: str) -> None:
-        ends = time.monotonic() + PATIENCE
+    def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+        ends = time.monotonic() + seconds
         while True:
             try:
                 if true():
@@ -192,7 +192,7 @@ class Site:
             except (Fault, subprocess.TimeoutExpired):
                 pass
             if time.monotonic() > ends:
-                raise Fault(f"not within {PATIENCE:g} s: {what} (logs in {self.folder}/log)")
+                raise Fault(f"not within {seconds:g} s: {what} (logs in {self.folder}/log)")
             time.sleep(0.2)
 
     # --- processes ------------------------------------------------------------------------------

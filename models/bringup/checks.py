@@ -106,5 +106,5 @@ def capacity_answer(order: CheckOrder, islands: tuple[Island, ...], at: datetime
     """Whether what is installed in these islands is what the order asks for, whoever counted them."""
     installed = sum(island.total_gpus for island in islands)
     colour = Colour.GREEN if installed >= order.gpus else Colour.RED
-    said = f"{gpus_text(installed)} installed, {order.gpus} asked for"
-    return CheckAnswer(colour=colour, said=said, number=float(installed), at=at, islands=islands)
+    sentence = f"{gpus_text(installed)} installed, {order.gpus} asked for"
+    return CheckAnswer(colour=colour, said=sentence, number=float(installed), at=at, islands=islands)

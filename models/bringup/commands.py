@@ -7,6 +7,7 @@ from datetime import datetime
 
 from pydantic import Field
 
+from models.access.tickets import TICKET_CHARS, warrant_in
 from models.audit import AuditKind
 from models.base import ActorGiven, Model, Text, Time, Words, count_text
 from models.bringup.actions import BringupAction, HandOver
@@ -35,6 +36,8 @@ class BringupOrder(Model):
     """cancel: steps that run are stopped, and not waited for."""
     deadline: Time | None = None
     """retire: when the undo begins even where jobs run."""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
 
 def refusal(
@@ -195,7 +198,8 @@ def obey(b: Bringup, command: BringupCommand, order: BringupOrder, now: datetime
         actor=order.actor,
         reason=order.reason,
         command=command.value,
-        **order.model_dump(mode="json", exclude_defaults=True, exclude={"actor", "reason", "step"}),
+        **order.model_dump(mode="json", exclude_defaults=True, exclude={"actor", "reason", "step", "ticket"}),
+        **warrant_in(order),
         **({"step": step} if step else {}),
     )
     match command:
@@ -206,8 +210,8 @@ def obey(b: Bringup, command: BringupCommand, order: BringupOrder, now: datetime
             return b.but(hold=None), "released: it goes on"
         case _DO.CHECK_IN:
             touched = {"phase": StepPhase.DONE, "by": order.actor, "reason": order.reason, "ended_at": now}
-            said = f"checked in by {order.actor}"
-            return b.with_run(step, **touched, said=said), f"{step} is {said}"
+            sentence = f"checked in by {order.actor}"
+            return b.with_run(step, **touched, said=sentence), f"{step} is {sentence}"
         case _DO.RETRY:
             return _retry(b, step, now)
         case _DO.SKIP:
@@ -237,8 +241,8 @@ def _named(b: Bringup, command: BringupCommand, order: BringupOrder) -> str:
 
 def _retry(b: Bringup, step: str, now: datetime) -> tuple[Bringup, str]:
     if step:
-        said = "to be run again"
-        return b.with_run(step, phase=StepPhase.WAITING, tries=0, next_at=None, said=said), f"{step} is run again"
+        sentence = "to be run again"
+        return b.with_run(step, phase=StepPhase.WAITING, tries=0, next_at=None, said=sentence), f"{step} is run again"
     b = once_again(b.but(fault="", validating_since=now), now)
     return b, "it is tried again"
 

@@ -155,8 +155,8 @@ def asks(b: Bringup, now: datetime) -> list[str]:
         return [CAPACITY] if owes(b, now) else []
     if b.direction is not BringupStage.PROVISIONED:
         return []
-    found = colours(b.checks, b.rules(), now, b.recipe.stale_after)
-    if any(found[name] is not Colour.GREEN for name in recurring):
+    colour_of = colours(b.checks, b.rules(), now, b.recipe.stale_after)
+    if any(colour_of[name] is not Colour.GREEN for name in recurring):
         return recurring
     wanted = [n for n, t in b.rules().items() if t.once and not b.checks[n].skipped]
     return recurring + [n for n in wanted if b.checks[n].colour is Colour.UNKNOWN]

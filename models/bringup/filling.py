@@ -52,8 +52,8 @@ def placeholders(text: str) -> list[str]:
 def filled(text: str, values: Mapping[str, str]) -> str:
     """The text with each placeholder's value. Errors: KeyError for one that nothing fills (refused at entry)."""
 
-    def value(found: re.Match[str]) -> str:
-        return found[0] if found[1] == LATER else values[found[1]]
+    def value(match: re.Match[str]) -> str:
+        return match[0] if match[1] == LATER else values[match[1]]
 
     return _PLACEHOLDER.sub(value, text)
 

@@ -44,14 +44,14 @@ def ready(after: After, waiting: Collection[str], done: Collection[str]) -> list
 
 def before(after: After, steps: Iterable[str]) -> set[str]:
     """All that these steps stand on, directly or not; not they themselves unless they stand on each other."""
-    found: set[str] = set()
+    names: set[str] = set()
     open_ = [name for step in steps for name in after[step]]
     while open_:
         step = open_.pop()
-        if step not in found:
-            found.add(step)
+        if step not in names:
+            names.add(step)
             open_ += after[step]
-    return found
+    return names
 
 
 def behind(after: After, step: str) -> list[str]:

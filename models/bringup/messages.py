@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from models.access.tickets import TICKET_CHARS
+from models.access.warrants import Spent
 from models.audit import AuditEntry
 from models.base import ActorGiven, Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.bringup.checks import CheckAnswer, CheckOrder, Colour
@@ -32,6 +34,8 @@ class BringupStart(Model):
     recipe: ClusterRecipe
     actor: ActorGiven = Field(min_length=1)
     reason: Words = ""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
 
 class BringupInput(Model):
@@ -40,6 +44,8 @@ class BringupInput(Model):
     start: BringupStart
     state: Bringup | None = None
     runs: PositiveCount = 1
+    spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
+    """Tickets that its commands have used of late."""
 
 
 class BringupAnswer(Model):

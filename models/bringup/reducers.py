@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
+from models.access.tickets import warrant_in
 from models.audit import AuditKind
 from models.base import count_text, duration_text, gpus_text, some_of
 from models.bringup.checks import CheckAnswer, Colour
@@ -55,8 +56,13 @@ def opened(start: BringupStart, number: int, now: datetime) -> Bringup:
         checks={CAPACITY: CheckState()} | {c.name: CheckState() for c in recipe.checks},
     )
     text = f"{b.cluster} is entered: {start.entry.text}, by recipe {recipe.name} ({recipe.hash})"
-    given = start.entry.model_dump(mode="json", exclude_defaults=True)
-    return b.noting(AuditKind.COMMAND, text, now, actor=start.actor, reason=start.reason, entry=given)
+    data = {"entry": start.entry.model_dump(mode="json", exclude_defaults=True), **warrant_in(start)}
+    return b.noting(AuditKind.COMMAND, text, now, actor=start.actor, reason=start.reason, **data)
+
+
+def cancel_ignored(b: Bringup, now: datetime) -> Bringup:
+    """Its workflow was cancelled in Temporal."""
+    return b.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket cancels", now)
 
 
 # --- time -------------------------------------------------------------------------------------------
@@ -86,32 +92,32 @@ def _moved(b: Bringup, now: datetime) -> Bringup:
     """One more thing that follows, or the same value."""
     if b.stage.ended:
         return b
-    found = troubles(b, now)
-    if found or b.stage is BringupStage.BLOCKED:
-        moved = _blocked(b, found, now)
+    open_troubles = troubles(b, now)
+    if open_troubles or b.stage is BringupStage.BLOCKED:
+        moved = _blocked(b, open_troubles, now)
         if moved is not b:
             return moved
     match b.direction:
         case BringupStage.PLANNED:
             return _begins(b, now)
         case BringupStage.PROVISIONING:
-            return _asks_for_touches(_provisioned(b, now, blocked=bool(found)), now)
+            return _asks_for_touches(_provisioned(b, now, blocked=bool(open_troubles)), now)
         case BringupStage.CANCELLING | BringupStage.RETIRING:
-            return _unmaking(b, now, blocked=bool(found))
+            return _unmaking(b, now, blocked=bool(open_troubles))
     return b
 
 
-def _blocked(b: Bringup, found: list[Trouble], now: datetime) -> Bringup:
-    if not found:
+def _blocked(b: Bringup, open_troubles: list[Trouble], now: datetime) -> Bringup:
+    if not open_troubles:
         assert b.blocked_from is not None
         return b.reaching(b.blocked_from, now, "nothing blocks it any more")
-    because = "; ".join(t.text for t in found)
+    because = "; ".join(t.text for t in open_troubles)
     if b.stage is BringupStage.BLOCKED and b.because == because:
         return b
-    known = b.because if b.stage is BringupStage.BLOCKED else ""
+    reason_before = b.because if b.stage is BringupStage.BLOCKED else ""
     b = b.but(because=because) if b.stage is BringupStage.BLOCKED else b.reaching(BringupStage.BLOCKED, now, because)
-    for trouble in found:
-        if trouble.text not in known:
+    for trouble in open_troubles:
+        if trouble.text not in reason_before:
             b = b.telling(f"{b.cluster} needs a person: {trouble.text}", *trouble.ways)
     return b
 
@@ -158,8 +164,10 @@ def _touch(b: Bringup, step: str) -> str:
 def _unmaking(b: Bringup, now: datetime, *, blocked: bool) -> Bringup:
     leaving = b.leaving
     if leaving is not None and not leaving.empty and leaving.deadline is not None and now >= leaving.deadline:
-        said = f"the deadline of {leaving.actor} has come"
-        b = b.but(leaving=leaving.but(empty=True, said=said)).noting(AuditKind.HOLD, f"{said}: it is unmade", now)
+        sentence = f"the deadline of {leaving.actor} has come"
+        b = b.but(leaving=leaving.but(empty=True, said=sentence)).noting(
+            AuditKind.HOLD, f"{sentence}: it is unmade", now
+        )
     if not may_unmake(b):
         return b
     for step, run in b.steps():
@@ -268,12 +276,12 @@ def reported(b: Bringup, run: str, attempt: int, report: RunReport, now: datetim
 def _failed(b: Bringup, run: str, report: RunReport, now: datetime) -> Bringup:
     was = b.runs[run]
     plan = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runs(undo=run.endswith(UNDO_SUFFIX))
-    said = f"{was.stopping}: {report.said}" if was.stopping else report.said
+    sentence = f"{was.stopping}: {report.said}" if was.stopping else report.said
     by_person = report.phase is RunPhase.STOPPED and was.stopping.startswith("stopped by")
     if by_person or was.tries >= plan.retries or was.attempt >= MOST_ATTEMPTS:
-        return _ended(b, run, StepPhase.FAILED, said, now, report.ended_at)
+        return _ended(b, run, StepPhase.FAILED, sentence, now, report.ended_at)
     pause = min(plan.pause * 2**was.tries, timedelta(days=1))
-    b = _ended(b, run, StepPhase.WAITING, f"{said}; it is tried again", now, report.ended_at)
+    b = _ended(b, run, StepPhase.WAITING, sentence, now, report.ended_at)
     return b.with_run(run, tries=was.tries + 1, next_at=now + pause)
 
 
@@ -288,12 +296,12 @@ def untraced(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
         return _ended(b, run, StepPhase.UNCLEAR, "its runner has no trace of it any more", now)
     if now < settled_at:
         return b.with_run(run, next_at=min(now + LOOKS_FOR_IT, settled_at))
-    said = f"its start left no trace in {duration_text(b.recipe.settle)}"
+    sentence = f"its start left no trace in {duration_text(b.recipe.settle)}"
     plan = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runs(undo=run.endswith(UNDO_SUFFIX))
     stopped = bool(was.stopping)
     if not plan.repeatable or stopped or was.tries >= max(UNTRACED, plan.retries):
-        return _ended(b, run, StepPhase.UNCLEAR, said, now)
-    b = _ended(b, run, StepPhase.WAITING, f"{said}; it is repeatable, and started again", now)
+        return _ended(b, run, StepPhase.UNCLEAR, sentence, now)
+    b = _ended(b, run, StepPhase.WAITING, f"{sentence}; it is repeatable, and started again", now)
     return b.with_run(run, tries=was.tries + 1)
 
 
@@ -308,13 +316,13 @@ def _current(b: Bringup, run: str, attempt: int) -> bool:
 
 
 def _ended(
-    b: Bringup, run: str, phase: StepPhase, said: str, now: datetime, ended_at: datetime | None = None
+    b: Bringup, run: str, phase: StepPhase, sentence: str, now: datetime, ended_at: datetime | None = None
 ) -> Bringup:
-    b = b.with_run(run, phase=phase, said=said, ended_at=ended_at or now, next_at=None, stopping="")
+    b = b.with_run(run, phase=phase, said=sentence, ended_at=ended_at or now, next_at=None, stopping="")
     was = b.runs[run]
     return b.noting(
         AuditKind.EFFECT,
-        f"{run}: {said}" if phase is StepPhase.WAITING else f"{run} is {phase}: {said}",
+        f"{run}: {sentence}" if phase is StepPhase.WAITING else f"{run} is {phase}: {sentence}",
         now,
         run=run,
         key=b.key(run).text,
@@ -447,12 +455,12 @@ def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
         return b
     stand = "stands" if answer.quota_gpus == 1 else "stand"
     run = "runs" if answer.jobs == 1 else "run"
-    said = f"{gpus_text(answer.quota_gpus)} of quota {stand}, {count_text(answer.jobs, 'job')} {run}: {answer.said}"
+    sentence = f"{gpus_text(answer.quota_gpus)} of quota {stand}, {count_text(answer.jobs, 'job')} {run}: {answer.said}"
     empty = answer.quota_gpus == 0 and answer.jobs == 0
-    news = said != b.leaving.said
+    news = sentence != b.leaving.said
     since = now if news else b.leaving.since
-    b = b.but(leaving=b.leaving.but(said=said, looked_at=now, since=since, empty=empty))
-    return b.noting(AuditKind.GUARD, said, now) if news else b
+    b = b.but(leaving=b.leaving.but(said=sentence, looked_at=now, since=since, empty=empty))
+    return b.noting(AuditKind.GUARD, sentence, now) if news else b
 
 
 # --- the archive and the mail -----------------------------------------------------------------------

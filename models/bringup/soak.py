@@ -116,10 +116,10 @@ def ticked(clock: SoakClock, checks: Checks, rules: Rules, now: datetime, stale_
 
 def turned(clock: SoakClock, colours: Mapping[str, Colour], now: datetime) -> SoakClock:
     """The clock where the checks have these colours from now on."""
-    found = set(colours.values())
-    if Colour.RED in found:
+    colours_now = set(colours.values())
+    if Colour.RED in colours_now:
         return SoakClock()
-    if Colour.UNKNOWN in found:
+    if Colour.UNKNOWN in colours_now:
         return SoakClock(gathered=gathered(clock, now))
     return clock if clock.since is not None else clock.but(since=now)
 

@@ -303,6 +303,11 @@ def bringup_key(cluster: str, number: int) -> str:
     return f"{bringup_workflow_id(cluster)}/{number}"
 
 
+def retires(cluster: str) -> str:
+    """How the id begins of a rollout that takes the quotas of a retired cluster to nothing."""
+    return f"retire-{cluster}-"
+
+
 def waits_for(b: Bringup) -> WaitsFor | None:
     """Whom it waits for; None: nobody."""
     if b.stage.ended or b.stage is BringupStage.IN_PRODUCTION:

@@ -26,15 +26,15 @@ class Trouble(NamedTuple):
 def troubles(b: Bringup, now: datetime) -> list[Trouble]:
     """What a person has to answer; [] where it goes on by itself."""
     undoing = b.direction.unmakes
-    found = [
+    open_troubles = [
         _of_run(b, name)
         for name, run in b.runs.items()
         if run.phase.needs_person and name.endswith(UNDO_SUFFIX) == undoing
         if undoing or b.direction is BringupStage.PROVISIONING
     ]
     if b.fault:
-        found.append(Trouble(b.fault, (("Try again", line(b, "retry", "--reason '...'")),)))
-    return found if undoing else found + _overdue(b, now)
+        open_troubles.append(Trouble(b.fault, (("Try again", line(b, "retry", "--reason '...'")),)))
+    return open_troubles if undoing else open_troubles + _overdue(b, now)
 
 
 def line(b: Bringup, command: str, *more: str) -> str:
@@ -55,9 +55,9 @@ def _overdue(b: Bringup, now: datetime) -> list[Trouble]:
     since, within = b.validating_since, b.recipe.validate_within
     if since is None or now < since + within or soaked(b, now):
         return []
-    found = colours(b.checks, b.rules(), now, b.recipe.stale_after)
+    colour_of = colours(b.checks, b.rules(), now, b.recipe.stale_after)
     making = b.direction is BringupStage.PROVISIONING
-    not_green = [f"{n} is {c} ({b.checks[n].said})" for n, c in found.items() if c is not Colour.GREEN]
+    not_green = [f"{n} is {c} ({b.checks[n].said})" for n, c in colour_of.items() if c is not Colour.GREEN]
     if making:
         not_green = [text for text in not_green if text.startswith(f"{CAPACITY} ")]
     if (making and not not_green) or not (making or b.direction is BringupStage.PROVISIONED):

@@ -83,8 +83,8 @@ def health(terms: HealthTerms = TERMS, steps: Steps = PROMISE_STEPS, shape: Shap
 
     def decide(view: View) -> int | None:
         asked = terms.model_copy(update={"horizon": view.horizon})
-        found = derived(view.down, view.total, asked, view.node, shape)
-        return followed(view.standing, found, steps, view.standing_of)
+        derivation = derived(view.down, view.total, asked, view.node, shape)
+        return followed(view.standing, derivation, steps, view.standing_of)
 
     return decide
 
@@ -154,14 +154,14 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
     for week, promise in enumerate(weekly):
         start = week * WEEK_HOURS
         span = slice(start, start + horizon_weeks * WEEK_HOURS)
-        known = ~np.isnan(series.worst[span])
-        total = series.total[span][known]
+        mask = ~np.isnan(series.worst[span])
+        total = series.total[span][mask]
         held = 0 if promise is None else promise
-        short = held - (series.worst[span] + series.planned[span])[known]
+        short = held - (series.worst[span] + series.planned[span])[mask]
         hours += len(short)
         broken += int((short > 0).sum())
         worst = max(worst, float((short / total).max(initial=0.0)))
-        stranded += float((np.maximum(series.mean[span][known] - held, 0) / total).sum())
+        stranded += float((np.maximum(series.mean[span][mask] - held, 0) / total).sum())
         if not np.isnan(series.worst[start : start + WEEK_HOURS]).all():
             buffers.append(1 - held / series.total_at(start))
             refused += promise is None

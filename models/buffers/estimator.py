@@ -90,11 +90,11 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
     wants = terms.history.total_seconds() / 3600
     if level is None or len(seen) < wants:
         ground = BufferBasis.STALE if level is None and len(seen) >= wants else BufferBasis.SHORT
-        known = "hour is" if len(seen) == 1 else "hours are"
+        hours_text = "hour is" if len(seen) == 1 else "hours are"
         why = (
             "the last two weeks are mostly unknown"
             if ground is BufferBasis.STALE
-            else f"only {len(seen)} {known} known"
+            else f"only {len(seen)} {hours_text} known"
         )
         text = f"{why}: the floor of {float(terms.floor):.3g} holds"
         if needed > floor:
@@ -125,11 +125,11 @@ def _level(recent: Hours, share: float) -> int | None:
 
     What has been down for most of a day is not over yet, however good the two weeks were.
     """
-    known = recent[~np.isnan(recent)]
-    if len(known) < _LEVEL_WEEKS * WEEK_HOURS // 2:
+    samples = recent[~np.isnan(recent)]
+    if len(samples) < _LEVEL_WEEKS * WEEK_HOURS // 2:
         return None
     # Of two middle hours the worse: between them is what no hour was.
-    return math.ceil(max(np.quantile(part, share, method="higher") for part in (known, known[-_LAST_HOURS:])))
+    return math.ceil(max(np.quantile(part, share, method="higher") for part in (samples, samples[-_LAST_HOURS:])))
 
 
 def _surprises(down: Hours, standing: int, horizon: timedelta, shape: Shape) -> Hours:

@@ -131,9 +131,9 @@ def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
     """Total, healthy and planned at these times: zero where the island is not there, NaN where it is not known."""
     last = np.searchsorted(one.since, at, side="right") - 1
     there = (last >= 0) & (at < gone)
-    known = there & (at < one.until[last])
+    mask = there & (at < one.until[last])
     hole = np.where(there, np.nan, 0.0)
-    total, healthy, planned = (np.where(known, column[last], hole) for column in (one.total, one.healthy, one.planned))
+    total, healthy, planned = (np.where(mask, column[last], hole) for column in (one.total, one.healthy, one.planned))
     return total, healthy, planned
 
 
@@ -149,14 +149,14 @@ def _explained(window: Window, gone: dict[str, Hours], at: Hours) -> Hours:
 
 
 def _by_hour(cluster: str, at: Hours, total: Hours, healthy: Hours, planned: Hours) -> Series | None:
-    known = total > 0  # nor where it is unknown, nor where no island is there
-    start, lasts = at[:-1][known], np.diff(at)[known]
+    mask = total > 0  # nor where it is unknown, nor where no island is there
+    start, lasts = at[:-1][mask], np.diff(at)[mask]
     if not len(start):
         return None
     hour = (start // _HOUR).astype(np.int64)
     hours, begins = np.unique(hour, return_index=True)
     seconds = np.add.reduceat(lasts, begins)
-    size, well, away = total[known], healthy[known], planned[known]
+    size, well, away = total[mask], healthy[mask], planned[mask]
     # By what is missing: while islands come or go within an hour their sum is not the cluster's.
     most = np.maximum.reduceat(size, begins)
     missing = np.maximum.reduceat(size - well, begins)
@@ -194,11 +194,11 @@ class HealthHours(Model):
 
     def holding(self, series: Series) -> Self:
         """With these series."""
-        known = ~np.isnan(series.total)
+        mask = ~np.isnan(series.total)
 
         def column(values: Hours, digits: int = 0) -> tuple[Any, ...]:
             shown = np.round(values, digits).tolist()
-            return tuple((v if digits else int(v)) if k else None for v, k in zip(shown, known, strict=True))
+            return tuple((v if digits else int(v)) if k else None for v, k in zip(shown, mask, strict=True))
 
         return self.model_copy(
             update={

@@ -71,7 +71,7 @@ class OtherCluster(Model):
 
 
 def resolved(
-    given: ClusterSpec, now: ClusterNow | None, terms: ImportTerms, number: int
+    spec: ClusterSpec, now: ClusterNow | None, terms: ImportTerms, number: int
 ) -> tuple[ClusterNow, list[Line]]:
     """The cluster as it stands after the import, and what the import says of it. `number`: its place in the file.
 
@@ -79,13 +79,13 @@ def resolved(
     """
     at: FilePlace = ("clusters", number)
     if now is None:
-        after = _as_said(given)
-        return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=given.name, after=after.summary, path=at)]
-    if now.slurm is not None and given.slurm is None and not terms.partial:
+        after = _as_said(spec)
+        return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=spec.name, after=after.summary, path=at)]
+    if now.slurm is not None and spec.slurm is None and not terms.partial:
         why = "Slurm holds its quotas: say so in the file (slurm:), or detach it first"
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
-    after, stays = _overlaid(given, now, terms, at)
-    lines = [*_differences(now, after, given, at), *stays]
+    after, stays = _overlaid(spec, now, terms, at)
+    lines = [*_differences(now, after, spec, at), *stays]
     if fault := _senseless(now, after) if stays else "":
         why = f"with what the file leaves out it makes no sense: {fault}; name that in the file, or --prune it"
         if not any(line.verb is Verb.LEFT_OUT for line in stays):
@@ -96,17 +96,17 @@ def resolved(
     return after, lines
 
 
-def _as_said(given: ClusterSpec) -> ClusterNow:
+def _as_said(spec: ClusterSpec) -> ClusterNow:
     return ClusterNow(
-        name=given.name,
-        gpu_model=given.gpu_model,
-        gpus_per_node=given.gpus_per_node,
-        islands={i.name: i.total_gpus for i in given.islands},
-        policy=given.policy,
-        quotas=tuple(_present(quota) for quota in given.quotas),
-        windows=tuple(_ordered(window) for window in given.windows),
-        slurm=given.slurm,
-        prometheus=given.prometheus,
+        name=spec.name,
+        gpu_model=spec.gpu_model,
+        gpus_per_node=spec.gpus_per_node,
+        islands={i.name: i.total_gpus for i in spec.islands},
+        policy=spec.policy,
+        quotas=tuple(_present(quota) for quota in spec.quotas),
+        windows=tuple(_ordered(window) for window in spec.windows),
+        slurm=spec.slurm,
+        prometheus=spec.prometheus,
     )
 
 
@@ -117,7 +117,7 @@ def _ordered(window: Window) -> Window:
 
 def _present(quota: Quota, now: Present | None = None, *, partial: bool = False) -> Present:
     """The quota as its row is; of a table what it has no column for stays."""
-    said: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "gpus": quota.gpus,
         "islands": None if quota.islands is None else tuple(sorted(quota.islands)),
         "protected_blocks": quota.protected_blocks,
@@ -127,41 +127,41 @@ def _present(quota: Quota, now: Present | None = None, *, partial: bool = False)
         "classes": quota.classes,
     }
     if now is None:
-        return Present(team=quota.team, **said)
-    taken = {field: value for field, value in said.items() if not partial or field in quota.model_fields_set}
+        return Present(team=quota.team, **fields)
+    taken = {field: value for field, value in fields.items() if not partial or field in quota.model_fields_set}
     return now.model_copy(update=taken)
 
 
-def _overlaid(given: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace) -> tuple[ClusterNow, list[Line]]:
+def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace) -> tuple[ClusterNow, list[Line]]:
     """The cluster with the file laid over it; and what stays although the file does not say it."""
-    said = _as_said(given)
+    file_cluster = _as_said(spec)
     fields = ("gpu_model", "gpus_per_node", "windows", "slurm", "prometheus")
-    taken = {f: getattr(said, f) for f in fields if not terms.partial or f in given.model_fields_set}
-    islands, policy = dict(said.islands), dict(said.policy)
-    quotas, stays = _quotas(given, now, terms, at) if now.slurm is None else (now.quotas, [])
+    taken = {f: getattr(file_cluster, f) for f in fields if not terms.partial or f in spec.model_fields_set}
+    islands, policy = dict(file_cluster.islands), dict(file_cluster.policy)
+    quotas, stays = _quotas(spec, now, terms, at) if now.slurm is None else (now.quotas, [])
 
     def left(kind: str, name: str, value: str) -> None:
         stays.append(Line(verb=Verb.LEFT_OUT, kind=kind, cluster=now.name, name=name, before=value, path=at))
 
     if not terms.prune:
-        for name in sorted(now.islands.keys() - said.islands.keys()):
+        for name in sorted(now.islands.keys() - file_cluster.islands.keys()):
             islands[name] = now.islands[name]
             left("island", name, gpus_text(islands[name]))
-    if not terms.prune or (terms.partial and "policy" not in given.model_fields_set):
+    if not terms.prune or (terms.partial and "policy" not in spec.model_fields_set):
         for key, value in now.policy.items():
             if key not in policy:
                 policy[key] = value
-                if "policy" in given.model_fields_set or not terms.partial:
+                if "policy" in spec.model_fields_set or not terms.partial:
                     left("policy", key, told(value))
     return now.model_copy(update={**taken, "islands": islands, "policy": policy, "quotas": quotas}), stays
 
 
 def _quotas(
-    given: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace
+    spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace
 ) -> tuple[tuple[Present, ...], list[Line]]:
     before, stays = now.by_team, list[Line]()
     after: dict[str, Present] = {}
-    for number, quota in enumerate(given.quotas):
+    for number, quota in enumerate(spec.quotas):
         standing = before.get(quota.team)
         wanted = _present(quota, standing, partial=terms.partial)
         after[quota.team] = wanted
@@ -173,7 +173,7 @@ def _quotas(
             kept = {"before": str(standing.gpus), "after": str(wanted.gpus), "why": why, "field": "gpus"}
             place = (*at, "quotas", number)
             stays.append(Line(verb=Verb.KEPT, kind="quota", cluster=now.name, name=quota.team, path=place, **kept))
-    spoken_of = "quotas" in given.model_fields_set or not terms.partial
+    spoken_of = "quotas" in spec.model_fields_set or not terms.partial
     if not (terms.prune and spoken_of):
         for team in sorted(before.keys() - after.keys()):
             after[team] = before[team]
@@ -257,16 +257,16 @@ def _texts_of(old: str, new: str) -> dict[str, str]:
 _Places = Mapping[str, FilePlace]
 
 
-def _differences(now: ClusterNow, after: ClusterNow, given: ClusterSpec, at: FilePlace) -> list[Line]:
+def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: FilePlace) -> list[Line]:
     """What the import writes; what touches the quotas of a cluster whose rollout is open is refused."""
-    islands = {i.name: n for n, i in enumerate(given.islands)}
-    teams = {q.team: n for n, q in enumerate(given.quotas)}
+    islands = {i.name: n for n, i in enumerate(spec.islands)}
+    teams = {q.team: n for n, q in enumerate(spec.quotas)}
     lines: list[Line] = []
     moves = _quotas_place(now.slurm) != _quotas_place(after.slurm)
 
     def told_of(kind: str, moved: Iterable[dict[str, Any]], place: Mapping[str, FilePlace]) -> None:
-        for said in moved:
-            line = Line(kind=kind, cluster=now.name, path=place.get(said["name"], at), **said)
+        for move in moved:
+            line = Line(kind=kind, cluster=now.name, path=place.get(move["name"], at), **move)
             guarded = (kind == "island" and line.verb is Verb.REMOVED) or (
                 (kind, line.name) == ("field", "slurm") and moves
             )
@@ -337,13 +337,13 @@ def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tup
     """The default policy after the import; a file without one says nothing of it."""
     if "policy" not in fleet.model_fields_set:
         return dict(now), []
-    said = fleet.policy.model_dump(mode="json", exclude_unset=True)
-    after = said if prune else {**now, **said}
+    file_policy = fleet.policy.model_dump(mode="json", exclude_unset=True)
+    after = file_policy if prune else {**now, **file_policy}
     lines = [
         Line(kind="policy", path=("policy", moved["name"]) if moved["name"] in after else ("policy",), **moved)
         for moved in _moves(now, after)
     ]
-    stays = sorted(now.keys() - said.keys()) if not prune else ()
+    stays = sorted(now.keys() - file_policy.keys()) if not prune else ()
     left = [Line(verb=Verb.LEFT_OUT, kind="policy", name=k, before=told(now[k]), path=("policy",)) for k in stays]
     return after, [*lines, *left]
 
@@ -360,11 +360,11 @@ def resolved_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tup
     """The teams that change, None for those that go; a file without teams says nothing of them."""
     after: dict[str, Team | None] = {}
     lines: list[Line] = []
-    for number, given in enumerate(fleet.teams):
-        place, standing = ("teams", number), now.get(given.name)
-        contacts, fault = _unmasked(given, () if standing is None else standing.contacts)
-        keeps = standing is not None and not prune and "notify" not in given.model_fields_set
-        team = given.but(contacts=contacts, notify=standing.notify if standing and keeps else given.notify)
+    for number, entry in enumerate(fleet.teams):
+        place, standing = ("teams", number), now.get(entry.name)
+        contacts, fault = _unmasked(entry, () if standing is None else standing.contacts)
+        keeps = standing is not None and not prune and "notify" not in entry.model_fields_set
+        team = entry.but(contacts=contacts, notify=standing.notify if standing and keeps else entry.notify)
         about: dict[str, Any] = {"kind": "team", "name": team.name, "path": place}
         if fault:
             lines.append(Line(verb=Verb.REFUSED, why=fault, **about))
@@ -397,10 +397,10 @@ def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str
             written_out[one] -= 1
         else:
             left.append(one)
-    for mask, said in Counter(filter(is_masked, team.contacts)).items():
+    for mask, times in Counter(filter(is_masked, team.contacts)).items():
         have = sum(shown(one) == mask for one in left)
-        if said < have:
-            return (), _which_goes(mask, said, have)
+        if times < have:
+            return (), _which_goes(mask, times, have)
     for contact in team.contacts:
         if not is_masked(contact):
             contacts.append(contact)
@@ -416,9 +416,9 @@ def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str
     return tuple(contacts), ""
 
 
-def _which_goes(mask: str, said: int, have: int) -> str:
-    times = "once" if said == 1 else f"{said} times"
-    goes, stay = "goes" if have - said == 1 else "go", "the one that stays" if said == 1 else "those that stay"
+def _which_goes(mask: str, in_file: int, have: int) -> str:
+    times = "once" if in_file == 1 else f"{in_file} times"
+    goes, stay = "goes" if have - in_file == 1 else "go", "the one that stays" if in_file == 1 else "those that stay"
     about = f"{mask} stands for {have} contacts, and the file has it {times}"
     return f"{about}: nobody can tell which {goes}; write out {stay}"
 

@@ -131,13 +131,13 @@ class Fleet(Documented):
     def _check_yields(self, cluster: ClusterSpec, source: SlurmSource, number: int) -> None:
         """Errors: ValueError for a class that no quota there has. Where the file has none, the ledger may."""
         try:
-            known = dict.fromkeys(self.policy_of(cluster).classes)
+            classes = dict.fromkeys(self.policy_of(cluster).classes)
         except ValidationError:  # which is told of the policy itself
             return
-        known |= dict.fromkeys(name for quota in cluster.quotas for name in quota.classes or ())
-        for name in source.yields if known else ():
-            if name not in known:
-                what = f"no quota of cluster {cluster.name} has this class; there is {', '.join(known)}"
+        classes |= dict.fromkeys(name for quota in cluster.quotas for name in quota.classes or ())
+        for name in source.yields if classes else ():
+            if name not in classes:
+                what = f"no quota of cluster {cluster.name} has this class; there is {', '.join(classes)}"
                 raise fault_at(("clusters", number, "slurm", "yields", name), what)
 
     def policy_of(self, cluster: ClusterSpec) -> Policy:
@@ -156,9 +156,9 @@ def merged_policy(default: Policy, override: Mapping[str, Any]) -> Policy:
     if not override:
         return default
     kept = default.model_dump(mode="json", exclude_unset=True)
-    given, standing = (
+    own_terms, standing = (
         b.get("health") if isinstance(b, dict) else None for b in (override.get("buffer"), kept.get("buffer"))
     )
-    if isinstance(given, dict) and isinstance(standing, dict):
-        override = {**override, "buffer": {**override["buffer"], "health": {**standing, **given}}}
+    if isinstance(own_terms, dict) and isinstance(standing, dict):
+        override = {**override, "buffer": {**override["buffer"], "health": {**standing, **own_terms}}}
     return Policy.model_validate({**kept, **override})

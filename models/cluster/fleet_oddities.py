@@ -25,8 +25,8 @@ _SLACK = re.compile(r"slack://(\w+@)?[A-Za-z0-9]+(/[A-Za-z0-9]+){2}.*")
 
 def oddities_of(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> tuple[Oddity, ...]:
     """In the file's order. `contacts`: of every team, as they stand after the import."""
-    found = [odd for number, cluster in enumerate(fleet.clusters) for odd in _of_cluster(cluster, number)]
-    return (*found, *_of_teams(fleet, contacts))
+    of_clusters = [odd for number, cluster in enumerate(fleet.clusters) for odd in _of_cluster(cluster, number)]
+    return (*of_clusters, *_of_teams(fleet, contacts))
 
 
 def _of_cluster(cluster: ClusterSpec, number: int) -> Iterator[Oddity]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Any
 
 from pydantic import Field
 
-from models.base import Count, Model, Name, hash_of
+from models.base import Count, Model, Name, canonical_json, hash_of
 from models.cluster.fleet_file import Fleet
 
 FilePlace = tuple[str | int, ...]
@@ -29,6 +31,8 @@ class Verb(StrEnum):
     REFUSED = "refused"
 
 
+WRITES = frozenset({Verb.ADDED, Verb.CHANGED, Verb.REMOVED})
+"""What changes the ledger."""
 _FIRST = (Verb.REFUSED, Verb.REMOVED, Verb.CHANGED, Verb.KEPT, Verb.ADDED, Verb.LEFT_OUT)
 
 
@@ -78,6 +82,8 @@ class ImportTerms(Model):
     """Where no rollout is open, the file's values are meant also where a rollout or a grant has written over them."""
     agreed: str = ""
     """The hash of what somebody has seen to be removed; nothing goes in where that would be something else by now."""
+    policy: str = Field(default="", exclude_if=lambda digest: not digest)
+    """The hash of the changes of policy that two admins give; nothing goes in where it would be others by now."""
 
 
 class Oddity(Model):
@@ -100,6 +106,10 @@ class FleetOutcome(Model):
     oddities: tuple[Oddity, ...] = ()
     removal: str = ""
     """The hash of what is removed."""
+    policy: str = ""
+    """The hash of what changes of policies, the fleet's and clusters'; empty: nothing."""
+    awaits_second: bool = False
+    """Nothing is done: another admin has to give the changes of policy too."""
     done: bool = False
 
     def of(self, verb: Verb) -> tuple[Line, ...]:
@@ -107,7 +117,7 @@ class FleetOutcome(Model):
 
     @property
     def differs(self) -> bool:
-        return any(self.totals.get(verb) for verb in (Verb.ADDED, Verb.CHANGED, Verb.REMOVED, Verb.REFUSED))
+        return any(self.totals.get(verb) for verb in (*WRITES, Verb.REFUSED))
 
 
 class Departure(Model):
@@ -144,5 +154,21 @@ def outcome_of(
         counts=counts,
         oddities=tuple(oddities),
         removal=hash_of("\n".join(line.sentence for line in removed)),
+        policy=_policy_hash(fleet, lines),
         done=done,
     )
+
+
+def policies_brought(fleet: Fleet, lines: Sequence[Line]) -> dict[str, dict[str, Any]]:
+    """By cluster: the policies of their own with which new clusters come."""
+    new = {line.cluster for line in lines if line.kind == "cluster" and line.verb is Verb.ADDED}
+    return {c.name: c.policy for c in fleet.clusters if c.name in new and c.policy}
+
+
+def _policy_hash(fleet: Fleet, lines: Sequence[Line]) -> str:
+    """Of each setting that changes, and of the policies that new clusters bring."""
+    changed = [line.sentence for line in lines if line.kind == "policy" and line.verb in WRITES]
+    brought = policies_brought(fleet, lines)
+    if not changed and not brought:
+        return ""
+    return hashlib.sha256(canonical_json([sorted(changed), brought]).encode()).hexdigest()

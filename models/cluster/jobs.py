@@ -92,6 +92,6 @@ def first_to_go(jobs: Sequence[Job], above: Mapping[str, int], classes: Mapping[
 def jobs_text(jobs: Iterable[tuple[str, int]]) -> str:
     """The largest jobs by name, each with its GPUs; empty where there are none."""
     largest_first = sorted(jobs, key=lambda j: (-j[1], j[0]))
-    names = ", ".join(f"{name} {gpus}" for name, gpus in largest_first[:_NAMED])
+    names = ", ".join(f"{name} {gpus:,}" for name, gpus in largest_first[:_NAMED])
     rest = largest_first[_NAMED:]
-    return names + (f" and {len(rest)} more with {sum(g for _, g in rest)}" if rest else "")
+    return names + (f" and {len(rest):,} more with {sum(g for _, g in rest):,}" if rest else "")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from models.base import Count, Documented, Duration, GpuCount, Model, NameGiven, PositiveCount, Share, brief
+from models.base import DAY, HOUR, Count, Documented, Duration, GpuCount, Model, NameGiven, PositiveCount, Share, brief
 from models.cluster.classes import Classes
 from models.cluster.derived_buffer import Derived, HealthTerms
 from models.notices import Notify
@@ -187,7 +187,7 @@ class Policy(Documented):
     replan_gpus: GpuCount | None = None
     """More than this must lie between it and the plan's health. Without it: one node."""
     safety_poll: Duration = timedelta(hours=1)
-    """How often a rollout looks at its cluster unasked: it catches a lost signal or a dead watch."""
+    """How often a rollout looks at its cluster unasked; one at rest once a day, or as often as this, if below 1h."""
     authorities: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
     """Who may resolve an objection or another hold, beside the owner. Without it: the owner alone."""
     owners: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
@@ -207,6 +207,15 @@ class Policy(Documented):
         if self.terms is not None and self.basis is not Basis.TOTAL:
             raise ValueError(f"basis must be total with a health buffer, not {self.basis}")
         return self
+
+    @property
+    def resting_poll(self) -> timedelta:
+        """How often a rollout at rest looks unasked: it catches a lost signal, a dead watch, and long-run health."""
+        if self.safety_poll < HOUR:
+            return self.safety_poll
+        if self.on_long_run is OnLongRun.IGNORE:
+            return max(DAY, self.safety_poll)
+        return max(self.safety_poll, min(DAY, self.replan_window / 7))
 
     @property
     def terms(self) -> HealthTerms | None:

@@ -61,14 +61,18 @@ class DoubtedSource(Model):
         return confirming(self.source)
 
 
-def judged(source: str, levels: Collection[Level], plausible_drop: Fraction, most_clusters: int) -> str:
+def judged(
+    source: str, levels: Collection[Level], plausible_drop: Fraction, most_clusters: int, other_gpus: int = 0
+) -> str:
     """Why the falls of a source's clusters are not believed; empty where they are.
 
     Fallen are more than `most_clusters`; or several, and together more than `plausible_drop` of the source's GPUs. One
-    cluster alone is judged by itself. Units: whole GPUs.
+    cluster alone is judged by itself. `other_gpus`: installed in clusters that are not among the levels, and have lost
+    nothing; the more there are, the sooner a fall is believed. Units: whole GPUs.
     """
     fallen = [level for level in levels if level.fallen(plausible_drop)]
-    lost, installed = sum(level.lost_gpus for level in fallen), sum(total(level.before) for level in levels)
+    lost = sum(level.lost_gpus for level in fallen)
+    installed = other_gpus + sum(total(level.before) for level in levels)
     if len(fallen) <= most_clusters and (len(fallen) < 2 or lost <= plausible_drop * installed):
         return ""
     return f"source {source} lost {lost} of {gpus_text(installed)} in {len(fallen)} clusters within an hour"

@@ -9,7 +9,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from models.base import Documented, GpuCount, Model, Name, PositiveCount, Text, Time, gpus_text
+from models.base import Count, Documented, GpuCount, Model, Name, PositiveCount, Text, Time, gpus_text
 from models.cluster.island import Island
 
 
@@ -17,6 +17,20 @@ class WindowKind(StrEnum):
     MAINTENANCE = "maintenance"
     SEV = "sev"
     FREEZE = "freeze"
+
+
+class Foretold(Model):
+    """Quotas that will lose their backing when a window begins. `loses`, `lacks`: GPUs by team.
+
+    `lacks` is all that will have nothing behind it then, what has nothing today included.
+    """
+
+    kind: WindowKind
+    starts: Time
+    ends: Time
+    reason: str
+    loses: dict[str, Count]
+    lacks: dict[str, Count]
 
 
 class Window(Documented):

@@ -72,7 +72,7 @@ class TeamWork(Model):
     @property
     def order(self) -> str:
         """Who yields first, and who after them."""
-        kept = f", {self.protected_gpus} of them protected" if self.protected_gpus else ""
+        kept = f", {self.protected_gpus:,} of them protected" if self.protected_gpus else ""
         return f"first to yield: {'; then '.join(held.text for held in self.classes)}{kept}"
 
     def under(self, gpus: int) -> str:
@@ -83,13 +83,13 @@ class TeamWork(Model):
         could = self.gpus - self.protected_gpus
         protected = f"its {count_text(self.protected_gpus, 'protected GPU')}"
         if self.protected_gpus and not stronger:
-            return f"beyond {protected}, {could} could yield" if could else "all that it runs is protected"
+            return f"beyond {protected}, {could:,} could yield" if could else "all that it runs is protected"
         hold = "holds" if weakest.jobs == 1 else "hold"
-        said = f"{weakest.whose} {hold} {weakest.gpus} of the {could} that could yield"
+        sentence = f"{weakest.whose} {hold} {weakest.gpus:,} of the {could:,} that could yield"
         beyond = [f"class {stronger[0].job_class} yields"] if weakest.gpus < min(gpus, could) else []
         if gpus > could:
             beyond.append(f"only {protected} {'is' if self.protected_gpus == 1 else 'are'} left")
-        return f"{said}; beyond them {', and then '.join(beyond)}" if beyond else said
+        return f"{sentence}; beyond them {', and then '.join(beyond)}" if beyond else sentence
 
 
 def team_work(

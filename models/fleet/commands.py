@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import Field, field_validator
 
+from models.access.tickets import TICKET_CHARS, warrant_in
 from models.audit import AuditKind
 from models.base import ActorGiven, Model, Name, Text, Words, of_ordinary_size, shortened
 from models.fleet.gates import rest_until
 from models.fleet.pacing import changes_text, counts_from, paced
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
-from models.rollout.holds import HoldKind
+from models.rollout.holds import Hold, HoldKind
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]
 FLEET_COMMANDS: tuple[FleetCommand, ...] = ("approve", "pause", "resume", "skip", "move", "promote", "pace", "abort")
@@ -35,43 +36,67 @@ class FleetCommandRequest(Model):
     """abort: what is done is undone too."""
     pace: dict[str, Any] = Field(default_factory=dict)
     """pace: the settings that change, by their names."""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     _sized = field_validator("pace")(of_ordinary_size)
 
 
-def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
-    """Why the command cannot be taken now, in one sentence; None when it can."""
+class Seen(Protocol):
+    """What of a fleet rollout, or of its status, says which commands it takes."""
+
+    @property
+    def stage(self) -> FleetStage: ...
+    @property
+    def plan_hash(self) -> str: ...
+    @property
+    def approved_by(self) -> str: ...
+    @property
+    def holds(self) -> tuple[Hold, ...]: ...
+
+
+def not_now(f: Seen, command: FleetCommand, *, rests: bool) -> str:
+    """Why it does not take the command now, whatever is said with it; empty: it may. `rests`: a soak or bake runs."""
+    return _over(f) or _not_here(f, command, rests=rests)
+
+
+def _over(f: Seen) -> str:
     if f.stage.ended:
         return f"the fleet rollout has ended ({f.stage}): launch a new one"
-    if f.stage is FleetStage.ABORTING:
-        return "the fleet rollout is being aborted, and nothing stops that"
-    if command != "approve" and not request.reason.strip():
-        return f"{command} needs a reason"
+    return "the fleet rollout is being aborted, and nothing stops that" if f.stage is FleetStage.ABORTING else ""
+
+
+def _not_here(f: Seen, command: FleetCommand, *, rests: bool) -> str:
     match command:
         case "approve":
-            return _refuse_approve(f, request)
+            if not f.plan_hash:
+                return "no plan awaits approval: it is being made"
+            return f"plan {f.plan_hash} is approved already, by {f.approved_by}" if f.approved_by else ""
         case "pause":
-            return "already paused" if f.hold(PAUSED) is not None else None
+            return "already paused" if any(hold.id == PAUSED for hold in f.holds) else ""
         case "resume":
-            return None if f.holds else "nothing holds the fleet rollout"
+            return "" if f.holds else "nothing holds the fleet rollout"
         case "promote":
-            return None if rest_until(f) is not None else "no soak or bake is running that could be waived"
+            return "" if rests else "no soak or bake is running that could be waived"
+    return ""
+
+
+def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
+    """Why the command cannot be taken now, in one sentence; None when it can."""
+    if why := _over(f):
+        return why
+    if command != "approve" and not request.reason.strip():
+        return f"{command} needs a reason"
+    if why := _not_here(f, command, rests=rest_until(f) is not None):
+        return why
+    match command:
+        case "approve" if request.plan_hash != f.plan_hash:
+            return f"the plan is {f.plan_hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
         case "skip" | "move":
             return _refuse_members(f, command, request)
         case "pace":
             new = paced(f.pace, request.pace)
             return new if isinstance(new, str) else None
-        case "abort":
-            return None
-
-
-def _refuse_approve(f: FleetRollout, request: FleetCommandRequest) -> str | None:
-    if not f.plan_hash:
-        return "no plan awaits approval: it is being made"
-    if f.approved_by:
-        return f"plan {f.plan_hash} is approved already, by {f.approved_by}"
-    if request.plan_hash != f.plan_hash:
-        return f"the plan is {f.plan_hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
     return None
 
 
@@ -111,7 +136,11 @@ def obey(
         now,
         actor=request.actor,
         reason=request.reason,
-        **{"command": command, **request.model_dump(mode="json", exclude_defaults=True, exclude={"actor", "reason"})},
+        **{
+            "command": command,
+            **request.model_dump(mode="json", exclude_defaults=True, exclude={"actor", "reason", "ticket"}),
+            **warrant_in(request),
+        },
     )
     match command:
         case "approve":
@@ -142,13 +171,15 @@ def _resume(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tup
     """Every hold is lifted; failures that are known by now count no more, and what rests begins to rest anew."""
     members = {c: m.but(forgiven=True) if m.failed_at is not None else m for c, m in f.members.items()}
     forgiven = len(f.failed)
-    lifted = ", ".join(h.id for h in f.holds)
+    holds = f.holds
+    lifted = ", ".join(h.id for h in holds)
     f = f.but(holds=(), members=members, settled_at=None, picked_at=None, found_none=False).noting(
         AuditKind.HOLD, f"holds lifted: {lifted}", now, actor=request.actor, reason=request.reason
     )
-    known = "1 known failure counts" if forgiven == 1 else f"{forgiven} known failures count"
-    more = f"; {known} no more" if forgiven else ""
-    return f, f"resumed: {lifted} lifted{more}"
+    failures_text = "1 known failure counts" if forgiven == 1 else f"{forgiven} known failures count"
+    more = f"; {failures_text} no more" if forgiven else ""
+    what = ", ".join("pause" if h.id == PAUSED else h.id for h in holds)
+    return f, f"resumed: {what} lifted{more}"
 
 
 def _skip(f: FleetRollout, request: FleetCommandRequest) -> FleetRollout:
@@ -179,6 +210,9 @@ def _abort(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tupl
     one = ending == 1
     rollouts, have, are = ("1 rollout", "has", "is") if one else (f"{ending} rollouts", "have", "are")
     if request.undo:
-        baselines = "their baselines come back, whether or not today's hardware backs them (`backstop fleet show`)"
+        baselines = (
+            "where anything has been applied the baseline comes back, whether or not today's hardware backs it "
+            "(`backstop fleet show`)"
+        )
         return aborting, f"aborting: {rollouts} {are} undone, the newest first; {baselines}"
     return aborting, f"aborting: {rollouts} that {have} changed nothing yet {are} ended; the others go on"

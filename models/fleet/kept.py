@@ -51,12 +51,12 @@ class KeptFleet(Model):
     @property
     def unknown(self) -> tuple[str, ...]:
         """What nobody can know any more, a sentence each."""
-        said = []
+        sentences = []
         if self.pace is None:
-            said.append("its pace and its policy: an earlier build did not archive them (give --pace, --policy)")
+            sentences.append("its pace and its policy: an earlier build did not archive them (give --pace, --policy)")
         if self.unplaced:
-            said.append("its clusters' waves: an earlier build did not archive them, so today's plans decide")
-        return (*said, "which failures counted for its breaker: it begins with none")
+            sentences.append("its clusters' waves: an earlier build did not archive them, so today's plans decide")
+        return (*sentences, "which failures counted for its breaker: it begins with none")
 
 
 def kept_of(entries: Iterable[AuditEntry], planned: Iterable[str] = ()) -> KeptFleet | None:
@@ -75,19 +75,19 @@ def kept_of(entries: Iterable[AuditEntry], planned: Iterable[str] = ()) -> KeptF
 def _launched(entry: AuditEntry) -> KeptFleet | None:
     if entry.data.get("command") != LAUNCH:
         return None
-    given = entry.data.get("launch") or {}
+    launch = entry.data.get("launch") or {}
     try:
-        pace = Pace.model_validate(given["pace"]) if "pace" in given else None
+        pace = Pace.model_validate(launch["pace"]) if "pace" in launch else None
     except ValidationError:
         pace = None
     return KeptFleet(
         fleet=entry.rollout,
-        owner=given.get("owner", entry.actor),
-        shadow=given.get("shadow", entry.text.endswith("(shadow)")),
+        owner=launch.get("owner", entry.actor),
+        shadow=launch.get("shadow", entry.text.endswith("(shadow)")),
         launched_at=entry.at,
         launched_by=entry.actor,
         pace=pace,
-        policy=given.get("policy", {}),
+        policy=launch.get("policy", {}),
     )
 
 

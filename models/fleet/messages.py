@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from models.access.tickets import TICKET_CHARS
+from models.access.warrants import Spent
 from models.audit import AuditEntry
 from models.base import (
     ActorGiven,
@@ -47,6 +49,8 @@ class FleetLaunch(Model):
     """Lies over each cluster's own."""
     kept: KeptFleet | None = None
     """The lost fleet rollout that it takes over: its members are the only ones."""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     _sized = field_validator("policy")(of_ordinary_size)
 
@@ -57,6 +61,8 @@ class FleetInput(Model):
     launch: FleetLaunch
     state: FleetRollout | None = None
     runs: Count = 1
+    spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
+    """Tickets that its commands have used of late."""
 
 
 # --- activities --------------------------------------------------------------------------------
@@ -124,6 +130,8 @@ class PickRequest(Model):
     """Budget left by what the fleet rollout has started; what the ledger has booked may leave less."""
     pace: Pace
     policy: dict[str, Any] = Field(default_factory=dict)
+    shadow: bool = False
+    """The fleet rollout writes nothing itself, so that a rehearsal is one of its members."""
     at: Time
 
 
@@ -193,6 +201,8 @@ class FollowRequest(Model):
     unseen: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     """Clusters that have not started: a rollout that somebody else opens there is news."""
+    shadow: bool = False
+    """As of the pick: else a rehearsal that is open there is none."""
     every_seconds: float
 
 

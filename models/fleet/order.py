@@ -108,7 +108,7 @@ class Basket:
             left = (
                 f"{gpus_text(self._gpus)} of the budget {'is' if self._gpus == 1 else 'are'} left for this {self._of}"
             )
-            self.waiting[p.cluster] = f"it would move {p.cut_gpus}, and {left}"
+            self.waiting[p.cluster] = f"it would move {p.cut_gpus:,}, and {left}"
         else:
             self._gpus -= p.cut_gpus
             self.picked.append(Picked(cluster=p.cluster, wave=p.wave, cut_gpus=p.cut_gpus))

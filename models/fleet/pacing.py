@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
 
 from models.base import duration_text, fraction_text, in_one_sentence
+from models.cluster.policy import Policy
 from models.fleet.gates import rest_until
 from models.fleet.state import FleetRollout, Pace, Wave
 
+BUDGET = ("max_moved_gpus", "max_moved_gpus_day")
+"""Of a member's policy what the fleet rollout's pace says."""
 _LEAST_RECHECK = timedelta(seconds=1)
+
+
+def pace_after(pace: Pace, changes: Iterable[Mapping[str, Any]]) -> Pace:
+    """The pace after these changes, in their order; those that make no sense change nothing."""
+    for settings in changes:
+        new = paced(pace, settings)
+        pace = new if isinstance(new, Pace) else pace
+    return pace
+
+
+def budget_of(own: Policy, pace: Pace) -> dict[str, int]:
+    """How much a member may move: the fleet's budget, where the cluster's own policy is not tighter."""
+    day = pace.budget_per_day
+    most = day if own.max_moved_gpus_day is None else min(own.max_moved_gpus_day, day)
+    return dict(zip(BUDGET, (min(own.max_moved_gpus, pace.budget_per_hour), most), strict=True))
 
 
 def paced(pace: Pace, settings: Mapping[str, Any]) -> Pace | str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
+from models.access.tickets import warrant_in
 from models.audit import AuditKind
 from models.base import count_text, gpus_text, some_of
 from models.fleet.gates import breaker_share, rest_until, through
@@ -57,8 +58,14 @@ def opened(launch: FleetLaunch, now: datetime) -> FleetRollout:
     )
     lost = "" if launch.kept is None else f", taking over {launch.kept.fleet}"
     text = f"fleet rollout launched by {by}{lost}" + (" (shadow)" if launch.shadow else "")
-    given = launch.model_dump(mode="json", exclude={"kept", "fleet", "actor", "reason"})
-    return f.noting(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, command=LAUNCH, launch=given)
+    launch_fields = launch.model_dump(mode="json", exclude={"kept", "fleet", "actor", "reason", "ticket"})
+    data = {"command": LAUNCH, "launch": launch_fields, **warrant_in(launch)}
+    return f.noting(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, **data)
+
+
+def cancel_ignored(f: FleetRollout, now: datetime) -> FleetRollout:
+    """Its workflow was cancelled in Temporal."""
+    return f.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket aborts", now)
 
 
 def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime) -> FleetRollout:

@@ -214,9 +214,14 @@ class FleetRollout(Model):
         return [m for m in self.in_state(MemberState.WAITING) if m.wave.number <= self.wave.number]
 
     @property
+    def flying(self) -> list[Member]:
+        """Those on their way by themselves, in whatever wave."""
+        return [m for m in self.in_state(MemberState.STARTING, MemberState.RUNNING) if not m.needs]
+
+    @property
     def in_flight(self) -> int:
         """Clusters that count against `parallel`. One that waits for a person would only block the others."""
-        return sum(not m.needs for m in self.in_state(MemberState.STARTING, MemberState.RUNNING))
+        return len(self.flying)
 
     @property
     def failed(self) -> list[Member]:

@@ -109,7 +109,8 @@ def waiting_sentence(f: FleetRollout, now: datetime) -> str:
         what = "soaks" if f.wave is Wave.PILOT else "bakes"
         return f"{f.wave.full_name} {what} until {rests:%Y-%m-%d %H:%M:%SZ}"
     if f.in_flight >= f.pace.parallel:
-        return f"{f.in_flight} clusters are on their way, and `parallel` is {f.pace.parallel}"
+        many = "1 cluster is on its" if f.in_flight == 1 else f"{f.in_flight} clusters are on their"
+        return f"{many} way, and `parallel` is {f.pace.parallel}"
     if f.waiting and f.found_none:
         return _in_vain(f, now)
     refused = [m for m in f.waiting if m.retry_at is not None and now < m.retry_at]
@@ -120,7 +121,11 @@ def waiting_sentence(f: FleetRollout, now: datetime) -> str:
         return f"{f.wave.full_name}: {_some(f.waiting)} about to be looked at"
     if not f.in_flight:
         return f"{f.wave.full_name} waits for a person"
-    return f"{f.in_flight} of {f.wave.full_name} {'is' if f.in_flight == 1 else 'are'} on the way"
+    # A rollout that was open before counts as on its way in its own wave.
+    own = sum(m.wave is f.wave for m in f.flying)
+    counts = ((own, f.wave.full_name), (f.in_flight - own, "other waves"))
+    which = " and ".join(f"{count} of {name}" for count, name in counts if count)
+    return f"{which} {'is' if f.in_flight == 1 else 'are'} on the way"
 
 
 def _in_vain(f: FleetRollout, now: datetime) -> str:

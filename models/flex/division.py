@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from itertools import groupby
 from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
@@ -222,22 +221,24 @@ class _Tree:
 
     def _sum_up(self, name: str, held: Mapping[str, int]) -> None:
         team, below = self.by_name[name], self.children.get(name)
-        quota = team.quota_gpus
+        quota, limit = team.quota_gpus, team.limit_gpus
         if below:
             wants, may = sum(self.wants[c] for c in below), sum(self.callable[c] for c in below)
             own, quota = sum(self.own[c] for c in below), sum(self.quota[c] for c in below) if quota is None else quota
         else:
             wants = team.demand_gpus
-            own = may = min(wants, self.for_quota.get(name, wants))
-        self.quota[name] = quota or 0
-        self.wants[name] = wants if team.limit_gpus is None else min(wants, team.limit_gpus)
-        self.callable[name] = min(may, self.wants[name])
-        self.promised[name] = min(self.callable[name], self.quota[name])
-        self.own[name] = min(own, self.promised[name])
+            own = may = min(wants, self.for_quota[name]) if name in self.for_quota else wants
+        self.quota[name] = quota = quota or 0
+        self.wants[name] = wants = wants if limit is None or wants < limit else limit
+        self.callable[name] = may = may if may < wants else wants
+        self.promised[name] = promised = may if may < quota else quota
+        self.own[name] = own if own < promised else promised
         self.held[name] = sum(self.held[c] for c in below) if below else held.get(name, 0)
 
     def _uses(self, asked: FlexDemand) -> dict[str, float]:
         """Decayed GPU-hours of flex, a namespace's with its children's."""
+        if not asked.usage:
+            return dict.fromkeys(self.by_name, 0.0)
         decayed: dict[str, list[float]] = {name: [] for name in self.by_name}
         for use in asked.usage:
             decayed[use.team].append(use.gpu_hours * 0.5 ** (use.hours_ago / asked.half_life_hours))
@@ -269,8 +270,11 @@ class _Tree:
             got = {name: got[name] + more[name] for name in names}
         for served in self._classes(names) if by_priority else (names,):
             for group in self._weighed(served):
+                left = amount - sum(got.values())
+                if not left:
+                    break
                 caps = {name: self.wants[name] - got[name] for name in group}
-                for name, gpus in self._served(amount - sum(got.values()), group, caps, got).items():
+                for name, gpus in self._served(left, group, caps, got).items():
                     got[name] += gpus
         return got
 
@@ -278,6 +282,11 @@ class _Tree:
         self, amount: int, weights: Mapping[str, int], caps: Mapping[str, int], before: Mapping[str, int]
     ) -> dict[str, int]:
         """Divided by the house rule; of equal claims to a unit it stays with who holds it (a tie is never a claim)."""
+        whole = sum(caps.values())
+        if amount >= whole:  # all have what they can use, and nobody what another one holds
+            return dict(caps)
+        if not amount:
+            return dict.fromkeys(caps, 0)
         got = divide(amount, {name: weights[name] for name in caps}, caps)
         if not self.some_hold:
             return got
@@ -293,14 +302,18 @@ class _Tree:
 
     def _classes(self, names: Iterable[str]) -> Iterable[list[str]]:
         """The highest priority first."""
-        ordered = sorted(names, key=lambda name: -self.by_name[name].priority)
-        return (list(group) for _, group in groupby(ordered, key=lambda name: self.by_name[name].priority))
+        by_priority: dict[int, list[str]] = {}
+        for name in names:
+            by_priority.setdefault(self.by_name[name].priority, []).append(name)
+        return (by_priority[priority] for priority in sorted(by_priority, reverse=True))
 
     def _weighed(self, names: Sequence[str]) -> Iterable[dict[str, int]]:
         """Whole weights; those that weigh nothing come after the others, and are equal."""
         plain = {name: self._weight(name) for name in names}
-        yield {name: w for name, w in self._lowered(plain).items() if plain[name]}
-        yield {name: 1 for name in names if not plain[name]}
+        light = [name for name in names if not plain[name]]
+        yield self._lowered(plain) if not light else {n: w for n, w in self._lowered(plain).items() if plain[n]}
+        if light:
+            yield dict.fromkeys(light, 1)
 
     def _weight(self, name: str) -> Fraction:
         if self.mode is FlexMode.EQUAL:
@@ -313,10 +326,10 @@ class _Tree:
     def _lowered(self, weights: Mapping[str, Fraction]) -> dict[str, int]:
         """By use: halved for who has used its whole share of all recent flex, as Slurm's fair-share factor is."""
         used = math.fsum(self.used[name] for name in weights)
-        whole = sum(weights.values())
-        if not used or not whole:
+        if not used or not any(weights.values()):
             scale = math.lcm(*(w.denominator for w in weights.values()))
-            return {name: int(w * scale) for name, w in weights.items()}
+            return {name: w.numerator * (scale // w.denominator) for name, w in weights.items()}
+        whole = sum(weights.values())
         return {
             name: max(1, round(_GRAIN * float(w / whole) * 0.5 ** (self.used[name] / used / float(w / whole))))
             for name, w in weights.items()

@@ -140,11 +140,11 @@ class FlexStory(Model):
                     raise ValueError(
                         f"steps[{n}].submit.team is {step.submit.team!r}, which is not a team without children"
                     )
-                known = classes[step.submit.team]
-                if step.submit.job_class is not None and step.submit.job_class not in known:
+                team_classes = classes[step.submit.team]
+                if step.submit.job_class is not None and step.submit.job_class not in team_classes:
                     raise ValueError(
                         f"steps[{n}].submit.job_class is {step.submit.job_class!r}, and team {step.submit.team!r} "
-                        + classes_text(known)
+                        + classes_text(team_classes)
                     )
                 if step.submit.job in submitted:
                     raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} is there already")

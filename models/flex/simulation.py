@@ -301,7 +301,7 @@ class _Play(Floor):
         by_team: dict[str, list[StoryJob]] = {}
         for j in may:
             by_team.setdefault(j.spec.team, []).append(j)
-        found = {}
+        beyond = {}
         for team, mine in by_team.items():
             sizes = [j.size for j in mine if j.counts_in_quota]
             for_flex = [j.size for j in mine if not j.counts_in_quota]
@@ -309,8 +309,8 @@ class _Play(Floor):
             least = kept(sizes, self.promised(team) - fixed)
             room = self.share(team) - self.has(team) + sum(j.size for j in mine)
             stay = kept(sizes, room, for_flex, least)
-            found[team] = Beyond(sum(sizes) - least, sum(j.size for j in mine) - stay if shares_too else None)
-        return found
+            beyond[team] = Beyond(sum(sizes) - least, sum(j.size for j in mine) - stay if shares_too else None)
+        return beyond
 
     def _chosen(
         self, may: Sequence[StoryJob], stay: Sequence[StoryJob], beyond: Mapping[str, Beyond]

@@ -211,15 +211,15 @@ def _sums_of_one(jobs: Sequence[Running], beyond: Beyond, most: int, grain: int)
     if all(j.counts_in_quota for j in jobs):
         top = apart
     rows = apart if apart < top and any(j.counts_in_quota for j in jobs) else 0
-    found = np.full((rows + 1, most + 1), _NEVER)
-    found[0, 0] = 0
+    table = np.full((rows + 1, most + 1), _NEVER)
+    table[0, 0] = 0
     for job in jobs:
         size = job.size // grain
         row = size if rows and job.counts_in_quota else 0
         if size <= (apart if job.counts_in_quota else top):
-            before = found[: rows + 1 - row, : top + 1 - size] + 1
-            found[row:, size : top + 1] = np.minimum(found[row:, size : top + 1], before)
-    fewest: npt.NDArray[np.int64] = found.min(axis=0)
+            before = table[: rows + 1 - row, : top + 1 - size] + 1
+            table[row:, size : top + 1] = np.minimum(table[row:, size : top + 1], before)
+    fewest: npt.NDArray[np.int64] = table.min(axis=0)
     return fewest
 
 

@@ -65,22 +65,26 @@ def short_of_work(works: Sequence[TeamWork], backing: Mapping[str, int] | None, 
 
     `backing`, `quotas`: GPUs by leaf, of the same values.
     """
-    known = {} if backing is None else backing
-    said = [_short(work, known[work.team], quotas[work.team]) for work in works if work.team in known.keys() & quotas]
-    return some_of(said, 3, by="; ")
+    backing_of = {} if backing is None else backing
+    sentences = [
+        _short(work, backing_of[work.team], quotas[work.team])
+        for work in works
+        if work.team in backing_of.keys() & quotas
+    ]
+    return some_of(sentences, 3, by="; ")
 
 
 def _short(work: TeamWork, backing: int, quota: int) -> str:
     held = min(work.gpus, quota)
     beyond, without = work.gpus - held, held - backing
     runs = "runs beyond the quota and yields" if beyond == 1 else "run beyond the quota and yield"
-    first = f"; {beyond} more {runs} first" if beyond else ""
+    first = f"; {beyond:,} more {runs} first" if beyond else ""
     if without <= 0:
         stands = f"healthy hardware stands behind all that {work.team} runs in quota{first}"
         return f"{stands}; were it to lose more, {work.order}"
     have = "has no healthy one behind it" if without == 1 else "have no healthy ones behind them"
-    said = f"{without} of the {gpus_text(held)} that jobs of {work.team} hold in quota {have}{first}"
-    return f"{said}: {work.under(without + beyond)}"
+    sentence = f"{without:,} of the {gpus_text(held)} that jobs of {work.team} hold in quota {have}{first}"
+    return f"{sentence}: {work.under(without + beyond)}"
 
 
 def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> str:
@@ -90,7 +94,7 @@ def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> s
     if work is None or beyond <= 0:
         return ""
     run = "is beyond the quota now and runs" if beyond == 1 else "are beyond the quota now and run"
-    held = f"{beyond} of the {gpus_text(work.gpus)} that jobs of {team} hold"
+    held = f"{beyond:,} of the {gpus_text(work.gpus)} that jobs of {team} hold"
     return f"{held} {run} on as flex, which yields first: {work.under(beyond)}."
 
 

@@ -151,19 +151,19 @@ class Ladder:
             if demand == 0:
                 break
             caps = {leaf: self.amounts[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
-            given = {leaf: self.taken[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
+            cuts_before = {leaf: self.taken[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
             weights = self._weights(caps)
             if among is not None:
-                caps = {leaf: cap if leaf in among else given[leaf] for leaf, cap in caps.items()}
+                caps = {leaf: cap if leaf in among else cuts_before[leaf] for leaf, cap in caps.items()}
             if may is None:
-                part = divide(demand, weights, caps, given)
+                part = divide(demand, weights, caps, cuts_before)
             else:
                 part = divide_within(
                     demand,
                     weights,
                     caps,
                     _after(may, descent),
-                    given,
+                    cuts_before,
                     _after(closed, descent) if closed is not None else None,
                 )
             for leaf, gpus in part.items():

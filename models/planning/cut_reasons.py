@@ -1,8 +1,11 @@
-"""The sentence that a researcher reads beside a cut."""
+"""The sentence that a researcher reads beside a cut.
+
+A plan's hash is made of it too, and a plan is drawn again to compare the two: another spelling of a number is another
+plan. So digits stay ungrouped here, and views/plan.py groups them where the sentence is read.
+"""
 
 from __future__ import annotations
 
-from models.base import gpus_text
 from models.cluster.policy import Scope, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
@@ -21,9 +24,13 @@ def reason_for(
 ) -> str:
     """Why this team gives these GPUs from this tier, in one sentence."""
     if parent:
-        return f"follows its child quotas, so that no sibling takes up the {gpus_text(gpus)} they give"
+        return f"follows its child quotas, so that no sibling takes up the {_gpus_text(gpus)} they give"
     quota = snapshot.tree.by_team[team]
     return f"{_what(snapshot, quota, tier, gpus)}; {_why(snapshot, quota, ceiling, for_backing, scope)}"
+
+
+def _gpus_text(count: int) -> str:
+    return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
 def _seen(snapshot: Snapshot) -> str:
@@ -37,16 +44,16 @@ def _what(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
     are, jobs, them = ("is", "a job", "it") if gpus == 1 else ("are", "jobs", "them")
     match tier:
         case Tier.UNSCHEDULED:
-            return f"{gpus_text(gpus)} of the quota {are} held by no running job ({_seen(snapshot)})"
+            return f"{_gpus_text(gpus)} of the quota {are} held by no running job ({_seen(snapshot)})"
         case Tier.IDLE:
-            return f"{gpus_text(gpus)} {are} held by {jobs} doing no work ({_seen(snapshot)})"
+            return f"{_gpus_text(gpus)} {are} held by {jobs} doing no work ({_seen(snapshot)})"
         case Tier.BUSY if quota.scheduled_gpus is None:
-            these = "this GPU" if gpus == 1 else f"these {gpus_text(gpus)}"
+            these = "this GPU" if gpus == 1 else f"these {_gpus_text(gpus)}"
             return f"whether jobs run on {these} is not known: what does runs on, as flex"
         case Tier.BUSY:
-            return f"{gpus_text(gpus)} {are} in use: what runs on {them} runs on, as flex"
+            return f"{_gpus_text(gpus)} {are} in use: what runs on {them} runs on, as flex"
         case Tier.UNALLOCATED:
-            return f"{gpus_text(gpus)} {are} held by no quota"
+            return f"{_gpus_text(gpus)} {are} held by no quota"
 
 
 def _why(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scope: Scope) -> str:
@@ -56,6 +63,6 @@ def _why(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scop
         its, have, them = ("island", "has", "it") if len(islands) == 1 else ("islands", "have", "them")
         healthy = f"{able} healthy {'GPU' if able == 1 else 'GPUs'}"
         return f"its {its} ({', '.join(islands)}) {have} {healthy}, fewer than the quotas on {them} promise"
-    there = f"{snapshot.healthy_gpus} healthy of {gpus_text(snapshot.total_gpus)}"
+    there = f"{snapshot.healthy_gpus} healthy of {_gpus_text(snapshot.total_gpus)}"
     base = f"{snapshot.cluster} has {there} and may promise {ceiling}"
     return f"{base} (the buffer is taken from each quota)" if scope is Scope.QUOTA else base

@@ -34,7 +34,12 @@ def divide(
         raise ValueError("amounts and weights cannot be negative")
     start = {name: (given or {}).get(name, 0) for name in sorted(caps)}
     top = {name: max(caps[name], start[name]) for name in start}
-    left = min(amount, sum(top[name] - start[name] for name in start))
+    room = {name: top[name] - begun for name, begun in start.items()}
+    left = min(amount, sum(room.values()))
+    if left == 0:
+        return dict.fromkeys(start, 0)
+    if left == sum(room.values()):
+        return room
     now, left = _jump(left, weights, top, start)
     _one_by_one(left, weights, top, now)
     return {name: now[name] - start[name] for name in start}
@@ -43,33 +48,39 @@ def divide(
 def _jump(
     left: int, weights: Mapping[str, int], top: Mapping[str, int], start: Mapping[str, int]
 ) -> tuple[dict[str, int], int]:
-    """Everything above the largest common divisor that does not overshoot, and what is then left."""
+    """Everything above a common divisor that does not overshoot, and what is then left: few for each name.
+
+    Any divisor will do that spends no more than there is: what is above it comes before what is below. Units grow with
+    1 / divisor along a line that caps bend down. So a step along its slope stays short of the end, but for rounding.
+    """
     heaviest = max((weights[name] for name in start), default=0)
     if heaviest == 0 or left <= len(start):
         return dict(start), left
+    rows = [(weights[name], top[name], begun) for name, begun in start.items()]
+    base, double, few = sum(start.values()), 2 * heaviest, len(rows)
 
-    def above(scale: int) -> dict[str, int]:
+    def above(scale: int) -> list[int]:
         # Units k with weight / (2k + 1) > heaviest / scale.
-        return {
-            name: min(top[name], max(begun, -((heaviest - weights[name] * scale) // (2 * heaviest))))
-            for name, begun in start.items()
-        }
+        units = [-((heaviest - weight * scale) // double) for weight, _, _ in rows]
+        return [
+            begun if u < begun else most if u > most else u for u, (_, most, begun) in zip(units, rows, strict=True)
+        ]
 
-    def spent(scale: int) -> int:
-        return sum(above(scale).values()) - base
-
-    base = sum(start.values())
-    low, high = 0, 1
-    limit = 2 * max(top.values()) + 2
-    while high < limit and spent(high) <= left:
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if spent(middle) <= left else (low, middle)
-    if low == 0:
-        return dict(start), left
-    reached = above(low)
-    return reached, left - (sum(reached.values()) - base)
+    low, reached, rest = 0, [begun for _, _, begun in rows], left
+    high: int | None = None
+    while rest > few and (high is None or high - low > 1):
+        slope = sum(weight for (weight, most, _), units in zip(rows, reached, strict=True) if units < most)
+        if not slope:
+            break
+        step = max(1, rest * double // slope)
+        scale = low + step if high is None or low + step < high else (low + high) // 2
+        units = above(scale)
+        more = left - (sum(units) - base)
+        if more < 0:
+            high = scale
+        else:
+            low, reached, rest = scale, units, more
+    return dict(zip(start, reached, strict=True)), rest
 
 
 def _one_by_one(left: int, weights: Mapping[str, int], top: Mapping[str, int], now: dict[str, int]) -> None:

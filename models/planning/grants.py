@@ -108,7 +108,7 @@ def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     if assigned + gpus > ceiling:
-        why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {assigned} are spoken for"
+        why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {assigned:,} are spoken for"
     else:
         why = f"today's healthy GPUs, where {team} may stand, do not back so many more beside the other quotas"
     return Room(ceiling_gpus=ceiling, assigned_gpus=assigned, fits_gpus=low, why=why)

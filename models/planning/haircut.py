@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
-from functools import reduce
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from models.base import Model, Name, Share, Words
+from models.base import Count, Model, Name, Share, Words
 from models.cluster.policy import Policy, Tier
 from models.cluster.snapshot import Snapshot
 from models.planning.busy_work import busy_cuts
@@ -20,6 +19,8 @@ from models.planning.plan import Plan, make_plan
 
 USUAL = (Fraction(5, 100), Fraction(10, 100), Fraction(15, 100), Fraction(20, 100))
 """The buffers that people ask about."""
+WITHOUT = Fraction(0)
+"""No buffer at all."""
 
 
 class Part(Model):
@@ -109,6 +110,25 @@ class Haircut(Model):
     """Of the teams that give GPUs in use, where their jobs are known by name and have classes: the largest first."""
 
 
+class FleetHaircut(Model):
+    """The report on a fleet and its waves, without the parts of each cluster and team."""
+
+    report: Haircut
+    untold: tuple[Count, ...] = ()
+    """Of `works`: how many more there are at each buffer."""
+    left_out: Count = 0
+    """Clusters that cannot be planned now."""
+
+
+class Cost(NamedTuple):
+    """What one plan says, in numbers alone: small enough to be kept for each cluster and buffer."""
+
+    wave: Tier
+    part: tuple[int, ...]
+    """The fields of `Part`, in their order."""
+    works: tuple[WorkCut, ...]
+
+
 PartT = TypeVar("PartT", Part, TeamPart)
 Progress = Callable[[int, int], object]
 """Told after each cluster: how many are done, of how many."""
@@ -118,45 +138,62 @@ def haircut(
     fleet: Sequence[tuple[Snapshot, Policy]], buffers: Sequence[Fraction] = USUAL, progress: Progress | None = None
 ) -> Haircut:
     """The report on these clusters, each with its policy, at these buffers instead of the policies' own."""
-    plans: list[list[Plan]] = []
-    without = []
+    parts: dict[str, tuple[Part, ...]] = {}
+    teams: dict[str, list[list[TeamPart]]] = {}
+    costs = []
     for snapshot, policy in fleet:
-        plain, *row = (make_plan(snapshot, policy.model_copy(update={"buffer": b})) for b in (Fraction(0), *buffers))
-        without.append(Part.of(plain))
-        plans.append(row)
-        if progress is not None:
-            progress(len(plans), len(fleet))
-    parts = {row[0].cluster: tuple(map(Part.of, row)) for row in plans}
-    waves = {
-        tier: tuple(
-            added(Part, (parts[row[n].cluster][n] for row in plans if row[n].wave is tier)) for n in range(len(buffers))
-        )
-        for tier in Tier
-    }
-    teams: dict[str, list[TeamPart]] = {}
-    for row in plans:
+        plain, *row = (planned_at(snapshot, policy, b) for b in (WITHOUT, *buffers))
+        costs.append((cost_of(plain), *map(cost_of, row)))
+        parts[snapshot.cluster] = tuple(map(Part.of, row))
         for n, plan in enumerate(row):
             for team, part in _teams(plan).items():
-                sums = teams.setdefault(team, [TeamPart() for _ in buffers])
-                sums[n] = added(TeamPart, (sums[n], part))
+                teams.setdefault(team, [[] for _ in buffers])[n].append(part)
+        if progress is not None:
+            progress(len(costs), len(fleet))
+    return fleet_haircut(costs, buffers).but(
+        clusters=_largest_first(parts),
+        teams=_largest_first({team: tuple(added(TeamPart, all_of) for all_of in row) for team, row in teams.items()}),
+    )
+
+
+def planned_at(snapshot: Snapshot, policy: Policy, buffer: Fraction) -> Plan:
+    """The cluster's plan at this buffer; all else is its own policy's."""
+    return make_plan(snapshot, policy.model_copy(update={"buffer": buffer}))
+
+
+def cost_of(plan: Plan) -> Cost:
+    return Cost(plan.wave, tuple(dict(Part.of(plan)).values()), _works_of(plan))
+
+
+def fleet_haircut(clusters: Sequence[Sequence[Cost]], buffers: Sequence[Fraction]) -> Haircut:
+    """The report on the fleet and its waves, of each cluster's costs: without any buffer, then at each of these."""
+    without, *rows = zip(*clusters, strict=True) if clusters else ((),) * (1 + len(buffers))
     return Haircut(
         buffers=tuple(buffers),
-        without=added(Part, without),
-        fleet=tuple(added(Part, (row[n] for row in parts.values())) for n in range(len(buffers))),
-        waves=waves,
-        clusters=_largest_first(parts),
-        teams=_largest_first({team: tuple(row) for team, row in teams.items()}),
-        works=tuple(_works(row[n] for row in plans) for n in range(len(buffers))),
+        without=_summed(without),
+        fleet=tuple(map(_summed, rows)),
+        waves={tier: tuple(_summed(cost for cost in row if cost.wave is tier) for row in rows) for tier in Tier},
+        clusters={},
+        teams={},
+        works=tuple(
+            tuple(sorted((cut for cost in row for cut in cost.works), key=lambda c: (-c.gpus, c.cluster, c.team)))
+            for row in rows
+        ),
     )
+
+
+def _summed(costs: Iterable[Cost]) -> Part:
+    sums = map(sum, zip(*(cost.part for cost in costs), strict=True))
+    return Part(**dict(zip(Part.model_fields, sums, strict=False)))  # of no clusters there are no sums
 
 
 def added(kind: type[PartT], parts: Iterable[PartT]) -> PartT:
     """The parts' sum, field by field."""
-
-    def plus(one: PartT, other: PartT) -> PartT:
-        return kind(**{name: getattr(one, name) + getattr(other, name) for name in kind.model_fields})
-
-    return reduce(plus, parts, kind())
+    sums = dict.fromkeys(kind.model_fields, 0)
+    for part in parts:
+        for name in sums:
+            sums[name] += getattr(part, name)
+    return kind(**sums)
 
 
 def _teams(plan: Plan) -> Mapping[str, TeamPart]:
@@ -173,13 +210,12 @@ def _teams(plan: Plan) -> Mapping[str, TeamPart]:
     }
 
 
-def _works(plans: Iterable[Plan]) -> tuple[WorkCut, ...]:
-    cuts = (
-        WorkCut(cluster=p.cluster, team=cut.team, gpus=cut.gpus, text=cut.told(f"{cut.team} in {p.cluster}"))
-        for p in plans
-        for cut in busy_cuts(p)
+def _works_of(plan: Plan) -> tuple[WorkCut, ...]:
+    whose = plan.cluster
+    return tuple(
+        WorkCut(cluster=whose, team=cut.team, gpus=cut.gpus, text=cut.told(f"{cut.team} in {whose}"))
+        for cut in busy_cuts(plan)
     )
-    return tuple(sorted(cuts, key=lambda cut: (-cut.gpus, cut.cluster, cut.team)))
 
 
 def _largest_first(rows: Mapping[str, tuple[PartT, ...]]) -> dict[str, tuple[PartT, ...]]:

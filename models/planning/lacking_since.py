@@ -23,7 +23,7 @@ def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since |
     as it was last seen, as the guard takes it.
     """
     lacking = _phantom(snapshot)
-    found: Since | None = None
+    since: Since | None = None
     solved = 0
     for at in _changes(snapshot, history):
         then = _at(snapshot, history, at)
@@ -35,9 +35,9 @@ def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since |
                 break
             solved += 1
             if _phantom(then) < lacking:
-                return None if found is None else found.model_copy(update={"or_earlier": False})
-        found = Since(at=datetime.fromtimestamp(at, UTC), or_earlier=True)
-    return found if lacking else None
+                return None if since is None else since.model_copy(update={"or_earlier": False})
+        since = Since(at=datetime.fromtimestamp(at, UTC), or_earlier=True)
+    return since if lacking else None
 
 
 def _phantom(snapshot: Snapshot) -> int:
@@ -51,8 +51,8 @@ def _changes(snapshot: Snapshot, history: Mapping[str, Stretch]) -> list[float]:
     of_each = [history[i.name].since for i in snapshot.islands if i.total_gpus and i.name in history]
     if len(of_each) < sum(i.total_gpus > 0 for i in snapshot.islands) or not all(map(len, of_each)) or not of_each:
         return []
-    known = max(float(since[0]) for since in of_each)
-    return sorted({float(at) for since in of_each for at in since if at >= known}, reverse=True)
+    beginning = max(float(since[0]) for since in of_each)
+    return sorted({float(at) for since in of_each for at in since if at >= beginning}, reverse=True)
 
 
 def _at(snapshot: Snapshot, history: Mapping[str, Stretch], at: float) -> Snapshot:

@@ -108,14 +108,14 @@ class Plan(Model):
             unknown_then = {"out_of_reach", "hash_rule", "phantom_since", "work", "advice"}
             return content_hash(self, exclude=unknown_then | ({"derived"} if self.derived is None else set()))
         rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) if q.namespaces else q for q in self.quotas)
-        said = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), phantom_since=None, work=(), advice="")
-        return content_hash(said, exclude_defaults=True)
+        content = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), phantom_since=None, work=(), advice="")
+        return content_hash(content, exclude_defaults=True)
 
     @property
     def composition(self) -> str:
         """What the cut GPUs are, in brackets."""
         since = f" {self.phantom_since.text}" if self.phantom_gpus and self.phantom_since else ""
-        return f"({self.phantom_gpus} with no healthy GPU behind{since}, {self.to_flex_gpus} to flex)"
+        return f"({self.phantom_gpus:,} with no healthy GPU behind{since}, {self.to_flex_gpus:,} to flex)"
 
     @property
     def honest(self) -> bool:
@@ -168,7 +168,7 @@ class Plan(Model):
 
 def no_room_text(team: str, gpus: int) -> str:
     """Said of a protected block that stands nowhere."""
-    return f"no island has room for the protected block of {gpus} of {team}"
+    return f"no island has room for the protected block of {gpus:,} of {team}"
 
 
 class Envelope(Model):

@@ -10,26 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from models.base import Count, Model, Time
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot, filled
-from models.cluster.windows import Window, WindowKind, active, covered, without_absences
+from models.cluster.windows import Foretold, Window, WindowKind, active, covered, without_absences
 from models.planning.backing import back
-
-
-class Foretold(Model):
-    """Quotas that will lose their backing when a window begins. `loses`, `lacks`: GPUs by team.
-
-    `lacks` is all that will have nothing behind it then, what has nothing today included.
-    """
-
-    kind: WindowKind
-    starts: Time
-    ends: Time
-    reason: str
-    loses: dict[str, Count]
-    lacks: dict[str, Count]
 
 
 def foretold(

@@ -86,19 +86,19 @@ class BringupsWeek(Model):
 
 def bringups_week(rows: Sequence[BringupRow], since: datetime, until: datetime) -> BringupsWeek | None:
     """What became of them in this week. None: there are none yet."""
-    known = [row for row in rows if row.entered_at <= until]
-    if not known:
+    rows_so_far = [row for row in rows if row.entered_at <= until]
+    if not rows_so_far:
         return None
-    made = [row for row in known if _came_to_production(row)]
-    touches = [row.touches for row in made]
-    going = [_line(row) for row in known if _goes_on(row)]
+    in_production = [row for row in rows_so_far if _came_to_production(row)]
+    touches = [row.touches for row in in_production]
+    going = [_line(row) for row in rows_so_far if _goes_on(row)]
     return BringupsWeek(
-        entered=sum(row.entered_at > since for row in known),
-        reached=tuple(sorted(_reached(known, since, until), key=lambda each: (each.at, each.cluster))),
+        entered=sum(row.entered_at > since for row in rows_so_far),
+        reached=tuple(sorted(_reached(rows_so_far, since, until), key=lambda each: (each.at, each.cluster))),
         going=tuple(sorted(going, key=lambda each: (not each.needs, each.since, each.cluster))),
-        times=tuple(_times(known)),
-        waits=tuple(_waits(known)),
-        finished=len(made),
+        times=tuple(_times(rows_so_far)),
+        waits=tuple(_waits(rows_so_far)),
+        finished=len(in_production),
         touches_median=float(median(touches)) if touches else None,
         touches_most=max(touches, default=0),
         owed_gpus=sum(each.owed_gpus for each in going),

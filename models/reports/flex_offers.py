@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from models.base import GpuCount, Model, Name
-from models.flex.flex_now import FlexNow
 from models.reports.why import TeamWhy
+
+
+class FlexThere(Protocol):
+    """What is asked of a cluster's flex here: `FlexNow` says it, and so does `FlexSum`."""
+
+    @property
+    def cluster(self) -> str: ...
+    @property
+    def gpu_model(self) -> str | None: ...
+    @property
+    def available_gpus(self) -> int: ...
+    @property
+    def largest_free_block(self) -> tuple[int, bool]: ...
 
 
 class FlexOffer(Model):
@@ -19,7 +32,7 @@ class FlexOffer(Model):
     """Nobody says where all jobs run, and so what of the block they leave."""
 
 
-def flex_offers(whys: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> tuple[FlexOffer, ...]:
+def flex_offers(whys: Sequence[TeamWhy], flexes: Sequence[FlexThere]) -> tuple[FlexOffer, ...]:
     """Clusters that have room, those with the most first; none where nothing is lacking.
 
     A cluster whose model nobody gave may be of any. A block has room where all that is asked for fits.
@@ -38,9 +51,9 @@ def flex_offers(whys: Sequence[TeamWhy], flexes: Sequence[FlexNow]) -> tuple[Fle
     return tuple(sorted((o for o in offers if o.gpus >= least), key=lambda o: (o.at_most, -o.gpus, o.cluster)))
 
 
-def _offer(flex: FlexNow, *, block: bool) -> FlexOffer:
+def _offer(flex: FlexThere, *, block: bool) -> FlexOffer:
     free, at_most = flex.available_gpus, False
     if block:
-        largest, known = flex.largest_free_block
-        free, at_most = min(free, largest), not known
+        largest, sure = flex.largest_free_block
+        free, at_most = min(free, largest), not sure
     return FlexOffer(cluster=flex.cluster, gpu_model=flex.gpu_model, gpus=free, at_most=at_most)

@@ -143,14 +143,14 @@ def standings(
     plan: Milestones, measured: Mapping[str, int | None], at: datetime, read_at: Mapping[str, datetime] | None = None
 ) -> tuple[MilestoneStanding, ...]:
     """Where each stands. `measured`: by measure, the number that Backstop knows by itself; `read_at`: what it is of."""
-    found = []
+    all_standings = []
     for planned in plan.planned:
         measure = planned.milestone.measure
         last = last_note(plan.notes, planned.milestone.name, at)
         stands = standing(planned, _number(planned.milestone, measured, last), at, last)
         of = (read_at or {}).get(measure) if measure in MEASURED else None if last is None else last.at
-        found.append(stands.model_copy(update={"number_at": of}))
-    return tuple(found)
+        all_standings.append(stands.model_copy(update={"number_at": of}))
+    return tuple(all_standings)
 
 
 def _number(milestone: Milestone, measured: Mapping[str, int | None], last: MilestoneNote | None) -> int | None:

@@ -93,12 +93,12 @@ def weaker_jobs(
 
 def _all_placed(snapshot: Snapshot, held: Mapping[str, int], running: Sequence[Job]) -> bool:
     """Whether it is known in which island all stands that is in quota; of a quota with one island it always is."""
-    tree, known = snapshot.tree, dict.fromkeys(held, 0)
+    tree, placed_gpus = snapshot.tree, dict.fromkeys(held, 0)
     roam = {leaf for leaf in held if len(tree.by_team[leaf].islands or snapshot.islands) > 1}
     in_quota = [j for j in running if j.on is RunsOn.QUOTA and j.team in roam]
     for job in in_quota:
-        known[job.team] += 0 if job.island is None else job.gpus
-    return all(j.island is not None for j in in_quota) and all(known[leaf] >= held[leaf] for leaf in roam)
+        placed_gpus[job.team] += 0 if job.island is None else job.gpus
+    return all(j.island is not None for j in in_quota) and all(placed_gpus[leaf] >= held[leaf] for leaf in roam)
 
 
 def _fewest(ordered: Sequence[Job], fits: Callable[[Sequence[Job]], bool]) -> list[Job]:

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from pydantic import Field
 
+from models.access.waiting import Emergency
 from models.base import Count, Model, Name, Time
 from models.cluster.windows import Entry
 from models.reports.bringups import BringupsWeek
@@ -114,6 +115,8 @@ class Past(Model):
     milestones: Milestones
     bringups: BringupsWeek | None = Field(default=None, exclude_if=lambda week: week is None)
     """None, and left out: there are none yet."""
+    emergencies: tuple[Emergency, ...] = Field(default=(), exclude_if=lambda emergencies: not emergencies)
+    """What somebody did alone until then, and no other admin has looked at by now."""
 
 
 class NextStep(Model):
@@ -134,6 +137,8 @@ class AtRisk(Model):
     lacking_gpus: Count
     teams: tuple[str, ...]
     breach_at: Time | None = None
+    advisory: bool = False
+    """In this stage they are no promises."""
 
 
 class Blocked(Model):
@@ -198,7 +203,7 @@ class Week(Model):
     week_ago: Point | None
     began: Time | None
     done: tuple[Move, ...]
-    """What reached monitored this week."""
+    """What reached monitored this week, and was not undone after it; some have been closed since."""
     undone: tuple[Move, ...]
     """What was rolled back this week."""
     live: Live | None
@@ -213,6 +218,8 @@ class Week(Model):
     steps: tuple[MonitoredStep, ...]
     bringups: BringupsWeek | None = None
     """What became of bring-ups; null: there are none yet. Of a week that is over it does not tell which go on."""
+    emergencies: tuple[Emergency, ...] = ()
+    """What somebody did alone until then, and no other admin has looked at by now."""
 
 
 def week(past: Past, live: Live | None, waves: int | None) -> Week:
@@ -232,7 +239,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         now=now,
         week_ago=past.week_ago,
         began=past.began,
-        done=_last_of_each(m for m in past.moves if m.after == Stage.MONITORED and m.cluster in past.monitored),
+        done=_reached(past.moves),
         undone=tuple(m for m in past.moves if m.after == Stage.ROLLED_BACK),
         live=live,
         milestones=standings(past.milestones, measured, past.until, {} if now is None else {PHANTOM_GPUS: now.at}),
@@ -242,6 +249,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         every=_every(past),
         points=past.points,
         steps=past.steps,
+        emergencies=past.emergencies,
         bringups=past.bringups if live is not None or past.bringups is None else past.bringups.but(going=()),
     )
 
@@ -261,8 +269,14 @@ def _every(past: Past) -> tuple[ClusterWeek, ...]:
     )
 
 
-def _last_of_each(moves: Iterable[Move]) -> tuple[Move, ...]:
-    last = {move.cluster: move for move in moves}
+def _reached(moves: Iterable[Move]) -> tuple[Move, ...]:
+    """The last time that each became monitored, unless it was undone after it: one that was closed has its cut."""
+    last: dict[str, Move] = {}
+    for move in moves:
+        if move.after == Stage.MONITORED:
+            last[move.cluster] = move
+        elif move.after in (Stage.ROLLING_BACK, Stage.ROLLED_BACK):
+            last.pop(move.cluster, None)
     return tuple(sorted(last.values(), key=lambda m: (m.at, m.cluster)))
 
 

@@ -1,10 +1,11 @@
-"""Why a team cannot use its quota: what could start now, what is missing, and reasons that add up to it.
+"""Why a team cannot use its quota: what could start now, and reasons that add up to the rest.
 
-Theory of operation. Who asks for N GPUs within its quota G wants min(N, G). What could start now is what hardware gives
-it beside all jobs that run inside their quotas, its own included (models/planning/occupancy.py); with `block` no more
-than one island has free. The gap is the difference. It is told by taking away one cause after the other, in the order
-of `Cause`, and looking each time what more could start: a cause that binds nothing is not named, and where all that
-are named are gone, the jobs start. Jobs on flex are in nobody's way: they are preempted.
+Theory of operation. Who asks for N GPUs within its quota G wants min(N, G). What could start now is what hardware
+gives it beside all jobs that run inside their quotas, its own included (models/planning/occupancy.py); with `block`
+no more than one island has free. The gap is the difference: what its own jobs hold is used, the rest is short. It is
+told by taking away one cause after the other, in the order of `Cause`, and looking each time what more could start: a
+cause that binds nothing is not named, and where all that are named are gone, the jobs start. Jobs on flex are in
+nobody's way: they are preempted.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, present_snapshot
 from models.cluster.windows import Window, active, without_absences
 from models.errors import Refusal
+from models.planning.backing import back
 from models.planning.occupancy import held_in_quota, startable, startable_block
 from models.reports.weaker_jobs import WeakerJobs, weaker_jobs
 
@@ -43,6 +45,11 @@ class Cause(StrEnum):
     USED = "used"
     ABSENT = "absent"
     FRAGMENTED = "fragmented"
+
+    @property
+    def own(self) -> bool:
+        """The team's own running jobs hold them: that is use, and nothing is missing."""
+        return self in (Cause.IDLE, Cause.USED)
 
 
 class Reason(Model):
@@ -89,12 +96,30 @@ class TeamWhy(Model):
     used_gpus: GpuCount
     """Held by its jobs inside the quota; all of it where that is not known."""
     use_known: bool
+    idle_gpus: GpuCount | None = None
+    """Of these, held and doing no work, by the same sample; None: nobody says."""
+    backed_gpus: GpuCount | None = None
+    """Healthy GPUs behind the quota, beside all others of the cluster; None: an older build says nothing of it."""
     namespaces: tuple[Name, ...] | None = None
     """Who may target the quota beside the team itself; None: anybody."""
     weaker: WeakerJobs | None = None
     """Of a block that does not fit: jobs of weaker classes of its own quota that would free it; None: none would."""
     barred: Words = ""
     """The namespace that asks and may not target it; nothing of it could start here in quota."""
+
+    @property
+    def short_gpus(self) -> int:
+        """What of the wanted its own jobs neither hold nor could take. Of all of the quota: quota - used - startable.
+
+        Jobs may hold more than hardware gives now. What they hold is used, and never short.
+        """
+        held_apart = max(0, self.quota_gpus - self.used_gpus - self.startable_gpus)
+        return min(held_apart, sum(r.gpus for r in self.reasons if not r.cause.own))
+
+    @property
+    def held_gpus(self) -> int:
+        """What of the wanted its own jobs hold: wanted = startable + held + short."""
+        return self.gap_gpus - self.short_gpus
 
 
 class WhyAnswers(Model):
@@ -153,7 +178,7 @@ def why(
     fits = min(loose, largest)
     barred = bool(namespace) and not quota.admits(namespace)
     if barred and fits:
-        counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=f"{namespace} may not target this quota"))
+        counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=_barred(namespace)))
     if fits < loose:
         counted.append(Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments(loose, largest, here, seen)))
     wants_block = block and fits < wanted and not barred
@@ -174,6 +199,8 @@ def why(
         over_gpus=asked - wanted,
         used_gpus=held.used,
         use_known=held.known,
+        idle_gpus=held.idle if held.known else None,
+        backed_gpus=back(snapshot).of.get(team),
         namespaces=quota.namespaces,
         weaker=weaker_jobs(seen, *here, team, wanted) if wants_block else None,
         barred=namespace if barred else "",
@@ -191,6 +218,10 @@ def _of_jobs(snapshot: Snapshot, team: str) -> Quota:
     return snapshot.tree.by_team[team]
 
 
+def _barred(namespace: str) -> str:
+    return f"jobs of namespace {namespace} may not target this quota"
+
+
 def _reach(snapshot: Snapshot, quota: Quota) -> list[Island]:
     return [i for i in snapshot.islands if quota.islands is None or i.name in quota.islands]
 
@@ -204,12 +235,12 @@ def _counted(
     wanted: int,
     missing: Sequence[Missing],
 ) -> list[Reason]:
-    """What could start loose, and is missing, by cause."""
+    """What could not start loose, by cause."""
     assert seen.sample is not None
     texts = {
         Cause.WITHHELD: "the quotas above it promise less than the sum of theirs, or their other jobs hold it",
         Cause.DECLARED: _windows(seen.windows, seen.at),
-        Cause.UNHEALTHY: _unhealthy(missing, seen.sample),
+        Cause.UNHEALTHY: _unhealthy(missing, seen.sample, declared=bool(active(seen.windows, seen.at))),
         Cause.OTHERS: _others(here, quota.team),
         Cause.IDLE: _idle(quota.team, held),
         Cause.USED: _used(quota, held),
@@ -220,7 +251,7 @@ def _counted(
         could += more
     if could < wanted:
         total = sum(i.total_gpus for i in _reach(as_declared, quota))
-        installed = f"the islands where it may stand have {total} GPUs in all"
+        installed = f"the islands where it may stand have {total:,} GPUs in all"
         counted.append(Reason(cause=Cause.ABSENT, gpus=wanted - could, text=installed))
     return counted
 
@@ -286,17 +317,21 @@ def _since(stretch: Stretch | None) -> dict[str, Any]:
 
 def _windows(windows: Sequence[Window], now: datetime) -> str:
     spans = [f"{w.kind}: {w.reason}, until {w.ends:%Y-%m-%d %H:%MZ}" for w in active(windows, now)]
-    return f"declared as absent ({'; '.join(spans)})"
+    return f"they are declared as absent ({'; '.join(spans)})"
 
 
-def _unhealthy(missing: Sequence[Missing], sample: HealthSample) -> str:
-    lacking = ", ".join(
-        f"{m.gpus} of {m.total_gpus} in {m.island}"
-        + (f" since {m.since:%Y-%m-%d %H:%MZ}{' or earlier' * m.or_earlier}" if m.since else "")
+def _unhealthy(missing: Sequence[Missing], sample: HealthSample, *, declared: bool) -> str:
+    """An island is not whole since its first failure; how many it lacks is of now."""
+    beside = " beside what is declared" * declared
+    lacking = "; ".join(
+        f"{m.island} lacks {m.gpus:,}"
+        + (f" of {m.total_gpus:,}" if m.total_gpus != sample.total_gpus else "")
+        + beside
+        + (f", not whole since {m.since:%Y-%m-%d %H:%MZ}{' or earlier' * m.or_earlier}" if m.since else "")
         for m in missing
     )
-    healthy = f"no healthy GPU stands behind them: {sample.healthy_gpus} of {sample.total_gpus} are healthy"
-    return f"{healthy} (unhealthy: {lacking})"
+    healthy = f"no healthy GPU stands behind them: {sample.healthy_gpus:,} of {sample.total_gpus:,} are healthy"
+    return f"{healthy} ({lacking})"
 
 
 def _others(here: _World, team: str) -> str:
@@ -331,4 +366,4 @@ def _used(quota: Quota, held: _Held) -> str:
     ]  # idle ones are a reason of their own
     names = jobs_text((job, gpus) for job, gpus in at_work if gpus)
     does = "work on" if held.idle else "hold"
-    return f"{quota.team}'s own running jobs {does} {busy} of its {quota.gpus}" + (f": {names}" if names else "")
+    return f"{quota.team}'s own running jobs {does} {busy:,} of its {quota.gpus:,}" + (f": {names}" if names else "")

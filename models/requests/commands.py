@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from models.access.principals import is_one_of
+from models.access.tickets import TICKET_CHARS, warrant_in
 from models.base import ActorGiven, Model, Words
 from models.requests.state import RequestStage, RequestState, any_of
 
@@ -23,14 +25,23 @@ class RequestOrder(Model):
 
     actor: ActorGiven = Field(min_length=1)
     reason: Words = ""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
 
 def refusal(
-    state: RequestState, command: RequestCommand, request: RequestOrder, owners: tuple[str, ...] | None = None
+    state: RequestState,
+    command: RequestCommand,
+    request: RequestOrder,
+    owners: tuple[str, ...] | None = None,
+    *,
+    by_roles: bool | None = None,
 ) -> str | None:
     """Why the command cannot be taken now, in one sentence; None when it can.
 
     `owners`: of the cluster, today; None: not looked up yet, so that it is only said whether the command has a place.
+    `by_roles`: whether an access file says who may give it, and owners do not. None: it does where the request came
+    with a ticket.
     """
     stage = state.stage
     if state.ended or stage is RequestStage.RETURNING:
@@ -40,15 +51,17 @@ def refusal(
         return f"{command} needs a reason"
     if command is not RequestCommand.WITHDRAW and stage is not RequestStage.ASKED:
         return f"request {state.ask.request} is {stage} already: {state.said}"
-    return None if owners is None else _refuse_actor(state, command, request.actor, owners)
+    if owners is None or (state.ticketed if by_roles is None else by_roles):
+        return None
+    return _refuse_actor(state, command, request.actor, owners)
 
 
 def _refuse_actor(state: RequestState, command: RequestCommand, actor: str, owners: tuple[str, ...]) -> str | None:
     if command is RequestCommand.WITHDRAW:
-        if actor in (state.ask.actor, *owners):
+        if is_one_of(actor, (state.ask.actor, *owners)):
             return None
         return f"{actor} cannot withdraw it: that is for {any_of((state.ask.actor, *owners))}"
-    if actor not in owners:
+    if not is_one_of(actor, owners):
         whom = any_of(owners) or "for an owner to be named in its policy"
         return f"{actor} does not own {state.ask.cluster}: ask {whom}"
     return None
@@ -59,7 +72,7 @@ def obey(state: RequestState, command: RequestCommand, request: RequestOrder, no
     by, reason = request.actor, request.reason
 
     def noted(changed: RequestState, text: str) -> RequestState:
-        return changed.noting(text, now, actor=by, reason=reason)
+        return changed.noting(text, now, actor=by, reason=reason, **warrant_in(request))
 
     match command:
         case RequestCommand.APPROVE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from models.access.warrants import Spent
 from models.base import Count, GpuCount, Model, Name, PositiveCount, Time
 from models.planning.grants import GrantOrder, GrantOutcome
 from models.requests.state import QuotaAsk, RequestState
@@ -15,6 +16,8 @@ class RequestInput(Model):
 
     ask: QuotaAsk
     state: RequestState | None = None
+    spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
+    """Tickets that its commands have used of late."""
 
 
 class AssessRequest(Model):

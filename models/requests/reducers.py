@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
+from models.access.tickets import warrant_in
 from models.base import gpus_text
 from models.notices import Notice
 from models.planning.grants import Granted, GrantOutcome
@@ -20,19 +21,23 @@ MAIL_TIME = timedelta(days=1)
 
 def opened(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState:
     """A request at its start: it waits for the owner, or is refused at once with what else there is."""
+    ticketed = bool(ask.ticket) if assessment.ticketed is None else assessment.ticketed
+    on = warrant_in(ask)
+    ask = ask.but(ticket="")  # it has done its work, and everybody may read the request
     if ask.until is not None and ask.until <= now:
         assessment = assessment.model_copy(
             update={"fits": False, "why": f"its day, {ask.until:%Y-%m-%d %H:%MZ}, is past"}
         )
-    state = RequestState(ask=ask, asked_at=now, changed_at=now, assessment=assessment)
+    state = RequestState(ask=ask, ticketed=ticketed, asked_at=now, changed_at=now, assessment=assessment)
     if not assessment.fits:
         refused = state.but(stage=RequestStage.REFUSED, said=assessment.why)
         return refused.noting(
-            f"{state.wants}: refused: {assessment.why}", now, actor=ask.actor, reason=ask.reason, refused=True
+            f"{state.wants}: refused: {assessment.why}", now, actor=ask.actor, reason=ask.reason, refused=True, **on
         )
     state = state.but(said=f"waits for {any_of(assessment.owners)} to approve it")
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
-    asked = state.noting(f"{state.wants}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, gpus=ask.gpus)
+    on["gpus"] = ask.gpus
+    asked = state.noting(f"{state.wants}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, **on)
     text = f"{ask.actor} asks for {state.wants}{behalf}." + (f" Why: {ask.reason}" if ask.reason else "")
     line = f"backstop request {{}} {ask.request} --reason '...'"
     return asked.telling(
@@ -107,6 +112,11 @@ def cancelled(state: RequestState, now: datetime) -> RequestState:
         over = state.reaching(RequestStage.WITHDRAWN, now, why).noting(why, now)
         return over.telling(state.askers, f"Your request for {state.wants} is over: {why}.")
     return state
+
+
+def cancel_ignored(state: RequestState, now: datetime) -> RequestState:
+    """Its workflow was cancelled in Temporal: people who may decide do so with a ticket."""
+    return state.noting("a cancel from Temporal was ignored: here only a ticket withdraws it", now)
 
 
 def mailed(state: RequestState, answer: TellAnswer, now: datetime) -> RequestState:

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
+from models.access.tickets import TICKET_CHARS
 from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import (
     ActorGiven,
@@ -65,6 +66,8 @@ class QuotaAsk(Model):
     """On whose behalf; empty: the team's own."""
     actor: NameGiven
     reason: Words = ""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
 
 class Elsewhere(Model):
@@ -93,12 +96,16 @@ class Assessment(Model):
     """What its share of flex would be, did it ask for so many more: about so much it may expect."""
     elsewhere: tuple[Elsewhere, ...] = ()
     """Those that have room first; ranked."""
+    ticketed: bool | None = Field(default=None, exclude_if=lambda so: so is None)
+    """Every command needs a ticket; None: whoever assessed it did not say, and the request's own says it."""
 
 
 class RequestState(Model):
     """One request. Times are the workflow's clock, in UTC."""
 
     ask: QuotaAsk
+    ticketed: bool = Field(default=False, exclude_if=lambda so: not so)
+    """Tickets are required: roles say who may decide, and a cancel from Temporal changes nothing."""
     stage: RequestStage = RequestStage.ASKED
     asked_at: Time
     changed_at: Time
@@ -164,8 +171,8 @@ class RequestState(Model):
             reason=self.said if ends else self.decision,
         )
 
-    def reaching(self, stage: RequestStage, at: datetime, said: str, **changes: Any) -> Self:
-        return self.but(stage=stage, changed_at=at, said=said, **changes)
+    def reaching(self, stage: RequestStage, at: datetime, sentence: str, **changes: Any) -> Self:
+        return self.but(stage=stage, changed_at=at, said=sentence, **changes)
 
     def noting(
         self, text: str, at: datetime, *, actor: str = BACKSTOP, reason: str = "", refused: bool = False, **data: Any

@@ -15,6 +15,7 @@ from models.base import GpuCount, Model, Name
 from models.planning.plan import Plan
 from models.rollout.commands import backing_of, reason_lacking, undoing
 from models.rollout.mailing import newly_cut
+from models.rollout.promotion import not_waived
 from models.rollout.stages import Command, Refused, Stage, answer
 from models.rollout.state import Rollout
 from models.rollout.status import present_values
@@ -57,6 +58,8 @@ class Ahead(Model):
     """Teams that are told once `plan` is approved, and where quotas stand written; null: an earlier build, all cut."""
     close_told: tuple[Name, ...] = ()
     """Teams that a close is told: their promise ends."""
+    promote_leaves: tuple[str, ...] = ()
+    """What a promote would not waive: who was not told, who objects, what else keeps the gate shut; a sentence each."""
     at_risk: dict[str, GpuCount] = Field(default_factory=dict)
     """GPUs that quotas lack now, by team."""
 
@@ -73,7 +76,7 @@ class Ahead(Model):
 def ahead_of(r: Rollout, now: datetime) -> Ahead:
     """As things stand. Where a rollback is under way or done, what is still owed."""
     plan = _awaiting(r)
-    known = Ahead(
+    ahead = Ahead(
         cluster=r.cluster,
         rollout=r.id,
         stage=r.stage,
@@ -82,14 +85,15 @@ def ahead_of(r: Rollout, now: datetime) -> Ahead:
         undone=r.rollbacks > 0 and not r.effects_stand,
         close_told=_heard(r, r.baseline.tree.leaves if r.values_stand else r.affected),
         approve_told=() if plan is None else _heard(r, _told_of(r, plan)),
+        promote_leaves=() if r.stay.waived else not_waived(r, now),
         at_risk=r.at_risk,
     )
     if not r.effects_stand or r.stage.ended:
-        return known.but(told=_heard(r, sorted(r.announced.cuts)))
+        return ahead.but(told=_heard(r, sorted(r.announced.cuts)))
     undone = r if r.stage in (Stage.ROLLING_BACK, Stage.STUCK) else undoing(r, now, actor=r.owner, reason="asked ahead")
     if undone.undo is None:  # stuck before there was one: somebody newer owns the cluster
-        return known
-    return known.but(
+        return ahead
+    return ahead.but(
         undoes=tuple(kind.value for kind in undone.owed),
         back=() if r.shadow else _back(r, undone),
         unbacked_gpus=undone.undo.unbacked_gpus,

@@ -60,6 +60,7 @@ def draft(r: Rollout, action: Draft, now: datetime) -> DraftRequest:
         islands=action.islands or believed,
         promised=None if derived is None else derived.promise,
         promised_of=None if derived is None else derived.total,
+        rollout=r.id,
         at=now,
     )
 
@@ -74,6 +75,7 @@ def aim(r: Rollout, now: datetime) -> AimRequest:
         policy=r.policy,
         exempt=r.stay.exempt,
         shadow=r.shadow,
+        rollout=r.id,
         at=now,
     )
 
@@ -90,6 +92,7 @@ def effect(r: Rollout, change: Change, now: datetime) -> EffectRequest:
         limit_gpus=r.policy.max_moved_gpus if limited else None,
         limit_day_gpus=r.policy.max_moved_gpus_day if limited else None,
         baseline=first if order is None else baseline_with(r, order),
+        order=order if r.ticketed else None,
         at=now,
     )
 

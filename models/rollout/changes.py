@@ -131,8 +131,13 @@ def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, 
 
 def _reserve(r: Rollout, values: dict[str, int]) -> Reserve:
     """What the rollout keeps from others at these values."""
-    tree: QuotaTree = r.baseline.tree
-    before = {q.team: q.gpus for q in r.baseline.quotas}
+    return reserve_beside(r.baseline, values)
+
+
+def reserve_beside(baseline: Snapshot, values: Mapping[str, int]) -> Reserve:
+    """What is kept from others where these values stand in place of the baseline's."""
+    tree: QuotaTree = baseline.tree
+    before = {q.team: q.gpus for q in baseline.quotas}
     by_islands: dict[str, int] = {}
     for leaf in tree.leaves:
         islands = tree.by_team[leaf].islands

@@ -10,10 +10,10 @@ import shlex
 from collections.abc import Iterator
 from datetime import datetime
 
-from models.rollout.commands import CommandRequest, refusal
+from models.rollout.commands import CommandRequest, may_lift, refusal
 from models.rollout.gates import doubt_of, holds_standing
 from models.rollout.holds import PROPOSAL, Hold, HoldKind
-from models.rollout.messages import Choice
+from models.rollout.shown import Choice
 from models.rollout.stages import Command, command_line
 from models.rollout.state import Rollout
 
@@ -78,6 +78,15 @@ def lifts(r: Rollout, hold: Hold) -> bool:
 def lifting_line(r: Rollout, hold: Hold) -> str:
     """How the owner lifts it."""
     return line_of(r.cluster, *_lifting(r, hold))
+
+
+def lifters(r: Rollout, needs: str, now: datetime) -> tuple[str, ...]:
+    """Who may give the `resolve` that is needed, where no access file says who may do what; none: it needs none."""
+    resolved = (h for h in holds_standing(r, now) if h.kind is not HoldKind.PAUSED)
+    hold = next((h for h in resolved if lifting_line(r, h) in needs), None)
+    if hold is None or doubt_of(r) is not None:
+        return ()
+    return may_lift(r, objection=hold.kind is HoldKind.OBJECTION)
 
 
 def _lifting(r: Rollout, hold: Hold) -> tuple[Command, CommandRequest]:

@@ -7,6 +7,8 @@ from datetime import datetime
 
 from pydantic import Field
 
+from models.access.principals import is_one_of
+from models.access.tickets import TICKET_CHARS, warrant_in
 from models.audit import AuditKind
 from models.base import ActorGiven, Model, Text, Words, gpus_text
 from models.cluster.quota import Quota
@@ -20,6 +22,7 @@ from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
 from models.rollout.gates import believed, changed_by_others, doubt_of, mode_drift
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
+from models.rollout.promotion import promoted_text
 from models.rollout.stages import Command, Refused, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
 
@@ -32,25 +35,36 @@ class CommandRequest(Model):
     plan_hash: Text = Field(default="", max_length=64)
     """approve: the plan that is meant."""
     team: ActorGiven = ""
-    """ack, object: who speaks."""
+    """ack, object: who speaks. resolve: whose own objection is withdrawn; empty: it is for who decides on holds."""
     hold: Text = Field(default="", max_length=300)
     """resolve: the hold that is lifted."""
     how: Text = Field(default="", max_length=20)
     """resolve a drift: `accept` (take the values as given) or `restore` (write ours again)."""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
+    warrant: str = Field(default="", max_length=200, exclude_if=lambda nonce: not nonce)
+    """Of a fleet rollout or a bring-up that gives it: the nonce of what a person told that one."""
 
 
+GOES_BACK = frozenset({Command.ABORT, Command.ROLLBACK})
 _NEEDS_REASON = frozenset(
     {Command.OBJECT, Command.RESOLVE, Command.PROMOTE, Command.ABORT, Command.ROLLBACK, Command.PAUSE}
 )
 
 
-def refusal(r: Rollout, command: Command, request: CommandRequest) -> str | None:
-    """Why the command cannot be taken now, in one sentence; None when it can."""
+def refusal(r: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None) -> str | None:
+    """Why the command cannot be taken now, in one sentence; None when it can.
+
+    `by_roles`: whether an access file says who may give it, so that the policy's owners and authorities do not. None:
+    it does where the rollout was opened with a ticket.
+    """
     cell = answer(r.stage, command, effects_stand=r.effects_stand)
     if isinstance(cell, Refused):
         return f"{command} is not possible while {r.cluster} is {r.stage}: {cell.reason}"
     if command in _NEEDS_REASON and not request.reason.strip():
         return f"{command} needs a reason"
+    if command is Command.RESOLVE:
+        return _refuse_resolve(r, request, by_roles=r.ticketed if by_roles is None else by_roles)
     refuse = _REFUSE.get(command)
     return None if refuse is None else refuse(r, request)
 
@@ -87,7 +101,7 @@ def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
     if r.plan is None or r.stay.replan:
         return "no plan awaits approval: a new one is being made"
     if request.plan_hash != r.plan.hash:
-        return f"the plan is {r.plan.hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
+        return other_plan(r.plan.hash, request.plan_hash)
     if not r.plan.honest:
         return f"plan {r.plan.hash} cannot be approved: {r.plan.fault}"
     if not r.plan.backed:
@@ -95,6 +109,11 @@ def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
     if r.approved:
         return f"plan {r.plan.hash} is approved already, by {r.approved_by}"
     return None
+
+
+def other_plan(stands: str, meant: str) -> str:
+    """Whoever approves has seen another plan than the one that awaits it."""
+    return f"the plan is {stands}, not {meant or '(none given)'}: look at it and approve that"
 
 
 def _refuse_proposal(r: Rollout, proposed: str, request: CommandRequest) -> str | None:
@@ -106,14 +125,18 @@ def _refuse_proposal(r: Rollout, proposed: str, request: CommandRequest) -> str 
     return None
 
 
-def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
+def _refuse_resolve(r: Rollout, request: CommandRequest, *, by_roles: bool) -> str | None:
     hold = next((h for h in r.holds if h.id == request.hold), None)
     if hold is None:
         return _refuse_resolve_of_none(r, request.hold)
     if hold.kind is HoldKind.PAUSED:
         return "a pause is lifted by `resume`"
-    if request.actor not in (may := _may_lift(r, hold)):
-        what = f"{'an objection' if hold.kind is HoldKind.OBJECTION else f'hold {hold.id}'} here"
+    if request.team and request.team != hold.team:
+        whose = f"the objection of {hold.team}" if hold.team else "no objection"
+        return f"hold {hold.id} is {whose}, and none of {request.team}'s"
+    objection = hold.kind is HoldKind.OBJECTION
+    if not by_roles and not is_one_of(request.actor, may := may_lift(r, objection=objection)):
+        what = f"{'an objection' if objection else f'hold {hold.id}'} here"
         return f"{request.actor} has no authority to resolve {what}: ask {' or '.join(may)}"
     if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and r.looked_after != r.fence:
         # What was seen is older than our own last write, which would be taken for somebody else's change.
@@ -129,9 +152,9 @@ def _refuse_resolve(r: Rollout, request: CommandRequest) -> str | None:
     return None
 
 
-def _may_lift(r: Rollout, hold: Hold) -> tuple[str, ...]:
+def may_lift(r: Rollout, *, objection: bool) -> tuple[str, ...]:
     """Who answers for the rollout; beside them who decides in the cluster, but not on what its teams object to."""
-    owners = () if hold.kind is HoldKind.OBJECTION else r.policy.owners
+    owners = () if objection else r.policy.owners
     return tuple(dict.fromkeys((r.owner, *r.policy.authorities, *owners)))
 
 
@@ -154,7 +177,6 @@ _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
     Command.OBJECT: lambda r, q: _refuse_unknown_team(r, q) or objections.refused(r, q.team, q.actor),
     Command.PAUSE: lambda r, _: "already paused" if _paused(r) else None,
     Command.RESUME: lambda r, _: None if _paused(r) else "not paused",
-    Command.RESOLVE: _refuse_resolve,
     Command.PROMOTE: lambda r, _: _PROMOTED if r.stay.waived else None,
     Command.CLOSE: _refuse_close,
     Command.RETRY: _refuse_retry,
@@ -170,7 +192,7 @@ def obey(
 
     `one_objection`: an actor's objection takes the place of the one before; so it is since patch `one-objection`.
     """
-    said = r.noting(
+    after = r.noting(
         AuditKind.COMMAND,
         f"{command} by {request.actor}",
         now,
@@ -178,40 +200,38 @@ def obey(
         reason=request.reason,
         command=command.value,
         **{k: v for k in ("plan_hash", "team", "hold", "how") if (v := getattr(request, k))},
+        **warrant_in(request),
     )
     match command:
         case Command.APPROVE:
-            return _approve(said, request, now)
+            return _approve(after, request, now)
         case Command.ACK:
-            acks = tuple(sorted({*said.announced.acks, request.team}))
-            return said.announcing(acks=acks), f"{request.team} has acknowledged"
+            acks = tuple(sorted({*after.announced.acks, request.team}))
+            return after.announcing(acks=acks), f"{request.team} has acknowledged"
         case Command.OBJECT:
-            return _object(said, request, now, one_objection)
+            return _object(after, request, now, one_objection)
         case Command.PAUSE:
             hold = Hold(id="paused", kind=HoldKind.PAUSED, reason=request.reason, actor=request.actor, at=now)
-            return _held(said, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
+            return _held(after, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
         case Command.RESUME:
-            return _resume(said, now), "resumed; a soak starts anew"
+            soaks = r.stage in (Stage.BUFFERED, Stage.ENFORCED)
+            return _resume(after, now), f"resumed{'; the soak starts anew' * soaks}"
         case Command.RESOLVE:
-            return _resolve(said, request, now)
+            return _resolve(after, request, now)
         case Command.PROMOTE:
-            waived = "notice, soak and acknowledgements of this gate are waived, nothing else"
-            return said.staying(waived=True), waived
+            return after.staying(waived=True), promoted_text(after, now)
         case Command.ABORT | Command.ROLLBACK:
-            return _undo(said, command, request, now)
+            return _undo(after, command, request, now)
         case Command.RETRY:
-            return _retry(said, request, now)
+            return _retry(after, request, now)
         case Command.CLOSE:
-            closed = said.but(ended_because=request.reason or f"closed by {request.actor}")
+            closed = after.but(ended_because=request.reason or f"closed by {request.actor}")
             return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), _closed(r)
 
 
-def cancelled(r: Rollout, now: datetime) -> Rollout:
-    """Temporal's own cancel is an abort by whoever sent it; where that is refused, a rollback under way goes on."""
-    request = CommandRequest(actor="temporal", reason="the workflow was cancelled")
-    if refusal(r, Command.ABORT, request) is None:
-        return obey(r, Command.ABORT, request, now)[0]
-    return r.noting(AuditKind.COMMAND, f"cancel ignored while {r.stage}", now, actor="temporal")
+def without_approval(r: Rollout) -> Rollout:
+    """What undoes takes the approval back, in the ledger before all else: the next plan has to be approved anew."""
+    return r.but(approval=None)
 
 
 def _closed(r: Rollout) -> str:
@@ -235,11 +255,11 @@ def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
 def _object(r: Rollout, request: CommandRequest, now: datetime, one_objection: bool) -> tuple[Rollout, str]:
     hold = objections.objection(r, request.team, request.actor, request.reason, now, one_each=one_objection)
     late = hold.after_enforced
-    said = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
+    consequence = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
     gone = objections.earlier(r, hold) if one_objection else ()
     instead = " in place of the one before" if {*gone} - {hold.id} else ""
     held = _held(r.but(holds=tuple(h for h in r.holds if h.id not in gone)), hold, now)
-    return held, f"the objection{f' of {request.team} is' * late} {said}{instead}"
+    return held, f"the objection{f' of {request.team} is' * late} {consequence}{instead}"
 
 
 def _held(r: Rollout, hold: Hold, now: datetime) -> Rollout:
@@ -339,11 +359,12 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Ro
     modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(r).items()}
     if but_values:
         changed -= {*present} & {*ours}
-    given = changed | {*r.foreign}
-    known = {q.team: q for q in r.baseline.quotas}
+    others_teams = changed | {*r.foreign}
+    baseline_of = {q.team: q for q in r.baseline.quotas}
     parents = {q.parent for q in reading.quotas}
     quotas = tuple(
-        _quota_from(q, None if t in given else known.get(t), known.get(t), t in parents) for t, q in present.items()
+        _quota_from(q, None if t in others_teams else baseline_of.get(t), baseline_of.get(t), t in parents)
+        for t, q in present.items()
     )
     written = {
         t: r.written[t] if t in r.written and t not in changed and (r.shadow or but_values) else q.gpus
@@ -394,9 +415,9 @@ def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) 
         had = "what it had applied is undone already" if r.rollbacks else "nothing had been applied"
         return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), f"aborted; {had}"
     undone = undoing(r, now, actor=request.actor, reason=request.reason, then=then)
-    said = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
+    sentence = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
     missing = undone.undo.unbacked_gpus if undone.undo is not None else 0
-    return undone, said + (f"; {_have(missing, 'it')} no healthy hardware today" if missing else "")
+    return undone, sentence + (f"; {_have(missing, 'it')} no healthy hardware today" if missing else "")
 
 
 def _have(gpus: int, of: str) -> str:

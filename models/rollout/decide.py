@@ -26,6 +26,9 @@ from models.rollout.state import Rollout, UndoCause
 RECHECK = timedelta(seconds=60)
 """At most this long between looks while something is suspect."""
 
+TOLD_STALE = timedelta(minutes=30)
+"""The age of a sample at which the shared watch tells of it, whatever a policy calls stale."""
+
 FRESH = timedelta(seconds=5)
 """A gate opens only on a look that is not older than this."""
 
@@ -56,6 +59,12 @@ def urgent(r: Rollout, action: Action) -> bool:
     """Whether it answers a breach: until then a promise stands that hardware does not keep."""
     breach = r.undo is not None and r.undo.why is UndoCause.BREACH
     return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in r.owed)
+
+
+def confirms_breach(r: Rollout, now: datetime) -> bool:
+    """Whether a breach waits for a look, and for nothing else."""
+    due = breach_due(r)
+    return due is not None and due <= now
 
 
 def _step(r: Rollout, now: datetime) -> Action | None:
@@ -153,7 +162,9 @@ def _wants_look(r: Rollout, now: datetime) -> bool:
 
 def _next_look(r: Rollout) -> datetime:
     assert r.looked_at is not None
-    due = r.looked_at + r.policy.safety_poll
+    due = r.looked_at + (r.policy.resting_poll if r.rests and at_rest(r, r.looked_at) else r.policy.safety_poll)
+    if r.rests and (stale := _stale_at(r)) is not None:
+        due = min(due, stale)
     if r.sight.known is None or r.look_failed:
         due = min(due, r.looked_at + RECHECK)
     if r.sight.suspect is not None:  # the longer a source says nothing new, the seldomer it is asked
@@ -163,6 +174,14 @@ def _next_look(r: Rollout) -> datetime:
             if r.looked_at < edge:
                 due = min(due, edge)
     return due
+
+
+def _stale_at(r: Rollout) -> datetime | None:
+    """When a sample that the watch has told of as old is so by the policy as well; None where none is about to be."""
+    if r.sight.known is None or r.looked_at is None:
+        return None
+    at = r.sight.known.at + r.policy.stale_after
+    return at if r.looked_at - r.sight.known.at >= TOLD_STALE and at > r.looked_at else None
 
 
 def _why_look(r: Rollout, now: datetime) -> str:

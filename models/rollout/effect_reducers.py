@@ -112,9 +112,13 @@ def _written(r: Rollout, change: Change, receipt: Receipt) -> Rollout:
 def _what_moved(r: Rollout, change: Change, receipt: Receipt) -> str:
     if change.kind is EffectKind.FOLLOW and change.flex_gpus is not None:
         before = r.flex.gpus
-        return f"flex pool {change.flex_gpus}" if before is None else f"flex {before} -> {change.flex_gpus}"
+        return f"flex pool {change.flex_gpus:,}" if before is None else f"flex {before:,} -> {change.flex_gpus:,}"
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
-    return ", ".join(f"{t} {old} -> {new}" for t, (old, new) in sorted(moved.items()))
+    return ", ".join(f"{t} {_or_absent(old)} -> {new:,}" for t, (old, new) in sorted(moved.items()))
+
+
+def _or_absent(gpus: int | None) -> str:
+    return "absent" if gpus is None else f"{gpus:,}"
 
 
 def _made(r: Rollout, change: Change, now: datetime) -> Rollout:
@@ -157,7 +161,8 @@ def _conflicted(r: Rollout, change: Change, conflicts: Sequence[ValueConflict], 
             written[conflict.team] = conflict.found_gpus
         r = r.noting(
             AuditKind.EFFECT,
-            f"conflict: {conflict.team} holds {conflict.found_gpus}, not {conflict.expected_gpus}; left alone",
+            f"conflict: {conflict.team} holds {_or_absent(conflict.found_gpus)}, not {conflict.expected_gpus:,}; "
+            "left alone",
             now,
             conflict=conflict.model_dump(mode="json"),
         )
@@ -173,8 +178,10 @@ def _conflicted(r: Rollout, change: Change, conflicts: Sequence[ValueConflict], 
 
 
 def _closed(r: Rollout) -> Rollout:
-    told = list(r.baseline.tree.leaves) if r.values_stand else r.affected
-    return r.telling(NoticeKind.CLOSED, told, detail=r.ended_because).but(standing=()).staying(done=(EffectKind.CLOSE,))
+    teams = list(r.baseline.tree.leaves) if r.values_stand else r.affected
+    return (
+        r.telling(NoticeKind.CLOSED, teams, detail=r.ended_because).but(standing=()).staying(done=(EffectKind.CLOSE,))
+    )
 
 
 def _inverted(r: Rollout, forward: EffectKind) -> Rollout:
@@ -197,15 +204,15 @@ def _realigned(r: Rollout, now: datetime) -> Rollout:
     if EffectKind.SET_SOFT not in r.stay.done:
         return r
     r = lifting(r, REALIGN, now, BACKSTOP, "written")
-    told, detail = r.affected, "the quotas were realigned in place"
+    teams, detail = r.affected, "the quotas were realigned in place"
     before = None if r.stay.realigning is None else r.stay.realigning.before
     if r.proposing and r.plan is not None and before is not None:
         was = before.values
-        told = tuple(q.team for q in r.plan.quotas if q.leaf and was.get(q.team) != q.after_gpus)
+        teams = tuple(q.team for q in r.plan.quotas if q.leaf and was.get(q.team) != q.after_gpus)
         detail = "the quotas follow the long-run health of the hardware"
     r = r.but(breach_of=(), clocks=Clocks(), look_asked=True)
     r = r.staying(realigning=None, done=(), exempt=False, soak_since=now).looking_out(considered_gpus=None)
-    return r.telling(NoticeKind.CHANGED, told, detail=detail)
+    return r.telling(NoticeKind.CHANGED, teams, detail=detail)
 
 
 _NOTICE_AT = {

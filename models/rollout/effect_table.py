@@ -30,14 +30,31 @@ class Said:
     may_stand: str
 
 
+class StandsOn(StrEnum):
+    """What has to stand in the ledger, or at a source, before the call is made. Source: ACCESS.md."""
+
+    APPROVAL = "approval"
+    """The warrant of that plan, or of an envelope that holds it. Our values over those of others: the last receipts."""
+    WAY_BACK = "way back"
+    """The ticket of an abort or rollback, or a forward effect that failed, and the kept baseline; or a breach that an
+    activity has aimed from health and baseline as it read them."""
+    HEALTH = "health"
+    """An approval where it begins; then what the activity reads of health itself."""
+    DECISION = "decision"
+    """That on the request, or the entry that first quotas are owed by; of the end: what was granted, and its date."""
+    TICKET = "ticket"
+    """That of the command itself."""
+
+
 @dataclass(frozen=True)
 class Effect:
-    """One effect and its inverse. `at`: the stage whose step makes it."""
+    """One effect and its inverse. `at`: the stage whose step makes it. `stands_on`: of `do`, and of `undo`."""
 
     at: Stage
     do: EffectKind
     undo: EffectKind
     said: Said
+    stands_on: tuple[StandsOn, StandsOn] = (StandsOn.APPROVAL, StandsOn.WAY_BACK)
     said_in_a_breach: Said | None = None
     """After a breach it is undone only in part; None: as ever."""
     kept_in_a_breach: bool = False
@@ -97,6 +114,7 @@ EFFECTS: tuple[Effect, ...] = (
         do=_K.FOLLOW,  # + the flex pool grows and shrinks with healthy GPUs
         undo=_K.UNFOLLOW,  # - it is what the scheduler makes of it
         follows=True,
+        stands_on=(StandsOn.HEALTH, StandsOn.WAY_BACK),
         said=Said(
             undone="the flex pool no longer follows health",
             stands="the flex pool still follows health",
@@ -112,6 +130,13 @@ EFFECT: dict[EffectKind, Effect] = {effect.do: effect for effect in EFFECTS}
 INVERSE: dict[EffectKind, EffectKind] = {effect.do: effect.undo for effect in EFFECTS}
 UNDOES: dict[EffectKind, EffectKind] = {effect.undo: effect.do for effect in EFFECTS}
 KEPT_IN_A_BREACH: tuple[EffectKind, ...] = tuple(effect.do for effect in EFFECTS if effect.kept_in_a_breach)
+
+STANDS_ON: dict[EffectKind, StandsOn] = {
+    **{kind: what for e in EFFECTS for kind, what in zip((e.do, e.undo), e.stands_on, strict=True)},
+    _K.GRANT: StandsOn.DECISION,
+    _K.CLOSE: StandsOn.TICKET,
+}
+"""By call, where keys are configured: without it the call is refused (models/rollout/evidence.py)."""
 
 # The same by call, for those that keep a quota system.
 GUARDED_BY_GENERATION = frozenset({*INVERSE, _K.GRANT})

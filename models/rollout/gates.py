@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import assert_never
 
-from models.base import Model, Time, duration_text, lacks_text, some_of
+from models.base import duration_text, lacks_text, some_of
 from models.cluster.policy import Acks
 from models.cluster.readings import Doubt, Excess, LimitMode
 from models.cluster.windows import WindowKind, active
 from models.rollout.effect_table import STEP_FROM, Gate
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
+from models.rollout.shown import Condition
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
 
@@ -21,15 +22,6 @@ _WINDOW_HOLDS = {
     WindowKind.SEV: HoldKind.SEV,
     WindowKind.FREEZE: HoldKind.FREEZE,
 }
-
-
-class Condition(Model):
-    """One thing a gate asks for. `until`: when it comes true by itself, if it does."""
-
-    name: str
-    met: bool
-    text: str
-    until: Time | None = None
 
 
 def holds_now(r: Rollout, now: datetime) -> tuple[Hold, ...]:
@@ -148,7 +140,8 @@ def _notice(r: Rollout, now: datetime) -> Condition:
     if r.stay.waived:
         return Condition(name="notice", met=True, text="waived")
     if not r.approved:
-        return Condition(name="notice", met=False, text="teams are told once the plan is approved")
+        announcement = "what teams would be told is written to the log" if r.shadow else "teams are told"
+        return Condition(name="notice", met=False, text=f"{announcement} once the plan is approved")
     if r.announced.undelivered:
         return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(r.announced.undelivered)}")
     trouble = f" (trying again: {r.post.trouble})" if r.post.trouble else ""
@@ -178,10 +171,10 @@ def _soak(r: Rollout, now: datetime, length: timedelta) -> Condition:
 
 def _acks(r: Rollout, now: datetime) -> Condition:
     wanted = r.affected
-    given = [team for team in wanted if team in r.announced.acks]
+    acks = [team for team in wanted if team in r.announced.acks]
     needed = {Acks.NONE: 0, Acks.MAJORITY: len(wanted) // 2 + 1 if wanted else 0, Acks.ALL: len(wanted)}[r.policy.acks]
-    text = f"{len(given)} of {needed} acknowledgements"
-    if r.stay.waived or len(given) >= needed:
+    text = f"{len(acks)} of {needed} acknowledgements"
+    if r.stay.waived or len(acks) >= needed:
         return Condition(name="acks", met=True, text="waived" if r.stay.waived else text)
     due = (r.announced.delivered_at or r.launched_at) + r.policy.ack_deadline
     return Condition(name="acks", met=now >= due, text=f"{text}, or their deadline", until=due)

@@ -40,8 +40,8 @@ def ordered(r: Rollout, order: GrantOrder) -> Rollout:
 
 def answer_to(r: Rollout, order: GrantOrder) -> Granted | None:
     """What became of the order; None while it waits."""
-    told = r.granted
-    return told if told is not None and (told.request, told.ends) == (order.request, order.ends) else None
+    answer = r.granted
+    return answer if answer is not None and (answer.request, answer.ends) == (order.request, order.ends) else None
 
 
 def settled(r: Rollout) -> Rollout:
@@ -57,8 +57,8 @@ def settled(r: Rollout) -> Rollout:
             return _answered(r, order, GrantOutcome.NO, f"others have changed {', '.join(theirs) or order.team} since")
         return r
     if len(r.grants) >= MOST_GRANTS:
-        said = f"{len(r.grants)} grants stand in {r.cluster}: its next rollout begins with them, and can take more"
-        return _answered(r, order, GrantOutcome.NO, said)
+        sentence = f"{len(r.grants)} grants stand in {r.cluster}: its next rollout begins with them, and can take more"
+        return _answered(r, order, GrantOutcome.NO, sentence)
     if order.team not in r.baseline.tree.leaves:
         return _answered(r, order, GrantOutcome.NO, f"{order.team} holds no quota in {r.cluster} that jobs run in")
     if r.sight.known is None:
@@ -66,10 +66,10 @@ def settled(r: Rollout) -> Rollout:
     after = baseline_with(r, order)
     ceiling = ceiling_of(on_islands(after, r.sight.known.islands), r.policy)
     if after.tree.assigned() > ceiling:
-        said = f"{r.cluster} may promise {gpus_text(ceiling)}, and {r.baseline.tree.assigned()} are spoken for"
+        sentence = f"{r.cluster} may promise {gpus_text(ceiling)}, and {r.baseline.tree.assigned()} are spoken for"
         if r.baseline.tree.assigned() > r.baseline.tree.assigned(r.written):
-            said += ", with what its rollout took from others"
-        return _answered(r, order, GrantOutcome.NO, said)
+            sentence += ", with what its rollout took from others"
+        return _answered(r, order, GrantOutcome.NO, sentence)
     return r
 
 
@@ -111,17 +111,17 @@ def landed(r: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         grants=grants if order.ends else {**grants, order.request: raised},
         given_back=(*r.given_back, order.request)[-_REMEMBERED:] if order.ends else r.given_back,
     )
-    said = f"{gpus_text(order.gpus)} of {order.team} {'are given back' if order.ends else 'are granted'}"
+    sentence = f"{gpus_text(order.gpus)} of {order.team} {'are given back' if order.ends else 'are granted'}"
     r = r.noting(
         AuditKind.COMMAND,
-        f"request {order.request}: {said}",
+        f"request {order.request}: {sentence}",
         now,
         actor=order.actor,
         reason=order.reason,
         request=order.request,
         raised=raised,
     )
-    return _answered(r, order, GrantOutcome.DONE, said, raised)
+    return _answered(r, order, GrantOutcome.DONE, sentence, raised)
 
 
 def failed(r: Rollout, why: str) -> Rollout:
@@ -136,7 +136,7 @@ def _values(r: Rollout) -> dict[str, int]:
 def _answered(
     r: Rollout, order: GrantOrder, outcome: GrantOutcome, said: str, raised: Mapping[str, int] | None = None
 ) -> Rollout:
-    told = Granted(request=order.request, ends=order.ends, outcome=outcome, said=said, raised=dict(raised or {}))
+    answer = Granted(request=order.request, ends=order.ends, outcome=outcome, said=said, raised=dict(raised or {}))
     if r.grant_order != order:
-        return r.but(granted=told)
-    return r.but(granting=None, granted=told, look_asked=True)
+        return r.but(granted=answer)
+    return r.but(granting=None, granted=answer, look_asked=True)

@@ -67,9 +67,9 @@ def considered(r: Rollout, now: datetime) -> Rollout:
     usual = sum(i.healthy_gpus for i in seen.long_run)
     if not seen.long_run or r.stay.outlook.reconsider or r.plan is None:
         return r
-    known = r.plan.healthy_gpus if r.stay.outlook.considered_gpus is None else r.stay.outlook.considered_gpus
+    gpus_before = r.plan.healthy_gpus if r.stay.outlook.considered_gpus is None else r.stay.outlook.considered_gpus
     least = r.baseline.gpus_per_node if r.policy.replan_gpus is None else r.policy.replan_gpus
-    return r.looking_out(reconsider=seen.long_run) if abs(usual - known) > least else r
+    return r.looking_out(reconsider=seen.long_run) if abs(usual - gpus_before) > least else r
 
 
 def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
@@ -79,7 +79,7 @@ def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
     assert r.plan is not None
     standing, of = (None, None) if r.plan.derived is None else (r.plan.derived.promise, r.plan.derived.total)
     promise = followed(standing, found, of=of)
-    text = f"the buffer is derived anew: {found.needed} of {gpus_text(found.total)}, {found.text}"
+    text = f"the buffer is derived anew: {found.needed:,} of {gpus_text(found.total)}, {found.text}"
     r = r.looking_out(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
     islands = seen.long_run or (() if seen.health is None else seen.health.islands)
     return r if promise == standing else r.looking_out(reconsider=islands)
@@ -104,7 +104,7 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
         or r.plan is None
     ):
         return r.looking_out(reconsider=())
-    before, known = r.plan.healthy_gpus, r.stay.outlook.considered_gpus
+    before, gpus_before = r.plan.healthy_gpus, r.stay.outlook.considered_gpus
     r = r.looking_out(reconsider=(), considered_gpus=plan.healthy_gpus)
     moved = proposed_changes(r, plan)
     if not moved:
@@ -112,9 +112,11 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
     r = r.but(proposed_at=now).looking_out(proposal=None if plan.fault else Proposal(plan=plan, at=now))
     inside = r.envelope is not None and r.envelope.holds(plan)
     window = duration_text(r.policy.replan_window)
-    text = f"on the usual health of {window} ({gpus_text(plan.healthy_gpus)} healthy, {before} when planned): "
-    text += ", ".join(f"{t} {old} -> {new}" for t, (old, new) in moved.items())
-    text += "" if plan.derived is None else f"; buffer {plan.derived.needed} of {plan.total_gpus}: {plan.derived.text}"
+    text = f"on the usual health of {window} ({gpus_text(plan.healthy_gpus)} healthy, {before:,} when planned): "
+    text += ", ".join(f"{t} {old:,} -> {new:,}" for t, (old, new) in moved.items())
+    text += (
+        "" if plan.derived is None else f"; buffer {plan.derived.needed:,} of {plan.total_gpus:,}: {plan.derived.text}"
+    )
     text += f"; {'inside' if inside else 'outside'} what was approved"
     if not plan.honest:
         text += f"; it cannot be approved: {plan.fault}"
@@ -127,7 +129,7 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
         plan=plan.hash,
         changes={team: list(values) for team, values in moved.items()},
         healthy_gpus=plan.healthy_gpus,
-        considered_gpus=known,
+        considered_gpus=gpus_before,
         inside=inside,
     )
     if not plan.fault and may_apply(r, now):

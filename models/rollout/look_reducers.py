@@ -37,7 +37,7 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
     before_ahead = r.seen is not None and r.seen.ahead_to is not None
     sight = _sight(r, seen, rises=rises)
     # A missing sample, an older or an implausible one says nothing: the last known value stands.
-    told = seen.health is not None and sight.known == seen.health
+    news = seen.health is not None and sight.known == seen.health
     r = mailing.seen_since(
         r.but(
             sight=sight,
@@ -49,7 +49,7 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
         )
     )
     if _tested_what_counts(r):
-        r = _timed(r, now, told=told)
+        r = _timed(r, now, told=news)
     r = _noting_doubt(r, before, now)
     if (seen.ahead_to is not None) is not before_ahead:
         text = "health samples are dated ahead of now and left out: is the clock of the source right?"
@@ -65,8 +65,8 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
             at_risk=risk,
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
         )
-    r = _flexed(_drifted(r, now), now) if told else _drifted(r, now)
-    return considered(_overtaken(r, now), now) if told else r
+    r = _flexed(_drifted(r, now), now) if news else _drifted(r, now)
+    return considered(_overtaken(r, now), now) if news else r
 
 
 def rise_waits(r: Rollout, seen: Observation) -> bool:
@@ -187,14 +187,14 @@ def _drifted(r: Rollout, now: datetime) -> Rollout:
 def _answered(r: Rollout, values: tuple[str, ...], now: datetime) -> Rollout:
     """A drift is answered as the policy says: taken as given, written over, or held for a person."""
     what = f"changed by others: {', '.join(values)}"
-    known = any(h.id == "drift" and h.reason == what for h in r.holds)
-    if not known:
+    same_hold = any(h.id == "drift" and h.reason == what for h in r.holds)
+    if not same_hold:
         r = r.noting(AuditKind.GUARD, f"drift: {', '.join(values)}", now, drift=list(values))
     if r.policy.on_drift is OnDrift.ACCEPT:
         return taken_as_given(lifting(r, "drift", now, BACKSTOP, "accepted by policy"), now)
     if r.policy.on_drift is OnDrift.RESTORE and _may_restore(r, now):
         return restoring(lifting(r, "drift", now, BACKSTOP, "restored by policy"), now)
-    if known:
+    if same_hold:
         return r
     r = holding(r, Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what), now)
     # A quota system that does not say who, as all did once, leaves nobody to be asked.

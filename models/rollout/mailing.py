@@ -107,7 +107,7 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
         elif notice.key in answer.delivered:
             r = r.noting(
                 AuditKind.NOTICE,
-                f"{notice.audience} was told: {notice.kind}",
+                f"{notice.audience} {'would be told, and nobody was' if notice.shadow else 'was told'}: {notice.kind}",
                 now,
                 notice=notice.kind.value,
                 key=notice.key,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
+from models.access.tickets import TICKET_CHARS
+from models.access.warrants import AdmitAnswer, Spent
 from models.audit import AuditEntry
 from models.base import (
     ActorGiven,
     Count,
-    Duration,
     GpuCount,
     Model,
     Name,
@@ -22,16 +23,14 @@ from models.base import (
     Words,
     of_ordinary_size,
 )
-from models.cluster.derived_buffer import Derived, HealthTerms
+from models.cluster.derived_buffer import HealthTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample, LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
+from models.planning.grants import GrantOrder
 from models.planning.plan import Envelope, Plan
-from models.planning.window_forecast import Foretold
 from models.rollout.effects import Change
-from models.rollout.gates import Condition
-from models.rollout.holds import Hold
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 
@@ -54,6 +53,8 @@ class LaunchRequest(Model):
     fleet: ActorGiven = ""
     """The fleet rollout that launches it: what was approved of that one's plan is approved here."""
     approved_by: ActorGiven = ""
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     _sized = field_validator("policy")(of_ordinary_size)
 
@@ -65,6 +66,12 @@ class RolloutInput(Model):
     state: Rollout | None = None
     runs: Count = 1
     """How many runs of this rollout there have been, this one included."""
+    spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
+    """Tickets that its commands have used of late."""
+
+    def next_run(self, state: Rollout, spent: tuple[Spent, ...]) -> RolloutInput:
+        """What its next run begins with."""
+        return RolloutInput(launch=self.launch, state=state, runs=self.runs + 1, spent=spent)
 
 
 class LaunchAnswer(Model):
@@ -76,6 +83,10 @@ class LaunchAnswer(Model):
     stage: Stage
     reason: str = ""
     plan: Plan | None = None
+    lifters: tuple[str, ...] = ()
+    """Who may resolve an objection where no access file says who may do what; none: the build did not say."""
+    deciders: tuple[str, ...] = ()
+    """And who may resolve other holds there."""
 
 
 class CommandAnswer(Model):
@@ -95,174 +106,6 @@ class HealthChanged(Model):
     cluster: Name
     at: Time
     why: Words
-
-
-class Risk(Model):
-    """A quota that lacks hardware now, with both numbers."""
-
-    team: Name
-    quota_gpus: GpuCount
-    backing_gpus: GpuCount
-    breach_at: Time | None = None
-    yields: str = Field(default="", exclude_if=lambda text: not text)
-    """Who of the team yields first, by class, in a sentence; empty: nobody knows."""
-
-
-class Choice(Model):
-    """A command that leads on, as it is typed, and what it will do."""
-
-    command: str
-    line: str
-    does: str
-
-
-class ValueLeft(Model):
-    """A quota that does not have the value that a rollback brings back."""
-
-    team: Name
-    gpus: GpuCount
-    target_gpus: GpuCount
-    by_others: bool = False
-    """Somebody else changed it, and it is left alone."""
-    unsure: bool = False
-    """It may have the target already: a write was never answered, or somebody newer owns the cluster."""
-
-
-class UndoStatus(Model):
-    """What a rollback has done, what it has left to do, and what can be done where it is stuck."""
-
-    why: str
-    reason: str
-    actor: str
-    left: tuple[str, ...]
-    stuck_on: tuple[str, ...]
-    commands: tuple[str, ...] = ()
-    """The commands that can be given while stuck."""
-    undone: tuple[str, ...] = ()
-    """Effects that are undone, each with what that means."""
-    not_undone: tuple[str, ...] = ()
-    """Effects that cannot be undone, each with what that means, and why."""
-    values: tuple[ValueLeft, ...] = ()
-    choices: tuple[Choice, ...] = ()
-    """While stuck: what can be done, in the order to think of it."""
-
-
-class TeamStatus(Model):
-    """One quota as it stands."""
-
-    team: Name
-    parent: Name | None = None
-    leaf: bool = True
-    baseline_gpus: GpuCount
-    quota_gpus: GpuCount
-    """What the quota system holds."""
-    planned_gpus: GpuCount | None = None
-    backing_gpus: GpuCount | None = None
-    would_gpus: GpuCount | None = None
-    """What it would hold, were the shadow real; null outside of one."""
-    would_backing_gpus: GpuCount | None = None
-    promise: bool = False
-    """False: the value is advisory."""
-    acknowledged: bool = False
-
-
-class WouldStand(Model):
-    """What would be, had a shadow rollout written what it says. Units: whole GPUs."""
-
-    assigned_gpus: GpuCount
-    backed_gpus: GpuCount
-    phantom_gpus: GpuCount
-    flex_gpus: GpuCount
-    flex_published_gpus: GpuCount | None = None
-
-
-class ProposedValue(Model):
-    team: Name
-    quota_gpus: GpuCount
-    proposed_gpus: GpuCount
-
-
-class ProposalStatus(Model):
-    """A plan on the long-run health of a monitored cluster, which is not written yet."""
-
-    plan_hash: str
-    at: Time
-    healthy_gpus: GpuCount
-    """The health it was made on."""
-    planned_gpus: GpuCount
-    """The health that the standing plan was made on."""
-    inside: bool
-    """No cut is deeper than what was approved."""
-    buffer: Derived | None = None
-    """What its buffer stands on, where it comes from health history."""
-    values: tuple[ProposedValue, ...]
-    """Leaf quotas that it changes."""
-
-
-class RolloutStatus(Model):
-    """Everything a person may want to know about one rollout, as of `at`."""
-
-    schema_: Literal["backstop.status/1"] = Field(default="backstop.status/1", alias="schema")
-    cluster: Name
-    rollout: str
-    owner: str
-    shadow: bool
-    stage: Stage
-    entered_at: Time
-    at: Time
-    attempt: Count
-    failures: Count
-    attempts: Count
-    plan_hash: str | None
-    approved_by: str
-    envelope_holds: bool
-    wave: str
-    total_gpus: GpuCount
-    healthy_gpus: GpuCount | None
-    health_at: Time | None
-    health_known: bool
-    health_fault: str = ""
-    """What was wrong with its sources when they were last looked at; empty: nothing."""
-    assigned_gpus: GpuCount
-    backed_gpus: GpuCount
-    phantom_gpus: GpuCount
-    flex_gpus: GpuCount
-    flex_published_gpus: GpuCount | None = None
-    """The surplus that a scheduler reads; None: it is not told one."""
-    flex_grows_at: Time | None = None
-    """When more of it will be published, if what is healthy now stays so."""
-    buffer: Derived | None = None
-    """What the plan's buffer stands on, where it comes from health history."""
-    buffer_at: Time | None = None
-    """When that was last derived anew, in `monitored`."""
-    proposal: ProposalStatus | None = None
-    would: WouldStand | None = None
-    """What a shadow says would be, beside what is: `at_risk` and `breach_of` are of these values. None: no shadow."""
-    cut_gpus: GpuCount
-    gate: str | None
-    waiting_for: tuple[Condition, ...]
-    next_at: Time | None
-    """When the rollout next does something by itself, if nothing happens before."""
-    holds: tuple[Hold, ...]
-    recorded_objections: tuple[Hold, ...] = ()
-    lifts: dict[str, str] = Field(default_factory=dict)
-    """By hold, the command by which its owner lifts it; one that ends by itself is not there."""
-    at_risk: tuple[Risk, ...]
-    foretold: tuple[Foretold, ...] = ()
-    """Quotas that declared windows will leave without backing, the next window first."""
-    breach_of: tuple[str, ...]
-    undoing: UndoStatus | None
-    teams: tuple[TeamStatus, ...]
-    needs: str = ""
-    """What a person has to do, if anything."""
-    stale_after: Duration | None = None
-    """How old its health may be."""
-    ended_because: str = ""
-    look_failed: str = ""
-    """Why the last look at the cluster failed; empty: it did not. What was known before stands."""
-    fence: Count = 0
-    history_events: Count = 0
-    runs: Count = 1
 
 
 # --- activities ------------------------------------------------------------------------------
@@ -295,6 +138,10 @@ class Opening(Model):
     modes: dict[str, LimitMode] = Field(default_factory=dict)
     envelope: Envelope | None = None
     """What was approved of this cluster with the fleet rollout that launches it."""
+    ticketed: bool = Field(default=False, exclude_if=lambda so: not so)
+    """Only tickets command it, roles say who may, and a cancel from Temporal undoes nothing."""
+    admitted: AdmitAnswer | None = Field(default=None, exclude_if=lambda answer: answer is None)
+    """What its launch stands on; None: nothing, whoever launched it is who they say."""
 
 
 class DraftRequest(Model):
@@ -315,9 +162,9 @@ class DraftRequest(Model):
     """What a buffer from health history lets the cluster promise now: the new one follows it by steps."""
     promised_of: GpuCount | None = None
     """Of so many GPUs; None: as many as there are."""
+    rollout: str = ""
+    """Whose plan it is; empty: an earlier build did not say."""
     at: Time
-
-    _earlier = _passing_over("rollout")
 
 
 class Drafted(Model):
@@ -358,13 +205,13 @@ class AimRequest(Model):
     policy: Policy
     exempt: bool
     shadow: bool = False
+    rollout: str = ""
+    """Whose breach it is; empty: an earlier build did not say."""
     at: Time
-
-    _earlier = _passing_over("rollout")
 
 
 class EffectRequest(Model):
-    """One fenced call. `limit_gpus` None: exempt from the blast radius."""
+    """One fenced call. `limit_gpus` None: exempt from the blast radius. `order`: of a grant, what it carries out."""
 
     change: Change
     shadow: bool
@@ -372,6 +219,7 @@ class EffectRequest(Model):
     limit_day_gpus: int | None = None
     baseline: Snapshot | None = None
     """What an undo brings back from then on, also by who adopts the rollout: of its first effect, and of a grant."""
+    order: GrantOrder | None = Field(default=None, exclude_if=lambda order: order is None)
     at: Time
 
     _earlier = _passing_over("generation")

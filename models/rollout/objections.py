@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from itertools import count
 
+from models.access.aiming import OBJECTION_ID
 from models.base import shortened
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
@@ -27,7 +28,8 @@ def refused(r: Rollout, team: str, actor: str) -> str | None:
     mine = list(of_team(r, team))
     if not mine or any(h.actor == actor for h in mine):
         return None
-    who = f"{', '.join(sorted({h.actor for h in mine}))} can say theirs anew, or {r.owner} can resolve one"
+    person = "an approver" if r.ticketed else r.owner
+    who = f"{', '.join(sorted({h.actor for h in mine}))} can say theirs anew, or {person} can resolve one"
     if len(mine) >= OF_A_TEAM:
         return f"{team} has {len(mine)} objections standing in {r.cluster}, and no more are taken: {who}"
     if len(standing) >= OF_ALL:
@@ -80,13 +82,13 @@ def _lowest_id(r: Rollout, team: str, actor: str, words: str) -> str:
     standing = {h.id: h for h in r.holds}
     for number in range(1, len(standing) + 2):
         name = _first_id(team) if number == 1 else f"{_first_id(team)}-{number}"
-        found = standing.get(name)
-        if found is None:
+        hold = standing.get(name)
+        if hold is None:
             return name
-        if (found.team, found.actor, shortened(found.reason, WORDS_BYTES)) == (team, actor, words):
+        if (hold.team, hold.actor, shortened(hold.reason, WORDS_BYTES)) == (team, actor, words):
             return name
     raise AssertionError("one of the names is free")
 
 
 def _first_id(team: str) -> str:
-    return f"objection-{team}"
+    return OBJECTION_ID + team

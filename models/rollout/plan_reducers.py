@@ -41,6 +41,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         id=launch.rollout,
         owner=launch.owner,
         shadow=launch.shadow,
+        ticketed=opening.ticketed,
         launched_at=now,
         policy=opening.policy,
         baseline=opening.baseline,
@@ -58,7 +59,14 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     text += f" in fleet rollout {launch.fleet}" if launch.fleet else ""
     text += f", adopting {opening.adopted_from}" if adopted else ""
     return r.noting(
-        AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, command="launch", shadow=launch.shadow
+        AuditKind.COMMAND,
+        text,
+        now,
+        actor=by,
+        reason=launch.reason,
+        command="launch",
+        shadow=launch.shadow,
+        **({"warrant": on.warrant} if (on := opening.admitted) and on.warrant else {}),
     )
 
 
@@ -87,8 +95,8 @@ def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:
         .staying(replan="", done=())
         .noting(
             AuditKind.PLAN,
-            f"plan {plan.hash}: cut {plan.cut_gpus} of {gpus_text(plan.assigned_gpus)} {plan.composition}, "
-            f"short by {plan.short_by_gpus}",
+            f"plan {plan.hash}: cut {plan.cut_gpus:,} of {gpus_text(plan.assigned_gpus)} {plan.composition}, "
+            f"short by {plan.short_by_gpus:,}",
             now,
             plan=plan.hash,
             snapshot=plan.snapshot_hash,

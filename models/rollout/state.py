@@ -182,6 +182,8 @@ class Rollout(Model):
     id: str
     owner: str
     shadow: bool = False
+    ticketed: bool = Field(default=False, exclude_if=lambda so: not so)
+    """Keys are configured: only tickets command it, and a cancel from Temporal undoes nothing."""
     launched_at: Time
     policy: Policy
     baseline: Snapshot
@@ -254,6 +256,8 @@ class Rollout(Model):
     """Teams that were told that their quota is at risk, and not yet that it is backed again."""
 
     post: Post = Post()
+    rests: bool = False
+    """While nothing is wanted it looks once a day (`Policy.resting_poll`). False in a run from before that was so."""
 
     @model_validator(mode="before")
     @classmethod
@@ -459,8 +463,8 @@ class Rollout(Model):
             return ""
         of = [work for work in self.seen.work if work.team in (self.breach_of if team == self.owner else (team,))]
         stands = {**{q.team: q.gpus for q in self.baseline.quotas}, **self.written}
-        said = short_of_work(of, self.backing_of_what_stands, stands)
-        return f"{said[:1].upper()}{said[1:]}." if said else ""
+        sentence = short_of_work(of, self.backing_of_what_stands, stands)
+        return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
 
     def _moves(self, kind: NoticeKind) -> tuple[dict[str, int], dict[str, int]]:
         """From which value of each quota to which a notice tells: what was there before it, and what is, or will be."""

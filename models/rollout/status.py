@@ -6,24 +6,19 @@ from datetime import datetime
 
 from models.base import duration_text
 from models.cluster.readings import PresentBacking
+from models.cluster.windows import Foretold
 from models.planning.busy_work import short_of_work
-from models.planning.window_forecast import Foretold, foretold
+from models.planning.window_forecast import foretold
 from models.rollout.actions import Wait
-from models.rollout.choices import lifted_by, lifting_line, lifts
+from models.rollout.choices import lifted_by, lifters, lifting_line, lifts
+from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.long_run import may_apply
-from models.rollout.messages import (
-    LaunchAnswer,
-    ProposalStatus,
-    ProposedValue,
-    Risk,
-    RolloutStatus,
-    TeamStatus,
-    WouldStand,
-)
+from models.rollout.messages import LaunchAnswer
+from models.rollout.shown import ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus, WouldStand
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, proposed_changes
 from models.rollout.stuck import LAUNCH, choices, undoing_of
@@ -77,7 +72,8 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         breach_of=r.breach_of,
         undoing=undoing_of(r),
         teams=_teams(r),
-        needs=needs_of(r, now),
+        needs=(needs := needs_of(r, now)),
+        lifters=lifters(r, needs, now),
         stale_after=r.policy.stale_after,
         ended_because=r.ended_because,
         look_failed="" if r.stage.ended else r.look_failed,
@@ -96,6 +92,8 @@ def launch_answer(r: Rollout) -> LaunchAnswer:
         stage=r.stage,
         reason=r.ended_because,
         plan=r.plan,
+        lifters=may_lift(r, objection=True),
+        deciders=may_lift(r, objection=False),
     )
 
 
@@ -159,9 +157,9 @@ def _published(r: Rollout) -> int | None:
 
 
 def _would(r: Rollout) -> WouldStand | None:
-    if not r.shadow:
+    stands = _rehearsed(r) if r.shadow else None
+    if stands is None:
         return None
-    stands = standing_now(r)
     return WouldStand(
         assigned_gpus=stands.assigned_gpus,
         backed_gpus=stands.backed_gpus,
@@ -171,8 +169,22 @@ def _would(r: Rollout) -> WouldStand | None:
     )
 
 
+def _rehearsed(r: Rollout) -> PresentBacking | None:
+    """In shadow, what its values would stand on; None where no look was at these.
+
+    Undone, a rollout looks at what the next attempt would write: its own values are the baseline again, or, after a
+    breach, what hardware backed then.
+    """
+    if r.seen is None or r.stage is Stage.PLANNED or r.written.items() <= r.seen.tested.items():
+        return standing_now(r)
+    return r.seen.now if r.written.items() <= r.seen.reading.values.items() else None
+
+
 def standing_now(r: Rollout) -> PresentBacking:
-    """What present values stand on; in shadow, what the values would that the rollout has not written."""
+    """What present values stand on; in shadow, what the values would that the last look was at.
+
+    Temporal's search attributes have it: they are set anew where it differs, so its value is a workflow's shape.
+    """
     if r.seen is None:
         return PresentBacking()
     return r.seen.model_copy(update={"present": None}).now if r.shadow else r.seen.now
@@ -186,7 +198,10 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
     stands = {} if r.seen is None else r.seen.now.backing
     backing = {t: gpus for t, gpus in stands.items() if seen.get(t) == present.get(t)}
     tested = {} if r.seen is None or not r.shadow else r.seen.tested
-    would = {t: gpus for t, gpus in standing_now(r).backing.items() if tested.get(t, -1) == r.written.get(t)}
+    # Before a plan is written, what would stand once it is: so the sums have it.
+    would = {**r.written, **tested} if r.stage is Stage.PLANNED else r.written
+    rehearsed = _rehearsed(r) if r.shadow else None
+    behind = {} if rehearsed is None else rehearsed.backing
     return tuple(
         TeamStatus(
             team=q.team,
@@ -196,8 +211,8 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
             quota_gpus=present.get(q.team, 0),
             planned_gpus=None if r.plan is None else r.plan.values.get(q.team),
             backing_gpus=backing.get(q.team),
-            would_gpus=r.written.get(q.team, 0) if r.shadow else None,
-            would_backing_gpus=would.get(q.team) if r.shadow else None,
+            would_gpus=would.get(q.team, 0) if r.shadow else None,
+            would_backing_gpus=behind.get(q.team) if r.shadow else None,
             promise=r.stage.promises and q.team not in r.breach_of and not r.shadow,
             acknowledged=q.team in r.announced.acks,
         )
@@ -296,8 +311,8 @@ def details_of(r: Rollout, now: datetime) -> str:
     lines = [f"**{r.cluster}** is **{r.stage}**{' (shadow)' if r.shadow else ''}, attempt {r.attempt}, owner {r.owner}"]
     if r.plan is not None:
         lines.append(
-            f"plan `{r.plan.hash}`: {r.plan.assigned_gpus} assigned, ceiling {r.plan.ceiling_gpus}, cut "
-            f"{r.plan.cut_gpus} {r.plan.composition}, wave {r.plan.wave}"
+            f"plan `{r.plan.hash}`: {r.plan.assigned_gpus:,} assigned, ceiling {r.plan.ceiling_gpus:,}, cut "
+            f"{r.plan.cut_gpus:,} {r.plan.composition}, wave {r.plan.wave}"
         )
     if not r.stage.ended:
         lines.append(f"now: {waiting_sentence(r, now)}")

@@ -16,7 +16,7 @@ from models.rollout.commands import left_to_undo
 from models.rollout.decide import retries_by_itself
 from models.rollout.effect_table import EFFECT, INVERSE, Said
 from models.rollout.effects import EffectKind
-from models.rollout.messages import Choice, UndoStatus, ValueLeft
+from models.rollout.shown import Choice, UndoStatus, ValueLeft, value_text
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, Undone
 
@@ -32,18 +32,18 @@ def undoing_of(r: Rollout) -> UndoStatus | None:
     if r.stage not in (Stage.ROLLING_BACK, Stage.STUCK, Stage.ROLLED_BACK):
         return None
     stuck = r.stage is Stage.STUCK
-    given = choices(r) if stuck else ()
+    ways = choices(r) if stuck else ()
     shown = UndoStatus(
         why="superseded",
         reason=r.superseded,
         actor="ledger",
         left=tuple(kind.value for kind in r.owed),
         stuck_on=tuple(f"{u.kind}: {u.reason}" for u in r.stuck_on),
-        commands=tuple(c.command for c in given if c.command != LAUNCH),
+        commands=tuple(c.command for c in ways if c.command != LAUNCH),
         undone=undone(r),
         not_undone=not_undone(r),
         values=values_left(r) if stuck else (),
-        choices=given,
+        choices=ways,
     )
     if r.undo is None:
         return shown if stuck else None
@@ -103,7 +103,7 @@ def _failed(r: Rollout, u: Undone) -> str:
 
 
 def _still(r: Rollout, kind: EffectKind) -> str:
-    said, sure = _said(r, kind), not _unsure(r, kind)
+    phrases, sure = _said(r, kind), not _unsure(r, kind)
     if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in r.undone:
         return f"the limits are {_limits(r)} all the same, by restore{_but_others(r)}"
     if kind is EffectKind.SET_SOFT and sure:
@@ -112,7 +112,7 @@ def _still(r: Rollout, kind: EffectKind) -> str:
         if sure and all(v.by_others for v in left):  # what was to be restored is there already
             limits = "" if _limits_are_right(r) else f", but limits are {_limits(r)}"
             return f"the quotas have {_goal(r)}{limits}{_but_others(r)}"
-    return said.stands if sure else said.may_stand
+    return phrases.stands if sure else phrases.may_stand
 
 
 def _unsure(r: Rollout, kind: EffectKind) -> bool:
@@ -165,25 +165,20 @@ def values_left(r: Rollout) -> tuple[ValueLeft, ...]:
         return ()
     before = {q.team: q.gpus for q in r.baseline.quotas}
     back = r.undo.target if r.undo is not None and _breach(r) else before
-    given = back if r.undo is None else r.undo.target
+    targets = back if r.undo is None else r.undo.target
     changed = {} if r.undo is None else r.undo.changed
-    found = {**r.written, **r.attempted, **changed}
+    values_now = {**r.written, **r.attempted, **changed}
     return tuple(
         ValueLeft(
             team=team,
-            gpus=found[team],
+            gpus=values_now[team],
             target_gpus=gpus,
-            by_others=team in changed or team not in given,
+            by_others=team in changed or team not in targets,
             unsure=bool(r.superseded) or (team in r.attempted and team not in changed),
         )
         for team, gpus in sorted(back.items())
-        if team in found and found[team] != gpus
+        if team in values_now and values_now[team] != gpus
     )
-
-
-def value_text(v: ValueLeft) -> str:
-    others = " (changed by others, left alone)" if v.by_others else ""
-    return f"{v.team} {'may have' if v.unsure else 'has'} {gpus_text(v.gpus)}, not {v.target_gpus}{others}"
 
 
 # --- what can be said -----------------------------------------------------------------------------
@@ -222,8 +217,8 @@ def _retrying(r: Rollout) -> str:
     left = left_to_undo(r)
     *most, last = (INVERSE[kind].value for kind in left)
     again = f"{', '.join(most)} and {last}" if most else last
-    moves = [f"{v.team} to {v.target_gpus}" for v in values_left(r) if not v.by_others]
-    told = f" ({_few(moves)})" if moves and EffectKind.SET_SOFT in left else ""
+    moves = [f"{v.team} to {v.target_gpus:,}" for v in values_left(r) if not v.by_others]
+    moves_text = f" ({_few(moves)})" if moves and EffectKind.SET_SOFT in left else ""
     if r.undo is not None and r.undo.then is Stage.ABORTED:
         then = "the rollout ends, aborted"
     elif retries_by_itself(r.but(stage=Stage.ROLLED_BACK)):
@@ -231,7 +226,7 @@ def _retrying(r: Rollout) -> str:
     else:
         then = "the rollout is rolled back, and open"
     return (
-        f"{'rehearses' if r.shadow else 'runs'} {again} again and nothing else{told}; then {then}. "
+        f"{'rehearses' if r.shadow else 'runs'} {again} again and nothing else{moves_text}; then {then}. "
         "Mend the cause first: where it is not mended, this comes back here and nothing is lost"
     )
 
@@ -240,12 +235,12 @@ def _closing(r: Rollout) -> str:
     if r.shadow:
         return "ends the rehearsal; no quota was ever written"
     left = values_left(r)
-    kept = [f"{v.team} stays at {v.gpus}, not {v.target_gpus}" for v in left if not v.unsure]
-    kept += [f"{v.team} stays as it is, maybe at {v.gpus}" for v in left if v.unsure]
+    kept = [f"{v.team} stays at {v.gpus:,}, not {v.target_gpus:,}" for v in left if not v.unsure]
+    kept += [f"{v.team} stays as it is, maybe at {v.gpus:,}" for v in left if v.unsure]
     if not kept:
         kept = [f"the quotas stay at {_goal(r)}"]
-    known = not {EffectKind.SET_SOFT, EffectKind.HARDEN} & {*r.unanswered}
-    stay = f"limits stay {_limits(r) if known else 'as they are'}"
+    sure = not {EffectKind.SET_SOFT, EffectKind.HARDEN} & {*r.unanswered}
+    stay = f"limits stay {_limits(r) if sure else 'as they are'}"
     ends = ["what is reserved is released"] if EffectKind.RESERVE in r.standing else []
     ends += ["the flex pool stops following health"] if EffectKind.FOLLOW in r.standing else []
     after = f" Then {' and '.join(ends)} (you are told if that fails)." if ends else ""

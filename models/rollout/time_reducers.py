@@ -115,8 +115,8 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
     )
     data = {"breach_seconds": (now - undo.at).total_seconds()} if breach else {}
     r = r.reaching(Stage.ROLLED_BACK, now, f"{undo.why}{more}", undo.actor, **data)
-    told = list(r.baseline.tree.leaves) if breach else r.affected
-    r = r.telling(NoticeKind.ROLLED_BACK, told, detail=undo.reason + more)
+    teams = list(r.baseline.tree.leaves) if breach else r.affected
+    r = r.telling(NoticeKind.ROLLED_BACK, teams, detail=undo.reason + more)
     if undo.then is Stage.ABORTED:
         return r.but(ended_because=undo.reason).reaching(Stage.ABORTED, now, undo.reason, undo.actor)
     if breach and not retries_by_itself(r):

@@ -18,9 +18,15 @@ REASON = "--reason '...'"
 NEVER = "It cannot be undone"
 
 
-def undo_line(before: Rollout, after: Rollout, command: Command, request: CommandRequest) -> str:
-    """What to say to undo a command that has just been obeyed."""
-    return UNDO[command](before, after, request)
+def undo_line(
+    before: Rollout, after: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None
+) -> str:
+    """What to say to undo a command that has just been obeyed. `by_roles`: as of `refusal`: who may say it."""
+    line = UNDO[command](before, after, request)
+    if command is not Command.OBJECT or not line.startswith("Undo: "):
+        return line
+    roles = after.ticketed if by_roles is None else by_roles
+    return f"{line} (by {f'a member of {request.team} or an approver' if roles else after.owner})"
 
 
 def undo_of_launch(cluster: str) -> str:
@@ -59,12 +65,11 @@ def _acknowledged(before: Rollout, after: Rollout, request: CommandRequest) -> s
 
 
 def _objected(before: Rollout, after: Rollout, request: CommandRequest) -> str:
-    known = {h.id: h for h in before.holds}
-    made = [h for h in after.holds if h.kind is HoldKind.OBJECTION and known.get(h.id) != h]
-    if not made or not _takes(after, Command.RESOLVE):
-        return f"{NEVER} now: the rollback is stuck." if made else f"{NEVER}: it stood already."
-    line = _line(after, Command.RESOLVE, "--hold", shlex.quote(made[0].id), REASON)
-    return f"Undo: {line} (by {after.owner})"
+    holds_before = {h.id: h for h in before.holds}
+    new_objections = [h for h in after.holds if h.kind is HoldKind.OBJECTION and holds_before.get(h.id) != h]
+    if not new_objections or not _takes(after, Command.RESOLVE):
+        return f"{NEVER} now: the rollback is stuck." if new_objections else f"{NEVER}: it stood already."
+    return f"Undo: {_line(after, Command.RESOLVE, '--hold', shlex.quote(new_objections[0].id), REASON)}"
 
 
 def _resumed(before: Rollout, after: Rollout, request: CommandRequest) -> str:
@@ -81,12 +86,17 @@ def _resolved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     return _never(after)
 
 
+def _launch(r: Rollout) -> str:
+    """One like it: after a shadow no line that is pasted opens a real rollout."""
+    return command_line("launch", r.cluster) + (" --shadow" if r.shadow else "")
+
+
 def _going_back(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     """Of abort and rollback."""
     if after.stage is Stage.ABORTED:
-        return f"{NEVER}; to begin anew: {command_line('launch', after.cluster)}"
+        return f"{NEVER}; to begin anew: {_launch(after)}"
     if after.undo is not None and after.undo.then is Stage.ABORTED:
-        return f"{NEVER}: nothing stops a rollback. When it has ended: {command_line('launch', after.cluster)}"
+        return f"{NEVER}: nothing stops a rollback. When it has ended: {_launch(after)}"
     return f"Undo, once it is rolled back: {_line(after, Command.RETRY)} (it makes a new plan from the same baseline)"
 
 
@@ -103,7 +113,7 @@ def _retried(before: Rollout, after: Rollout, request: CommandRequest) -> str:
 
 def _closed(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     adopt = " --adopt" if before.stage is Stage.STUCK else ""
-    return f"{NEVER}: the values stay. For a new promise: {command_line('launch', after.cluster)}{adopt}"
+    return f"{NEVER}: the values stay. For a new promise: {_launch(after)}{adopt}"
 
 
 UNDO: dict[Command, Callable[[Rollout, Rollout, CommandRequest], str]] = {

@@ -30,8 +30,8 @@ def warned(r: Rollout, now: datetime) -> Rollout:
     risen, over = news_of_risk(r, now)
     explained = {} if r.seen is None else {t: gpus for t, gpus in r.seen.shortage.items() if t not in r.seen.counted}
     ends = [w.ends for w in active(() if r.seen is None else r.seen.windows, now)]
-    told = r.but(warned=tuple(sorted({*r.warned, *risen} - {*over})))
+    after = r.but(warned=tuple(sorted({*r.warned, *risen} - {*over})))
     for team in risen:
         facts = {"until": max(ends).isoformat()} if team in explained and ends else {}
-        told = told.telling(NoticeKind.AT_RISK, [team], facts=facts)
-    return told.telling(NoticeKind.AT_RISK, over) if over else told
+        after = after.telling(NoticeKind.AT_RISK, [team], facts=facts)
+    return after.telling(NoticeKind.AT_RISK, over) if over else after

@@ -46,6 +46,8 @@ UNWRITTEN = {"Drift", "BlastRadius"}
 """Failures that say that nothing was written."""
 HARMLESS = {"UNHANDLED_COMMAND", "FORCE_CLOSE_COMMAND", "RESET_STICKY_TASK_QUEUE", "FAILOVER_CLOSE_COMMAND"}
 """Why a workflow task may fail without anybody's fault."""
+NO_TIME = "TMPRL1101"
+"""Of a step that had no two seconds: a worker that was frozen meanwhile says so of whatever it was at."""
 _BESIDE = "/beside/"
 """In the key of an entry whose own key another one has."""
 LATE = timedelta(seconds=10)
@@ -548,8 +550,9 @@ def archives_end_where_they_were_cut(case: Case) -> Iterator[Loss]:
         for entry in told.recorded():
             if (entry["key"], entry["text"]) not in archived:
                 yield Loss("archive", entry["key"], f"it was acknowledged, and is gone: {entry['text']}")
-    reasons = {e["reason"] for e in itertools.chain(*case.entries.values()) if e["kind"] == "command"}
     for rollout in case.lost:
+        # Its own: a call that the server's death cut off is made anew, and its heir may have been asked the same.
+        reasons = {e["reason"] for e in case.of_rollout(rollout) if e["kind"] == "command"}
         runs = [t for t in case.rollouts if t.rollout == rollout and t.before]
         runs.sort(key=lambda t: str(t.events[0]["eventTime"]))
         there = [token in reasons for t in runs for token in _commands(t)]
@@ -632,8 +635,8 @@ def no_workflow_task_failed(case: Case) -> Iterator[Loss]:
     for told in case.told:
         for event, attributes in told.attributes("WorkflowTaskFailed"):
             cause = attributes.get("cause", "unknown").removeprefix("WORKFLOW_TASK_FAILED_CAUSE_")
-            if cause not in HARMLESS:
-                text = f"{cause}: {attributes.get('failure', {}).get('message', '')}"
+            text = f"{cause}: {attributes.get('failure', {}).get('message', '')}"
+            if cause not in HARMLESS and not (NO_TIME in text and _disturbed(case, *_around(event))):
                 yield Loss("workflow task", f"{told.workflow} ({told.run}) event {event['eventId']}", text)
         if told.status in ("FAILED", "TERMINATED", "TIMED_OUT") and told.type != "LedgerDesk":
             yield Loss("workflow", told.workflow, told.status)
@@ -641,6 +644,12 @@ def no_workflow_task_failed(case: Case) -> Iterator[Loss]:
         yield Loss("replay", run, why)
     for line in case.outcome.logs:
         yield Loss("worker log", "nondeterminism", line)
+
+
+def _around(event: Row) -> tuple[datetime, datetime]:
+    """When it was under way: a worker that was frozen for longer is not heard any more."""
+    at = _time(event["eventTime"])
+    return at - timedelta(seconds=10), at
 
 
 def notices_came_once(case: Case) -> Iterator[Loss]:

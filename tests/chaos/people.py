@@ -18,7 +18,8 @@ import psycopg
 from models.errors import BackstopError, Refusal
 from models.questions import Overview
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import LaunchRequest, RolloutStatus
+from models.rollout.messages import LaunchRequest
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command
 from tests.chaos.outcome import Row
 from tests.chaos.site import Site

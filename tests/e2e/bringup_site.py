@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
+from activities.warrants import KeysOf
 from models.audit import AuditEntry
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.bringup.commands import BringupOrder
@@ -50,11 +51,37 @@ from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.errors import BadInput, Unavailable
 from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TASK_QUEUE
+from tests.e2e.world import PATIENCE
 from workers.bringups import BringupParts
 from workers.main import make_worker
 
 POLICY = Policy()
 SOON = timedelta(seconds=60)
+PROVISION: list[dict[str, Any]] = [
+    {"name": "bootstrap", "with": "buildkite", "pipeline": "up", "undo": {"pipeline": "down"}},
+    {"name": "check-in", "touch": "tell others of {cluster}"},
+    {
+        "name": "nodes",
+        "with": "command",
+        "run": ["/opt/scale", "{cluster}"],
+        "repeatable": True,
+        "after": ["bootstrap"],
+        "undo": {"run": ["/opt/unscale"]},
+    },
+    {"name": "services", "with": "http", "url": "https://h/{cluster}", "after": ["nodes", "check-in"]},
+]
+"""Steps of each kind: a build, a touch, a command that may run again, a service."""
+BARE: dict[str, Any] = {
+    "name": "bare",
+    "accept_at_least": 0.75,
+    "soak": "0.3s",
+    "watch_every": "0.3s",
+    "probation": "1s",
+    "provision": [{"name": "nodes", "with": "command", "run": ["/opt/scale"]}],
+    "validate": [{"name": "health", "healthy": 0.9, "every": "0.2s"}],
+    "capacity": {"with": "http", "url": "https://h/nodes", "every": "0.2s"},
+}
+"""A recipe of one step and one check."""
 
 
 class Site:
@@ -192,29 +219,31 @@ class Story:
         return answer
 
     async def status(self) -> BringupStatus:
-        for _ in range(20):
-            with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # it moves on, or its worker has just died
-                status: BringupStatus = await self.handle.query(STATUS_QUERY, result_type=BringupStatus)
-                return status
-            await asyncio.sleep(0.1)
-        raise AssertionError("it never answers")
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                with contextlib.suppress(
+                    WorkflowQueryFailedError, RPCError
+                ):  # it moves on, or its worker has just died
+                    status: BringupStatus = await self.handle.query(STATUS_QUERY, result_type=BringupStatus)
+                    return status
+                await asyncio.sleep(0.1)
 
     async def say(self, command: str, **fields: Any) -> BringupCommandAnswer:
         order = BringupOrder(actor="ann", **{"reason": "because", **fields})
         update = uuid.uuid4().hex
-        for _ in range(20):
-            try:
-                answer: BringupCommandAnswer = await self.handle.execute_update(
-                    command, order, id=update, result_type=BringupCommandAnswer
-                )
-                return answer
-            except RPCError as error:  # a history begins anew at this moment: client/calls.py asks again too
-                if error.status is not RPCStatusCode.FAILED_PRECONDITION:
-                    raise
-            await asyncio.sleep(0.1)
-        raise AssertionError("it never answers")
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                try:
+                    answer: BringupCommandAnswer = await self.handle.execute_update(
+                        command, order, id=update, result_type=BringupCommandAnswer
+                    )
+                    return answer
+                except RPCError as error:  # a history begins anew at this moment: client/calls.py asks again too
+                    if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                        raise
+                await asyncio.sleep(0.1)
 
-    async def until(self, true: Callable[[BringupStatus], bool], seconds: float = 60) -> BringupStatus:
+    async def until(self, true: Callable[[BringupStatus], bool], seconds: float = PATIENCE) -> BringupStatus:
         ends = asyncio.get_running_loop().time() + seconds
         while True:
             status = await self.status()
@@ -225,9 +254,11 @@ class Story:
 
 
 @asynccontextmanager
-async def worker_of(client: Client, ledger_url: str, home: Path, site: Site, host: str = "") -> AsyncIterator[None]:
-    """A worker that takes part in bring-ups, until the context ends."""
+async def worker_of(
+    client: Client, ledger_url: str, home: Path, site: Site, host: str = "", keys: KeysOf | None = None
+) -> AsyncIterator[None]:
+    """A worker that takes part in bring-ups, until the context ends. `keys`: of fronts."""
     notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
     with Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
-        async with make_worker(client, ledger, notify, executor, bringups=site.parts(host)):
+        async with make_worker(client, ledger, notify, executor, bringups=site.parts(host), keys=keys):
             yield

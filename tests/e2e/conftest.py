@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, connected, world_of
 from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
 from workers.embedded_temporal import EmbeddedTemporal
@@ -22,6 +23,20 @@ async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cl
 @pytest.fixture
 async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     async with world_of(temporal, sqlite_ledger_url, tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+async def ticketed(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """Where keys are configured: people give commands through a front."""
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as found:
+        yield found
+
+
+@pytest.fixture
+async def ticketed_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """The same on SQLite and on PostgreSQL in turn."""
+    async with world_of(temporal, ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as found:
         yield found
 
 

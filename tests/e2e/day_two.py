@@ -209,6 +209,7 @@ def yesterday(day: Day, webhook: str) -> None:
         launched = json.loads(day.backstop(f"launch {name} --json", show=False))
         day.backstop(launched["approve"].removeprefix("backstop "), show=False)
     day.until("SELECT count(*) FROM rollouts WHERE stage = 'buffered'", 12)
+    day.until("SELECT count(DISTINCT cluster) FROM tallies", 40)  # within a minute: what goes with a cluster is counted
 
 
 def tell(day: Day) -> None:
@@ -277,6 +278,16 @@ def tell(day: Day) -> None:
     )
 
 
+def in_order(message: str) -> list[str]:
+    """Its lines, a digest's news by cluster and without their hours: what comes first is a matter of the machine."""
+    if "\nWhat happened (" not in message:
+        return message.splitlines()  # one notice alone, in its own form
+    text = re.sub(r"(?m)^- \d{1,2} [A-Z][a-z]+, \d\d:\d\d UTC: ", "- ", message)
+    news = re.findall(r"(?m)^- .*(?:\n    .*)*", text)
+    head, tail = (text.partition(news[0])[0], text.rpartition(news[-1])[2]) if news else (text, "")
+    return [*head.splitlines(), *(line for each in sorted(news) for line in each.splitlines()), *tail.splitlines()]
+
+
 def digest(day: Day, said: Callable[[], list[dict[str, Any]]]) -> None:
     """The hour has come. Errors: AssertionError where something is not so."""
 
@@ -287,7 +298,7 @@ def digest(day: Day, said: Callable[[], list[dict[str, Any]]]) -> None:
     while not (daily := [m for m in said() if kinds(m) == {"buffered"}]):
         assert time.monotonic() < ends, [kinds(m) for m in said()]
         time.sleep(1)
-    lines = str(daily[0]["message"]).splitlines()
+    lines = in_order(max((str(m["message"]) for m in daily), key=len))
     day.tell("```text", *lines[:16], *["..."] * (len(lines) > 16), "```")
     twelve = {name for (name,) in day.sql("SELECT cluster FROM rollouts")}
     # What can wait goes along with what goes at once: where the machine was slow, less was left for the hour.

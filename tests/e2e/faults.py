@@ -15,7 +15,7 @@ from enum import StrEnum
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.ports import QuotaPort
+from activities.ports import ByCluster, QuotaPort
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.errors import BackstopError, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Receipt
@@ -147,6 +147,9 @@ class FaultyQuotas:
                 raise away()
         return self.real.read(cluster)
 
+    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
+        return self.real.readings(clusters)
+
     def barred(self, cluster: str) -> str:
         return self.real.barred(cluster)
 
@@ -198,3 +201,13 @@ def answered(outcome: Outcome) -> Receipt:
     if isinstance(outcome, BackstopError):
         raise outcome
     return outcome
+
+
+class Faulty:
+    """Puts faults between a worker that is about to be made and its quotas: `world_of(..., wrapped=Faulty())`."""
+
+    quotas: FaultyQuotas
+
+    def __call__(self, real: QuotaPort) -> FaultyQuotas:
+        self.quotas = FaultyQuotas(real)
+        return self.quotas

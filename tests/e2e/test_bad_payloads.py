@@ -80,14 +80,14 @@ async def unharmed(world: World, cluster: str) -> None:
     """The rollout runs, answers, and no task of it fails."""
     described = await world.handle(cluster).describe()
     assert described.raw_description.pending_workflow_task.attempt <= 1
-    status = await asyncio.wait_for(world.status(cluster), 10)
+    status = await asyncio.wait_for(world.status(cluster), PATIENCE)
     assert status.stage is Stage.PLANNED
 
 
 async def refused(handle: WorkflowHandle[Any, Any], name: str, arguments: tuple[RawValue, ...]) -> str:
     """What the sender of an update is told."""
     with pytest.raises((WorkflowUpdateFailedError, RPCError)) as failed:
-        await asyncio.wait_for(handle.execute_update(name, args=list(arguments)), 10)
+        await asyncio.wait_for(handle.execute_update(name, args=list(arguments)), PATIENCE)
     TRIED["bad payloads sent to a running rollout"] += 1
     cause = failed.value.cause if isinstance(failed.value, WorkflowUpdateFailedError) else failed.value
     said = cause.message if isinstance(cause, ApplicationError | RPCError) else str(cause)

@@ -25,26 +25,14 @@ from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.cluster.island import Island
-from tests.e2e.bringup_site import Site, Story, worker_of
+from tests.e2e.bringup_site import PROVISION, Site, Story, worker_of
 from tests.e2e.world import connected, eventually, fresh
+from tests.replaying import replays
 from tests.unit.bringup_world import ENTRY
 from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import FAILURES, sandbox
 from workflows.bringup import BringupWorkflow
 
-PROVISION: list[dict[str, Any]] = [
-    {"name": "bootstrap", "with": "buildkite", "pipeline": "up", "undo": {"pipeline": "down"}},
-    {"name": "check-in", "touch": "tell others of {cluster}"},
-    {
-        "name": "nodes",
-        "with": "command",
-        "run": ["/opt/scale", "{cluster}"],
-        "repeatable": True,
-        "after": ["bootstrap"],
-        "undo": {"run": ["/opt/unscale"]},
-    },
-    {"name": "services", "with": "http", "url": "https://h/{cluster}", "after": ["nodes", "check-in"]},
-]
 RECIPE: dict[str, Any] = {
     "name": "bare-metal",
     "supply": {"run": ["/opt/quota"], "needs": {"gpus": 64}, "every": "0.1s"},
@@ -83,15 +71,18 @@ async def stage(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> Sta
 
 async def replayed(story: Story) -> None:
     """Each run of it leads to the same commands when its history is played again."""
-    replayer = Replayer(
-        workflows=[BringupWorkflow],
-        workflow_runner=sandbox(),
-        workflow_failure_exception_types=FAILURES,
-        data_converter=data_converter,
-    )
+
+    def replayer() -> Replayer:
+        return Replayer(
+            workflows=[BringupWorkflow],
+            workflow_runner=sandbox(),
+            workflow_failure_exception_types=FAILURES,
+            data_converter=data_converter,
+        )
+
     async for run in story.client.list_workflows(f"WorkflowId = '{story.id}'"):
         history = await story.client.get_workflow_handle(story.id, run_id=run.run_id).fetch_history()
-        await replayer.replay_workflow(history)
+        await replays(replayer, history)
 
 
 def at(stage: BringupStage) -> Any:
@@ -157,6 +148,7 @@ def _left_standing() -> str:
     return "check-in is left standing: it has no undo; services is left standing: it has no undo"
 
 
+@pytest.mark.nightly
 async def test_a_long_step_outlives_two_workers_and_runs_once(stage: Stage) -> None:
     async with stage.worker():
         story = await stage.story(provision=[PROVISION[0]])
@@ -199,6 +191,7 @@ async def test_a_runner_that_forgets_its_run_is_unclear_and_waits_for_a_person(s
         await story.handle.terminate("the story is over")
 
 
+@pytest.mark.nightly
 async def test_a_host_that_is_gone_makes_its_step_unclear_and_nobody_starts_it_again(stage: Stage) -> None:
     async with stage.worker("h1"):
         story = await stage.story(provision=[{**PROVISION[2], "after": []}])
@@ -340,6 +333,7 @@ async def _at_rest(story: Story) -> None:
         before, now = now, (await story.status()).history_events
 
 
+@pytest.mark.nightly
 async def test_a_real_command_outlives_its_workers_and_no_other_machine_starts_it_again(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:
@@ -375,6 +369,7 @@ async def test_a_real_command_outlives_its_workers_and_no_other_machine_starts_i
     await replayed(story)
 
 
+@pytest.mark.nightly
 async def test_a_real_command_that_ends_while_nobody_looks_is_found_to_have_ended(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:

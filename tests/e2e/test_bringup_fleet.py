@@ -19,16 +19,17 @@ from activities.clusters import ClusterActivities
 from activities.rollout_door import TemporalRollouts
 from client.backstop import Backstop
 from client.connection import TemporalTarget
+from models.bringup.commands import BringupOrder
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart, HandOverRequest, WindDownRequest, WoundDown
 from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunPhase
-from models.bringup.stages import BringupStage
+from models.bringup.stages import BringupCommand, BringupStage
 from models.cluster.island import Island
 from models.errors import Refusal, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
-from tests.e2e.bringup_site import Site, Story, worker_of
+from tests.e2e.bringup_site import BARE, Site, Story, worker_of
 from tests.e2e.world import CLOCKS, PATIENCE, Sql, World, eventually, fresh, on_postgresql, worked_case
 from tests.unit.bringup_world import ENTRY, recipe
 from workers.bringups import BringupParts
@@ -125,18 +126,7 @@ async def test_a_bring_up_fills_the_board_and_the_fleet_by_itself(
 ) -> None:
     site = InLedger()
     site.islands = (Island(name="main", total_gpus=56, healthy_gpus=56),)
-    made_by = ClusterRecipe.model_validate(
-        {
-            "name": "bare",
-            "accept_at_least": 0.75,
-            "soak": "0.3s",
-            "watch_every": "0.3s",
-            "probation": "1s",
-            "provision": [{"name": "nodes", "with": "command", "run": ["/opt/scale"]}],
-            "validate": [{"name": "health", "healthy": 0.9, "every": "0.2s"}],
-            "capacity": {"with": "http", "url": "https://h/nodes", "every": "0.2s"},
-        }
-    )
+    made_by = ClusterRecipe.model_validate(BARE)
     site.ends["nodes"] = RunPhase.SUCCEEDED
     quotas = [{"team": "a", "gpus": 30}, {"team": "b", "gpus": 24}]
     said = {"cluster": fresh("board"), "recipe": "bare", "quotas": quotas, "owed_until": "2036-06-01T00:00:00Z"}
@@ -169,6 +159,8 @@ async def given_up(temporal: Client, story: Story, sql: Sql) -> None:
     with pytest.raises(Refusal, match=f"Temporal runs the bring-up of {name}: `backstop bringup cancel {name}`"):
         await tpm.give_up_bringup(name, "lost")
     await temporal.get_workflow_handle(story.id).terminate("it is lost")
+    with pytest.raises(Refusal, match=f"{name} is open in the ledger .*nobody drives it; add {name} again"):
+        await tpm.bringup_command(name, BringupCommand.HOLD, BringupOrder(actor="tpm", reason="it is lost"))
     assert (await tpm.give_up_bringup(name, "lost")).stage is BringupStage.CANCELLED
     assert sql.archive(name)[-1]["text"] == (
         "bring-up 1 is given up while in_production: nothing that it made was unmade"

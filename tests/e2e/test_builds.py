@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
+from client.answers import Check
 from client.connection import NAMESPACE
-from client.doctor import Check
 from models.errors import BadInput, Refusal
 from models.rollout.messages import RolloutInput
 from models.rollout.stages import Command, Stage
 from models.wire import TASK_QUEUE, rollout_workflow_id
 from tests.e2e.world import (
+    PATIENCE,
     WATCH_SECONDS,
     Sql,
     World,
@@ -41,7 +42,7 @@ async def build(world: World, url: str, name: str) -> AsyncIterator[None]:
 
 async def polled(world: World, name: str) -> None:
     """The server knows the build."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE):
         while name not in [b.build for b in await world.tpm.builds() if b.workers]:
             await asyncio.sleep(0.1)
 
@@ -171,7 +172,7 @@ async def test_a_run_that_another_build_continued_waits_for_one_that_understands
             id=rollout_workflow_id(name),
             task_queue=TASK_QUEUE,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE):
             while not any(
                 e.HasField("workflow_task_failed_event_attributes") for e in (await handle.fetch_history()).events
             ):

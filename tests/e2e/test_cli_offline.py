@@ -15,6 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "fleet.yaml"
+MORE_THAN_A_PIPE_HOLDS = 200_000
 BACKSTOP = Path(sys.executable).with_name("backstop")
 pytestmark = pytest.mark.e2e
 
@@ -238,8 +239,9 @@ def test_ctrl_c_ends_it_quietly(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
     )
     try:
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(5)
+        assert process.stdin is not None
+        process.stdin.write(b"#" * MORE_THAN_A_PIPE_HOLDS)  # once it is written the command reads, and waits for more
+        process.stdin.flush()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     finally:

@@ -11,6 +11,8 @@ import pytest
 
 from models.errors import Refusal
 from models.rollout.stages import Command, Stage
+from tests.e2e.keys import FRONT_KEY, public_keys
+from tests.e2e.late_admission import refused_late
 from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 
@@ -111,3 +113,23 @@ async def test_391_long_objections_in_seconds_wedge_no_rollout(forgetful_world: 
     await world.say(name, Command.ABORT)
     await world.ended(name)
     assert sql.broken_links(name) == []
+
+
+async def test_a_command_that_is_refused_late_does_not_keep_a_rollout_from_its_next_run_and_its_archive(
+    sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    """Nothing changes when it is refused, and nothing else is due for a day."""
+    few = 60
+    limit = f"limit.historyCount.suggestContinueAsNew={few}"
+    async with (
+        EmbeddedTemporal(tmp_path / "temporal", None, None, dynamic_config=[limit]) as server,
+        world_of(await connected(server.address), sqlite_ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as world,
+    ):
+        name = fresh("late")
+        await world.fleet(worked_case(name, soak_enforced="5s", safety_poll="1d"))
+        runs = await refused_late(world, name, few)
+        await world.until(name, lambda status: status.runs > runs)
+        await world.archived(name)
+        assert ("transition", "monitored") in [(e["kind"], e["data"].get("after")) for e in world.sql.archive(name)]
+        await world.say(name, Command.CLOSE)
+        await world.ended(name)

@@ -226,10 +226,10 @@ async def the_server_dies_while_the_worker_goes_on(home: Path) -> None:
         await world.archived(name)
         landed_once(world, name, FORWARD)
 
-        # Hardware fails, and the worker dies in the middle of the first call that would write: its source is judged.
+        # Hardware fails, and the worker dies in the middle of the first call that writes: a look only reads.
         await world.healthy(name, main=(361, 300))
         sql.run("BEGIN IMMEDIATE")
-        await world.calling(name, "observe")
+        await world.calling(name, "apply_effect")
         await killed(worker)
         sql.run("ROLLBACK")
         worker = await running.worker(server.address)
@@ -318,7 +318,7 @@ async def test_a_free_port_that_somebody_else_took_first_is_replaced(
     look = embedded._usable_ports
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken: int = other.getsockname()[1]
-        too_late = iter([(*look(None), taken)])
+        too_late = iter([(look(None, None)[0], taken)])
         monkeypatch.setattr(embedded, "_usable_ports", lambda *wanted: next(too_late, None) or look(*wanted))
         async with EmbeddedTemporal(tmp_path, None, None) as server:
             assert server.ui_url != f"http://127.0.0.1:{taken}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.day_two import ROOT, lived, page
+from tests.e2e.day_two import ROOT, in_order, lived, page
 
 
 @pytest.mark.nightly
@@ -16,6 +16,18 @@ def test_the_second_day_goes_as_the_docs_show_it(tmp_path: Path) -> None:
         told = page(day)
     shown = (ROOT / "docs" / "day-two.md").read_text()
     assert _steady(told) == _steady(shown), "run: python -m tests.e2e.day_two --write"
+
+
+def test_the_news_of_a_digest_stand_in_the_same_order_whenever_they_came() -> None:
+    late = "- 24 November, 14:22 UTC: h100-03: the quota is now 141 GPUs\n    19 fewer.\n"
+    soon = "- h100-04: the quota is now 141 GPUs\n    19 fewer.\n"
+    head, tail = "Hello research,\n\nWhat happened (2):\n\n", "\nQuestions? Ask tpm.\n"
+    lines = in_order(f"{head}{soon}{late}{tail}")
+    assert lines == in_order(f"{head}{late}{soon}{tail}")
+    assert lines[4:6] == ["- h100-03: the quota is now 141 GPUs", "    19 fewer."]
+    assert lines[-1] == "Questions? Ask tpm."
+    alone = "Hello research,\n\nAbout these 2 GPUs:\n- b\n- a\n"
+    assert in_order(alone) == alone.splitlines()
 
 
 def _steady(page: str) -> str:

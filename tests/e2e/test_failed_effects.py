@@ -19,12 +19,11 @@ import sqlalchemy as sa
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import upgrade
-from activities.ports import QuotaPort
 from models.errors import Conflict, Refusal
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind, Receipt
 from models.rollout.stages import Command, Stage
-from tests.e2e.faults import Fault, FaultyQuotas, Tally, Way, away, given_up, refused
+from tests.e2e.faults import Fault, Faulty, FaultyQuotas, Tally, Way, away, given_up, refused
 from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
 from tests.tried import SAID
 
@@ -492,18 +491,14 @@ async def played(
         if hasattr(item, "callspec") and database_url.startswith(item.callspec.params.get("database_url", "?"))
     }
     chosen = [script for script in SCRIPTS if asked & {*script.cases}]
-    faulty: list[FaultyQuotas] = []
+    faulty = Faulty()
     found: dict[Case, BaseException | None] = {}
     limit = asyncio.Semaphore(AT_A_TIME)
     tally = Tally(database_url.partition(":")[0])
 
-    def wrapped(real: QuotaPort) -> FaultyQuotas:
-        faulty.append(FaultyQuotas(real))
-        return faulty[0]
-
     async def play(world: World, script: Script) -> None:
         async with limit:
-            story = Story(world, faulty[0], script)
+            story = Story(world, faulty.quotas, script)
             error: BaseException | None = None
             try:
                 await story.play()
@@ -518,12 +513,12 @@ async def played(
     # A workflow does not know its database: its histories are replayed once.
     replayed = database_url.startswith("sqlite")
     home = tmp_path_factory.mktemp("home")
-    async with world_of(temporal, database_url, home, wrapped, replays=replayed) as world:
+    async with world_of(temporal, database_url, home, faulty, replays=replayed) as world:
         if chosen:
             await world.fleet(*(spec(script.name) for script in chosen))
         await asyncio.gather(*(play(world, script) for script in chosen))
         SAID[f"failed effects on {tally.database}"] = str(tally)
-        yield Played(world, faulty[0], found)
+        yield Played(world, faulty.quotas, found)
 
 
 @pytest.mark.nightly

@@ -15,10 +15,14 @@ from models.errors import Refusal
 from models.fleet.commands import FLEET_COMMANDS
 from models.fleet.messages import FLEET_ID, FleetStatus
 from models.fleet.state import FleetStage, MemberState, Wave
-from models.rollout.stages import Stage
+from models.rollout.stages import Command, Stage
 from tests.e2e.world import CLOCKS, World, eventually, fresh, team
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    # A worker that stops lets go of its workflows: whatever they await then is complained of at its terminal.
+    pytest.mark.filterwarnings("error:.*FleetRolloutWorkflow:pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def cluster(name: str, quota: int, healthy: int, total: int = 100, busy: int | None = None) -> dict[str, Any]:
@@ -64,6 +68,32 @@ async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
         lambda: "fleet rollout: running -> done" in world.sql.archive("(fleet)")[-1]["text"], "the archive is complete"
     )
     assert world.sql.broken_links("(fleet)") == []
+
+
+async def test_a_rehearsal_is_no_member_of_a_fleet_rollout_that_writes(world: World) -> None:
+    """It would count as rolled out, and its undoing as a failure, where nothing was ever written."""
+    rehearsed, undone, other = fresh("rehearsed"), fresh("undone"), fresh("other")
+    await world.fleet(*(cluster(name, 95, 98, busy=60) for name in (rehearsed, undone, other)))
+    for name in (rehearsed, undone):
+        await world.start(name, shadow=True)
+    await world.until(rehearsed, Stage.MONITORED)
+    await world.start_fleet(fresh("fleet"), {"recheck": "1s", "breaker_clusters": 1})
+    await world.until_fleet(lambda s: states(s)[other] == "done")
+    await world.say(undone, Command.ROLLBACK)
+    status = await world.until_fleet(
+        lambda s: sum(m.held.startswith("a shadow rollout is open") for m in s.members) == 2
+    )
+    await world.until(undone, Stage.ROLLED_BACK)
+    assert (status.failed, status.holds) == (0, ())
+    assert {name: states(status)[name] for name in (rehearsed, undone)} == dict.fromkeys((rehearsed, undone), "waiting")
+    assert {world.sql.gpus(name)["research"] for name in (rehearsed, undone)} == {95}
+    for name in (rehearsed, undone):
+        await world.say(name, Command.ABORT)
+    status = await world.until_fleet(lambda s: s.stage.ended)
+    assert (status.stage, status.failed) == (FleetStage.DONE, 0)
+    assert {world.sql.gpus(name)["research"] for name in (rehearsed, undone, other)} == {85}
+    opened = world.sql.rows("SELECT cluster, shadow FROM rollouts ORDER BY opened_at")
+    assert sorted(opened[3:]) == sorted([(rehearsed, False), (undone, False)])
 
 
 @pytest.mark.nightly

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.cluster.jobs import ClusterJob, RunsOn
-from models.errors import BadInput, Refusal
+from models.errors import BadInput
 from models.flex.division import FlexMode
 from models.questions import WhyNot
 from tests.e2e.world import World, cluster, fresh, team
@@ -28,7 +28,7 @@ async def test_flex_is_what_the_ledger_says_now(world_on_each: World) -> None:
     assert name in {one.cluster for one in await world.tpm.flex()}
     (worse,) = await world.tpm.flex(name)
     assert (worse.healthy_gpus, worse.flex_gpus, worse.available_gpus) == (279, 0, 0)
-    with pytest.raises(Refusal, match="has no cluster"):
+    with pytest.raises(BadInput, match="the ledger has no cluster 'nobody'"):
         await world.tpm.flex("nobody")
 
 

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from activities.ports import QuotaPort
 from models.requests.commands import RequestCommand
 from models.requests.state import RequestStage
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.e2e import test_fleet_rollout as fleets
 from tests.e2e import test_requests as requests
-from tests.e2e.faults import Fault, FaultyQuotas, Way, refused
+from tests.e2e.faults import Fault, Faulty, Way, refused
 from tests.e2e.world import World, fresh, worked_case, world_of
 
 pytestmark = pytest.mark.e2e
@@ -47,19 +46,14 @@ async def test_of_a_request_that_is_asked(world: World) -> None:
 
 
 async def test_of_a_rollout_that_is_stuck(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> None:
-    faulty: list[FaultyQuotas] = []
-
-    def wrapped(real: QuotaPort) -> FaultyQuotas:
-        faulty.append(FaultyQuotas(real))
-        return faulty[0]
-
-    async with world_of(temporal, sqlite_ledger_url, tmp_path, wrapped) as world:
+    faulty = Faulty()
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, faulty) as world:
         name = fresh("stuck")
         await world.fleet(worked_case(name))
         await world.start(name)
         await world.until(name, Stage.MONITORED)
         broken = Fault(Way.NEVER_LANDED, refused, times=None)
-        faulty[0].inject(name, EffectKind.RESTORE, broken)
+        faulty.quotas.inject(name, EffectKind.RESTORE, broken)
         await world.say(name, Command.ROLLBACK)
         await world.until(name, Stage.STUCK)
         await asyncio.sleep(STILL)

@@ -207,6 +207,7 @@ async def test_a_fleet_is_approved_paced_and_let_go_on_at_a_terminal(world: Worl
     await world.until_fleet(lambda s: s.rests_until is not None)
     assert (await world.tpm.fleet_status()).wave.value == "pilot"
 
+    await asyncio.sleep(1.5)  # the soak is older than what it is set to
     code, said = await piped(world, "fleet", "pace", "pilot_soak=1s", "--reason", "they have run for a week")
     assert code == 0, said
     assert "pilot_soak 1h -> 1s; it counts from now on: the running soak is over" in said

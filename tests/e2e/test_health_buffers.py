@@ -41,7 +41,7 @@ def down(seed: int = 3) -> np.ndarray:
     return found
 
 
-async def undisturbed(until_next_hour: float = 30) -> None:
+async def undisturbed(until_next_hour: float = 90) -> None:
     """Not as an hour ends: what is derived before and after it is derived from another history."""
     now = datetime.now(UTC)
     left = 3600 - now.minute * 60 - now.second
@@ -102,7 +102,7 @@ async def test_a_declared_absence_is_nobodys_failure(world: World) -> None:
 async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: World) -> None:
     """A week is two seconds here. What is down for a day is not over yet, though all is healthy at the moment."""
     world, name = world_on_each, fresh("rederived")
-    await undisturbed(60)
+    await undisturbed()
     await world.fleet(spec(name, **BY_HEALTH, safety_poll="0.7s", replan_window="2s"))
     gone = down()
     gone[-30:] = 8

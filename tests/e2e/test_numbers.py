@@ -25,18 +25,18 @@ from temporalio.client import Client
 
 from cli.pages.haircut import page as page_of_haircut
 from cli.pages.report import page as report_page
-from cli.views.burndown import burndown_parts
-from cli.views.fleet_rollout import status_parts as fleet_status_parts
-from cli.views.flex import cluster_parts, fleet_parts
-from cli.views.overview import overview_parts
-from cli.views.report import markdown
-from cli.views.status import status_parts
 from client.weekly_report import weekly
 from models.fleet.state import MemberState
 from models.planning.haircut import haircut
 from models.reports.weekly import WEEK
 from models.rollout.stages import Stage
 from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case, world_of
+from views.burndown import burndown_parts
+from views.fleet_rollout import status_parts as fleet_status_parts
+from views.flex import cluster_parts, fleet_parts
+from views.overview import overview_parts
+from views.report import markdown
+from views.status import status_parts
 
 HOUR = timedelta(hours=1)
 _SETTLES = 15.0
@@ -138,11 +138,13 @@ async def comes_true(said: Callable[[], Awaitable[str]], expected: Callable[[], 
 
 
 def status_says(f: Facts, would: int | None) -> list[str]:
-    promised = f"{f.promised} promised, {f.backed} backed, {f.phantom} phantom; flex pool {f.flex}"
+    promised = f"{f.promised} promised, {f.backed} backed, {f.phantom} phantom; surplus {f.surplus}, flex {f.flex}"
+    promised += f" ({f.unused} that quotas leave unused)" if f.unused else ""
     said = [f"health {f.healthy} healthy of {f.total}, as of ", f"\nnow {promised}" if would is None else promised]
     if would is not None:
         backed = min(would, f.healthy)
-        said.append(f"\nwould be {would} promised, {backed} backed, {would - backed} phantom; ")
+        backing = f"{backed} backed, {would - backed} phantom; surplus {f.healthy - backed}, flex "
+        said.append(f"\nwould be {would} promised, {backing}")
     if f.published is not None:
         said.append(f"\nflex {f.published} that no quota stands on {'is' if f.published == 1 else 'are'} published")
     if len(f.quotas) == 1 and would is None:
@@ -229,7 +231,7 @@ async def numbers_agree(
     def of_all_flex() -> list[str]:
         every = [facts(world, name) for name in names]
         flex, used, free = (sum(getattr(f, what) for f in every) for what in ("flex", "used", "free"))
-        summary = f"{len(names)} clusters: {flex} GPUs of flex, {used} used, {free} free now."
+        summary = f"{len(names):,} clusters: {flex:,} GPUs of flex, {used:,} used, {free:,} free now."
         return [*(in_the_fleet(name, f) for name, f in zip(names, every, strict=True)), summary]
 
     await comes_true(all_flex, of_all_flex)
@@ -260,7 +262,7 @@ async def numbers_agree(
         followed = (promised, healthy, phantom) == tuple(
             sum(getattr(f, what) for f in real) for what in ("promised", "healthy", "phantom")
         )
-        had = f"{phantom} GPU{'s' * (phantom != 1)} of {promised} promised in the fleet had no healthy GPU behind"
+        had = f"{phantom:,} GPU{'s' * (phantom != 1)} of {promised:,} promised in the fleet had no healthy GPU behind"
         return [
             had if followed else "the tallies have not followed yet",
             f" {clusters} {promised} {healthy} {phantom} ",
@@ -293,10 +295,10 @@ async def numbers_agree(
         cut, lost = (sum(part) for part in zip(*map(cuts, every), strict=True))
         promised, phantom = sum(f.promised for f in every), sum(f.phantom for f in every)
         have = "has" if lost == 1 else "have"
-        said = [f" {phantom} GPU"]
+        said = [f" {phantom:,} GPU"]
         if cut:
             are = "is" if cut == 1 else "are"
-            said.append(f"{cut} of {promised} promised GPUs {are} cut: {lost} {have} no healthy GPU behind")
+            said.append(f"{cut:,} of {promised:,} promised GPUs {are} cut: {lost:,} {have} no healthy GPU behind")
         return said
 
     await comes_true(lambda: haircut_page(world), of_haircut)
@@ -433,7 +435,7 @@ class Forty:
         if set(stages) == set(self.names):
             return [*said, "\nended 40 of 40 clusters are monitored", "These are the figures of its end, 20"]
         started = sum(cut[name] for name in stages)
-        return [*said, f" {20_000 - started} GPUs left for this hour, {4096 - started} for this day"]
+        return [*said, f" {20_000 - started:,} GPUs left for this hour, {4096 - started:,} for this day"]
 
 
 @pytest.mark.nightly

@@ -28,7 +28,8 @@ from models.errors import BackstopError, BadInput, Conflict, Drift, Refusal
 from models.notices import Notice, NoticeKind
 from models.rollout.commands import CommandRequest
 from models.rollout.effects import Change, EffectKind
-from models.rollout.messages import CommandAnswer, HealthChanged, RolloutStatus
+from models.rollout.messages import CommandAnswer, HealthChanged
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import HEALTH_SIGNAL
 from tests.e2e.world import PATIENCE, World, cluster, connected, eventually, fresh, team, without_flex_moves, world_of
@@ -545,7 +546,7 @@ async def test_a_quota_changed_during_a_rollback_is_left_alone(world: World, hoo
         assert any("left as others changed it: b" in t for t in texts(world, name)) is not back
         assert world.sql.gpus(name) == (BASELINE if back else {"a": 200, "b": 90})
         assert receipts(world, name)[-2:] == UNCUT
-        async with asyncio.timeout(20):  # taken as given in the sums, once a look has seen it
+        async with asyncio.timeout(PATIENCE):  # taken as given in the sums, once a look has seen it
             while (await world.status(name)).assigned_gpus != (361 if back else 290):
                 await asyncio.sleep(0.1)
 

@@ -13,7 +13,7 @@ from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from activities import overdue_grants
-from client.doctor import Check
+from client.answers import Check
 from models.errors import Refusal
 from models.questions import OneRequest, RequestsOf
 from models.requests import reducers
@@ -23,7 +23,7 @@ from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.stages import Command, Stage
 from models.wire import request_workflow_id
 from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, on_postgresql, team, worked_case
-from tests.integration.notice_servers import free_port
+from tests.ports import free_port
 from workflows import quota_request
 
 _numbers = itertools.count(1)
@@ -68,7 +68,7 @@ def quota(world: World, name: str, who: str = "research") -> int:
 async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_day(world_on_each: World) -> None:
     world, name = world_on_each, fresh("request")
     await world.fleet(roomy(name))
-    asked = await ask(world, name, 10, until=datetime.now(UTC) + timedelta(seconds=4))
+    asked = await ask(world, name, 10, until=datetime.now(UTC) + timedelta(seconds=15))
     assert (asked.stage, quota(world, name)) == (RequestStage.ASKED, 40)
     for actor in ("dev", "stranger"):
         with pytest.raises(Refusal, match=f"{actor} does not own {name}: ask capacity"):

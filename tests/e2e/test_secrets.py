@@ -12,17 +12,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from google.protobuf.message import Message
-from temporalio.api.common.v1 import Payload
 from temporalio.client import Client
 
 from client.compression import Zlib
 from models.errors import Refusal
-from models.questions import AllTeams, FactsOf, StageImport
+from models.import_questions import StageImport
+from models.questions import AllTeams, FactsOf
 from models.requests.commands import RequestCommand
 from models.requests.state import RequestStage
 from tests.e2e.test_requests import ask, roomy, say, until
 from tests.e2e.world import World, eventually, fresh
+from tests.encrypted import payloads_in
 from tests.integration.notice_servers import web_server
 
 TOKEN = "ToKeN4nobodyToSee"
@@ -44,26 +44,13 @@ def inside(data: bytes, depth: int = 4) -> Iterator[bytes]:
             return
 
 
-def payloads(message: Message) -> Iterator[Payload]:
-    """Every payload anywhere in a message."""
-    for field, value in message.ListFields():
-        if field.message_type is None:
-            continue
-        values = value.values() if field.message_type.GetOptions().map_entry else value
-        for each in values if field.is_repeated else [value]:
-            if isinstance(each, Payload):
-                yield each
-            elif isinstance(each, Message):
-                yield from payloads(each)
-
-
 async def histories_with(client: Client, secret: str) -> set[str]:
     """Workflows in whose histories it stands, packed or not."""
     found = set()
     async for run in client.list_workflows():
         history = await client.get_workflow_handle(run.id, run_id=run.run_id).fetch_history()
         for event in history.events:
-            unpacked = await Zlib().decode(list(payloads(event)))
+            unpacked = await Zlib().decode(list(payloads_in(event)))
             raw = [event.SerializeToString(), *(p.SerializeToString() for p in unpacked), *(p.data for p in unpacked)]
             if any(secret.encode() in each for data in raw for each in inside(data)):
                 found.add(run.id)

@@ -51,6 +51,7 @@ async def test_a_watch_without_a_worker_is_silent_until_one_is_back(
 
 
 @pytest.mark.parametrize("database_too", [False, True], ids=["terminated", "database gone"])
+@pytest.mark.nightly
 async def test_a_watch_that_nobody_runs_any_more_is_started_by_a_worker_that_lives(
     database_too: bool, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from models.rollout.messages import RolloutStatus
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
+from tests.e2e.console_world import Browser, console_of, somebody
 from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, team, worked_case
 
 ISLAND = "main"
@@ -193,6 +194,7 @@ def proposals(world: World, name: str) -> list[str]:
     return [e["text"] for e in world.sql.archive(name) if e["text"].startswith("proposed plan ")]
 
 
+@pytest.mark.nightly
 async def test_better_health_in_the_long_run_gives_back_what_was_cut(world_on_each: World) -> None:
     """No buffer: the ceiling is a node below healthy. The long run is two seconds, and looks come by the second."""
     world, name = world_on_each, fresh("long-run")
@@ -261,8 +263,14 @@ async def test_a_declined_proposal_is_gone_and_nothing_was_written(world: World)
     before = world.sql.dump(name)
     done = asyncio.Event()
     source = asyncio.create_task(reports(world, name, 100, 93, done))
-    await world.until(name, lambda s: s.proposal is not None)
-    await world.say(name, Command.RESOLVE, hold="proposal", reason="the racks are being repaired")
+    status = await world.until(name, lambda s: s.proposal is not None)
+    assert status.proposal is not None
+    form = f"/clusters/{name}/resolve"
+    async with console_of(world) as place:
+        browser = Browser(place["front"], place["url"], somebody("user:tpm"))
+        async with browser.http:
+            assert f"decline the proposed plan {status.proposal.plan_hash}" in (await browser.look(form)).words
+            await browser.given(form, "decline it", hold="proposal", reason="the racks are being repaired")
     await asyncio.sleep(4)
     done.set()
     await source

@@ -16,11 +16,11 @@ import pytest
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports import OpenRollout, QuotaPort
+from activities.ports import OpenRollout
 from client.connection import NAMESPACE
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
-from tests.e2e.faults import Fault, FaultyQuotas, Way, refused
+from tests.e2e.faults import Fault, Faulty, FaultyQuotas, Way, refused
 from tests.e2e.test_cli_offline import BACKSTOP, environment
 from tests.e2e.world import World, cluster, eventually, fresh, team, without_flex_moves, world_of
 
@@ -110,19 +110,14 @@ class Night:
 
 @pytest.fixture
 async def night(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[Night]:
-    faulty: list[FaultyQuotas] = []
-
-    def wrapped(real: QuotaPort) -> FaultyQuotas:
-        faulty.append(FaultyQuotas(real))
-        return faulty[0]
-
-    async with world_of(temporal, sqlite_ledger_url, tmp_path, wrapped) as world:
+    faulty = Faulty()
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, faulty) as world:
         name = fresh("night")
         waits = dict.fromkeys(("notice", "soak_buffered", "soak_enforced"), "0s")
         await world.fleet(cluster(name, {"main": (361, 361)}, QUOTAS, **waits))
         await world.start(name)
         await world.until(name, Stage.MONITORED)
-        yield Night(world, faulty[0], name)
+        yield Night(world, faulty.quotas, name)
 
 
 def hard(night: Night, **more: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import pytest
 from temporalio.client import Client
 
 from cli.pages.report import page
-from cli.views.report import markdown
 from client.weekly_report import weekly
 from models.errors import Refusal
 from models.questions import NoteMilestone, PlanMilestones
@@ -20,6 +19,7 @@ from models.reports.weekly import WEEK, Week
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, eventually, fresh, on_postgresql, team, worked_case, world_of
 from tests.unit.test_report import widths
+from views.report import markdown
 
 SECOND = timedelta(seconds=1)
 

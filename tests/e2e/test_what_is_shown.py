@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -17,8 +18,11 @@ from client import questions
 from client import rollouts as asking
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
+from models.errors import BadInput, Refusal
+from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import World, connected, fresh, worked_case, world_of
+from models.wire import rollout_workflow_id
+from tests.e2e.world import PATIENCE, World, connected, fresh, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal
 
 ROOT = Path(__file__).parents[2]
@@ -39,24 +43,60 @@ async def test_needs_are_what_the_rollout_says_now_and_silence_is_a_need(
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     await world.archived(name)
-    asked = False
-    async with asyncio.timeout(20):  # the rollout may write its row once more after this one
-        while not asked:
+    shown = await world.overview(name)
+    async with asyncio.timeout(PATIENCE):  # the rollout may write its row once more, or not answer in time
+        while shown.asked_at is None:
             world.sql.run("UPDATE rollouts SET needs = 'an answer that was given' WHERE cluster = ?", name)
-            (shown,) = [s for s in await world.tpm.overview() if s.cluster == name]
-            assert shown.needs == ""
-            asked = shown.asked_at is not None
+            shown = await world.overview(name)
+    assert shown.needs == ""
 
     monkeypatch.setattr(asking, "STALE", timedelta(0))  # its policy's 30 minutes are what counts once it is asked
-    (shown,) = [s for s in await world.tpm.overview() if s.cluster == name]
+    shown = await world.overview(name, lambda s: s.asked_at is not None)
     assert shown.needs == ""
     old = (datetime.now(UTC) - timedelta(hours=2)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     world.sql.run("UPDATE health_samples SET at = ? WHERE cluster = ?", old, name)
-    (shown,) = [s for s in await world.tpm.overview() if s.cluster == name]
-    assert (shown.needs or "").endswith("mend the health source")
+    await world.overview(name, lambda s: (s.needs or "").endswith("mend the health source"))
     (check,) = [c for c in await world.tpm.doctor() if c.name == "health"]
     assert not check.ok
     assert name in check.text
+
+
+async def test_what_temporal_has_not_listed_yet_is_in_the_overview(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its list is a moment late, and a page that was made in this moment is made anew only when something happens."""
+    name = fresh("unlisted")
+    await world.fleet(worked_case(name))
+    await world.launch(name)
+    await world.listed(name)
+    listed = await world.overview(name, lambda s: "approve" in (s.needs or "") and s.unbacked_gpus == 345 - 319)
+
+    async def nothing(*_: object, **__: object) -> AsyncIterator[object]:
+        return
+        yield
+
+    monkeypatch.setattr(Client, "list_workflows", nothing)
+    shown = await world.overview(name, lambda s: s.asked_at is not None)
+    aged = {"started", "asked_at", "health_at"}
+    assert shown.model_dump(exclude=aged) == listed.model_dump(exclude=aged)
+
+
+async def test_where_temporals_list_is_late_the_rollout_is_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = fresh("late")
+    await world.fleet(worked_case(name, soak_buffered="1h"))
+    await world.launch(name)
+    await world.listed(name)
+    before = [run async for run in world.client.list_workflows() if run.id == rollout_workflow_id(name)]
+    await world.approve(name)
+    await world.until(name, Stage.BUFFERED)
+    await world.archived(name)
+
+    async def late(*_: object, **__: object) -> AsyncIterator[object]:
+        for run in before:
+            yield run
+
+    monkeypatch.setattr(Client, "list_workflows", late)
+    await world.overview(name, lambda s: s.stage == "buffered" and s.asked_at is not None)
 
 
 async def test_a_shadow_is_marked_and_its_figures_are_what_is_so(world: World) -> None:
@@ -64,7 +104,7 @@ async def test_a_shadow_is_marked_and_its_figures_are_what_is_so(world: World) -
     await world.fleet(worked_case(name))
     await world.start(name, shadow=True)
     await world.until(name, Stage.MONITORED)
-    (shown,) = [s for s in await world.tpm.overview() if s.cluster == name]
+    shown = await world.overview(name, lambda s: s.asked_at is not None)
     assert (shown.shadow, shown.unbacked_gpus, shown.would_unbacked_gpus) == (True, 345 - 319, 0)
     status = await world.tpm.status(name)
     assert (status.assigned_gpus,) == world.sql.rows("SELECT gpus FROM quotas WHERE cluster = ?", name)[0]
@@ -72,10 +112,7 @@ async def test_a_shadow_is_marked_and_its_figures_are_what_is_so(world: World) -
     assert (status.flex_published_gpus, status.would.flex_published_gpus) == (None, 13)
     await world.say(name, Command.ABORT)
     await world.ended(name)
-    async with asyncio.timeout(20):  # Temporal's list is a moment late
-        while shown.open:
-            (shown,) = [s for s in await world.tpm.overview() if s.cluster == name]
-    assert shown.shadow
+    assert (await world.overview(name, lambda s: not s.open)).shadow
 
 
 @pytest.mark.nightly  # a worker of its own takes half a minute to start on a slow machine
@@ -83,7 +120,7 @@ async def test_right_after_its_worker_was_killed_nothing_is_called_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Temporal lists a dead worker for minutes, and the watch's last heartbeat is young."""
-    monkeypatch.setattr(questions, "_UNHEARD_SECONDS", 5)
+    monkeypatch.setattr(questions, "_WAITS", (5,))
     async with EmbeddedTemporal(tmp_path / "temporal", None, None) as server:
         target = {"TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": NAMESPACE}
         home = {"BACKSTOP_HOME": str(tmp_path), "BACKSTOP_LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}"}
@@ -107,3 +144,18 @@ async def test_right_after_its_worker_was_killed_nothing_is_called_well(
         assert [name for name, check in checks.items() if not check.ok] == ["workers", "watch", "ledger"]
         assert checks["workers"].text.endswith("; but no worker answers")
         assert "last heard of at" in checks["watch"].text
+
+
+async def test_a_name_that_the_ledger_does_not_have_is_bad_input_and_no_launch_is_offered(world: World) -> None:
+    """A misspelt cluster was told to be launched, which is refused in turn."""
+    known, unknown = fresh("there"), fresh("nowhere")
+    await world.fleet(worked_case(known))
+    for name, kind, said in (
+        (known, Refusal, f"there is no rollout of {known}: launch one with `backstop launch {known}`"),
+        (unknown, BadInput, f"the ledger has no cluster '{unknown}'"),
+    ):
+        with pytest.raises(kind, match=re.escape(said)):
+            await world.tpm.status(name)
+        with pytest.raises(kind, match=re.escape(said)):
+            await world.tpm.command(name, Command.PAUSE, CommandRequest(actor="tpm", reason="a look first"))
+    assert world.sql.rows("SELECT count(*) FROM clusters WHERE name = ?", unknown) == [(0,)]

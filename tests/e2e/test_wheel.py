@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,10 +21,12 @@ import pytest
 import typer
 from hatchling.builders.wheel import WheelBuilder
 
+from web.console.vendor import integrity, is_there
+
 ROOT = Path(__file__).resolve().parents[2]
 FLEET = "examples/fleet.yaml"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-PACKAGES = ("models", "activities", "workflows", "workers", "client", "cli")
+PACKAGES = ("models", "activities", "workflows", "workers", "client", "views", "cli")
 APP = "backstop/_app"
 THEIRS = """import models, cli; print(models.WHOSE, cli.WHOSE)"""
 CITED = re.compile(r"\bdocs/[\w/.-]*\w|\bexamples/[\w.-]*\w")
@@ -124,6 +127,17 @@ def test_the_wheel_takes_one_name_and_carries_all_that_it_needs(wheel: Path) -> 
     assert {f"{APP}/{path}" for path in tracked} <= files
     assert {path.split("/")[0] for path in files} == {"backstop", f"backstop-{VERSION}.dist-info"}
     assert {path.split("/")[2] for path in files if path.startswith(APP)} <= {*PACKAGES, "web", "docs", "examples"}
+
+
+def test_it_carries_what_the_console_draws_with(wheel: Path) -> None:
+    pin = json.loads((ROOT / "web" / "console" / "vendor.json").read_text())
+    if not is_there(pin):
+        pytest.skip("nothing was fetched: the registry is away")
+    with ZipFile(wheel) as archive:
+        for name, right in pin["files"].items():
+            data = archive.read(f"{APP}/web/console/static/vendor/{Path(name).name}")
+            assert integrity(data, right) == right
+        assert archive.read(f"{APP}/web/console/templates/base.html")
 
 
 def test_what_help_and_errors_cite_is_in_the_wheel(wheel: Path) -> None:

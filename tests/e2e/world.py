@@ -19,19 +19,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory, WorkflowQueryFailedError
-from temporalio.service import RPCError
+from temporalio.client import WorkflowExecution as WorkflowExecutionRow
+from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import Reach, networks_of
 from activities.ports import QuotaPort
+from activities.warrants import KeysOf
 from client.backstop import Backstop
+from client.composed import StagePart
 from client.connection import NAMESPACE, TemporalTarget
 from client.converter import data_converter
-from client.questions import StagePart
+from client.front_signer import FrontSigner, SigningKey
+from models.access.principals import Principal, Proof
 from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
@@ -41,11 +47,17 @@ from models.errors import Unavailable
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetPlan, FleetStatus
 from models.fleet.state import Pace
+from models.questions import Pulse
+from models.reports.rollout_summary import RolloutSummary
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutStatus
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
 from tests.integration.ledger.world import ForeignTool
+from tests.replaying import NO_TIME, replays
+from workers.bringups import BringupParts
+from workers.keys import TicketsWanted
 from workers.main import FAILURES, Telling, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow
@@ -54,8 +66,11 @@ from workflows.quota_request import QuotaRequest
 WATCH_SECONDS = 0.3
 PAUSES = (0.03, 0.03, 0.03, 0.06, 0.06, 0.06, 0.12)
 """Seconds between two questions, the last again and again: a machine that answers all the time does nothing else."""
-PATIENCE = 40.0
-"""Seconds until a wait is a failure; far above what any scene needs on a noisy machine."""
+PATIENCE = 90.0
+"""Seconds until a wait is a failure; far above what any scene needs on a noisy machine, and longer than a call is
+waited for whose answer the server lost (60 s): until then a rollout heals by itself."""
+RESTS = 3.0
+"""Seconds in which nothing happens: a record waits up to two for others."""
 CLOCKS: dict[str, Any] = {
     "notice": "0.3s",
     "soak_buffered": "0.3s",
@@ -209,12 +224,22 @@ class World:
         self.asked: set[str] = set()
         """Requests for more quota."""
         self.fleet_launched = False
+        self.fleet_replays = True
+        """False: its history was forged, and leads nowhere."""
+        self.keys: SigningKey | None = None
+        """Of a front: then everybody gives commands with tickets, and who approves is not who launched."""
+        self.approver = "tpm"
+
+    def signer(self, name: str, **more: Any) -> FrontSigner | None:
+        """What a front would sign with, had it seen who this is."""
+        principal = Principal(name=name, human=name, proof=Proof.PEER, how="this machine")
+        return None if self.keys is None else FrontSigner(self.keys, principal, **more)
 
     def person(self, name: str) -> Backstop:
         """Somebody at the client's door."""
         address = self.client.service_client.config.target_host
         options = {"target_host": address, "namespace": self.client.namespace}
-        return Backstop(self.client, name, TemporalTarget(options=options, embedded=True))
+        return Backstop(self.client, name, TemporalTarget(options=options, embedded=True), self.signer(name))
 
     @property
     def tpm(self) -> Backstop:
@@ -225,9 +250,9 @@ class World:
 
     # --- what people do -------------------------------------------------------------------------
 
-    async def fleet(self, *clusters: dict[str, Any], teams: Iterable[dict[str, Any]] = ()) -> None:
+    async def fleet(self, *clusters: dict[str, Any], teams: Iterable[dict[str, Any]] = (), by: str = "tpm") -> None:
         document = {"clusters": list(clusters), "teams": list(teams)}
-        await self.tpm.import_fleet(Fleet.model_validate(document), self.stage)
+        await self.person(by).import_fleet(Fleet.model_validate(document), self.stage)
 
     async def healthy(self, cluster: str, **islands: tuple[int, int]) -> None:
         """The health source reports (total, healthy) by island."""
@@ -273,7 +298,7 @@ class World:
         """The plan that stands is approved; answers its hash."""
         plan = (await self.status(cluster)).plan_hash
         assert plan is not None
-        await self.say(cluster, Command.APPROVE, plan_hash=plan)
+        await self.say(cluster, Command.APPROVE, self.approver, plan_hash=plan)
         return plan
 
     async def start(self, cluster: str, rollout: str = "", **more: Any) -> LaunchAnswer:
@@ -301,7 +326,7 @@ class World:
     async def start_fleet(self, name: str, pace: dict[str, Any] | None = None, **more: Any) -> FleetPlan:
         """Launched and approved."""
         plan = await self.launch_fleet(name, pace, **more)
-        await self.say_fleet("approve", plan_hash=plan.hash)
+        await self.say_fleet("approve", self.approver, plan_hash=plan.hash)
         return plan
 
     async def until_fleet(self, reached: Callable[[FleetStatus], bool], seconds: float = PATIENCE) -> FleetStatus:
@@ -333,16 +358,16 @@ class World:
 
     async def state(self, cluster: str) -> dict[str, Any]:
         """What the rollout carries, as JSON; asked again where its worker has only just replayed it."""
-        for tries_left in reversed(range(20)):
+        ends = time.monotonic() + PATIENCE
+        while True:
             try:
                 found: dict[str, Any] = await self.handle(cluster).query("state")
                 return found
             except WorkflowQueryFailedError as error:
-                too_slow = self.shaky and "TMPRL1101" in str(error)  # a state is long in copying on a busy machine
-                if not tries_left or not (MOVES_ON in str(error) or too_slow):
+                too_slow = NO_TIME in str(error)  # a state is long in copying on a busy machine
+                if time.monotonic() > ends or not (MOVES_ON in str(error) or too_slow):
                     raise
             await asyncio.sleep(0.2)
-        raise AssertionError("the last try neither answered nor failed")
 
     async def until(
         self, cluster: str, reached: Stage | Callable[[RolloutStatus], bool], seconds: float = PATIENCE
@@ -383,6 +408,32 @@ class World:
             f"{status.stage} in the archive of {cluster}",
         )
 
+    async def at_rest(self) -> None:
+        """Nothing has happened in the ledger for longer than records wait for one another, and nothing is under way."""
+        mark = ""
+        async with asyncio.timeout(PATIENCE):
+            while (now := await self.tpm.ask(Pulse(since=mark, seconds=RESTS))) != mark or await self._under_way():
+                mark = now
+
+    async def _under_way(self) -> bool:
+        """Whether any rollout of the story has a call or a step of its own under way."""
+        described = [(await self.handle(c).describe()).raw_description for c in sorted(self.launched)]
+        return any(raw.pending_activities or raw.HasField("pending_workflow_task") for raw in described)
+
+    async def listed(self, cluster: str) -> None:
+        """Temporal's list has its rollout, which comes a moment late."""
+        async with asyncio.timeout(PATIENCE):
+            while cluster not in [one.cluster for one in await self.tpm.rollouts()]:
+                await asyncio.sleep(0.1)
+
+    async def overview(self, cluster: str, true: Callable[[RolloutSummary], bool] = lambda _: True) -> RolloutSummary:
+        """The cluster's row of the overview, once it is so: Temporal's list and what is noted are a moment late."""
+        row: RolloutSummary | None = None
+        async with asyncio.timeout(PATIENCE):
+            while row is None or not true(row):
+                row = next((one for one in await self.tpm.overview() if one.cluster == cluster), None)
+        return row
+
     def notices(self, cluster: str) -> list[tuple[str, str]]:
         """(kind, audience) of every notice of a cluster, in order."""
         text = (self.home / "notices.jsonl").read_text()
@@ -406,22 +457,31 @@ async def world_of(
     replays: bool = True,
     tally_seconds: float = 3600.0,
     telling: Telling = UNPACED,
+    keys: tuple[SigningKey, KeysOf] | None = None,
+    bringups: BringupParts | None = None,
+    wanted: TicketsWanted | None = None,
 ) -> AsyncIterator[World]:
     """A worker serves this ledger, the watch runs; afterwards nothing of the story runs, and all of it replays.
 
     `wrapped`: puts something between the worker and the ledger's quotas. `touch`: lays hands on the worker's
     ports before it starts. `replays`: False where the same stories are replayed elsewhere. `telling`: how fast people
-    are told.
+    are told. `keys`: a front's, and what workers know of them: every command needs a ticket then, or once `wanted`.
+    `bringups`: what the worker needs to take part in them.
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
+    if keys is not None:
+        world.keys, world.approver = keys[0], "sre"
     here = Reach(networks_of("127.0.0.0/8"))
     notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None, reach=here)
     with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
         world.stage = ledger.fleet.stage_import
         if touch is not None:
             touch(ledger, notify)
-        async with make_worker(client, ledger, notify, executor, wrapped(ledger.quotas), telling=telling):
+        public = None if keys is None else keys[1]
+        quotas = wrapped(ledger.quotas)
+        more: dict[str, Any] = {"telling": telling, "bringups": bringups, "keys": public, "wanted": wanted}
+        async with make_worker(client, ledger, notify, executor, quotas, **more):
             await ensure_watch(client, watch_seconds, tally_seconds=tally_seconds)
             try:
                 yield world
@@ -431,8 +491,10 @@ async def world_of(
                 await _silence(client, [WATCH_ID, *([FLEET_ID] if world.fleet_launched else []), *rollouts, *asked])
     if replays:
         await replayed(client, [*rollouts, *asked])
-        if world.fleet_launched:
+        if world.fleet_launched and world.fleet_replays:
             await replayed(client, [FLEET_ID])
+    if not world.fleet_replays:
+        await forget_fleet(client)
 
 
 async def _silence(client: Client, ids: Iterable[str]) -> None:
@@ -442,20 +504,53 @@ async def _silence(client: Client, ids: Iterable[str]) -> None:
             await client.get_workflow_handle(workflow_id).terminate("the story is over")
 
 
+async def forget_fleet(client: Client) -> None:
+    """The server knows of no run of a fleet rollout: one of an earlier story answers what is asked, or cannot.
+
+    What it lists is a moment late, and what it lists no more it may know still.
+    """
+    async with asyncio.timeout(PATIENCE):
+        while (runs := await _fleets(client)) or await _known(client, FLEET_ID):
+            for run in runs:
+                execution = WorkflowExecution(workflow_id=run.id, run_id=run.run_id)
+                with contextlib.suppress(RPCError):  # it is on its way out
+                    await client.workflow_service.delete_workflow_execution(
+                        DeleteWorkflowExecutionRequest(namespace=NAMESPACE, workflow_execution=execution)
+                    )
+            await asyncio.sleep(0.1)
+
+
+async def _fleets(client: Client) -> list[WorkflowExecutionRow]:
+    return [run async for run in client.list_workflows(f"WorkflowId = '{FLEET_ID}'")]
+
+
+async def _known(client: Client, workflow_id: str) -> bool:
+    try:
+        await client.get_workflow_handle(workflow_id).describe()
+    except RPCError as error:
+        if error.status is not RPCStatusCode.NOT_FOUND:
+            raise
+        return False
+    return True
+
+
 async def replayed(client: Client, ids: Iterable[str]) -> None:
     """Every rollout of the story leads to the same commands when its history is played again."""
-    replayer = Replayer(
-        workflows=[ClusterRollout, FleetRolloutWorkflow, QuotaRequest],
-        workflow_runner=sandbox(),
-        workflow_failure_exception_types=FAILURES,
-        data_converter=data_converter,
-    )
+
+    def replayer() -> Replayer:
+        return Replayer(
+            workflows=[ClusterRollout, FleetRolloutWorkflow, QuotaRequest],
+            workflow_runner=sandbox(),
+            workflow_failure_exception_types=FAILURES,
+            data_converter=client.data_converter,
+        )
+
     for workflow_id in ids:
         quoted = workflow_id.replace("\\", "\\\\").replace("'", "\\'")
         async for run in client.list_workflows(f"WorkflowId = '{quoted}'"):
             history = await client.get_workflow_handle(workflow_id, run_id=run.run_id).fetch_history()
             assert led_to_nothing(history) == [], workflow_id
-            await replayer.replay_workflow(history)
+            await replays(replayer, history)
 
 
 def led_to_nothing(history: WorkflowHistory) -> list[int]:

@@ -415,5 +415,16 @@ def test_the_desk_archives_a_refused_attempt_of_its_own_time(site: Site) -> None
     before = site.ledger.registry.archived("alpha", 0, 9)
     site.ask(Archive(entries=(entry,)))
     (stored,) = site.ledger.registry.archived("alpha", 0, 9)[len(before) :]
-    assert stored.entry == entry.model_copy(update={"at": stored.entry.at})
+    asserted = {"proof": {"proof": "asserted"}}
+    assert stored.entry == entry.model_copy(update={"at": stored.entry.at, "data": asserted})
     assert stored.entry.at != then
+
+
+def test_nobody_says_at_the_desk_how_they_were_proven(site: Site) -> None:
+    claim = {"proof": {"proof": "peer", "how": "this machine"}}
+    given = {"key": "attempt/2", "actor": "tpm", "refused": True, "kind": "command", "text": "no", "data": claim}
+    entry = AuditEntry.model_validate({"cluster": "alpha", "at": datetime.now(UTC), **given})
+    before = site.ledger.registry.archived("alpha", 0, 9)
+    site.ask(Archive(entries=(entry,)))
+    (stored,) = site.ledger.registry.archived("alpha", 0, 9)[len(before) :]
+    assert stored.entry.data == {"proof": {"proof": "asserted"}}

@@ -274,14 +274,14 @@ def test_an_answer_that_is_rubbish_costs_its_own_clusters_alone_and_in_time(
     server.whole, said = rubbish.value
     began = time.monotonic()
     found = world.read()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 9, "what drips would take ten seconds"
     assert counts(found, "south") == (16, 15)
     assert found["south"].fault == ""
     for name in ("bad", *WELL):
         assert counts(found, name) == (16, 12)
         assert said in found[name].fault
     server.whole = None
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 90
     while counts(world.read(), "east") != (16, 15):
         assert time.monotonic() < deadline, "and mended it is read again"
         time.sleep(0.1)
@@ -290,13 +290,22 @@ def test_an_answer_that_is_rubbish_costs_its_own_clusters_alone_and_in_time(
 
 def test_a_slow_prometheus_is_waited_for_once(server: Server, world: World) -> None:
     """A round that waited for it each time would see every other cluster's failure late."""
-    world.sources._aside._patience = 0.2
-    server.whole = lambda request: time.sleep(0.9)
-    world.read()
-    began = time.monotonic()
-    for _ in range(5):
-        assert counts(world.read(), "south") == (16, 15)
-    assert time.monotonic() - began < 0.8
+    world.sources._aside._patience, answers = 4.0, threading.Event()
+    patient = world.sources._connections["here"].model_copy(update={"timeout": timedelta(seconds=300)})
+    world.sources._connections = {**world.sources._connections, "here": patient}
+
+    def waits(request: BaseHTTPRequestHandler) -> None:
+        answers.wait(300)
+
+    server.whole = waits
+    try:
+        world.read()
+        began = time.monotonic()
+        for _ in range(20):
+            assert counts(world.read(), "south") == (16, 15)
+        assert time.monotonic() - began < 40, "half of what it took to wait each time"
+    finally:
+        answers.set()
 
 
 @pytest.mark.parametrize("more", [{"warnings": ["some stores did not answer"]}])

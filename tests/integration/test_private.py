@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def modes(folder: Path) -> dict[str, int]:
     return {str(p.relative_to(folder)): stat.S_IMODE(p.lstat().st_mode) for p in sorted(folder.rglob("*"))}
@@ -28,6 +30,7 @@ def test_a_new_ledger_is_private(tmp_path: Path) -> None:
     assert all(mode & 0o077 == 0 for mode in modes(home).values())
 
 
+@pytest.mark.nightly
 def test_what_an_earlier_backstop_left_open_is_closed_and_nothing_else_is_touched(tmp_path: Path) -> None:
     left = {
         "ledger.db": (0o644, 0o600),

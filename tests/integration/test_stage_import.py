@@ -23,6 +23,7 @@ FLEET = {
 }
 
 
+@pytest.mark.nightly
 def test_what_is_staged_so_is_committed_by_its_name(sqlite_ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BACKSTOP_LEDGER_URL", sqlite_ledger_url)
     document = zlib.compress(Fleet.model_validate(FLEET).model_dump_json(exclude_unset=True).encode())

@@ -391,7 +391,7 @@ def _rollout(world: Node) -> dict[str, Any]:
         "flex_since": clock.age(r.flex.more_since, policy.clear_after),
         "flex_failed_at": clock.age(r.flex.failed_at, RECHECK),
         "seen": None if r.seen is None else _seen(r.seen, rank, clock, looked),
-        "looked_at": clock.age(r.looked_at, policy.safety_poll),
+        "looked_at": clock.age(r.looked_at, policy.resting_poll),
         "looked_after": r.looked_after == r.fence,
         "look_asked": r.look_asked or world.look_wanted,
         "look_wanted": world.look_wanted,
@@ -561,7 +561,8 @@ def remembering() -> Iterator[None]:
 
     with ExitStack() as stack:
         for place in (
-            "activities.clusters",
+            "activities.observing",
+            "activities.aiming",
             "activities.health_watch",
             "tests.unit.pure_world",
             "models.rollout.commands",

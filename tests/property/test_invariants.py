@@ -178,6 +178,7 @@ def test_an_envelope_holds_its_plan_and_no_deeper_one(snapshot: Snapshot, policy
         assert held(cuts=(*one.cuts, Cut(tier=tier, gpus=0, reason="again"))) != deeper, "the same from another tier"
 
 
+@pytest.mark.nightly
 @LOOSE
 @given(snapshots(LARGE), policies())
 def test_what_suffices_is_the_first_tier_limit_that_does(snapshot: Snapshot, policy: Policy) -> None:

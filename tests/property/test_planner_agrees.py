@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from fractions import Fraction
 from itertools import product
 
 from hypothesis import HealthCheck, assume, example, given, settings
@@ -41,6 +42,31 @@ def test_whole_gpus_are_divided_as_webster_divides_them(
     caps = {name: cap for name, (_, cap) in wanted.items()}
     amount = data.draw(st.integers(0, sum(caps.values())))
     assert divide(amount, weights, caps) == reference.divide(amount, weights, caps)
+
+
+many = st.dictionaries(
+    st.text("abcd", min_size=1, max_size=4),
+    st.tuples(st.one_of(st.integers(0, 9), st.integers(0, 10**6), st.integers(2**25, 2**60)), st.integers(0, 300)),
+    min_size=1,
+    max_size=30,
+)
+
+
+@settings(AGREE, max_examples=examples(150))
+@given(many, st.data())
+def test_many_and_unlike_weights_are_divided_as_one_by_one(
+    wanted: dict[str, tuple[int, int]], data: st.DataObject
+) -> None:
+    """The way that jumps near the end is taken from more GPUs than names on; from any start."""
+    weights = {name: weight for name, (weight, _) in wanted.items()}
+    caps = {name: cap for name, (_, cap) in wanted.items()}
+    given = {name: data.draw(st.integers(0, cap)) for name, cap in caps.items()}
+    amount = data.draw(st.integers(0, sum(caps.values()) - sum(given.values())))
+    now = dict(given)
+    for _ in range(amount):
+        open_names = [name for name in sorted(caps) if now[name] < caps[name]]
+        now[max(open_names, key=lambda name: Fraction(weights[name], 2 * now[name] + 1))] += 1
+    assert divide(amount, weights, caps, given) == {name: now[name] - given[name] for name in caps}
 
 
 @settings(AGREE, max_examples=examples(100))

@@ -352,7 +352,7 @@ class Observed(World):
         if not self.stage.ended and self.stage is not Stage.STUCK:
             assert isinstance(action, Wait)
             assert action.until is not None
-            assert self.now < action.until <= self.now + self.policy.safety_poll
+            assert self.now < action.until <= self.now + self.policy.resting_poll
 
     def no_promise_outlives_breach_after_without_its_hardware(self) -> None:
         self.account()

@@ -20,7 +20,7 @@ from models.bringup.stages import BringupStage
 from models.bringup.state import StepPhase
 from models.bringup.status import BringupStatus
 from models.cluster.island import Island
-from tests.e2e.bringup_site import Site, Story, worker_of
+from tests.e2e.bringup_site import PROVISION, Site, Story, worker_of
 from tests.e2e.world import CLOCKS, WATCH_SECONDS
 from workers.bringups import BringupParts
 from workers.main import ensure_watch
@@ -29,21 +29,7 @@ RECIPE: dict[str, Any] = {
     "name": "bare-metal",
     "supply": {"run": ["/opt/quota"], "needs": {"gpus": 64}, "every": "0.1s"},
     "accept_at_least": 0.75,
-    "provision": [
-        {"name": "bootstrap", "with": "buildkite", "pipeline": "up", "undo": {"pipeline": "down"}},
-        {"name": "check-in", "touch": "tell others of {cluster}"},
-        {
-            "name": "nodes",
-            "with": "command",
-            "run": ["/opt/scale", "{cluster}"],
-            "repeatable": True,
-            "retries": 1,
-            "pause": "0.2s",
-            "after": ["bootstrap"],
-            "undo": {"run": ["/opt/unscale"]},
-        },
-        {"name": "services", "with": "http", "url": "https://h/{cluster}", "after": ["nodes", "check-in"]},
-    ],
+    "provision": [step | ({"retries": 1, "pause": "0.2s"} if step["name"] == "nodes" else {}) for step in PROVISION],
     "validate": [{"name": "health", "healthy": 0.9, "every": "0.3s"}, {"name": "job", "command": ["/x"], "once": True}],
     "capacity": {"with": "http", "url": "https://h/nodes", "every": "0.3s"},
     "soak": "1s",

@@ -19,17 +19,18 @@ from typing import Any
 from temporalio.client import Client, WorkflowHistory
 
 from activities.adapters.ledger.facade import upgrade
-from activities.ports import QuotaPort
 from models.fleet.messages import FLEET_ID
 from models.fleet.state import Wave
 from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.effects import EffectKind
-from models.rollout.messages import RolloutStatus
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import request_workflow_id, rollout_workflow_id
-from tests.e2e.faults import Fault, FaultyQuotas, Way, away, refused
+from tests.e2e.faults import Fault, Faulty, FaultyQuotas, Way, away, refused
+from tests.e2e.keys import FRONT_KEY, public_keys
+from tests.e2e.late_admission import refused_late
 from tests.e2e.world import World, cluster, connected, team, world_of
 from tests.integration.notice_servers import web_server
 from tests.replay.bringup_scenes import BRINGUPS, story_of
@@ -158,14 +159,25 @@ async def left(world: World, name: str, _: FaultyQuotas) -> None:
 
 async def stuck(world: World, name: str, faults: FaultyQuotas) -> None:
     """A person's undo cannot restore the quotas; retried in vain, and then for good."""
+    broken = await becomes_stuck(world, name, faults)
+    await world.say(name, Command.RETRY)
+    await world.until(name, lambda status: broken.reached == 2 and status.stage is Stage.STUCK)
+    await is_undone(world, name, broken)
+
+
+async def becomes_stuck(world: World, name: str, faults: FaultyQuotas) -> Fault:
+    """By a person's undo; answers what is in its way."""
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     broken = Fault(Way.NEVER_LANDED, refused, times=None)
     faults.inject(name, EffectKind.RESTORE, broken)
     await world.say(name, Command.ROLLBACK)
     await world.until(name, Stage.STUCK)
-    await world.say(name, Command.RETRY)
-    await world.until(name, lambda status: broken.reached == 2 and status.stage is Stage.STUCK)
+    return broken
+
+
+async def is_undone(world: World, name: str, broken: Fault) -> None:
+    """What was in its way is mended."""
     broken.mend()
     await world.say(name, Command.RETRY)
     await world.until(name, Stage.ROLLED_BACK)
@@ -174,17 +186,9 @@ async def stuck(world: World, name: str, faults: FaultyQuotas) -> None:
 
 async def marked(world: World, name: str, faults: FaultyQuotas) -> None:
     """A stuck one waits for a person alone: what is archived meanwhile leaves a mark, as `slow` and `stuck` did not."""
-    await world.start(name)
-    await world.until(name, Stage.MONITORED)
-    broken = Fault(Way.NEVER_LANDED, refused, times=None)
-    faults.inject(name, EffectKind.RESTORE, broken)
-    await world.say(name, Command.ROLLBACK)
-    await world.until(name, Stage.STUCK)
+    broken = await becomes_stuck(world, name, faults)
     await asyncio.sleep(1)
-    broken.mend()
-    await world.say(name, Command.RETRY)
-    await world.until(name, Stage.ROLLED_BACK)
-    await finish(world, name, Command.ABORT)
+    await is_undone(world, name, broken)
 
 
 async def trapped(world: World, name: str, faults: FaultyQuotas) -> None:
@@ -326,6 +330,26 @@ async def risen(world: World, name: str, _: FaultyQuotas) -> None:
     await close(world, name)
 
 
+async def ticketed(world: World, name: str, _: FaultyQuotas) -> None:
+    """Where every command has a ticket: admitted, carried into the next run; a cancel from Temporal is ignored."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    for number in range(8):
+        await world.say(name, Command.ACK, team="b", reason=f"{number}")
+    await world.until(name, lambda status: status.runs > 1)
+    await world.handle(name).cancel()
+    while not any("was ignored" in entry["text"] for entry in world.sql.archive(name)):
+        await asyncio.sleep(0.1)
+    await finish(world, name, Command.ABORT)
+
+
+async def freed(world: World, name: str, _: FaultyQuotas) -> None:
+    """A command is refused after its admission, while the rollout waits for its next run: that begins at once."""
+    runs = await refused_late(world, name, FEW_EVENTS)
+    await world.until(name, lambda status: status.runs > runs)
+    await finish(world, name, Command.ABORT)
+
+
 async def fleet(world: World, name: str, __: FaultyQuotas) -> None:
     """A fleet rollout with a pilot, through all of its commands but an abort."""
     a, b, _, pilot = await import_fleet(world, name)
@@ -442,6 +466,27 @@ async def import_fleet(world: World, name: str) -> list[str]:
     return names
 
 
+async def rested(world: World, name: str, _: FaultyQuotas) -> None:
+    """At rest it waits for a day; a pause ends that, and so does hardware that is short for a while."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    await world.say(name, Command.PAUSE)
+    await world.say(name, Command.RESUME)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, lambda s: bool(s.at_risk))
+    await world.healthy(name, main=(361, 361))
+    await world.until(name, lambda s: not s.at_risk)
+    await finish(world, name)
+
+
+async def together(world: World, name: str, faults: FaultyQuotas) -> None:
+    """What is archived travels together, and not where an effect takes longer than it may wait."""
+    faults.inject(name, EffectKind.SET_SOFT, Fault(Way.NEVER_LANDED, away, times=3))
+    await world.start(name)
+    await close(world, name)
+
+
 Scene = Callable[[World, str, FaultyQuotas], Awaitable[None]]
 SCENES: dict[str, Scene] = {
     scene.__name__: scene
@@ -449,19 +494,22 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
-        *(insisted, reworded, marked),
+        *(insisted, reworded, marked, ticketed, rested, together, freed),
         *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }
 FLEETS = ("fleet", "fleet_undone", "fleet_paced", "fleet_continued", "fleet_marked")
 REQUESTS = ("requested", "unheard", "untold")
-FORGETFUL = ("continued", "left", "fleet_continued", "unmade")
+FORGETFUL = ("continued", "left", "fleet_continued", "unmade", "ticketed", "freed")
+TICKETED = ("ticketed", "freed")
 POLICIES: dict[str, dict[str, Any]] = {
     "realigned": {"on_breach": "realign"},
     "warned": {"breach_after": "1h", "safety_poll": "0.7s"},
     "digested": {"notify": "digest", "notice": "3s"},
     "risen": {"breach_after": "1h", "safety_poll": "0.7s"},
     "cancelled": {"soak_buffered": "1h"},
+    "rested": {"breach_after": "1h"},
+    "freed": {"soak_enforced": "5s", "safety_poll": "1d"},
     "rederived": {"buffer": {"health": {}}, "safety_poll": "0.7s", "replan_window": "2s"},
 }
 
@@ -471,13 +519,9 @@ async def record(names: list[str]) -> None:
     few = f"limit.historyCount.suggestContinueAsNew={FEW_EVENTS}"
     for name in names:
         with tempfile.TemporaryDirectory(prefix="backstop-record-") as folder:
-            home, faults = Path(folder), list[FaultyQuotas]()
+            home, faulty = Path(folder), Faulty()
             url = f"sqlite:///{home / 'ledger.db'}"
             upgrade(url)
-
-            def faulty(real: QuotaPort, made: list[FaultyQuotas] = faults) -> QuotaPort:
-                made.append(FaultyQuotas(real))
-                return made[0]
 
             async with AsyncExitStack() as stack:
                 settings = [few] if name in FORGETFUL else []
@@ -489,10 +533,11 @@ async def record(names: list[str]) -> None:
                     await BRINGUPS[name](story)
                     await save(client, story.id, name)
                     continue
-                world = await stack.enter_async_context(world_of(client, url, home, faulty))
+                keys = (FRONT_KEY, public_keys) if name in TICKETED else None
+                world = await stack.enter_async_context(world_of(client, url, home, faulty, keys=keys))
                 if name not in FLEETS:
                     await import_cluster(world, name)
-                await SCENES[name](world, name, faults[0])
+                await SCENES[name](world, name, faulty.quotas)
                 await save(client, workflow_id(name), name)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import gzip
 import inspect
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import temporalio.worker._workflow
 from temporalio.client import WorkflowHistory
 from temporalio.converter import DataConverter
 from temporalio.worker import Replayer
@@ -24,6 +27,7 @@ from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
 from tests.replay.bringup_scenes import BRINGUPS
 from tests.replay.record import HISTORIES, LARGEST, SCENES
+from tests.replaying import replays
 from workers.main import FAILURES, sandbox
 from workflows import cluster_rollout, haste, marks, quota_request
 from workflows import patches as since
@@ -34,10 +38,6 @@ from workflows.quota_request import QuotaRequest
 
 plain = DataConverter(payload_codec=Zlib())
 FILES = sorted(HISTORIES.glob("*.json.gz"))
-
-
-_NO_TIME = "TMPRL1101"
-"""Of Temporal's watch for a workflow that does not yield, which the sandbox alone cannot switch off."""
 
 
 def replayer() -> Replayer:
@@ -60,15 +60,31 @@ def parsed(path: Path) -> WorkflowHistory:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.removesuffix(".json.gz"))
 async def test_a_golden_history_replays(path: Path) -> None:
-    """A machine that had no two seconds for one activation says nothing of the history: it is played again."""
-    for more in (True, True, False):
-        try:
-            await replayer().replay_workflow(parsed(path))
-        except RuntimeError as error:
-            if not more or _NO_TIME not in str(error):
-                raise
-        else:
-            return
+    await replays(replayer, parsed(path))
+
+
+@pytest.mark.parametrize("seconds", [0.06, 0.08, 0.1, 0.12, 0.14])
+async def test_a_task_that_took_too_long_leaves_a_run_that_can_be_played_anew(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine so slow that an activation is called a deadlock.
+
+    Before the core may have the run anew it has to leave the cache. One in which two threads lived at once never did,
+    and this did not end: by chance, about once in ten times, or once in three beside other work.
+    """
+    worker: Any = temporalio.worker._workflow._WorkflowWorker
+    begin = worker.__init__
+
+    def impatient(self: Any, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        self._deadlock_timeout_seconds = seconds
+
+    monkeypatch.setattr(worker, "__init__", impatient)
+    (path,) = (path for path in FILES if path.name.startswith("large."))
+    async with asyncio.timeout(120):
+        for _ in range(2):
+            with contextlib.suppress(RuntimeError):
+                await replayer().replay_workflow(parsed(path))
 
 
 def test_each_scene_has_its_history_and_it_is_small() -> None:
@@ -96,6 +112,24 @@ async def test_together_they_pass_every_stage_and_make_every_call() -> None:
         stages |= {entry["data"]["after"] for entry in entries if entry["kind"] == "transition"}
     assert stages == {stage.value for stage in Stage}
     assert effects == {kind.value for kind in EffectKind}
+
+
+async def test_what_is_archived_while_a_rollout_acts_travels_together_and_waits_for_no_slow_effect() -> None:
+    """`together` is the story of `straight`, but that its second effect is tried for seven seconds."""
+    alone, together = [await calls(HISTORIES / f"{name}.json.gz", "record") for name in ("straight", "together")]
+    texts = [[entry["kind"] for call in made for entry in call["entries"]] for made in (alone, together)]
+    assert sorted(texts[0]) == sorted(texts[1])
+    assert len(together) <= len(alone) - 2
+    events = parsed(HISTORIES / "together.json.gz").events
+    effects = [e for e in events if e.activity_task_scheduled_event_attributes.activity_type.name == "apply_effect"]
+    slow = effects[1].event_id
+    (landed,) = (e for e in events if e.activity_task_completed_event_attributes.scheduled_event_id == slow)
+    meanwhile = [e for e in events if slow < e.event_id < landed.event_id]
+    asked = [e.activity_task_scheduled_event_attributes.activity_type.name for e in meanwhile]
+    assert "record" in asked, "what was done before is archived while it is tried"
+    waited = next(e for e in meanwhile if e.activity_task_scheduled_event_attributes.activity_type.name == "record")
+    seconds = (waited.event_time.ToDatetime() - effects[1].event_time.ToDatetime()).total_seconds()
+    assert 1 < seconds < landed.event_time.ToDatetime().timestamp() - effects[1].event_time.ToDatetime().timestamp()
 
 
 BRINGUP_CALLS = {
@@ -140,6 +174,13 @@ async def test_a_plan_in_a_history_has_the_hash_that_was_approved() -> None:
     assert named > 10
 
 
+NEWEST = ("rested", "together", "freed")
+
+
+WAITED = [True, False, True, False]
+"""Of `freed`, the runs that waited for something before they left."""
+
+
 def patches(path: Path) -> set[str]:
     """The patches whose new side the history took."""
     events = parsed(path).events
@@ -174,6 +215,12 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
         assert taken[f"{name}.json.gz"] == {since.LEAVES_MARKS}
     for name in ("marked", "fleet_marked"):
         assert since.LEAVES_MARKS in taken[f"{name}.json.gz"]
+    assert since.RESTS in taken["rested.json.gz"]
+    assert since.TOGETHER not in taken["rested.json.gz"]
+    assert since.TOGETHER in taken["together.json.gz"]
+    newest = {since.RESTS, since.TOGETHER, since.LEAVES_IN_TIME}
+    assert all(not took & newest for name, took in taken.items() if not name.startswith(NEWEST))
+    assert [since.LEAVES_IN_TIME in taken[f"freed-{run}.json.gz"] for run in (1, 2, 3, 4)] == WAITED
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}
 
 
@@ -186,4 +233,4 @@ async def test_another_shape_would_be_noticed() -> None:
     ]
     looks[-1]["name"] = "peek"
     with pytest.raises(NondeterminismError, match="peek"):
-        await replayer().replay_workflow(WorkflowHistory.from_json("rollout/straight", json.dumps(history)))
+        await replays(replayer, WorkflowHistory.from_json("rollout/straight", json.dumps(history)))

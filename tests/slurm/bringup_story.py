@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.slurm.lab import CLUSTER, Lab
-from tests.slurm.story import ROOT, Story
+from tests.slurm.story import ROOT, Story, at_once
 
 EXAMPLE = ROOT / "examples" / "local-slurm"
 ELSEWHERE = "/opt/backstop-examples/local-slurm"
@@ -40,19 +40,15 @@ class BringupStory(Story):
         self.site = home / "site"
         super().__init__(Lab(self.site / CLUSTER, {"island1": 2, "island2": 2}), home / "backstop", say)  # type: ignore[arg-type]
 
-    def _tell(self, *lines: str) -> None:
-        told = [line.replace(str(EXAMPLE), ELSEWHERE).replace(str(self.site), FOLDER) for line in lines]
-        told = [line.replace(str(self.home), "/var/lib/backstop") for line in told]
-        told = [line.replace(f"{AS_IT_IS}/", "") for line in told]
-        told = [re.sub(r"\bretire-lab-\d{14}\b", "retire-lab-1", line) for line in told]
-        told = [re.sub(r"\b\d+[sm]\b", "2s", line) if _TIMED.match(line) else line for line in told]
-        told = [re.sub(r"/runs/[0-9a-f]{32}/", "/runs/0123456789abcdef0123456789abcdef/", line) for line in told]
-        told = [re.sub(r"\blocal-slurm \([0-9a-f]{16}\)", "local-slurm (0123456789abcdef)", line) for line in told]
-        told = [
-            line.replace(f"on {platform.node()}", "on node-1").replace(f"{platform.node()}:", "node-1:")
-            for line in told
-        ]
-        super()._tell(*told)
+    def steady(self, line: str) -> str:
+        told = line.replace(str(EXAMPLE), ELSEWHERE).replace(str(self.site), FOLDER)
+        told = told.replace(str(self.home), "/var/lib/backstop").replace(f"{AS_IT_IS}/", "")
+        told = re.sub(r"\bretire-lab-\d{14}\b", "retire-lab-1", told)
+        told = re.sub(r"\b\d+[sm]\b", "2s", told) if _TIMED.match(told) else told
+        told = re.sub(r"/runs/[0-9a-f]{32}/", "/runs/0123456789abcdef0123456789abcdef/", told)
+        told = re.sub(r"\blocal-slurm \([0-9a-f]{16}\)", "local-slurm (0123456789abcdef)", told)
+        here = platform.node()
+        return super().steady(told.replace(f"on {here}", "on node-1").replace(f"{here}:", "node-1:"))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -168,8 +164,9 @@ in it are stand-ins.
 
 
 def main() -> None:
-    with told_by(print) as story:
+    with told_by(at_once) as story:
         tell_bringup(story)
+        at_once(f"\nDone: from an order to a cluster in production and out of it again. Next: {ROOT}/docs/bringup.md")
     if "--write" in sys.argv:
         (ROOT / "docs" / "bringup-story.md").write_text(HEAD + "\n".join(story.lines) + "\n")
 

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests.slurm.lab import CLUSTER, running
-from tests.slurm.story import POLICY, ROOT, Story
+from tests.slurm.story import POLICY, ROOT, Story, at_once
 
 FLEET = """\
 clusters:
@@ -87,7 +87,8 @@ class Scene:
         for state in ("drain", "down"):  # what is only down comes back as soon as its daemon speaks
             self.story.slurm("scontrol", "update", f"nodename={node}", f"state={state}", "reason=Xid 79")
         self.gone("NODE_FAIL", name)
-        # Two minutes later Slurm would start it by itself.
+        # Two minutes later Slurm would start it by itself, a time that it sets after sacct tells of the failure.
+        self.waits(name, "BeginTime")
         self.story.slurm("scontrol", "update", f"jobid={self.jobs[name]}", "StartTime=now")
         self.story.runs(self.jobs[name], "RUNNING")
 
@@ -184,7 +185,7 @@ Six nodes of eight GPUs in two islands; Slurm 22.05.8. Written by the test that 
 
 def main() -> None:
     with running({"island1": 3, "island2": 3}) as lab, tempfile.TemporaryDirectory(prefix="backstop-story-") as home:
-        story = Story(lab, Path(home), print)
+        story = Story(lab, Path(home), at_once)
         with story.up():
             tell(story)
         if "--write" in sys.argv:

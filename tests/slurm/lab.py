@@ -31,7 +31,7 @@ PACKAGES = (
 _PROGRAM = Path(__file__).parents[2] / "examples" / "local-slurm" / "cluster.py"
 _BINARIES = ("slurmctld-wlm", "slurmd-wlm", "slurmdbd", "sacctmgr", "munged", "mariadbd")
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-_PATIENCE = 60.0
+_PATIENCE = 180.0
 CLUSTER = "lab"
 GPUS = 8
 """On each node."""
@@ -66,11 +66,6 @@ class Lab:
         self._make("nodes", str(len(self.all_nodes)))
 
     def stop(self) -> None:
-        with contextlib.suppress(subprocess.SubprocessError):
-            self.run("scancel", "--full", "-u", getpass.getuser())
-            ends = time.monotonic() + 10
-            while self.run("squeue", "-h", "-o", "%i") and time.monotonic() < ends:
-                time.sleep(0.2)
         self._make("down")
 
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
@@ -93,7 +88,7 @@ class Lab:
     def run(self, *command: str) -> str:
         """What the command printed. Errors: subprocess.SubprocessError."""
         done = subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=20, check=True, cwd="/"
+            command, env=self.environment, capture_output=True, text=True, timeout=90, check=True, cwd="/"
         )
         return done.stdout.strip()
 

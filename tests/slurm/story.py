@@ -37,8 +37,13 @@ POLICY = {
 PATIENCE = 90.0
 
 
+def at_once(line: str) -> None:
+    """Printed before the next command runs, also in a pipe."""
+    print(line, flush=True)
+
+
 class Story:
-    """`say` gets each line of the transcript as it is written."""
+    """`say` gets each line of the transcript as it is; `lines` has it as the page is to show it."""
 
     def __init__(self, lab: Lab, home: Path, say: Callable[[str], object]) -> None:
         self.lab = lab
@@ -50,11 +55,14 @@ class Story:
 
     def _tell(self, *lines: str) -> None:
         for line in lines:
-            told = re.sub(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "2026-11-22 09:00:00Z", line)
-            told = re.sub(rf"{CLUSTER}/\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}}", f"{CLUSTER}/1", told)
-            told = re.sub(r"\b[Pp]lan [0-9a-f]{16}", "plan 0123456789abcdef", told).rstrip()
-            self.lines.append(told)
-            self._say(told)
+            self._say(line.rstrip())
+            self.lines.append(self.steady(line))
+
+    def steady(self, line: str) -> str:
+        """As the page has it, where what differs from day to day is the same."""
+        told = re.sub(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "2026-11-22 09:00:00Z", line)
+        told = re.sub(rf"{CLUSTER}/\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}}", f"{CLUSTER}/1", told)
+        return re.sub(r"\b[Pp]lan [0-9a-f]{16}", "plan 0123456789abcdef", told).rstrip()
 
     def title(self, text: str) -> None:
         self._tell("", f"## {text}", "")
@@ -265,7 +273,7 @@ Six nodes of eight GPUs in two islands; Slurm 22.05.8. Written by the test that 
 
 def main() -> None:
     with running({"island1": 3, "island2": 3}) as lab, tempfile.TemporaryDirectory(prefix="backstop-story-") as home:
-        story = Story(lab, Path(home), print)
+        story = Story(lab, Path(home), at_once)
         with story.up():
             tell(story)
         if "--write" in sys.argv:

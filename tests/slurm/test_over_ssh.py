@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from activities.adapters.slurm.command_line import Connection, Talk
 from activities.adapters.slurm.parsing import ASSOC_FORMAT, NUMBERS_FORMAT, accounts_in
 from models.errors import Unavailable
+from tests.ports import free_port
 from tests.slurm.conftest import Site
 
 _CONFIG = """\
@@ -46,9 +46,7 @@ def connection(site: Site, tmp_path: Path) -> Iterator[Connection]:
     (tmp_path / "config").write_text(_CONFIG.format(folder=tmp_path, path=site.lab.environment["PATH"]))
     if os.getuid() == 0:
         Path("/run/sshd").mkdir(exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen([sshd, "-D", "-e", "-f", str(tmp_path / "config"), "-p", str(port)])
     options = (
         *("-p", str(port), "-i", str(tmp_path / "user"), "-oStrictHostKeyChecking=no"),
@@ -59,9 +57,9 @@ def connection(site: Site, tmp_path: Path) -> Iterator[Connection]:
             ssh=f"{getpass.getuser()}@127.0.0.1",
             ssh_options=options,
             conf=str(site.lab.conf),
-            timeout=timedelta(seconds=20),
+            timeout=timedelta(seconds=50),
         )
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 90
         while True:
             try:
                 Talk(made).run("true")
@@ -72,16 +70,17 @@ def connection(site: Site, tmp_path: Path) -> Iterator[Connection]:
         yield made
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
+@pytest.mark.nightly
 def test_limits_are_read_and_written_over_ssh(site: Site, connection: Connection) -> None:
     talk = Talk(connection)
     asked = ("sacctmgr", "-n", "-P", "show", "assoc", "cluster=lab", "user=")
     printed, numbers = talk.run(*asked, ASSOC_FORMAT), talk.run(*asked, NUMBERS_FORMAT)
     assert accounts_in(printed, "gres/gpu", numbers)[site.team("a")].gpus == 24
     command = f"modify account {site.team('a')} cluster=lab set GrpTRES=gres/gpu=20\n"
-    talk.run("sacctmgr", "-i", "-Q", given=command)
+    talk.run("sacctmgr", "-i", "-Q", stdin=command)
     assert site.lab.limit(site.team("a")) == "20"
     with pytest.raises(Unavailable):
         Talk(connection.model_copy(update={"ssh_options": ("-p", "1")})).run("true")

@@ -77,6 +77,7 @@ def submit(site: Site, letter: str, job_class: str, gpus: int, name: str, *more:
     return site.lab.submit(site.team(letter), gpus, name, of, "--requeue", *more)
 
 
+@pytest.mark.nightly
 def test_nothing_is_written_before_a_rollout_is_and_then_it_is_kept_in_step(site: Site) -> None:
     brought_in(site, written(site, yields={"engines": Yield(grace=timedelta(seconds=5))}))
     opened(site)
@@ -152,6 +153,7 @@ def mended(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("mended")
+@pytest.mark.nightly
 def test_engines_yield_to_a_block_of_their_own_account_and_nobody_else_does(full: Site) -> None:
     lab = full.lab
     lab.run("scontrol", "update", f"nodename={lab.all_nodes[-1]}", "state=drain", "reason=Xid 79")
@@ -178,6 +180,7 @@ def lab_guest(site: Site) -> str:
     return f"{site.root}-guest"
 
 
+@pytest.mark.nightly
 def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> None:
     brought_in(site, written(site))
     first_write(site)

@@ -34,6 +34,7 @@ def test_a_node_that_is_out_is_not_healthy_and_back_it_is(site: Site, state: str
     until(lambda: healthy(site) == {"island1": 24, "island2": 24}, "healthy again")
 
 
+@pytest.mark.nightly
 def test_a_node_in_maintenance_is_not_healthy(site: Site) -> None:
     site.adopt()
     site.lab.run(
@@ -102,6 +103,7 @@ def test_of_a_slurm_that_does_not_answer_the_last_health_stands_and_grows_old(si
     until(lambda: site.health.read([site.cluster])[site.cluster].at > before.at, "it is read again")
 
 
+@pytest.mark.nightly
 def test_steady_health_keeps_two_rows_an_island_however_often_it_is_read(site: Site) -> None:
     site.adopt()
     for _ in range(5):

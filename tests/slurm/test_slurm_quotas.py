@@ -82,6 +82,7 @@ def test_a_whole_rollout_is_seen_in_sacctmgr(site: Site) -> None:
     assert site.quotas.read(site.cluster).generation == reading.generation, "none of it was a change by others"
 
 
+@pytest.mark.nightly
 def test_other_limits_of_an_account_stay(site: Site) -> None:
     site.lab.run("sacctmgr", "-i", "-Q", "modify", "account", site.team("a"), "set", "GrpTRES=cpu=512")
     site.adopt()
@@ -200,6 +201,7 @@ def test_what_was_cut_short_is_finished_by_the_next_try(site: Site) -> None:
     assert site.limits()[1:] == ["8", "8"]
 
 
+@pytest.mark.nightly
 def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -215,6 +217,7 @@ def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) ->
     assert site.limits()[1] == "16"
 
 
+@pytest.mark.nightly
 def test_the_doctor_tells_whether_it_can_be_read(site: Site) -> None:
     site.adopt()
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
@@ -223,6 +226,7 @@ def test_the_doctor_tells_whether_it_can_be_read(site: Site) -> None:
     assert check.wrong == "this worker has no Slurm connection 'lab': BACKSTOP_SLURM names them"
 
 
+@pytest.mark.nightly
 def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
     site.adopt()
     opened(site)

@@ -49,6 +49,7 @@ def test_whoever_may_only_look_can_plan_and_rehearse(lesser: Site) -> None:
     assert lesser.limits() == ["", "24", "16"]
 
 
+@pytest.mark.nightly
 def test_an_operator_may_all_but_size_flex(known: Site) -> None:
     known.adopt()
     level(known, "Operator")

@@ -51,6 +51,7 @@ def test_the_reason_of_a_drain_is_only_a_reason(site: Site, reason: str) -> None
 HOSTILE = ["access denied", "x" * 500, "a\tb\n999|c", '"};{', "a\udcffb", "=1+1", "\N{FIRE}" * 60]
 
 
+@pytest.mark.nightly
 def test_a_job_may_be_called_anything(site: Site) -> None:
     lab, team = site.lab, site.team("a")
     jobs = [lab.submit(team, 1, name, f"--comment={name}") for name in HOSTILE]
@@ -69,6 +70,7 @@ def test_a_job_may_be_called_anything(site: Site) -> None:
         lab.run("scancel", *jobs)
 
 
+@pytest.mark.nightly
 def test_an_account_may_be_called_anything(site: Site) -> None:
     lab = site.lab
     names = ["permission denied", "o'neil", "a|b", "n\nm", "c:d"]

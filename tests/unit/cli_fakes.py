@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
-from client.audit import AuditRecord
-from client.doctor import Check
-from client.versions import Build
+from client.answers import AuditRecord, Build, Check
+from client.who_acts import could_act_now
+from models.access.standing import AccessStands
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, resolved, resolved_teams
@@ -34,10 +34,14 @@ from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
 from models.planning.plan import make_plan
 from models.questions import (
+    AccessNow,
+    Archived,
+    ArchivePage,
     Curve,
     Declare,
     DescribeSlurm,
     EndWindow,
+    FactsOf,
     LedgerCluster,
     MilestonesNow,
     NoteMilestone,
@@ -58,7 +62,8 @@ from models.requests.state import RequestState
 from models.rollout.ahead import Ahead, TeamBack
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, Risk, RolloutStatus, TeamStatus
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
+from models.rollout.shown import Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Command, Stage
 from tests.unit.weeks import a_past, a_plan
 
@@ -154,6 +159,8 @@ class FakeBackstop:
     checks: list[Check] = field(default_factory=lambda: [Check(name="temporal", ok=True, text="here")])
     specs: tuple[ClusterSpec, ...] = (WORKED,)
     senseless_ones: tuple[LedgerCluster, ...] = ()
+    free: tuple[str, ...] = ()
+    """Clusters of the ledger without an open rollout, beside the one that has one."""
     entries: list[Entry] = field(default_factory=list)
     declared: list[Declared] = field(default_factory=list)
     summaries: list[RolloutSummary] | None = None
@@ -224,6 +231,14 @@ class FakeBackstop:
                 return Departure(
                     cluster=question.cluster, summary="1 island", history=history, barred=barred, done=done
                 )
+            case AccessNow():
+                return AccessStands()
+            case Archived():
+                return ArchivePage(rows=(), head=self.archive[1])
+            case FactsOf():
+                if question.cluster != WORKED.name:
+                    raise BadInput(f"the ledger has no cluster {question.cluster!r}")
+                return None
             case WhyNot():
                 return WhyAnswers(teams=tuple(self.whys), unanswered=self.unanswered)
         raise AssertionError(f"nobody has told the fake what to answer to {question!r}")
@@ -242,6 +257,9 @@ class FakeBackstop:
             raise Refusal(f"{command} is not possible while {cluster} is monitored: already at the last stage")
         undo = f"Undo: backstop pause {cluster} --reason '...'"
         return CommandAnswer(cluster=cluster, command=command, stage=Stage.BUFFERED, said="so be it", undo=undo)
+
+    async def could_act(self, cluster: str) -> list[str]:
+        return list(await could_act_now(self.ask, await self.status(cluster)))
 
     async def ahead(self, cluster: str) -> Ahead:
         self._ask("ahead", cluster)
@@ -321,6 +339,8 @@ class FakeBackstop:
 
     async def audit(self, cluster: str) -> list[AuditRecord]:
         self._ask("audit", cluster)
+        if cluster != WORKED.name:
+            raise Refusal(f"there is no rollout of {cluster}: launch one with `backstop launch {cluster}`")
         return [
             AuditRecord(
                 at=NOON,
@@ -363,7 +383,8 @@ class FakeBackstop:
 
     async def described(self) -> list[LedgerCluster]:
         self._ask("clusters")
-        return [LedgerCluster(cluster=WORKED, stage="planned", name=WORKED.name), *self.senseless_ones]
+        free = [LedgerCluster(cluster=WORKED.model_copy(update={"name": name}), name=name) for name in self.free]
+        return [LedgerCluster(cluster=WORKED, stage="planned", name=WORKED.name), *free, *self.senseless_ones]
 
     async def senseless(self) -> dict[str, tuple[str, ...]]:
         return {one.name: (one.wrong,) for one in self.senseless_ones}
@@ -392,9 +413,9 @@ class FakeBackstop:
 
     async def snapshot(self, cluster: str, over: Mapping[str, Any] | None = None) -> tuple[Snapshot, Policy]:
         self._ask("snapshot", cluster, *([over] if over else []))
-        if cluster != WORKED.name:
+        if cluster != WORKED.name and cluster not in self.free:
             raise Refusal(f"cluster {cluster!r} is not in the ledger")
-        return snapshot_of(WORKED), Policy(classes=self.classes)
+        return snapshot_of(WORKED.model_copy(update={"name": cluster})), Policy(classes=self.classes)
 
     async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         self._ask("add_jobs", jobs)

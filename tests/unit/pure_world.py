@@ -16,8 +16,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import TypeAdapter
 
-from activities.clusters import islands_for, observed
 from activities.health_watch import facts_of, fingerprint
+from activities.observing import islands_for, observed
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, stepped
 from models.cluster.evidence import Evidence
@@ -57,8 +57,9 @@ from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wa
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
-from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening, RolloutStatus
+from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening
 from models.rollout.owner_news import owner_told
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of, status_of, waiting_sentence
@@ -209,7 +210,7 @@ class World:
             health=self.sample(),
             modes={q.team: q.mode for q in self.quotas.values()},
         )
-        self.r = plan_reducers.opened(launch, opening, self.now)
+        self.r = plan_reducers.opened(launch, opening, self.now).but(rests=True)
         self.run()
 
     def start(self) -> World:

@@ -11,9 +11,10 @@ import pytest
 
 from models.notices import NoticeKind
 from models.rollout.ahead import ahead_of
+from models.rollout.commands import CommandRequest, obey
 from models.rollout.effects import EffectKind
 from models.rollout.stages import ANSWERS, Command, Stage
-from models.rollout.undo_lines import NEVER, UNDO
+from models.rollout.undo_lines import NEVER, UNDO, undo_line
 from tests.unit.pure_world import CLUSTER, TWO, Refused, World, quota
 from tests.unit.test_stuck import QUICK, monitored, stuck
 
@@ -161,6 +162,31 @@ def test_an_undo_says_no_more_than_is_so(stage: str, command: Command, said: str
     world = AT[stage]()
     world.say(command, run=False, **prepared(world, command))
     assert world.undo_line == said
+
+
+@pytest.mark.parametrize("shadow", [True, False])
+def test_after_a_shadow_the_line_that_begins_anew_opens_another_shadow(shadow: bool) -> None:
+    """Pasted as it stood, it opened a real rollout."""
+    world = World(shadow=shadow)
+    world.say(Command.ABORT, run=False)
+    begin_anew = f"{NEVER}; to begin anew: backstop launch c1" + (" --shadow" if shadow else "")
+    assert world.undo_line == begin_anew
+
+
+@pytest.mark.parametrize(
+    ("by_roles", "who"),
+    [(False, "tpm"), (True, "a member of b or an approver"), (None, "tpm")],
+    ids=["by owners", "by roles", "nobody was asked"],
+)
+def test_the_undo_of_an_objection_names_who_may(by_roles: bool | None, who: str) -> None:
+    before = AT["planned"]().r
+    request = CommandRequest(actor="bob", team="b", reason="Friday")
+    after, _ = obey(before, Command.OBJECT, request, before.launched_at)
+    line = "Undo: backstop resolve c1 --hold objection-b --reason '...' (by {})"
+    assert undo_line(before, after, Command.OBJECT, request, by_roles=by_roles) == line.format(who)
+    ticketed = after.but(ticketed=True)
+    roles = line.format("a member of b or an approver")
+    assert undo_line(before, ticketed, Command.OBJECT, request) == roles, "as it is refused to anybody else"
 
 
 def test_some_undo_is_offered_in_each_stage_that_is_no_end() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import WorkflowHistory
 
-from client.audit import AuditRecord, audit_of
+from client.answers import AuditRecord
+from client.audit import audit_of
 from client.converter import data_converter
 from models.rollout.effects import Receipt
 
@@ -107,3 +108,36 @@ async def test_a_failed_effect_is_told_as_the_archive_has_it() -> None:
     texts = [r.text for r in await told(history("stuck")) if r.kind == "effect"]
     assert any("failed: " in text for text in texts)
     assert not any(text.startswith("apply_effect") for text in texts)
+
+
+@pytest.mark.parametrize("name", [name for runs in RUNS.values() for name in runs])
+async def test_nobody_is_told_of_as_not_told_for_no_reason(name: str) -> None:
+    assert not [r.text for r in await told(history(name)) if r.text.endswith(("None", "()"))]
+
+
+async def test_what_waits_in_the_ledger_is_to_be_told() -> None:
+    texts = [r.text for r in await told(history("digested")) if r.kind == "notice"]
+    assert "b is to be told: planned (it stands in the ledger, and goes from there)" in texts
+    assert "b was told: planned (log, webhook)" in texts
+    assert not any("was not told" in text for text in texts)
+
+
+async def test_a_rehearsal_told_nobody() -> None:
+    texts = [r.text for r in await told(history("shadowed")) if r.kind == "notice"]
+    assert "b would be told, and nobody was: planned (log)" in texts
+    assert not any("was told:" in text for text in texts)
+
+
+async def test_a_command_that_was_refused_after_it_was_taken_in_is_told_as_refused() -> None:
+    """Where access is proven a command is admitted first, and only then refused: history has it as accepted by then."""
+    taken = history("straight")
+    given = [r for r in await told(taken) if r.data.get("update")]
+    for event in taken.events:
+        if event.HasField("workflow_execution_update_completed_event_attributes"):
+            outcome = event.workflow_execution_update_completed_event_attributes.outcome
+            outcome.failure.message = "not yours to give"
+    refused = [r for r in await told(taken) if r.data.get("update")]
+    names = [r.text.partition(" by ")[0] for r in given]
+    assert names == ["approve", "close"]
+    assert [(r.text, r.refused) for r in refused] == [(f"{name} refused: not yours to give", True) for name in names]
+    assert [r.refused for r in given] == [False, False]

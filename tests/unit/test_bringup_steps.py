@@ -92,7 +92,9 @@ def test_a_second_failure_keeps_it_blocked_until_both_are_answered() -> None:
 
 def test_only_what_is_repeatable_is_retried_by_itself_with_growing_pauses() -> None:
     w = world({"nodes": FAILED}, provision=steps(nodes={"retries": 2, "pause": "10m"}))
-    assert waiting_sentence(w.b, w.now) == ("nodes is tried again at 2026-03-02 12:10Z; check-in waits for a person")
+    assert waiting_sentence(w.b, w.now) == (
+        "nodes is tried again at 2026-03-02 12:10Z (exit status 1); check-in waits for a person"
+    )
     w.wait("10m")
     assert w.started.count("h100-new/2/nodes") == 1
     w.wait("19m")

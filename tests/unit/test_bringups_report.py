@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from activities.report_facts import ReportFacts
-from cli.views.report import markdown
 from client.doctor import bringups_checks
 from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage
@@ -14,6 +13,7 @@ from models.questions import Tallies
 from models.reports.bringups import BringupsWeek, bringups_week
 from models.reports.milestones import Milestones
 from models.reports.weekly import Live, Past, week
+from views.report import markdown
 
 UNTIL = datetime(2026, 3, 9, tzinfo=UTC)
 SINCE = UNTIL - timedelta(days=7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from cli.main import run
 from client.inputs.calendars import read_calendar
+from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind, span_text
@@ -225,6 +227,42 @@ def test_hold_declares_a_window_and_says_what_it_will_take(capsys: pytest.Captur
     assert "39 GPUs of research (65 lack it then) lose their backing" in said
 
 
+class Declaring(FakeBackstop):
+    """Its clusters have the windows that were declared."""
+
+    async def clusters(self) -> list[ClusterSpec]:
+        own = [(name, w) for each in self.declared for name, w in each.windows]
+        return [
+            spec.model_copy(update={"windows": tuple(w for name, w in own if name == spec.name)}) for spec in self.specs
+        ]
+
+
+@pytest.mark.parametrize("begins", ["", "--from 2h "], ids=["from now", "ahead"])
+def test_hold_names_what_its_own_window_takes(begins: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """319 healthy of 345 promised: without 39 of them 65 lack one, of which 26 lack it now."""
+    with answering(Declaring(specs=(WORKED,))):
+        words = f"hold h100-worked --kind maintenance {begins}--until 4h --gpus 39 --reason firmware --actor oncall"
+        assert run(words.split()) == 0
+    when = "in 2h" if begins else "from now on"
+    assert f"h100-worked: {when}, 39 GPUs of research (65 lack it then) lose their backing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["h100-w* --until 4h", "'h100-w*' h100-worked --for 4h"])
+def test_a_hold_takes_globs_of_the_ledger(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a glob matches may be more than was thought of: it is asked for, as of several."""
+    more = "--kind freeze --reason board --actor oncall"
+    with answering(Declaring(specs=(WORKED,))) as door:
+        assert run(shlex.split(f"hold {words} {more}")) == 2
+        assert "Hold 1 cluster? Nobody can be asked here" in capsys.readouterr().err
+        assert run(shlex.split(f"hold {words} {more} --yes")) == 0
+    ((declared,),) = [each.windows for each in door.declared]
+    assert declared[0] == "h100-worked"
+    with answering(Declaring(specs=(WORKED,))):
+        capsys.readouterr()
+        assert run(shlex.split(f"hold 'ord7-h*' --for 4h {more} --yes")) == 2
+    assert "ord7-h*: the glob matches no cluster of the ledger" in capsys.readouterr().err
+
+
 def test_the_calendar_is_shown_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     with answering(fake()):
         assert run(["calendar", "show", "h100-worked", "--json"]) == 0
@@ -237,6 +275,22 @@ def test_a_window_is_ended_by_its_number(capsys: pytest.CaptureFixture[str]) -> 
     with answering(fake()) as door:
         assert run(["calendar", "end", "h100-worked", "7", "--reason", "done"]) == 0
     assert door.asked == [("calendar", "h100-worked"), ("end_window", "h100-worked", 7, "done")]
+    assert capsys.readouterr().out.startswith("Taken back: maintenance of 39 GPUs from ")  # it had not begun
+
+
+def test_a_missing_word_is_asked_for_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["hold", "h100-worked", "--until", "4h"]) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "backstop: Missing option '--kind'. Choose from: maintenance, sev, freeze (see: backstop hold --help)\n"
+    )
+
+
+def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(fake()) as door:
+        begun = door.entries[0].window.but(starts=datetime.now(UTC) - timedelta(hours=1))
+        door.entries[0] = door.entries[0].but(window=begun)
+        assert run(["calendar", "end", "h100-worked", "7", "--reason", "done"]) == 0
     assert capsys.readouterr().out.startswith("Over: maintenance of 39 GPUs from ")
 
 

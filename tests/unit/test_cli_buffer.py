@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from cli.main import run
-from cli.views.history_csv import as_csv
 from client.inputs.health_series import read_series
 from models.buffers.estimator import WEEK_HOURS, derived
 from models.buffers.health_generator import Recipe, simulated
 from models.buffers.hourly_health import HealthHours, Series
 from models.cluster.derived_buffer import HealthTerms
 from models.errors import Refusal
-from models.rollout.messages import ProposalStatus
+from models.rollout.shown import ProposalStatus
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
+from views.history_csv import as_csv
 
 WEEKS = 6
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 
 from cli.commands import rollout_commands as decide
 from cli.main import run
-from client.doctor import Check
+from client.answers import AuditRecord, Check
+from models.audit import ChainedEntry, ChainHead
 from models.cluster.sources import SlurmSource
 from models.errors import BadInput, BlastRadius, Conflict, Refusal, Stuck, Unavailable
 from models.questions import LedgerCluster
@@ -312,7 +314,7 @@ def test_fleet_import_checks_both_files_before_anything_is_sent(
     health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,319\n")
     assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 0
     assert [what for what, *_ in fake.asked] == ["take_fleet", "add_health"]
-    assert "6 clusters, 1 quota, 1 changed, 0 removed, 1 health row." in capsys.readouterr().out
+    assert "6 clusters, 1 quota, 1 quota changed, 0 removed, 1 health row." in capsys.readouterr().out
     fake.asked.clear()
     health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,400\n")
     assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 2
@@ -341,7 +343,7 @@ def test_status_in_full_tells_what_a_person_asks(fake: FakeBackstop, capsys: pyt
         "h100-worked  buffered since 2026-01-31 12:00:00Z",
         f"plan     {PLAN.hash}, approved by tpm, wave busy, cuts 39 GPUs\n",
         "health   300 healthy of 361, as of 2026-01-31 12:00:00Z (",
-        "now      306 promised, 300 backed, 6 phantom; flex pool 0\n",
+        "now      306 promised, 300 backed, 6 phantom; surplus 0, flex 0\n",
         "at risk  research has 300 healthy GPUs behind a quota of 306; a breach at 2026-01-31 12:00:00Z\n",
         "hold     paused [paused] by oncall: a SEV\n",
         "needs    paused by oncall: backstop resume h100-worked\n",
@@ -357,6 +359,31 @@ def test_an_ended_rollout_asks_for_nothing(fake: FakeBackstop, capsys: pytest.Ca
     assert "aborted by tpm" in out
     assert "needs" not in out
     assert "hold" not in out
+
+
+@pytest.mark.parametrize("chain_of", ["(access)", "(fleet)", "(milestones)"])
+def test_what_is_of_no_cluster_is_told_from_the_archive(
+    fake: FakeBackstop, chain_of: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["audit", chain_of]) == 0, "as docs/access.md prints it"
+    assert "approved" in capsys.readouterr().out
+    assert fake.asked[-1] == ("archived", chain_of)
+    fake.archive = ([], None)
+    assert run(["audit", chain_of]) == 0, "nothing is archived of it yet"
+
+
+@pytest.mark.parametrize("option", [[], ["--archive"], ["--verify"]])
+def test_an_unknown_cluster_is_bad_input_to_audit(
+    fake: FakeBackstop, option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.archive = ([], None)
+    assert run(["audit", "nosuch", *option]) == 2
+    assert capsys.readouterr().err == "backstop: the ledger has no cluster 'nosuch'\n"
+
+
+def test_of_a_cluster_that_was_removed_the_archive_tells_still(fake: FakeBackstop) -> None:
+    assert run(["audit", "gone", "--archive"]) == 0
+    assert run(["audit", "gone"]) == 3, "no rollout of it is known; it is not unknown"
 
 
 def test_audit_from_the_archive(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
@@ -413,7 +440,10 @@ def test_health_may_come_without_a_fleet_file(tmp_path: Path, capsys: pytest.Cap
     with answering(FakeBackstop()) as door:
         assert run(["fleet", "import", "--health", str(health)]) == 0
     assert [what for what, *_ in door.asked] == ["clusters", "add_health"]
-    assert capsys.readouterr().out == f"Imported {health}: 1 health row.\n"
+    assert capsys.readouterr().out == (
+        f"Imported {health}: 1 health row.\n"
+        "Health cannot be undone: its samples stay, and of each island the latest counts.\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -460,3 +490,45 @@ def test_an_import_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == (
         "backstop: FILE is missing: give a fleet file, --health, --jobs or --slurm, or several\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (
+            {"proof": {"proof": "peer", "how": "this machine", "note": "two persons are off"}},
+            "tpm, proven (this machine), two persons are off",
+        ),
+        ({"proof": {"name": "user:tpm", "proof": "peer", "how": "this machine"}}, "tpm, proven (this machine)"),
+        ({"proof": "token"}, "tpm, proven (token)"),
+        ({"proof": "asserted"}, "tpm, asserted"),
+        ({"proof": {"proof": "asserted", "how": ""}}, "tpm, asserted"),
+        ({"proof": 7}, "tpm"),
+        ({}, "tpm"),
+    ],
+)
+@pytest.mark.parametrize("archive", [False, True], ids=["history", "archive"])
+def test_the_audit_says_whether_who_commanded_was_proven(
+    data: dict[str, Any], shown: str, archive: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the data of the entry, wherever it comes from; as a table and for programs."""
+
+    class Audited(FakeBackstop):
+        async def audit(self, cluster: str) -> list[AuditRecord]:
+            (one, *_) = await super().audit(cluster)
+            return [one.but(actor="tpm", data=data)]
+
+        async def archived(self, cluster: str) -> tuple[list[ChainedEntry], ChainHead | None]:
+            (one, *_), head = await super().archived(cluster)
+            return [one.but(entry=one.entry.but(actor="tpm", data=data))], head
+
+    words = ["audit", "h100-worked", *(["--archive"] if archive else [])]
+    with answering(Audited(statuses=[status()])):
+        assert run(words) == 0
+        out = capsys.readouterr().out
+        name, _, note = shown.partition(", two")
+        assert re.search(rf"  {re.escape(name)}  ", out)
+        assert not note or f"(two{note})" in out, "beside what was done"
+        assert run([*words, "--json"]) == 0
+    (document,) = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert document["proof"] == shown.removeprefix("tpm").removeprefix(", ")

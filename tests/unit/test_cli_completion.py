@@ -25,6 +25,7 @@ KNOWN: dict[str, Any] = {
     "clusters": {"h100-pods": "monitored", "h100-worked": "", "a100-lab": "stuck"},
     "teams": ["evals", "research"],
     "holds": {"h100-pods": ["drift", "objection-research"]},
+    "windows": {"h100-pods": ["7", "12"]},
     "requests": {"q-1": "a c1 asked"},
 }
 
@@ -52,6 +53,9 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("why evals --cluster a", ["a100-lab"]),
         ("resolve h100-pods --hold ", ["drift", "objection-research"]),
         ("resolve a100-lab --hold ", []),
+        ("resolve --hold ", ["drift", "objection-research"]),
+        ("calendar end h100-pods ", ["12", "7"]),
+        ("calendar end a100-lab ", []),
         ("flex d", ["divide"]),
         ("flex h100-w", ["h100-worked"]),
         ("flex h100-worked --mo", ["--mode"]),

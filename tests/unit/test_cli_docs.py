@@ -16,8 +16,10 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 from cli.app import app
 from cli.commands.schemas import file_text, makers
-from cli.fields import BRINGUP_DESCRIBED, DESCRIBED, OTHERWISE, default_of, with_tables
+from cli.fields import ACCESS_DESCRIBED, BRINGUP_DESCRIBED, DESCRIBED, OTHERWISE, default_of, with_tables
 from cli.main import run
+from cli.rights_table import with_rights
+from client.inputs.access_files import read_access
 from client.inputs.documents import read_fleet
 from models.bringup.stages import BringupCommand
 from models.errors import BadInput
@@ -29,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS_MD = (DOCS / "commands.md").read_text()
 SCHEMAS = makers()
-PLAIN = ("recipe-file", "bringup-file", "flex-demand", "flex-shares", "flex-story", "flex-scenes")
+PLAIN = ("access-file", "recipe-file", "bringup-file", "flex-demand", "flex-shares", "flex-story", "flex-scenes")
 """Documents that do not name their version: their form was asked for."""
 MILESTONES = ("milestones set", "milestones note", "milestones show")
 CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
@@ -48,6 +50,7 @@ WANTED = set(Command) | {
     "simulate-health",
     "confirm",
     "detach",
+    "mcp",
     "why",
     "flex show",
     "flex divide",
@@ -60,11 +63,18 @@ WANTED = set(Command) | {
     "audit",
     "docs",
     "backup",
+    *("serve", "login", "logout", "whoami"),
 }
 BRINGUPS = {
     "bringup recipe check",
     *(f"bringup {command}" for command in BringupCommand),
     *(f"bringup {name}" for name in ("add", "status", "watch", "audit", "template", "give-up")),
+}
+ACCESS = {
+    *(f"access {name}" for name in ("import", "show", "who-can", "can", "recover", "seen")),
+    *(f"access token {name}" for name in ("new", "list", "revoke")),
+    *(f"countersign {name}" for name in ("list", "give", "withdraw")),
+    "open",
 }
 REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw")}
 
@@ -88,8 +98,10 @@ def validator(name: str) -> Draft202012Validator:
 
 
 def test_the_commands_are_those_that_were_asked_for() -> None:
-    builds = {"builds show", "builds use"}
-    assert set(COMMANDS) == {*WANTED, *FLEET, *builds, "schema", *CALENDAR, *MILESTONES, *REQUESTS, *BRINGUPS}
+    builds = {"builds show", "builds use", "keys new", "keys rotate", "keys revoke", "keys show"}
+    builds |= {f"keys payload {what}" for what in ("new", "rotate", "show")}
+    asked_for = {*WANTED, *FLEET, *builds, "schema", *CALENDAR, *MILESTONES, *REQUESTS, *BRINGUPS, *ACCESS}
+    assert set(COMMANDS) == asked_for
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -123,6 +135,8 @@ def test_every_option_says_what_it_is_for(name: str, capsys: pytest.CaptureFixtu
         "fleet show",
         "fleet status",
         "builds show",
+        "keys payload show",
+        "keys show",
         "burndown",
     ],
 )
@@ -159,9 +173,10 @@ def test_the_terminal_transcripts_in_the_docs_are_real(
 
 
 def test_every_field_of_the_fleet_file_is_described() -> None:
-    for model in (*DESCRIBED, *BRINGUP_DESCRIBED):
+    for model in (*DESCRIBED, *BRINGUP_DESCRIBED, *ACCESS_DESCRIBED):
+        descriptions = model.described()
         for name, field in model.model_fields.items():
-            described = model.described().get(name, "")
+            described = descriptions.get(name, "")
             assert described, f"{model.__name__}.{name} has no docstring"
             plain = field.is_required() or default_of(field) is not None
             assert plain != (OTHERWISE in described), f"{model.__name__}.{name}: what holds when it is left out?"
@@ -174,6 +189,17 @@ def test_the_tables_in_the_docs_are_current() -> None:
     bringup = (DOCS / "bringup.md").read_text()
     assert with_tables(bringup) == bringup, "run: python -m cli.fields docs/bringup.md"
     assert all(f"<!-- fields {model.__name__} -->" in bringup for model in BRINGUP_DESCRIBED)
+    access = (DOCS / "access.md").read_text()
+    assert with_tables(access) == access, "run: python -m cli.fields docs/access.md"
+    assert with_rights(access) == access, "run: python -m cli.rights_table docs/access.md"
+    assert all(f"<!-- fields {model.__name__} -->" in access for model in ACCESS_DESCRIBED)
+
+
+def test_the_access_file_in_the_docs_is_the_example(tmp_path: Path) -> None:
+    (snippet,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "access.md").read_text(), re.DOTALL)
+    path = tmp_path / "access.yaml"
+    path.write_text(snippet)
+    assert read_access(path) == read_access(ROOT / "examples" / "access.yaml")
 
 
 def test_the_examples_in_the_docs_are_fleet_files(tmp_path: Path) -> None:
@@ -312,7 +338,7 @@ def printed() -> set[str]:
     """Commands in the sentences of the product's sources and templates, with what was filled in left out."""
     texts = [
         path.read_text()
-        for room in ("models", "client", "cli", "activities", "workers")
+        for room in ("models", "client", "views", "cli", "activities", "workers")
         for path in sorted((ROOT / room).rglob("*"))
         if path.suffix in (".py", ".txt", ".html") and "epilog" not in path.name
     ]

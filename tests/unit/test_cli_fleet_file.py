@@ -30,6 +30,11 @@ teams:
 - {name: b, contacts: [log]}
 """
 
+UNDO = (
+    "To undo it, import the file as it was before with --prune, which also takes away what this one added; "
+    "what rollouts write from now on stays."
+)
+
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
@@ -118,7 +123,23 @@ def test_an_import_with_a_refused_line_says_where_and_ends_with_3(
         f"! {file}, line 6: h quota b: gpus 20 -> 30: cannot be changed while rollout h/1 is open (enforced)",
         "  A quota under a rollout grows by `backstop request new`; or close the rollout first.",
         "1 cluster stands in the ledger and not in the file: it stays; --prune removes it.",
+        "To undo it, import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER",
     ]
+
+
+def test_an_import_says_what_it_changed_beside_quotas_and_how_it_is_undone(
+    fake: FakeBackstop, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`0 changed` was said of an import that changed a policy and contacts: only quotas are counted."""
+    fake.standing["h"] = fake.standing["h"].model_copy(update={"policy": {"notice": "7d"}})
+    more = "  policy: {notice: 3d, soak_buffered: 1d}\n"
+    Path(file).write_text(FILE.replace("- name: h\n", f"- name: h\n{more}").replace("gpus: 30", "gpus: 20"))
+    code, out, _ = told(capsys, "import", file)
+    assert code == 0
+    shown = out.splitlines()
+    assert shown[0] == f"Imported {file}: 1 cluster, 1 quota, 1 quota changed, 0 removed."
+    assert shown[1:3] == ["+ h policy soak_buffered: 1d", "~ h policy notice: 7d -> 3d"]
+    assert shown[-1].startswith("To undo it, import the file as it was before")
 
 
 def test_an_older_file_is_taken_and_what_the_rollout_wrote_stays(
@@ -163,6 +184,8 @@ def test_pruning_asks_and_is_refused_where_nobody_can_be_asked(
         [
             "- h quota c: 9 GPUs",
             "- cluster old: 2 quotas of 9 GPUs",
+            "  lost with it, and brought back by no file: health samples, tallies and past rollouts",
+            UNDO,
             "Undo: backstop fleet export --removed old | backstop fleet import -",
         ],
     )
@@ -182,6 +205,15 @@ def test_what_speaks_of_a_file_is_refused_without_one(
         2,
         "",
         f"backstop: {option} is given without a fleet file\n",
+    )
+
+
+def test_nothing_is_pruned_of_a_slurm_whose_limits_are_the_quotas(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = told(capsys, "import", "--slurm", "h100", "--prune")
+    assert (code, out) == (2, "")
+    assert err == (
+        "backstop: --prune is given with --slurm, whose quotas are the limits that it has now: nothing is left to "
+        "remove (a whole cluster goes by: backstop fleet remove)\n"
     )
 
 

@@ -18,6 +18,7 @@ from models.fleet import reducers
 from models.fleet.actions import PickMembers
 from models.fleet.commands import FleetCommandRequest, obey
 from models.fleet.decide import decide
+from models.fleet.kept import KeptFleet
 from models.fleet.messages import (
     Candidate,
     FleetLaunch,
@@ -29,7 +30,7 @@ from models.fleet.messages import (
     StartAnswer,
 )
 from models.fleet.order import pick, plan_hash, taken_by
-from models.fleet.state import FleetRollout, FleetStage, Pace, Wave
+from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import status_of
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import AHEAD, FakeBackstop, answering
@@ -91,6 +92,17 @@ def shown(capsys: pytest.CaptureFixture[str], found: FleetStatus, *words: str) -
     with answering(FakeBackstop(fleet=found)):
         assert run(["fleet", "status", *words]) == 0
     return capsys.readouterr().out
+
+
+def test_a_fleet_rollout_that_temporal_does_not_run_is_said_to_be_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    """Terminated, its workflow still answers what it last was: running."""
+    kept = KeptFleet(fleet="f-1", owner="tpm", launched_at=NOON)
+    for lost in (kept, None):
+        with answering(FakeBackstop(fleet=status_at(fleet(3, pilots=())), kept=lost)):
+            assert run(["fleet", "status"]) == 0
+        err = capsys.readouterr().err
+        assert ("fleet rollout f-1 of 0 clusters is open in the ledger" in err) is (lost is not None)
+        assert ("backstop launch --fleet --adopt" in err) is (lost is not None)
 
 
 def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,7 +304,7 @@ def test_the_weekly_report_says_where_the_fleet_goes_and_who_stops_it(capsys: py
     f = reducers.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
     text = report(capsys, status_at(f))
     assert "pilot h100-0000 rolled back: no wave begins" in text
-    assert "1 is blocked" in text
+    assert "The fleet rollout is blocked." in text
     assert "still to start" not in text
 
 
@@ -309,3 +321,17 @@ def test_a_shadow_fleet_cuts_nothing_and_has_what_it_would_in_a_column_of_its_ow
     shown = rows[waves + 1 : waves + 1 + len(found.waves)]
     assert {row[-2] for row in shown} == {"0"}
     assert sum(int(row[-1]) for row in shown) == 10 * (1 + 2 + 3) * 2
+
+
+@pytest.mark.parametrize("wave", [Wave.PILOT, Wave.BUSY])
+def test_a_cluster_that_was_on_its_way_before_is_not_counted_in_another_wave(
+    capsys: pytest.CaptureFixture[str], wave: Wave
+) -> None:
+    f = fleet(8, parallel=5)
+    joined = next(m for m in f.members.values() if m.state is MemberState.WAITING)
+    there = joined.but(wave=wave, state=MemberState.RUNNING, joined=True)
+    found = status_at(f.but(members={**f.members, joined.cluster: there}))
+    others = "" if wave is Wave.PILOT else " and 1 of other waves"
+    in_wave = sum(w.running for w in found.waves if w.wave == str(Wave.PILOT))
+    assert in_wave == (2 if wave is Wave.PILOT else 1)
+    assert f"{in_wave} of the pilot wave{others} are on the way" in shown(capsys, found)

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from cli.views.fleet_tree import FleetSeen, tree_parts
 from models.errors import Refusal, Unavailable
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FleetStage, MemberState
-from models.rollout.gates import Condition
+from models.rollout.shown import Condition
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 from tests.unit.test_cli_fleet_rollout import NOON, fleet, status_at
+from views.fleet_tree import FleetSeen, tree_parts
 
 HOUR = timedelta(hours=1)
 LONG = "a-cluster-with-a-name-that-is-forty-long"
@@ -194,6 +194,20 @@ def test_a_large_fleet_fits_the_screen_and_what_is_hidden_is_counted(rows: int) 
 
 
 WHY = "health is unknown since 2026-11-20 10:00Z: mend the health source of this cluster, which holds the launch"
+
+
+def test_of_a_fleet_that_has_ended_nothing_waits_any_more() -> None:
+    from rich.console import Console, Group
+
+    ended = {"h100-0001": {"state": MemberState.ENDED, "stage": "aborted", "started_at": NOON}}
+    seen = FleetSeen(at(4, ended).but(stage=FleetStage.ABORTED))
+    out = io.StringIO()
+    Console(file=out, width=100).print(Group(*tree_parts(seen, NOON + HOUR)))
+    said = out.getvalue()
+    assert "waiting" not in said
+    assert "never started" in said
+    (aborted,) = [text for text in said.splitlines() if "h100-0001" in text]
+    assert aborted.rstrip().endswith("aborted"), "since when is not known"
 
 
 @pytest.mark.parametrize("rows", [14, 24, 40])

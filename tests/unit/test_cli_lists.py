@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from cli.main import run
-from client.audit import AuditRecord
+from client.answers import AuditRecord
 from models.audit import AuditEntry, AuditKind
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.windows import Entry, Window, WindowKind
@@ -114,7 +114,8 @@ def test_every_list_has_every_form(
         assert run([*words, "-o", "name"]) == 2
         capsys.readouterr()
     else:
-        assert told(capsys, *words, "-o", "name").splitlines() == [*dict.fromkeys(at(row, name) for row in found)]
+        names = [f"{at(row, name)} {row['id']}" if command == "calendar show" else at(row, name) for row in found]
+        assert told(capsys, *words, "-o", "name").splitlines() == [*dict.fromkeys(names)]
     for sign, down in (("", False), ("-", True)):
         ordered = rows(json.loads(told(capsys, *words, "-o", "json", "--sort", sign + field)))
         assert [at(row, field) for row in ordered] == sorted((at(row, field) for row in found), reverse=down)

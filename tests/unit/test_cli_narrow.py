@@ -24,36 +24,17 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 
-import cli.views
-from cli.answers import ClusterAnswer, FlexOffered
+import views
 from cli.giving import answered
 from cli.main import run
-from cli.output import row, show, table
+from cli.output import show
 from cli.selection import Selection
-from cli.views import (
-    backtest,
-    buffer,
-    burndown,
-    calendar,
-    consequence,
-    fleet,
-    fleet_diff,
-    fleet_rollout,
-    fleet_tree,
-    flex,
-    haircut,
-    milestones,
-    overview,
-)
-from cli.views import bringup as bringup_view
-from cli.views import plan as plan_view
-from cli.views import recipe as recipe_view
-from cli.views import request as request_view
-from cli.views import status as status_view
-from cli.views import why as why_view
-from cli.views.fleet_tree import FleetSeen
-from client.doctor import Check
+from client.answers import Check
 from client.inputs.documents import read_fleet, read_flex_demand, read_flex_story
+from models.access.access_file import AccessFile
+from models.access.standing import AccessOutcome, AccessProposal, AccessStands, AccessVersion, HowImported
+from models.access.tokens import TokenLine
+from models.access.waiting import Waiting
 from models.bringup.messages import BringupRow
 from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupStage
@@ -78,8 +59,8 @@ from models.planning.window_forecast import foretold
 from models.reports.milestones import standings
 from models.reports.why import WhyAnswers
 from models.rollout.ahead import Ahead, TeamBack
-from models.rollout.gates import Condition
-from models.rollout.messages import CommandAnswer, UndoStatus
+from models.rollout.messages import CommandAnswer
+from models.rollout.shown import Condition, UndoStatus
 from models.rollout.stages import Command, Stage, command_line
 from tests.tried import examples
 from tests.unit.bringup_world import BringupWorld
@@ -95,6 +76,33 @@ from tests.unit.test_flex_now import seen
 from tests.unit.test_why import asked as why_asked
 from tests.unit.test_why import flex_of
 from tests.unit.weeks import a_plan, point
+from views import access as access_view
+from views import (
+    backtest,
+    buffer,
+    burndown,
+    calendar,
+    consequence,
+    fleet,
+    fleet_diff,
+    fleet_rollout,
+    fleet_tree,
+    flex,
+    haircut,
+    milestones,
+    overview,
+)
+from views import bringup as bringup_view
+from views import countersign as countersign_view
+from views import plan as plan_view
+from views import recipe as recipe_view
+from views import request as request_view
+from views import status as status_view
+from views import why as why_view
+from views.cluster_row import ClusterAnswer
+from views.fleet_tree import FleetSeen
+from views.rows import FlexOffered, RightLine
+from views.words import row, table
 
 ROOT = Path(__file__).parents[2]
 A_STEP = {"name": "check-in"}
@@ -399,7 +407,65 @@ def on_the_board(n: Naming, many: int) -> list[BringupRow]:
     ]
 
 
+def access_file(n: Naming) -> AccessFile:
+    grants = [
+        {"to": [f"user:{n('user', 1)}"], "roles": ["admin"]},
+        {"to": ["group:g", f"user:{n('user', 2)}"], "roles": ["operator", "approver"], "clusters": ["h100-*", "a100"]},
+    ]
+    return AccessFile.model_validate({"grants": grants})
+
+
+def access_stands(n: Naming) -> AccessStands:
+    file = access_file(n)
+    version = AccessVersion(version=1, hash=file.hash, file=file, by="user:tpm", at=NOON, how=HowImported.FIRST)
+    proposal = AccessProposal(hash="feed", file=file.but(two_person=False), by="user:tpm", at=NOON, after=1)
+    return AccessStands(version=version, proposal=proposal)
+
+
+def token(n: Naming) -> TokenLine:
+    return TokenLine.model_validate(
+        {"name": n("token", 1), "owner": "user:sre", "scope": {"roles": ["viewer"], "commands": ["read.*"]}}
+        | {"made_by": "user:tpm", "made_at": NOON, "expires_at": NOON + timedelta(days=30)}
+    )
+
+
+def waits(n: Naming) -> Waiting:
+    return Waiting(
+        hash="4f2a9c1b7d3e5f60" * 4,
+        command="bringup.add",
+        what=f"enter a cluster in {n('cluster', 1)}",
+        cluster=n("cluster", 1),
+        by=f"user:{n('person', 1)}",
+        at=NOON,
+        until=NOON + timedelta(days=1),
+        could=(f"user:{n('person', 2)}",),
+        message={"entry": {"cluster": n("cluster", 1), "nodes": 8, "values": {}}, "waves": [{"name": "a"}]},
+    )
+
+
 VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
+    "access.access_parts": lambda n: access_view.access_parts(access_stands(n)),
+    "access.outcome_parts": lambda n: [
+        *access_view.outcome_parts(AccessOutcome(hash="feed", said="it is in force")),
+        *access_view.rights_parts([], who=True),
+        *access_view.access_parts(access_stands(n)),
+    ],
+    "access.rights_parts": lambda n: access_view.rights_parts(
+        [
+            RightLine(
+                command="rollout.approve",
+                to="approve",
+                roles=("approver",),
+                where="cluster",
+                second="not who launched it",
+                who=(n("user", 1), "group:hw-leads"),
+            )
+        ],
+        who=True,
+    ),
+    "access.token_parts": lambda n: access_view.token_parts([token(n)], NOON, of=1),
+    "countersign.waiting_parts": lambda n: countersign_view.waiting_parts([waits(n)], of=1),
+    "countersign.whole_parts": lambda n: countersign_view.whole_parts(waits(n)),
     "overview.overview_parts": lambda n: [
         *overview.overview_parts(summaries(n, 7), NOON, all_lines=True),
         *overview.overview_parts(summaries(n, 40), NOON, all_lines=False),
@@ -445,6 +511,9 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
     ),
     "consequence.undo_parts": lambda n: consequence.undo_parts(aheads(n), ends=True),
     "consequence.close_parts": lambda n: consequence.close_parts(aheads(n)),
+    "consequence.promote_parts": lambda n: consequence.promote_parts(
+        [a.model_copy(update={"promote_leaves": (f"held by {n('team', 7)}",)}) for a in aheads(n)]
+    ),
     "consequence.left_parts": lambda n: consequence.left_parts(
         aheads(n),
         {a.cluster: REFUSED for a in aheads(n)},
@@ -499,15 +568,24 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
 
 
 def test_no_view_is_missing_here() -> None:
-    """What makes parts of a screen in cli/views, by its annotation."""
+    """What makes parts of a screen in views, by its annotation."""
     found = set()
-    for module in pkgutil.iter_modules(cli.views.__path__):
-        loaded = importlib.import_module(f"cli.views.{module.name}")
+    for module in pkgutil.iter_modules(views.__path__):
+        loaded = importlib.import_module(f"views.{module.name}")
         for name, made in vars(loaded).items():
             own = getattr(made, "__module__", "") == loaded.__name__ and not name.startswith("_")
             if own and "list[RenderableType]" in str(getattr(made, "__annotations__", {}).get("return")):
                 found.add(f"{module.name}.{name}")
-    parts = {"request.request_lines", "request.waiting_line", "plan.gates", "fleet_rollout.unknown_lines"}
+    parts = {
+        "request.request_lines",
+        "request.waiting_line",
+        "plan.gates",
+        "fleet_rollout.unknown_lines",
+        "words.indented",
+        "fleet_diff.lost_parts",
+        "flex.at_most_note",
+        "flex.fleet_summary",
+    }
     assert found - parts == set(VIEWS), "parts of others are shown with these"
 
 

@@ -10,11 +10,12 @@ import pytest
 
 from cli.main import run
 from cli.unattended import LastWord
-from client.doctor import Check, clock_check, health_check, rollouts_check, unheard
+from client.answers import Check
+from client.doctor import clock_check, health_check, rollouts_check, unheard
 from models.questions import LedgerCheck, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.messages import TeamStatus, WouldStand
+from models.rollout.shown import TeamStatus, WouldStand
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.cli_fakes import status as one_status
@@ -141,7 +142,7 @@ def test_a_shadow_in_full_has_what_is_beside_what_would_be(capsys: pytest.Captur
     said = capsys.readouterr().out
     rows = {line.split("  ")[0]: line for line in said.splitlines()}
     assert " 496 promised" in rows["now"]
-    assert " 435 promised, 435 backed, 0 phantom; flex pool 69" in rows["would be"]
+    assert " 435 promised, 435 backed, 0 phantom; surplus 0, flex 69" in rows["would be"]
     assert rows["flex"].endswith("nothing is published; 69 that no quota would stand on would be")
     assert rows["research"].split() == ["research", "496", "496", "435", "-", "435", "-", "advisory", "-"]
 

@@ -37,6 +37,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], dict[
         ),
         (["up", "--home", "/x"], "workers.up", [], {"BACKSTOP_HOME": "/x"}),
         (["worker", "--trace"], "workers.main", [], {"BACKSTOP_TRACE": "console"}),
+        (["serve"], "web.serve", [], {}),
+        (["serve", "--listen", "127.0.0.1:0"], "web.serve", ["--listen", "127.0.0.1:0"], {}),
         (["migrate"], "workers.migrate", [], {}),
         (["migrate", "--from", "./state"], "workers.migrate", ["./state"], {}),
         (["backup", "/copy", "--home", "/x"], "workers.backup", ["/copy"], {"BACKSTOP_HOME": "/x"}),

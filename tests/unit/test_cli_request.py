@@ -10,7 +10,6 @@ import pytest
 from cli.commands.request import _day
 from cli.main import run
 from cli.output import show
-from cli.views.request import list_parts, request_parts
 from client.doctor import grants_check
 from models.errors import BadInput
 from models.planning.grants import Granted, GrantOutcome, Room
@@ -31,6 +30,7 @@ from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage,
 from models.rollout.actions import Finish, Wait
 from models.wire import TellAnswer
 from tests.unit.cli_fakes import FakeBackstop, answering
+from views.request import list_parts, request_parts
 
 NOW = datetime(2026, 11, 22, 8, tzinfo=UTC)
 DAY = timedelta(days=1)

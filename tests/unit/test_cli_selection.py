@@ -254,6 +254,7 @@ def agree(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
     monkeypatch.setattr("cli.commands.rollout_commands.can_ask", lambda **_: True)
+    monkeypatch.setattr("cli.giving.can_ask", lambda **_: True)
     monkeypatch.setattr("typer.confirm", confirm)
     return questions
 
@@ -417,3 +418,29 @@ def test_what_is_shown_is_asked_for_and_no_means_nothing(
     assert "Abort 2 rollouts?" in out
     assert len(commanded(fake)) == (2 if answer == "y" else 0)
     assert ("Nothing was changed." in out) is (answer == "n")
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [("promote h100-1 --reason why", "Promote h100-1?"), ("promote h100-1 h100-2 --reason why", "Promote 2 rollouts?")],
+)
+def test_a_promote_shows_what_it_leaves_before_it(
+    fake: FakeBackstop, agree: list[str], line: str, asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.aheads["h100-1"] = at(Stage.PLANNED, cluster="h100-1", promote_leaves=("nobody was told",))
+    assert run(line.split()) == 0
+    assert "h100-1: nobody was told." in capsys.readouterr().out.splitlines()
+    assert agree == [asked]
+    assert ("h100-1", "promote") in commanded(fake)
+
+
+def test_a_promote_of_one_is_not_asked_about_where_there_is_nothing_to_say_or_nobody_to_ask(
+    fake: FakeBackstop, agree: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["promote", "h100-1", "--reason", "why"]) == 0
+    fake.aheads["h100-1"] = at(Stage.PLANNED, promote_leaves=("nobody was told",))
+    assert run(["promote", "h100-1", "--reason", "why", "--yes"]) == 0
+    monkeypatch.setattr("cli.giving.can_ask", lambda **_: False)
+    assert run(["promote", "h100-1", "--reason", "why"]) == 0
+    assert not agree
+    assert commanded(fake) == [("h100-1", "promote")] * 3

@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cli import watching
 from cli.main import run
-from cli.views import watching
-from cli.views.status import status_line, status_parts
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import EffectKind
-from models.rollout.gates import Condition
-from models.rollout.messages import RolloutStatus, UndoStatus
+from models.rollout.shown import Condition, RolloutStatus, UndoStatus
 from models.rollout.stages import Command, Stage
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.pure_world import World, quota
+from views.status import status_line, status_parts
 
 DOCS = Path(__file__).parents[2] / "docs"
 CALM: dict[str, Any] = {"holds": (), "at_risk": (), "needs": ""}
@@ -186,7 +185,7 @@ c1  stuck since 2026-01-05 08:00:00Z (3h)
 rollout     c1/1, owner tpm, attempt 1
 plan        HASH, approved by tpm, wave unscheduled, cuts 55 GPUs
 health      361 healthy of 361, as of 2026-01-05 08:00:00Z (3h ago)
-last look   306 promised, 306 backed, 0 phantom; flex pool 61
+last look   306 promised, 306 backed, 0 phantom; surplus 55, flex 61 (6 that quotas leave unused)
 rollback    undo, by tpm: because
 undone      follow: the flex pool no longer follows health
 undone      harden: the limits are soft again
@@ -220,6 +219,17 @@ def drawn(s: RolloutStatus, width: int) -> list[str]:
 def test_a_stuck_rollout_says_what_is_undone_what_is_not_and_what_each_command_will_do() -> None:
     s = stuck()
     assert drawn(s, 100) == STUCK.replace("HASH", s.plan_hash or "").splitlines()
+
+
+def test_flex_beyond_the_surplus_is_what_quotas_leave_unused_as_the_readme_counts_it() -> None:
+    """README's cluster: of 319 healthy none is without a quota on it, and of 345 promised 310 are in use."""
+    readme = World((quota("research", 345, busy=310),), {"main": (361, 319)})
+    (now,) = (text for text in drawn(readme.status, 100) if text.startswith("now "))
+    assert now.endswith("345 promised, 319 backed, 26 phantom; surplus 0, flex 9 (9 that quotas leave unused)")
+    assert (319 - 319, 319 - 310) == (0, 9)
+    full = World((quota("research", 300),), {"main": (361, 319)})
+    (now,) = (text for text in drawn(full.status, 100) if text.startswith("now "))
+    assert now.endswith("; surplus 19, flex 19"), "nothing is left unused"
 
 
 def test_a_pipe_gets_the_same_words_unwrapped(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:

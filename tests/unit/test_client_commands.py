@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -10,12 +11,13 @@ from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client import calls
+from client import calls, questions
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from models.errors import Unavailable
+from models.questions import DeskAnswer, Pulse
 from models.rollout.commands import CommandRequest
-from models.rollout.messages import CommandAnswer
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage
 
 REQUEST = CommandRequest(actor="tpm", team="research")
@@ -62,6 +64,15 @@ async def test_a_command_between_two_runs_is_given_again_under_its_id() -> None:
     assert len(set(server.ids)) == 1
 
 
+async def test_a_command_as_a_run_closes_is_given_to_the_next_one() -> None:
+    why = "workflow operation can not be applied because workflow is closing"
+    status = GrpcStatus(code=RPCStatusCode.RESOURCE_EXHAUSTED)
+    server = Server(RPCError(why, RPCStatusCode.RESOURCE_EXHAUSTED, status.SerializeToString()))
+    assert await told(server) == ANSWER
+    assert len(server.ids) == 2
+    assert len(set(server.ids)) == 1
+
+
 async def test_a_rollout_that_cannot_take_it_at_all_is_told_in_the_end() -> None:
     server = Server(*(not_ready() for _ in range(100)))
     with pytest.raises(Unavailable, match="workflow task failure"):
@@ -75,6 +86,30 @@ async def test_any_other_answer_is_final() -> None:
     with pytest.raises(Unavailable):
         await told(server)
     assert len(server.ids) == 1
+
+
+class Busy(Server):
+    """Starts what it is told to, and its worker does not end the first step in time."""
+
+    async def execute_update_with_start_workflow(self, _: str, *, id: str, **__: Any) -> Any:
+        self.ids.append(id)
+        why = "Unable to perform workflow execution update due to Workflow Task in failed state."
+        raise RPCError(why, RPCStatusCode.FAILED_PRECONDITION, GrpcStatus().SerializeToString())
+
+    async def execute_update(self, name: str, *_: Any, id: str, **__: Any) -> Any:
+        self.ids.append(id)
+        if self._errors:
+            raise self._errors.pop()
+        return LaunchAnswer(launched=True, rollout="a/1", cluster="a", stage=Stage.PLANNED)
+
+
+async def test_a_launch_whose_first_step_failed_is_answered_when_that_is_made_anew() -> None:
+    server = Busy(not_ready())
+    door = Backstop(cast("Client", server), "tpm", TemporalTarget(options={"target_host": "here"}, embedded=True))
+    answer = await door.launch(LaunchRequest(cluster="a", rollout="a/1", owner="tpm", reason="x"))
+    assert answer.launched
+    assert len(server.ids) == 3
+    assert len(set(server.ids)) == 1
 
 
 class EarlierBuild(Server):
@@ -94,3 +129,54 @@ async def test_a_rollout_of_an_earlier_build_is_told_to_be_looked_at_by_its_stat
         Unavailable, match=r"^a: its rollout runs on an earlier build, .*: look at its status, and say --yes$"
     ):
         await door.ahead("a")
+
+
+class Deaf:
+    """A server that missed the end of a run while somebody waited for it: who waits anew is answered."""
+
+    def __init__(self, misses: int, length: int = 11) -> None:
+        self._misses = misses
+        self.history_length = length
+        self.asked = self.given_up = 0
+
+    async def start_workflow(self, *_: Any, **__: Any) -> Deaf:
+        return self
+
+    async def result(self) -> DeskAnswer:
+        self.asked += 1
+        if self.asked > self._misses:
+            return DeskAnswer(result="7")
+        try:
+            return await asyncio.Future[DeskAnswer]()
+        finally:
+            self.given_up += 1
+
+    async def describe(self) -> Deaf:
+        return self
+
+    async def terminate(self, reason: str) -> None:
+        self._misses = 0
+
+
+async def answer_of(server: Deaf) -> str:
+    door = Backstop(cast("Client", server), "tpm", TemporalTarget(options={"target_host": "here"}, embedded=True))
+    return await door.ask(Pulse(since="6", seconds=1))
+
+
+@pytest.mark.parametrize("misses", [0, 1, 7])
+async def test_an_answer_that_the_server_missed_is_asked_for_again(
+    misses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "_WAITS", (0.001, 0.002))
+    server = Deaf(misses)
+    assert await answer_of(server) == "7"
+    assert (server.asked, server.given_up) == (misses + 1, misses)
+
+
+async def test_a_question_that_no_worker_took_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "_WAITS", (0.001, 0.002))
+    server = Deaf(10**6, length=2)
+    with pytest.raises(Unavailable, match="no worker"):
+        await answer_of(server)
+    await asyncio.sleep(0)
+    assert server.asked == server.given_up == 2

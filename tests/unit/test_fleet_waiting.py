@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from cli.views.fleet_rollout import facts_of
 from models.cluster.windows import Window, WindowKind
 from models.fleet import reducers
 from models.fleet.messages import FleetStatus, Noted, PickAnswer, Picked
 from models.fleet.state import BudgetLeft, MemberState, Pace
 from models.fleet.status import status_of
 from tests.property.test_fleet_machine import START, Fleet, prospect
+from views.fleet_rollout import facts_of
 
 PACE = Pace(parallel=2, budget_per_hour=100, budget_per_day=1000, recheck=timedelta(minutes=10))
 
@@ -49,6 +49,16 @@ def test_what_is_left_of_the_budget_is_of_the_last_look_at_the_book_and_later_on
     assert said() == (
         "at most 90 GPUs left for this hour, 990 for this day: by what it started, without what others moved"
     )
+
+
+def test_a_breaker_names_those_that_were_started_and_as_how_many_they_count() -> None:
+    def said() -> str:
+        return next(text.plain for name, text in facts_of(status(fleet)) if name == "breaker")
+
+    fleet = Fleet([prospect(n, cut=1) for n in range(2)], PACE.but(parallel=1))
+    assert said() == "0 of 1 rolled back (fewer than 10 count as 10); it stops above 10%"
+    fleet = Fleet([prospect(n, cut=1) for n in range(12)], PACE.but(parallel=11))
+    assert said() == "0 of 11 rolled back; it stops above 10%"
 
 
 def test_what_was_picked_as_somebody_paused_is_not_started_and_keeps_its_budget() -> None:

@@ -21,7 +21,6 @@ from cli.commands.schemas import makers
 from cli.main import run
 from cli.output import _plain
 from cli.pages.haircut import page
-from cli.views.haircut import as_csv, fleet_parts, percent, sentence
 from client.inputs.documents import read_fleet
 from models.cluster.island import Island
 from models.cluster.jobs import Job
@@ -31,6 +30,7 @@ from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.work import team_work
 from models.planning.haircut import USUAL, Part, haircut
 from models.planning.plan import make_plan
+from views.haircut import as_csv, fleet_parts, percent, sentence
 
 pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
 
@@ -166,6 +166,8 @@ def test_json_keeps_to_its_schema_and_files_are_written(tmp_path: Path, capsys: 
     assert answer["clusters"]["h100-worked"][2]["cut_gpus"] == 39
     assert html.read_text().startswith("<!doctype html>")
     assert table.read_text().startswith("what,name,buffer,clusters,")
+    assert run(["haircut", "--file", str(EXAMPLE), "--html", str(html), "--csv", str(table)]) == 0
+    assert capsys.readouterr().out.startswith(f"Written: {html} and {table}\n")
 
 
 def test_csv_on_standard_output_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:

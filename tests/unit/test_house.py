@@ -1,8 +1,12 @@
-"""The house stays one that can be lived in: no circle, no long file, no word for two things."""
+"""The house stays one that can be lived in: no circle, no long file, no word for two things, every value a noun."""
 
 from __future__ import annotations
 
-from benchmarks.house import LONG_FILE, ROOT, arrows, circles, files, floors, homonyms
+from pathlib import Path
+
+import pytest
+
+from benchmarks.house import LONG_FILE, ROOT, VAGUE, arrows, circles, files, floors, homonyms, nameless
 
 
 def test_rooms_of_models_stand_on_floors_and_no_arrow_goes_up() -> None:
@@ -20,6 +24,41 @@ def test_no_file_is_too_long_to_read_in_one_sitting() -> None:
 
 def test_no_word_names_two_things() -> None:
     assert homonyms(ROOT) == {}
+
+
+def test_values_are_called_by_nouns() -> None:
+    assert nameless(ROOT) == [], (
+        "Call each of these values by what it holds (`row`, `receipt`, `sentence`, `teams`), not by what was done to "
+        f"get it: {', '.join(VAGUE)} do not say that (CONTRIBUTING.md, Names)."
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{word} = rows",
+        "{word}: list[str] = []",
+        "first, {word} = rows",
+        "for {word} in rows: pass",
+        "names = [{word} for {word} in rows]",
+        "if {word} := rows: pass",
+        "with rows as {word}: pass",
+        "for row in rows: {word} = row",
+    ],
+)
+@pytest.mark.parametrize("word", VAGUE)
+def test_a_value_without_a_noun_is_told_with_its_place(tmp_path: Path, word: str, line: str) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "rows.py").write_text(f"def of(rows):\n    {line.format(word=word)}\n")
+    assert nameless(tmp_path) == [(word, "models/rows.py:2")]
+
+
+def test_a_field_keeps_its_name_and_reading_one_is_no_value(tmp_path: Path) -> None:
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "answers.py").write_text(
+        "class Answer:\n    said: str = ''\n    def text(self):\n        known = self.said\n        return known\n"
+    )
+    assert nameless(tmp_path) == [("known", "cli/answers.py:4")]
 
 
 def test_circles_and_floors_are_found() -> None:

@@ -41,6 +41,16 @@ def test_every_file_and_folder_that_a_page_names_is_there(page: str) -> None:
     assert {path for path in named if not (ROOT / path).exists()} == set()
 
 
+def test_every_page_that_is_drawn_is_shown() -> None:
+    """Drawn are one cluster and 1,000, light and dark; shown are one in light and 1,000 in dark."""
+    drawn = {path.stem for path in (ROOT / "docs" / "screens").iterdir()}
+    pages = {stem.removesuffix("-one-light") for stem in drawn if stem.endswith("-one-light")}
+    shades = [f"-{clusters}-{scheme}" for clusters in ("one", "thousand") for scheme in ("light", "dark")]
+    assert drawn == {page + shade for page in pages for shade in shades}
+    shown = re.findall(r"\]\(screens/([\w-]+)\.png\)", (ROOT / "docs" / "console.md").read_text())
+    assert sorted(shown) == sorted(f"{page}{shade}" for page in pages for shade in ("-one-light", "-thousand-dark"))
+
+
 def test_what_is_gone_is_found_and_examples_and_code_are_not_taken_for_paths() -> None:
     gone = {"tests/unit/gone.py", "modles/wire.py", "docs/adrs", "GONE.md", "gone.toml"}
     others = (
@@ -88,3 +98,34 @@ def test_every_decision_is_in_the_index_under_its_own_title() -> None:
         assert path.name.startswith(f"{int(number):04d}-")
     rows = re.findall(r"^\| (\d+) \| \[(.+)\]\((.+)\) \| (.+) \|$", (ADR / "README.md").read_text(), re.MULTILINE)
     assert [(name, (int(number), title)) for number, title, name, _ in rows] == sorted(titles.items())
+
+
+def attacker_rows() -> list[tuple[str, str, dict[str, str]]]:
+    """Of docs/security.md: who, what they cannot, and the tests beside it, each with its module."""
+    table = (ROOT / "docs" / "security.md").read_text().partition("## Keys")[0]
+    who, module, rows = "", "", []
+    for line in re.findall(r"^\| (?!attacker has|---).*\|$", table, re.MULTILINE):
+        attacker, _, cannot, tests = (cell.strip() for cell in line.strip("|").split("|"))
+        who = attacker or who
+        found = {}
+        for word in re.findall(r"`(test_\w+)`(?=(:?))", tests):
+            if word[1]:
+                module = word[0]
+            else:
+                found[word[0]] = module
+        rows.append((who, cannot, found))
+    return rows
+
+
+def test_every_row_of_the_attackers_has_tests_that_are_there() -> None:
+    rows = attacker_rows()
+    modules: dict[str, str] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):  # two rooms may have one of a name
+        modules[path.stem] = modules.get(path.stem, "") + path.read_text()
+    named = {(module, name) for _, _, tests in rows for name, module in tests.items()}
+    assert [(who, cannot) for who, cannot, tests in rows if not tests] == []
+    assert [one for one in named if f"def {one[1]}(" not in modules.get(one[0], "")] == []
+    assert len(rows) > 25
+    print(
+        f"attackers: {len(rows)} rows of {len({who for who, _, _ in rows})} attackers, {len(named)} tests beside them"
+    )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from models.base import parse_duration
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
@@ -15,7 +16,7 @@ from models.notices import Notice, NoticeKind
 from models.rollout import plan_reducers
 from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.commands import CommandRequest, holding, refusal
-from models.rollout.decide import urgent
+from models.rollout.decide import confirms_breach, urgent
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Command, Stage
@@ -69,13 +70,79 @@ def test_an_approved_rollout_goes_to_monitored_by_itself_on_the_policys_clock() 
     assert {audience for _, audience in world.told} == {"b"}  # a gives nothing
 
 
-def test_a_monitored_rollout_looks_once_per_safety_poll_and_writes_nothing_else() -> None:
-    world = at(Stage.MONITORED, World(**QUICK))
+@pytest.mark.parametrize(
+    ("policy", "looks"),
+    [
+        ({}, 2),
+        ({"safety_poll": "2h"}, 2),
+        ({"safety_poll": "36h"}, 1),
+        ({"safety_poll": "30m"}, 96),
+        ({"replan_window": "42h"}, 8),
+        ({"replan_window": "1d", "on_long_run": "ignore"}, 2),
+        ({"replan_window": "1h"}, 48),
+    ],
+)
+def test_a_rollout_at_rest_looks_once_a_day_and_writes_nothing_else(policy: dict[str, Any], looks: int) -> None:
+    """Seldom enough for half an event an hour; for long-run health seven times in its window, but not above hourly."""
+    world = at(Stage.MONITORED, World(**QUICK, **policy))
     before, serial = world.looks(), world.r.post.serial
     world.wait("2d")
-    assert world.looks() - before == 48
+    assert world.looks() - before == looks
     assert world.r.post.serial == serial
     assert world.effects == FORWARD
+
+
+def test_a_rollout_that_waits_or_has_something_wrong_looks_each_hour() -> None:
+    world = at(Stage.MONITORED, World(**QUICK, on_breach="hold"))
+    world.watch_runs = False
+    world.say(Command.PAUSE)
+    before = world.looks()
+    world.wait("1d")
+    assert world.looks() - before == 24
+    world.say(Command.RESUME)
+    before = world.looks()
+    world.wait("1d")
+    assert world.looks() - before == 1
+    world.healthy(300)
+    world.wait("1d")  # nobody tells: its own look finds it
+    assert world.r.clocks.at_risk
+    before = world.looks()
+    world.wait("1d")
+    assert world.looks() - before >= 24
+
+
+def test_a_look_is_due_to_a_breach_once_its_time_has_come_and_until_it_is_answered() -> None:
+    world = at(Stage.MONITORED, World(**QUICK, breach_after="10m", recover_after="1d"))
+    assert not confirms_breach(world.r, world.now)
+    world.healthy(300)
+    assert world.r.clocks.at_risk
+    for minutes, due in ((0, False), (9, False), (10, True), (600, True)):
+        assert confirms_breach(world.r, world.now + timedelta(minutes=minutes)) is due
+    world.until(Stage.ROLLED_BACK)
+    assert not confirms_breach(world.r, world.now)
+
+
+def test_a_run_from_before_rollouts_rested_looks_each_hour() -> None:
+    world = at(Stage.MONITORED, World(**QUICK))
+    world.r = world.r.but(rests=False)
+    before = world.looks()
+    world.wait("1d")
+    assert world.looks() - before == 24
+
+
+@pytest.mark.parametrize("stale_after", ["45m", "3h", "20h"])
+def test_health_that_falls_silent_is_stale_when_the_policy_says_so_also_at_rest(stale_after: str) -> None:
+    """The watch tells of a sample that is half an hour old, whatever the policy calls old."""
+    world = at(Stage.MONITORED, World(**QUICK, stale_after=stale_after))
+    world.wait("1h")
+    world.silent()
+    world.wait("30m")
+    world.watch()
+    world.run()
+    world.wait(parse_duration(stale_after) - timedelta(minutes=31))
+    assert "unknown_health" not in world.holds
+    world.wait("2m")
+    assert "unknown_health" in world.holds
 
 
 def test_a_plan_that_is_not_backed_is_refused_at_launch() -> None:
@@ -704,7 +771,7 @@ def test_the_owner_is_told_of_silent_health_once_an_episode() -> None:
     world.watch_runs = False
     for _ in range(2):
         world.has_sample = False
-        world.wait("3h")
+        world.wait("25h")
         world.has_sample = True
         world.healthy(361)
         world.wait("1h")
@@ -1356,6 +1423,25 @@ def test_the_end_of_a_held_breach_needs_no_event() -> None:
     assert world.promises == CUT
 
 
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        (Stage.PLANNED, "resumed"),
+        (Stage.BUFFERED, "resumed; the soak starts anew"),
+        (Stage.ENFORCED, "resumed; the soak starts anew"),
+        (Stage.MONITORED, "resumed"),
+    ],
+)
+def test_a_soak_starts_anew_where_there_is_one(stage: Stage, said: str) -> None:
+    world = at(stage, World(**({} if stage is Stage.PLANNED else QUICK)))
+    world.say(Command.PAUSE)
+    world.wait("5m")
+    assert world.say(Command.RESUME) == said
+    waited_until = [c.until for c in world.status.waiting_for if c.name == "soak"]
+    soaked = world.r.policy.soak_buffered if stage is Stage.BUFFERED else world.r.policy.soak_enforced
+    assert waited_until == ([world.now + soaked] if "soak" in said else [])
+
+
 REALIGN: dict[str, Any] = {**QUICK, "on_breach": "realign"}
 
 
@@ -1627,6 +1713,40 @@ def test_a_shadow_goes_all_the_way_and_writes_nothing() -> None:
     world.until(Stage.MONITORED)
     world.say(Command.ABORT)
     assert (world.stage, world.values, world.effects) == (Stage.ABORTED, BASELINE, [])
+
+
+def test_what_would_be_is_the_plan_before_it_is_written_in_the_rows_and_in_the_sums() -> None:
+    world = at(Stage.PLANNED, World(shadow=True))
+    would = world.status.would
+    assert would is not None
+    rows = [(t.planned_gpus, t.would_gpus, t.would_backing_gpus) for t in world.status.teams]
+    assert rows == [(200, 200, 200), (106, 106, 106)]
+    assert (would.assigned_gpus, would.backed_gpus) == (sum(r[1] or 0 for r in rows), sum(r[2] or 0 for r in rows))
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["rolled back", "aborted"])
+def test_what_would_be_of_an_undone_shadow_is_what_is(ends: bool) -> None:
+    """A look after the undo is at the next attempt's plan: a status said 306 in its sums and 361 in its rows."""
+    world = at(Stage.BUFFERED, World(**QUICK, shadow=True))
+    world.healthy(319)
+    world.say(Command.ROLLBACK)
+    if ends:
+        world.say(Command.ABORT)
+    status = world.status
+    assert status.stage is (Stage.ABORTED if ends else Stage.ROLLED_BACK)
+    assert status.would is not None
+    assert (status.would.assigned_gpus, status.would.backed_gpus, status.would.phantom_gpus) == (361, 319, 42)
+    assert {t.team: t.would_gpus for t in status.teams} == BASELINE
+    assert sum(t.would_backing_gpus or 0 for t in status.teams) == 319
+
+
+def test_what_would_be_after_a_breach_in_shadow_is_not_said_by_the_look_at_the_next_plan() -> None:
+    world = at(Stage.MONITORED, World(**QUICK, shadow=True))
+    breached(world)
+    assert world.is_in(Stage.ROLLED_BACK)
+    assert [t.would_gpus for t in world.status.teams] == [200, 100]
+    assert world.status.would is None
+    assert [t.would_backing_gpus for t in world.status.teams] == [None, None]
 
 
 def test_a_shadow_is_not_bothered_by_its_own_values_but_by_those_of_others() -> None:

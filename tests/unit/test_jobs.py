@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from cli.output import show
-from cli.views.flex import cluster_parts
 from client.inputs.jobs import classes_in, read_jobs
 from models.cluster.evidence import Evidence
 from models.cluster.fleet_file import Fleet
@@ -19,6 +18,7 @@ from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsa
 from models.errors import BadInput
 from models.flex.flex_now import FlexNow, flex_now
 from models.reports.why import why
+from views.flex import cluster_parts
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

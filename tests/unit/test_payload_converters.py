@@ -7,7 +7,7 @@ from temporalio.converter import ActivitySerializationContext, WorkflowSerializa
 from client.converter import PayloadConverter, data_converter
 
 
-def test_no_converter_of_ours_takes_a_context() -> None:
+def test_nothing_takes_a_context_where_payloads_are_not_encrypted() -> None:
     workflow = WorkflowSerializationContext(namespace="n", workflow_id="w")
     activity = ActivitySerializationContext(
         namespace="n",
@@ -18,7 +18,6 @@ def test_no_converter_of_ours_takes_a_context() -> None:
         activity_task_queue="q",
         is_local=False,
     )
-    # Else workers/queries.py must ask the workflow for the context again.
     assert data_converter.with_context(workflow) is data_converter
     assert data_converter.with_context(activity) is data_converter
 

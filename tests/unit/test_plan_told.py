@@ -9,12 +9,9 @@ from fractions import Fraction
 import pytest
 from rich.console import RenderableType
 
-from cli.answers import PlanAnswer
+from cli.answers_plan import PlanAnswer
 from cli.output import _plain
 from cli.pages.haircut import page
-from cli.views import fleet_rollout as fleet_view
-from cli.views import haircut as haircut_view
-from cli.views.plan import in_order, plan_parts, plans_parts
 from models.cluster.island import Island
 from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
@@ -22,8 +19,13 @@ from models.cluster.snapshot import Snapshot
 from models.fleet.messages import FleetLaunch, FleetPlan
 from models.fleet.order import prospect_of, starting_order, taken_by
 from models.fleet.state import Pace, Wave
+from models.planning.backing import back
 from models.planning.haircut import haircut
 from models.planning.plan import Plan, breach_target, make_plan
+from tests.reference import divide
+from views import fleet_rollout as fleet_view
+from views import haircut as haircut_view
+from views.plan import in_order, plan_parts, plans_parts
 
 BARE = Policy.model_validate({"buffer": 0, "spare_gpus": 0})
 
@@ -89,6 +91,22 @@ def test_one_that_is_short_but_backed_comes_last_with_its_reason_and_can_be_laun
 
 
 # --- figures -----------------------------------------------------------------------------------------
+
+
+def test_phantom_of_a_cut_goes_by_the_cuts_and_backing_by_the_quotas() -> None:
+    """Two divisions, each by its own law: a reader who compared them is told so."""
+    uses = {"a": 196, "b": 156, "c": 90, "d": 196, "e": 120}
+    quotas = tuple(Quota(team=team, gpus=196, scheduled_gpus=used) for team, used in uses.items())
+    here = cluster("here", [(512, 488), (512, 488)], *quotas)
+    plan = make_plan(here, Policy())
+    cuts = {q.team: q.cut_gpus for q in plan.quotas}
+    assert (plan.phantom_gpus, sum(cuts.values())) == (5 * 196 - 976, 5 * 196 - int(0.85 * 1024))
+    assert {q.team: q.phantom_gpus for q in plan.quotas} == divide(4, cuts, cuts)
+    assert back(here).of == {"a": 195, "b": 195, "c": 195, "d": 195, "e": 196}, "in proportion to quota, ties by name"
+    shown = " ".join(said(plan_parts(plan)).split())
+    assert "phantom is divided in proportion to the cuts, whoever's quota lacks hardware today" in shown
+    alone = make_plan(cluster("one", [(361, 319)], Quota(team="t", gpus=345, scheduled_gpus=310)), Policy())
+    assert "in proportion to the cuts" not in said(plan_parts(alone)), "of one quota there is nothing to divide"
 
 
 def test_the_json_of_a_plan_has_its_cut_and_what_was_and_would_be_phantom() -> None:

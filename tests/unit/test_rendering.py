@@ -273,6 +273,14 @@ def test_closed_says_that_the_promise_has_ended() -> None:
     assert "backstop" not in body  # there is nothing left to answer
 
 
+@pytest.mark.parametrize(
+    ("stage", "title"), [("planned", "Why the quota was to change:"), ("enforced", "Why the quota changed:")]
+)
+def test_closed_before_anything_was_written_does_not_say_that_the_quota_changed(stage: str, title: str) -> None:
+    body = cut(NoticeKind.CLOSED, 345, 310, 26, stage=stage, reasons=("35 GPUs are held by no running job",))
+    assert [each for each in body.splitlines() if each.startswith("Why the quota")] == [title]
+
+
 # --- what the reader can do -------------------------------------------------------------------
 
 

@@ -18,17 +18,18 @@ from cli.commands.burndown import points_between
 from cli.main import run
 from cli.output import _plain
 from cli.pages.report import page
-from cli.views.burndown import burndown_parts
-from cli.views.report import markdown
+from models.access.waiting import Emergency
 from models.errors import Unavailable
 from models.reports.milestones import Milestones
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.weekly import BeforeAndAfter, Move, Passage, monitored_at, spans, steps_of, totals, waves_done, week
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.messages import RolloutStatus
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
+from views.burndown import burndown_parts
+from views.report import markdown
 
 HOUR = timedelta(hours=1)
 
@@ -108,6 +109,15 @@ def test_a_wave_is_rolled_out_when_its_last_cluster_is() -> None:
     assert [waves_done(waves, there) for there in (["a"], ["a", "b"], ["a", "b", "c"], [])] == [0, 1, 2, 0]
 
 
+def test_a_cluster_that_came_back_and_was_closed_is_done_and_says_so() -> None:
+    past, name = a_past(3), "h100-pod-001"
+    moves = [("rolled_back", -60), ("monitored", -40), ("closed", -20)]
+    made = week(past.but(moves=tuple(move(name, hours, after) for after, hours in moves), monitored=()), None, None)
+    assert [m.after for m in (*made.undone, *made.done)] == ["rolled_back", "monitored"]
+    (row,) = (line for line in markdown(made).splitlines() if "| monitored |" in line and name in line)
+    assert row.endswith("closed since |")
+
+
 def test_a_cluster_that_was_done_and_undone_is_not_done() -> None:
     past = a_past(3)
     reached = next(m.cluster for m in past.moves if m.after == "monitored")
@@ -131,15 +141,41 @@ def test_old_tallies_say_nothing_of_now() -> None:
 # --- in words, and as a page -----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("blocked", "sentence"),
+    [
+        ([], "Nothing is blocked."),
+        (["(fleet)"], "The fleet rollout is blocked."),
+        (["c", "c", "(fleet)"], "1 cluster and the fleet rollout are blocked."),
+        (["b", "c"], "2 clusters are blocked."),
+    ],
+)
+def test_the_fleet_rollout_is_not_counted_among_blocked_clusters(blocked: list[str], sentence: str) -> None:
+    week = a_week(20)
+    assert week.live is not None
+    one = week.live.blocked[0]
+    live = week.live.but(blocked=tuple(one.but(cluster=name) for name in blocked))
+    assert markdown(week.but(live=live)).splitlines()[2].endswith(sentence)
+
+
+def test_a_blocked_rollout_is_no_rollout_that_goes_on_by_itself_and_yet_under_way() -> None:
+    week = a_week(20)
+    assert week.live is not None
+    assert week.live.blocked
+    text = markdown(week.but(live=week.live.but(next=())))
+    assert "No rollout goes on by itself." in text
+    assert "under way" not in text
+
+
 def test_the_report_says_the_week_in_a_few_sentences() -> None:
     said = markdown(a_week(3)).splitlines()
     assert said[0] == "# Weekly status, 20 November to 27 November 2026"
     assert said[2] == (
-        "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs were phantom on 27 Nov "
-        "16:00Z, 21 fewer than on 20 Nov 16:00Z. 39 GPUs were cut from quotas in 1 cluster this week: 26 phantom "
+        "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs were phantom on 2026-11-27 "
+        "16:00Z, 21 fewer than on 2026-11-20 16:00Z. 39 GPUs were cut from quotas in 1 cluster this week: 26 phantom "
         "removed, 13 moved to flex. 4 were given back by rollbacks. In 1 cluster with a before and an after, GPUs that "
         "waited in quota "
-        "for healthy hardware went from 25 to 0.5. 1 is blocked."
+        "for healthy hardware went from 25 to 0.5. 1 cluster is blocked."
     )
 
 
@@ -150,6 +186,19 @@ def test_what_people_wrote_cannot_break_a_table_or_become_markup() -> None:
     assert "second \\| class" in told
     assert "<soon>" not in shown
     assert "a paper is due &lt;soon&gt;" in shown
+
+
+def test_what_somebody_did_alone_stands_on_top_until_another_has_looked() -> None:
+    alone = Emergency(number=3, by="user:sre", at=UNTIL - HOUR, what="promote in h100-a", reason="a *SEV* <b>now</b>")
+    made = a_week(3).but(emergencies=(alone,))
+    told, shown = markdown(made), page(made)
+    first = told.split("\n\n")[1]
+    assert first.startswith("- **Emergency**: user:sre acted alone in an emergency, ")
+    assert "a \\*SEV\\* \\<b\\>now" in first
+    assert "backstop access seen 3 --reason ..." in first
+    assert shown.index("acted alone in an emergency") < shown.index('class="numbers"')
+    assert "<b>now</b>" not in shown
+    assert "mergency" not in markdown(a_week(3)) + page(a_week(3))
 
 
 def test_long_lists_are_cut_and_say_where_the_rest_is() -> None:
@@ -267,11 +316,20 @@ def hold(kind: HoldKind, actor: str, team: str | None = None, until: datetime | 
     return Hold(id="x", kind=kind, reason="because", actor=actor, at=NOON, team=team, until=until)
 
 
+LIFT = 'a hold stands (because): backstop resolve h100-worked --hold x --reason "..."'
+APPROVE = "approve the plan: backstop approve h100-worked --plan 0123"
+
+
 @pytest.mark.parametrize(
     ("found", "blocked"),
     [
         (held(Stage.BUFFERED, hold(HoldKind.PAUSED, "oncall"), needs="paused"), [("paused", "oncall")]),
-        (held(Stage.BUFFERED, hold(HoldKind.OBJECTION, "ana", "research"), needs="x"), [("objection", "research")]),
+        (held(Stage.BUFFERED, hold(HoldKind.OBJECTION, "ana", "research"), needs=LIFT), [("objection", "research")]),
+        # An incident that is over opens no gate of a plan that nobody has approved.
+        (
+            held(Stage.PLANNED, hold(HoldKind.SEV, "calendar"), needs=APPROVE),
+            [("sev", "calendar"), ("decision", "tpm")],
+        ),
         (held(Stage.PLANNED, needs="approve the plan"), [("decision", "tpm")]),
         (held(Stage.BUFFERED, hold(HoldKind.MAINTENANCE, "calendar")), [("maintenance", "calendar")]),
         (held(Stage.MONITORED, hold(HoldKind.MAINTENANCE, "calendar")), []),
@@ -288,6 +346,23 @@ def test_who_blocks_is_named(
     live = json.loads(capsys.readouterr().out)["live"]
     assert [(b["kind"], b["by"]) for b in live["blocked"]] == blocked
     assert len(live["next"]) == (0 if blocked or found.stage is Stage.MONITORED else 1)
+
+
+def test_a_planned_rollout_whose_quotas_lack_hardware_is_at_risk(capsys: pytest.CaptureFixture[str]) -> None:
+    """It guards nothing yet, and so knows of no risk; its quotas are advisory and lack hardware all the same."""
+    lacking = status(Stage.PLANNED, holds=(), needs="", at_risk=())
+    sentence = "Every quota of an open rollout has its hardware."
+    for one, row in (
+        (lacking, "| h100-worked | planned (advisory, no promise) | 6 | research |"),
+        (lacking.model_copy(update={"phantom_gpus": 0}), sentence),
+    ):
+        door = FakeBackstop(statuses=[one])
+        door.summaries = [s.model_copy(update={"stage": "planned"}) for s in _summaries()[:1]]
+        with answering(door):
+            assert run(["report", "--weekly"]) == 0
+        text = capsys.readouterr().out
+        assert row in text
+        assert (sentence in text) == (row == sentence)
 
 
 def test_a_shadow_neither_blocks_nor_comes_next(capsys: pytest.CaptureFixture[str]) -> None:
@@ -374,7 +449,7 @@ def test_the_curve_has_a_bar_for_each_time_and_says_what_is_unknown() -> None:
     some = point(UNTIL, 3, 16, 4).model_copy(update={"known": 2})
     said = told(point(UNTIL - 2 * HOUR, 3, 64), unknown, some)
     assert said.splitlines()[0].startswith(
-        "On 2026-11-27 16:00:00Z 16 GPUs of 1036 promised in the fleet had no healthy GPU behind, 48 GPUs fewer than "
+        "On 2026-11-27 16:00:00Z 16 GPUs of 1,036 promised in the fleet had no healthy GPU behind, 48 GPUs fewer than "
         "on 2026-11-27 14:00:00Z (3 clusters then, 2 now)."
     )
     bars = [text.rstrip().rsplit("  ", 1)[-1] for text in said.splitlines()[3:6]]

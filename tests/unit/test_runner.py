@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,10 +30,13 @@ STILL = "lived, at the time of the task before"
 """A question brought events with it; or the server's clock was set back, and the core shows no earlier time."""
 
 
+INFO: Any = SimpleNamespace(start_time=datetime(2026, 11, 23, tzinfo=UTC), namespace="n", workflow_id="w")
+
+
 def said(*activations: str) -> list[bool]:
     """Which activations were refused. Each has a longer history than the one before, and most a later time."""
     inner: Any = Inner()
-    runner, refused, time = _OnTime(inner, versioned=False), [], 0
+    runner, refused, time = _OnTime(inner, versioned=False, info=INFO), [], 0
     for number, what in enumerate(activations, 1):
         act = WorkflowActivation(run_id="r", is_replaying=what not in (LIVED, STILL), history_length=10 * number)
         time += what in (REPLAYED, LIVED)
@@ -63,3 +70,39 @@ def test_a_run_that_may_have_lived_for_a_question_alone_leaves_the_cache(
     activations: tuple[str, ...], refused: bool
 ) -> None:
     assert said(*activations) == [False] * (len(activations) - 1) + [refused]
+
+
+def test_nothing_is_thrown_into_the_thread_of_a_slow_activation() -> None:
+    """Whatever thread the sandbox has: a run that was cut off between two steps could never leave the cache."""
+    inner: Any = SimpleNamespace(get_thread_id=lambda: 4711)
+    assert _OnTime(inner, versioned=False, info=INFO).get_thread_id() is None
+
+
+def test_what_comes_after_a_slow_activation_waits_for_it() -> None:
+    """temporalio sends the run out of the cache while an activation that it gave up still lives in its loop."""
+    entered, may_end, inside, together = threading.Event(), threading.Event(), [], []
+
+    class Slow(Inner):
+        def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+            inside.append(act)
+            together.append(len(inside))
+            entered.set()
+            may_end.wait(10)
+            inside.pop()
+            return super().activate(act)
+
+    inner: Any = Slow()
+    runner = _OnTime(inner, versioned=False, info=INFO)
+    slow, eviction = WorkflowActivation(run_id="r"), WorkflowActivation(run_id="r")
+    slow.jobs.add().fire_timer.seq = 1
+    eviction.jobs.add().remove_from_cache.SetInParent()
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(runner.activate, slow)
+        assert entered.wait(10)
+        second = threads.submit(runner.activate, eviction)
+        with pytest.raises(TimeoutError):
+            second.result(0.2)
+        may_end.set()
+        assert first.result(10).HasField("successful")
+        assert second.result(10).HasField("successful")
+    assert together == [1, 1]

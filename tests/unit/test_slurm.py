@@ -283,7 +283,7 @@ def tool(folder: Path, name: str, script: str) -> Talk:
 
 def test_a_tool_is_run_with_its_settings_in_plain_english_and_utc(tmp_path: Path) -> None:
     talk = tool(tmp_path, "sacctmgr", 'echo "$SLURM_CONF $LC_ALL $TZ $*"; cat')
-    assert talk.run("sacctmgr", "show", given="x") == "/etc/slurm/other.conf C UTC show\nx"
+    assert talk.run("sacctmgr", "show", stdin="x") == "/etc/slurm/other.conf C UTC show\nx"
     assert talk.calls == 1
 
 

@@ -17,11 +17,10 @@ from activities.rendering import render
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
 from models.rollout.effects import EffectKind
-from models.rollout.messages import UndoStatus, ValueLeft
+from models.rollout.shown import UndoStatus, ValueLeft, value_text
 from models.rollout.stages import Command, Stage
 from models.rollout.state import UndoCause
 from models.rollout.status import needs_of
-from models.rollout.stuck import value_text
 from tests.unit.pure_world import TWO, Refused, World, quota
 
 K = EffectKind

@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 
 from activities.rendering import render
 from cli.output import _plain
-from cli.views.flex import cluster_parts
-from cli.views.plan import plan_parts
-from cli.views.status import status_parts
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, first_to_go
@@ -31,6 +28,9 @@ from models.planning.plan import Plan, make_plan
 from models.rollout.stages import Stage
 from tests.tried import examples
 from tests.unit.pure_world import World, quota
+from views.flex import cluster_parts
+from views.plan import plan_parts
+from views.status import status_parts
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 CLASSES = ("training", "engines")

@@ -103,6 +103,9 @@ class Health(SlowLedger):
     def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Any]:
         raise AssertionError("the watch does not ask for history")
 
+    def histories(self, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, dict[str, Any]]:
+        raise AssertionError("the watch does not ask for history")
+
     def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
         def islands(cluster: str) -> tuple[Island]:
             return (Island(name="main", total_gpus=8, healthy_gpus=8 - (cluster in self.failed)),)
@@ -116,11 +119,12 @@ def watching(
     clusters: Sequence[str] = CLUSTERS,
     health: Health | None = None,
     tallier: Any = None,
+    pushes: Any = None,
 ) -> WatchActivities:
     ledger: Any = SlowLedger(clusters=clusters)
     quotas: Any = Quotas(ledger_seconds)
     client: Any = temporal
-    return WatchActivities(client, quotas, health or Health(), ledger, ledger, ledger, tallier)
+    return WatchActivities(client, quotas, health or Health(), ledger, ledger, ledger, tallier, pushes=pushes)
 
 
 @pytest.fixture(autouse=True)
@@ -165,6 +169,43 @@ async def test_slow_reading_is_not_silence() -> None:
         assert not call.done(), call.exception()
         await asyncio.sleep(0.01)
     assert len(beats) >= len(CLUSTERS) // 2
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+
+
+async def test_what_is_wrong_is_told_again_and_again_and_what_is_well_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rollout at rest looks once a day by itself: a signal that came to nothing must not be the only one."""
+    monkeypatch.setattr(health_watch, "_TELL_AGAIN_SECONDS", 0.4)
+    temporal, health = SlowTemporal(seconds=0), Health()
+    health.failed = frozenset({"c03", "c07"})
+    call = asyncio.create_task(
+        ActivityEnvironment().run(watching(temporal, health=health).watch, WatchInput(interval_seconds=0.05))
+    )
+
+    async def told(cluster: str, times: int) -> None:
+        async with asyncio.timeout(90):
+            while temporal.told.count(cluster) < times:
+                assert not call.done(), call.exception()
+                await asyncio.sleep(0.01)
+
+    began = time.monotonic()
+    await told("c03", 3)
+    assert time.monotonic() - began >= 0.8, "told more often than that"
+    temporal.refuses = {"c07"}
+    before = temporal.told.count("c07")
+    tried = temporal.tried.count("c07")
+    async with asyncio.timeout(90):
+        while temporal.tried.count("c07") < tried + 2:  # refused, it is tried again with the next round
+            await asyncio.sleep(0.01)
+    assert temporal.told.count("c07") == before
+    temporal.refuses, health.failed = set(), frozenset({"c07"})
+    await told("c03", temporal.told.count("c03") + 1)  # that it is well again
+    well = temporal.told.count("c03")
+    await told("c07", before + 3)
+    assert temporal.told.count("c03") == well
+    assert {
+        cluster: temporal.told.count(cluster) for cluster in CLUSTERS if cluster not in ("c03", "c07")
+    } == dict.fromkeys([c for c in CLUSTERS if c not in ("c03", "c07")], 1)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
 
@@ -251,7 +292,7 @@ class Calls:
         env.on_heartbeat = beats.append
         asked = WatchInput(interval_seconds=0.01, cursor=self.cursor, **self._request)
         call = asyncio.create_task(env.run(self._watching.watch, asked))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             while not (reached() and beats):
                 assert not call.done(), call.exception()
                 await asyncio.sleep(0.005)
@@ -282,7 +323,7 @@ async def test_what_finds_no_room_in_a_round_is_told_in_the_next(monkeypatch: py
     everything = watching(temporal, clusters=MANY[:200], health=health)
     env = ActivityEnvironment()
     call = asyncio.create_task(env.run(everything.watch, WatchInput(interval_seconds=0.01)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while len(temporal.told) < 8:
             await asyncio.sleep(0.005)
         health.failed = frozenset({MANY[199]})
@@ -311,7 +352,7 @@ async def test_a_server_that_refuses_is_left_alone_until_the_next_round(monkeypa
     beats: list[str] = []
     env.on_heartbeat = beats.append
     call = asyncio.create_task(env.run(rounds.watch, WatchInput(interval_seconds=60)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not beats:
             assert not call.done(), call.exception()
             await asyncio.sleep(0.005)
@@ -404,3 +445,58 @@ def test_a_number_of_shards_that_is_none_is_refused(shards: str, monkeypatch: py
         load_settings()
     monkeypatch.setenv("BACKSTOP_WATCH_SHARDS", "4")
     assert load_settings().watch_shards == 4
+
+
+class Pushes:
+    """Clusters that wait to be looked at."""
+
+    def __init__(self) -> None:
+        self.waiting: list[str] = []
+
+    def take(self, mine: Callable[[str], bool]) -> dict[str, datetime]:
+        taken = self.waiting[:]
+        del self.waiting[: len(taken)]  # in a thread: what is pushed meanwhile stays
+        return dict.fromkeys(filter(mine, taken), datetime.now(UTC))
+
+
+class LateHealth(Health):
+    """Its source has something new, of two clusters, only after the first look at the one that was pushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[list[str]] = []
+
+    def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
+        samples = super().read(clusters)
+        self.looks.append([*clusters])
+        if [*clusters] == CLUSTERS[:1]:
+            self.failed = frozenset(CLUSTERS[:2])
+        return samples
+
+
+async def test_a_pushed_cluster_is_looked_at_at_once_and_once_more_and_no_other_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once more, as a source that is polled itself may have had nothing new to say the first time."""
+    monkeypatch.setattr(health_watch, "_AGAIN_SECONDS", 0.5)
+    temporal, health, pushes, env = SlowTemporal(), LateHealth(), Pushes(), ActivityEnvironment()
+    watch = watching(temporal, health=health, pushes=pushes)
+    call = asyncio.create_task(env.run(watch.watch, WatchInput(interval_seconds=600)))
+
+    async def told(count: int) -> None:
+        async with asyncio.timeout(90):
+            while len(temporal.told) < count:
+                assert not call.done(), call.exception()
+                await asyncio.sleep(0.01)
+
+    await told(len(CLUSTERS))
+    pushes.waiting += [CLUSTERS[0]] * 100  # nothing is new yet: the first look finds nothing
+    await told(len(CLUSTERS) + 1)
+    await asyncio.sleep(0.8)
+    assert temporal.told[len(CLUSTERS) :] == [CLUSTERS[0]]
+    assert health.looks[1:] == [CLUSTERS[:1]] * 2
+    pushes.waiting += [CLUSTERS[1], "no-such"]
+    await told(len(CLUSTERS) + 2)
+    assert temporal.told[len(CLUSTERS) :] == [*CLUSTERS[:2]]
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
@@ -15,7 +16,6 @@ from hypothesis import strategies as st
 
 from cli.main import run
 from cli.output import show
-from cli.views.why import in_full, summary
 from models.buffers.hourly_health import Stretch, stretches
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
@@ -27,10 +27,12 @@ from models.flex.flex_now import FlexNow, IslandNow
 from models.reports.flex_offers import flex_offers
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, WhyAnswers, why
-from models.rollout.gates import Condition
+from models.rollout.holds import Hold, HoldKind
+from models.rollout.shown import Condition
 from models.rollout.stages import Stage
 from tests.tried import examples
 from tests.unit.cli_fakes import FakeBackstop, answering, status
+from views.why import in_full, summary
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SWITCHES = Window(
@@ -68,16 +70,16 @@ def test_all_of_the_quota_is_what_has_no_hardware_and_what_ones_own_jobs_hold() 
     found = asked()
     assert (found.wanted_gpus, found.startable_gpus, found.gap_gpus) == (345, 9, 336)
     assert reasons(found) == [("unhealthy", 26), ("idle", 12), ("used", 298)]
-    assert "42 of 361 in main since 2026-01-31 10:00Z" in found.reasons[0].text
+    assert "main lacks 42, not whole since 2026-01-31 10:00Z" in found.reasons[0].text
 
 
 def test_what_was_never_seen_whole_is_so_since_then_or_earlier() -> None:
     assert (
-        "42 of 361 in main since 2026-01-31 10:00Z or earlier"
+        "main lacks 42, not whole since 2026-01-31 10:00Z or earlier"
         in asked(history={"main": history(340, 319)}).reasons[0].text
     )
     unknown = asked(history={}).reasons[0].text
-    assert unknown.endswith("(unhealthy: 42 of 361 in main)")
+    assert unknown.endswith(": 319 of 361 are healthy (main lacks 42)")
 
 
 def test_what_could_start_is_missing_nothing() -> None:
@@ -93,7 +95,8 @@ def test_beyond_the_quota_is_told_apart() -> None:
 def test_a_declared_window_takes_its_part_of_what_is_unhealthy() -> None:
     found = asked(windows=(SWITCHES,))
     assert reasons(found) == [("declared", 20), ("unhealthy", 6), ("idle", 12), ("used", 298)]
-    assert found.reasons[0].text == "declared as absent (maintenance: new switches, until 2026-01-31 15:00Z)"
+    assert found.reasons[0].text == "they are declared as absent (maintenance: new switches, until 2026-01-31 15:00Z)"
+    assert "(main lacks 22 beside what is declared, not whole since" in found.reasons[1].text
 
 
 def test_a_block_is_missing_what_only_fragmentation_takes() -> None:
@@ -173,7 +176,7 @@ def test_idle_jobs_and_declared_gpus_are_counted_once() -> None:
     found = asked(quotas=quotas, usage=usage, jobs=jobs, windows=(SWITCHES,))
     texts = {r.cause.value: r.text for r in found.reasons}
     assert reasons(found) == [("declared", 20), ("unhealthy", 22), ("idle", 24), ("used", 16)]
-    assert "22 of 361 in main" in texts["unhealthy"]
+    assert "main lacks 22 beside what is declared" in texts["unhealthy"]
     assert texts["used"] == "research's own running jobs work on 16 of its 361: train 16"
 
 
@@ -238,6 +241,122 @@ def test_elsewhere_is_of_the_same_model_and_has_room_for_the_block() -> None:
     assert offered(asked(9)) == [], "nothing is lacking"
 
 
+def sums_in(sentence: str) -> dict[str, int]:
+    """The numbers of a sentence as people read it, by what stands behind or before them."""
+    patterns = {
+        "held": r"its own jobs hold (\d+)|(\d+) (?:is|are) held by its own jobs|(\d+) counts? as used",
+        "start": r"(\d+) (?:more )?could start",
+        "short": r"(\d+) (?:is|are) short",
+    }
+    found = {name: re.search(pattern, sentence) for name, pattern in patterns.items()}
+    return {name: int(next(g for g in match.groups() if g)) if match else 0 for name, match in found.items()}
+
+
+@settings(max_examples=examples(100))
+@given(
+    quota=st.integers(1, 60),
+    other=st.integers(0, 60),
+    total=st.integers(1, 120),
+    down=st.integers(0, 120),
+    uses=st.tuples(st.integers(0, 70), st.integers(0, 70), st.integers(0, 10)),
+    wanted=st.none() | st.integers(1, 70),
+)
+def test_what_own_jobs_hold_is_used_and_never_missing(
+    quota: int, other: int, total: int, down: int, uses: tuple[int, int, int], wanted: int | None
+) -> None:
+    """By hand, in a cluster of one island: held + could start + short is what is wanted, in words as in numbers."""
+    mine, theirs, healthy = min(uses[0], quota), min(uses[1], other), max(0, total - down)
+    found = asked(
+        wanted,
+        quotas=(Present(team="research", gpus=quota), Present(team="b", gpus=other)),
+        usage={
+            "research": TeamUsage(team="research", scheduled_gpus=uses[0], idle_gpus=min(uses)),
+            "b": TeamUsage(team="b", scheduled_gpus=uses[1]),
+        },
+        islands=(whole(total, healthy=healthy),),
+        history={},
+    )
+    free = max(0, min(quota - mine, healthy - mine - theirs))
+    want = quota if wanted is None else min(wanted, quota)
+    start = min(want, free)
+    lacking = max(0, min(want, min(quota, total) - mine)) - start + max(0, want - total)
+    short = min(lacking, quota - mine - start)
+    assert (found.startable_gpus, found.short_gpus) == (start, short)
+    assert found.held_gpus == want - start - short <= mine
+    (paragraph, *_) = in_full(WhyAnswers(teams=(found,)), {}, [])
+    expected = {"held": want - start - short, "start": start, "short": short}
+    assert sums_in(str(paragraph)) == expected
+    assert sums_in(str(summary(WhyAnswers(teams=(found,)), [], hint=False)[0])) == expected
+    assert "missing" not in str(paragraph)
+
+
+def test_what_is_short_on_a_page_is_short_in_its_reasons() -> None:
+    """A fresh reader read `196 of 196 are missing` beside `0 are short`: all of it was in use."""
+    quotas = (Present(team="research", gpus=196),)
+    used = asked(quotas=quotas, usage=held(research=196), islands=(whole(200),))
+    words = [str(getattr(part, "renderable", part)) for part in in_full(WhyAnswers(teams=(used,)), {}, [])]
+    assert words[0] == (
+        "research in h100-worked has a quota of 196 GPUs: "
+        "its own jobs hold 196, 0 more could start now, and 0 are short."
+    )
+    assert words[1] == "196 are used: research's own running jobs hold 196 of its 196."
+    gone = asked(quotas=quotas, usage=held(research=196), islands=(whole(200, healthy=190),))
+    words = [str(getattr(part, "renderable", part)) for part in in_full(WhyAnswers(teams=(gone,)), {}, [])]
+    assert (gone.held_gpus, gone.short_gpus) == (196, 0), "its jobs still hold what hardware could not start anew"
+    assert [text.split(":")[0] for text in words[1:3]] == [
+        "190 are used",
+        "6 of what its own jobs hold could not start anew",
+    ]
+
+
+def said(found: TeamWhy, *flexes: FlexNow) -> list[str]:
+    """The summary's two lines, then the page."""
+    answers = WhyAnswers(teams=(found,))
+    parts = [*summary(answers, flexes, hint=False), *in_full(answers, {}, flexes)]
+    return [str(getattr(part, "renderable", part)) for part in parts]
+
+
+def test_what_is_none_is_not_counted_and_one_is_one() -> None:
+    """Of 20, within what jobs leave free, none is held: 9 start and 11 lack hardware."""
+    assert said(asked(20))[2].endswith("Of 20 of it, 9 could start now and 11 are short.")
+    assert said(asked(150))[2].endswith(
+        "Of 150 of it, 9 could start now, 115 are held by its own jobs and 26 are short."
+    )
+    assert "1 more is beyond the quota." in said(asked(346))
+    assert "1 more is beyond the quota; flex has no more free there." in said(asked(346), flex_of("h100-worked", 9, 9))
+    beside = "55 more are beyond the quota; flex has 31 free there beside that, junior to every quota."
+    assert beside in said(asked(400), flex_of("h100-worked", 40, 40))
+
+
+def test_where_nobody_says_what_jobs_hold_the_reasons_are_parts_of_what_counts_as_used() -> None:
+    found = asked(usage={})
+    assert (found.held_gpus, found.short_gpus) == (345, 0)
+    words = said(found)
+    assert "345 count as used (nobody says what its jobs hold)" in words[0]
+    numbers = {text.partition(": ")[0] for text in words if text[:1].isdigit()}
+    assert numbers >= {"319 count as used", "26 of what counts as used could not start anew"}
+
+
+BARRING = (Present(team="research", gpus=345, namespaces=("evals",)),)
+
+
+def test_who_is_barred_hears_that_first_and_not_of_hardware_that_would_not_help() -> None:
+    found = asked(20, quotas=BARRING, namespace="training")
+    assert (found.startable_gpus, reasons(found)) == (0, [("barred", 9), ("unhealthy", 11)])
+    assert said(found)[1] == "None of it can start: jobs of namespace training may not target this quota."
+    mended = asked(20, quotas=BARRING, namespace="training", islands=(whole(361),))
+    assert mended.startable_gpus == 0, "all hardware that there is does not help"
+
+
+def test_an_island_is_not_whole_since_its_first_failure_and_lacks_what_it_lacks_now() -> None:
+    """Of 361 were 340 healthy two hours ago, and 319 an hour ago: 42 were not unhealthy since 10:00."""
+    past = {"main": history(361, 361, 340, 319)}
+    text = asked(history=past).reasons[0].text
+    assert text.endswith("319 of 361 are healthy (main lacks 42, not whole since 2026-01-31 10:00Z)")
+    islands = (whole(200, "a", healthy=180), whole(161, "b", healthy=139))
+    assert asked(islands=islands, history={}).reasons[0].text.endswith("(a lacks 20 of 200; b lacks 22 of 161)")
+
+
 # --- the command ------------------------------------------------------------------------------------------------
 
 
@@ -262,18 +381,22 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBackstop]:
 def test_the_answer_is_in_plain_words_and_adds_up(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["why", "research", "--gpus", "400", "--all"]) == 0
     shown = capsys.readouterr().out
-    assert "research in h100-worked has a quota of 345 GPUs. Of 400 asked for, 9 could start now in quota" in shown
+    assert "a quota of 345 GPUs: its own jobs hold 310, 9 more could start now, and 26 are short." in shown
     numbers = [int(line.split()[0]) for line in shown.splitlines() if line[:1] == " " and line.split()[0].isdigit()]
     assert sum(numbers) == 336
     assert "55 more are beyond the quota" in shown
-    assert "is buffered; held: paused, a SEV; its owner, tpm, has been asked to act. See `backstop status" in shown
+    assert "is buffered; held: paused, a SEV; it waits for a person: ask its owner, tpm. See `backstop status" in shown
     assert "backstop resume" not in shown, "a researcher is told whom to wait for, not what to type in their place"
     assert fake.asked[0] == ("why", "research", "", 400, False, "")
 
 
-ONE = "Of 400 asked for in h100-worked, 9 could start now in research's quota; 336 of 345 are missing."
-MOST = "research's own running jobs work on 298 of its 345. Flex has 60 free in pods."
-FULL = "Of 9 asked for in h100-worked, 9 could start now in research's quota; nothing of it is missing."
+ONE = (
+    "Of 400 asked for in h100-worked, 9 could start now in research's quota; "
+    "310 are held by its own jobs, 26 are short and 55 are beyond the quota."
+)
+LACKS = "no healthy GPU stands behind them: 319 of 361 are healthy (main lacks 42, not whole since 2026-01-31 10:00Z)."
+MOST = f"{LACKS} Flex has 60 free in pods."
+FULL = "Of 9 asked for in h100-worked, 9 could start now in research's quota."
 BEST = "Of 400 asked for, at most 319 could start now in quota, in second (research has quota in 2 clusters)."
 IDLE = asked(400, usage=held(research=0)).model_copy(update={"cluster": "second"})
 
@@ -281,9 +404,9 @@ IDLE = asked(400, usage=held(research=0)).model_copy(update={"cluster": "second"
 @pytest.mark.parametrize(
     ("whys", "gpus", "lines"),
     [
-        ([asked(400)], "400", [ONE, f"The most of it, 298: {MOST} 2 reasons more: --all."]),
+        ([asked(400)], "400", [ONE, f"What keeps the most, 26: {MOST} 2 reasons more: --all."]),
         ([asked(9)], "9", [FULL, "Nothing is in the way."]),
-        ([asked(400), IDLE], "400", [BEST, f"The most of it, 298 in h100-worked: {MOST} 3 reasons more: --all."]),
+        ([asked(400), IDLE], "400", [BEST, f"What keeps the most, 26 in h100-worked: {MOST} 3 reasons more: --all."]),
     ],
     ids=["one cluster", "nothing missing", "two clusters"],
 )
@@ -331,7 +454,7 @@ def test_whose_gate_it_is_and_where_there_is_room(fake: FakeBackstop, capsys: py
     assert run(["why", "research", "--gpus", "40", "--block", "--namespace", "training", "--all"]) == 0
     shown = capsys.readouterr().out
     assert "Only research and evals may target this quota, not training: whoever keeps the fleet file" in shown
-    assert "Elsewhere flex has free now, as one block: pods (H100) 40; quiet (H100) at most 80." in shown
+    assert "Elsewhere flex has free now as one block: 40 in pods (H100); at most 80 in quiet (H100)." in shown
     assert "Nobody knows the health of cluster b." in shown
     fake.flexes = [flex_of("pods", 60, 30, 30)]
     assert run(["why", "research", "--gpus", "40", "--block", "--all"]) == 0
@@ -355,6 +478,17 @@ def test_a_team_that_nobody_knows_is_refused(fake: FakeBackstop, capsys: pytest.
     assert "nobody knows the health of cluster a" in capsys.readouterr().err
     assert run(["why", "research", "--gpus", "-1"]) == 2
     assert "--gpus must be a whole number from 1 to 10000000, not -1" in capsys.readouterr().err
+
+
+def test_a_rollout_is_told_in_words_and_a_rehearsal_as_one() -> None:
+    """A researcher read that it was rolled_back, held by unknown_health, and not that nothing had been written."""
+    lost = Hold(id="h", kind=HoldKind.UNKNOWN_HEALTH, reason="no believable health", actor="health", at=NOW)
+    found = status(Stage.ROLLED_BACK, shadow=True, holds=(lost,), needs="rolled back")
+    parts = in_full(WhyAnswers(teams=(asked(),)), {"h100-worked": found}, [])
+    words = " ".join(str(part) for part in parts)
+    assert "A rehearsal (shadow: nothing is written) of h100-worked is rolled back; held: unknown health, no" in words
+    real = in_full(WhyAnswers(teams=(asked(),)), {"h100-worked": found.model_copy(update={"shadow": False})}, [])
+    assert "A rollout of h100-worked is rolled back; held: unknown health, " in " ".join(str(part) for part in real)
 
 
 # --- a block and the weaker classes of its own quota ------------------------------------------------

@@ -18,6 +18,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import add, keep, update
 from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.proofs import proven, without_proof
 from models.audit import BESIDE, GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.base import canonical_json, hash_of
 from models.errors import Barred, Unavailable
@@ -65,7 +66,10 @@ def never_dropped() -> Iterator[None]:
 
 
 def append_all(session: Session, entries: Sequence[AuditEntry]) -> dict[str, ChainHead]:
-    """Each entry is at the end of its cluster's chain, in this transaction; the heads by cluster."""
+    """Each entry is at the end of its cluster's chain, in this transaction; the heads by cluster.
+
+    What people did says there how they were proven, as the ledger knows it: who archives it is not believed.
+    """
     # Sorted: two archivists with the same clusters take the heads in the same order.
     by_cluster = groupby(sorted(entries, key=lambda e: e.cluster), lambda e: e.cluster)
     return {cluster: _append(session, cluster, list(theirs)) for cluster, theirs in by_cluster}
@@ -73,10 +77,11 @@ def append_all(session: Session, entries: Sequence[AuditEntry]) -> dict[str, Cha
 
 def _append(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> ChainHead:
     head = _locked_head(session, cluster)
+    entries = proven(session, cluster, entries)
     stored = _stored(session, entries)
     length, digest, rows = head.length, head.hash, []
-    for given in entries:
-        entry, text = _beside_another(given, stored)
+    for new_entry in entries:
+        entry, text = _beside_another(new_entry, stored)
         if entry.key in stored:
             continue
         stored[entry.key] = text
@@ -106,11 +111,22 @@ def _beside_another(entry: AuditEntry, stored: Mapping[str, str]) -> tuple[Audit
     of what was to come would else have kept it out of the archive. The chain's check names both.
     """
     text = _text(entry)
-    if stored.get(entry.key, text) == text:
+    if entry.key not in stored or _same_but_for_proof(stored[entry.key], entry):
         return entry, text
     log.error("the archive of %s has another entry under the key %s", entry.cluster, entry.key)
     entry = entry.model_copy(update={"key": f"{entry.key[:250]}{BESIDE}{hash_of(text)}"})
     return entry, _text(entry)
+
+
+def _same_but_for_proof(stored: str, entry: AuditEntry) -> bool:
+    """A worker of another build may have archived it before."""
+    if stored == _text(entry):
+        return True
+    try:
+        other = AuditEntry.model_validate_json(stored)
+    except ValidationError:
+        return False
+    return without_proof(other) == without_proof(entry)
 
 
 def _text(entry: AuditEntry) -> str:
@@ -120,7 +136,7 @@ def _text(entry: AuditEntry) -> str:
 def _stored(session: Session, entries: Sequence[AuditEntry]) -> dict[str, str]:
     """Texts by key, of these entries and of those that were put beside them."""
     stored = _texts(session, [entry.key for entry in entries])
-    others = [e for e in entries if stored.get(e.key, _text(e)) != _text(e)]
+    others = [e for e in entries if e.key in stored and not _same_but_for_proof(stored[e.key], e)]
     return stored | _texts(session, [_beside_another(e, stored)[0].key for e in others])
 
 

@@ -75,7 +75,8 @@ def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime,
         total = sum(moved for _, moved in moves)
         if total + gpus > limit:
             raise BlastRadius(
-                f"moving {gpus} GPUs now would make {total + gpus} within {named} {where}: at most {limit} may move",
+                f"moving {gpus:,} GPUs now would make {total + gpus:,} within {named} {where}: at most {limit:,} may "
+                "move",
                 room_at(moves, gpus, limit, span),
             )
 

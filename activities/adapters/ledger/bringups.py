@@ -76,15 +76,19 @@ class LedgerBringups:
             return OpenedBringup(number=number)
 
     def note_bringup(self, record: BringupRecord) -> None:
-        given = record.row
+        record_row = record.row
         with never_dropped(), self._database.writing() as session:
             append_all(session, record.entries)
-            row = session.get(BringupBookRow, (given.cluster, given.number), with_for_update=True)
-            if row is None or (row.ended_at is not None and not given.stage.ended):
+            row = session.get(BringupBookRow, (record_row.cluster, record_row.number), with_for_update=True)
+            if row is None or (row.ended_at is not None and not record_row.stage.ended):
                 return  # of a book that was lost, or told too late
-            row.stage, row.stage_at, row.board = given.stage.value, given.stage_at, given.model_dump_json()
-            if given.stage.ended:
-                row.ended_at = row.ended_at or max(given.stage_at, row.opened_at)
+            row.stage, row.stage_at, row.board = (
+                record_row.stage.value,
+                record_row.stage_at,
+                record_row.model_dump_json(),
+            )
+            if record_row.stage.ended:
+                row.ended_at = row.ended_at or max(record_row.stage_at, row.opened_at)
 
     def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
         rows = select(BringupBookRow.board).order_by(col(BringupBookRow.cluster), col(BringupBookRow.number))
@@ -218,12 +222,12 @@ class LedgerBringups:
                 session.add(row)
 
     def landed(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
-        told = col(AuditRow.entry).contains(f'"request":{json.dumps(request)}', autoescape=True)
+        mention = col(AuditRow.entry).contains(f'"request":{json.dumps(request)}', autoescape=True)
         with self._database.reading() as session:
             own = session.get(GrantReceiptRow, (fence.rollout, fence.counter))
             if own is not None:
                 return Receipt.model_validate_json(own.receipt).raised
-            rows = session.exec(select(AuditRow.entry).where(AuditRow.cluster == cluster, told)).all()
+            rows = session.exec(select(AuditRow.entry).where(AuditRow.cluster == cluster, mention)).all()
         entries = (AuditEntry.model_validate_json(text) for text in rows)
         return next((dict(e.data["raised"]) for e in entries if e.data.get("raised")), None)
 

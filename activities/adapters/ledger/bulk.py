@@ -19,6 +19,8 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.types import TypeDecorator, TypeEngine
 from sqlmodel import Session, SQLModel
 
+from models.columns import UtcTime
+
 Row = dict[str, Any]
 
 FEW_ROWS = 20
@@ -53,9 +55,9 @@ def update(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None
         return
     key, others = _key_and_others(table, rows[0])
     if _as_one(session, rows):
-        given = _as_table(table, rows)
-        same = [getattr(table, name) == given.c[name] for name in key]
-        session.connection().execute(sa.update(table).where(*same).values({n: given.c[n] for n in others}))
+        row_table = _as_table(table, rows)
+        same = [getattr(table, name) == row_table.c[name] for name in key]
+        session.connection().execute(sa.update(table).where(*same).values({n: row_table.c[n] for n in others}))
         return
     session.connection().execute(_update(table, tuple(others)), _renamed(rows, [*key, *others]))
 
@@ -67,8 +69,8 @@ def delete(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None
     key, _ = _key_and_others(table, rows[0])
     statement = sa.delete(table)
     if _as_one(session, rows):
-        given = _as_table(table, rows)
-        session.connection().execute(statement.where(*(getattr(table, n) == given.c[n] for n in key)))
+        row_table = _as_table(table, rows)
+        session.connection().execute(statement.where(*(getattr(table, n) == row_table.c[n] for n in key)))
         return
     same = [getattr(table, name) == sa.bindparam(f"to_{name}") for name in key]
     session.connection().execute(statement.where(*same), _renamed(rows, key))
@@ -92,6 +94,10 @@ class _Among(FunctionElement[bool]):
     inherit_cache = True
     type = sa.Boolean()
 
+    def self_group(self, against: Any = None) -> Any:
+        """As it is: compared with 1, as what is no comparison is on SQLite, no index would lead to it."""
+        return self
+
 
 def among(column: Any, names: str) -> sa.ColumnElement[bool]:
     """The column has one of the values that are given as the parameter `names`."""
@@ -110,13 +116,41 @@ def _each(element: _Among, compiler: Any, **more: Any) -> str:
     return f"{column} IN (SELECT value FROM json_each({names}))"  # noqa: S608 - parts that were compiled
 
 
+def as_json(session: Session, rows: Sequence[Row]) -> str:
+    """Times are as the database keeps them, so that they are compared as they are."""
+    dialect, time = session.get_bind().dialect, UtcTime()
+
+    @cache  # of a thousand rows, most end at the same time
+    def as_kept(value: datetime) -> Any:
+        return time.process_bind_param(value, dialect)
+
+    def kept(value: object) -> object:
+        return as_kept(value) if isinstance(value, datetime) else value
+
+    return json.dumps([{name: kept(value) for name, value in row.items()} for row in rows], default=_instant)
+
+
+def rows_of(dialect: str, name: str, **types: TypeEngine[Any]) -> Any:
+    """A FROM clause of as many rows as are in the parameter `name`, which is what `as_json` made of them."""
+    text = sa.bindparam(name, type_=sa.Text())
+    if dialect == "postgresql":
+        return _recordset(text, name, types)
+    each = sa.func.json_each(text).table_valued("value", name=f"{name}_each")
+    values = (
+        sa.type_coerce(sa.func.json_extract(each.c.value, f"$.{column}"), kind).label(column)
+        for column, kind in types.items()
+    )
+    # Told to be made first: else SQLite reads the text again for each row that is compared with one of these.
+    return sa.select(*values).cte(name).prefix_with("MATERIALIZED")
+
+
 def _insert(session: Session, table: type[SQLModel], statement: Any, rows: Sequence[Row]) -> None:
     if not _as_one(session, rows):
         session.connection().execute(statement, rows)
         return
-    given = _as_table(table, rows)
+    row_table = _as_table(table, rows)
     names = list(rows[0])
-    session.connection().execute(statement.from_select(names, sa.select(*(given.c[n] for n in names))))
+    session.connection().execute(statement.from_select(names, sa.select(*(row_table.c[n] for n in names))))
 
 
 # Built once for each table: to build a statement takes about as long as to run it.
@@ -143,10 +177,15 @@ def _as_one(session: Session, rows: Sequence[Row]) -> bool:
 def _as_table(table: type[SQLModel], rows: Sequence[Row]) -> Any:
     """A FROM clause that is these rows, typed like the table's columns."""
     types = sa.inspect(table).columns
-    columns = [sa.column(name, types[name].type) for name in rows[0]]
     text = sa.literal(json.dumps(rows, default=_instant), sa.Text())
-    given = sa.func.json_to_recordset(sa.cast(text, postgresql.JSON()))
-    return given.table_valued(*columns, name="given").render_derived(with_types=True)
+    return _recordset(text, "given", {name: types[name].type for name in rows[0]})
+
+
+def _recordset(text: Any, name: str, types: Mapping[str, TypeEngine[Any]]) -> Any:
+    """PostgreSQL's rows of a JSON list, whose columns have these types."""
+    columns = [sa.column(column, kind) for column, kind in types.items()]
+    recordset = sa.func.json_to_recordset(sa.cast(text, postgresql.JSON()))
+    return recordset.table_valued(*columns, name=name).render_derived(with_types=True)
 
 
 def _instant(value: object) -> str:

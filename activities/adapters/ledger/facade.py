@@ -10,20 +10,27 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Self
 
+from activities.adapters.ledger.access import LedgerAccess
 from activities.adapters.ledger.bringups import LedgerBringups
 from activities.adapters.ledger.calendar import LedgerCalendar
 from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Clock, Database, upgrade, utc_now
+from activities.adapters.ledger.doings import LedgerDoings
 from activities.adapters.ledger.fleet import LedgerFleet
+from activities.adapters.ledger.health_pushes import LedgerPushes
 from activities.adapters.ledger.jobs import LedgerJobs
 from activities.adapters.ledger.milestones import LedgerMilestones
 from activities.adapters.ledger.observations import LedgerHealth, LedgerSamples, LedgerUsage
 from activities.adapters.ledger.outbox import LedgerOutbox
+from activities.adapters.ledger.pulse import LedgerPulse
 from activities.adapters.ledger.quotas import LedgerQuotas
 from activities.adapters.ledger.registry import LedgerRegistry
 from activities.adapters.ledger.report import LedgerReport
 from activities.adapters.ledger.scheduler_mirror import SchedulerBook
+from activities.adapters.ledger.seals import LedgerSeals
+from activities.adapters.ledger.second_persons import LedgerSecondPersons
 from activities.adapters.ledger.source_doubts import LedgerDoubts
 from activities.adapters.ledger.tallies import LedgerTallies
+from activities.adapters.ledger.warrants import LedgerWarrants
 
 __all__ = ["NOT_MIGRATED", "Ledger", "upgrade"]
 
@@ -40,6 +47,7 @@ class Ledger:
         self._database = Database(url, now, patience)
         self.quotas = LedgerQuotas(self._database)
         self.health = LedgerHealth(self._database)
+        self.pushes = LedgerPushes(self._database)
         self.doubts = LedgerDoubts(self._database)
         self.samples = LedgerSamples(self._database)
         self.usage = LedgerUsage(self._database)
@@ -53,6 +61,12 @@ class Ledger:
         self.milestones = LedgerMilestones(self._database)
         self.outbox = LedgerOutbox(self._database)
         self.bringups = LedgerBringups(self._database)
+        self.seals = LedgerSeals(self._database)
+        self.access = LedgerAccess(self._database)
+        self.second_persons = LedgerSecondPersons(self._database)
+        self.doings = LedgerDoings(self._database)
+        self.warrants = LedgerWarrants(self._database)
+        self.pulse = LedgerPulse(self._database)
 
     def check_schema(self) -> None:
         """It is all there, and ours to read. Errors: Unavailable, saying what to run; Barred."""

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.facts import settings_of
 from activities.adapters.ledger.jobs import classes_of, job_of
 from activities.adapters.ledger.observations import latest_usage_rows, usage_of
-from activities.adapters.ledger.registry import settings_of
 from activities.sense import SENSELESS, fault_of
 from models.base import MOST_GPUS
 from models.cluster.classes import classes_text
@@ -28,22 +28,22 @@ _Fault = tuple[str, str, Exception]
 
 def faults_of(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, tuple[str, ...]]:
     """By cluster, in a sentence each: its policy, the stage of its rollout, its use and jobs, samples of long ago."""
-    found: dict[str, tuple[str, ...]] = {}
+    sentences: dict[str, tuple[str, ...]] = {}
     looks = (_policies(session, clusters), _stages(session, clusters), _uses(session, clusters, now))
     for faults in (*looks, _jobs(session, clusters), _classes(session, clusters), _old_samples(session, clusters)):
         for cluster, what, error in faults:
             sentence = fault_of(cluster, what, error)
-            if sentence not in found.get(cluster, ()):
-                found[cluster] = (*found.get(cluster, ()), sentence)
-    return found
+            if sentence not in sentences.get(cluster, ()):
+                sentences[cluster] = (*sentences.get(cluster, ()), sentence)
+    return sentences
 
 
 def team_faults(session: Session) -> dict[str, str]:
     """By team, in a sentence: a word for how it wants to be told that is none. It is told as clusters' policies say."""
-    known = [choice.value for choice in Notify]
-    rows = sa.select(col(TeamRow.name), col(TeamRow.notify)).where(col(TeamRow.notify).not_in(known))
+    words = [choice.value for choice in Notify]
+    rows = sa.select(col(TeamRow.name), col(TeamRow.notify)).where(col(TeamRow.notify).not_in(words))
     return {
-        name: f"team {name} in the ledger does not make sense: notify is {notify!r}, not one of {', '.join(known)}; "
+        name: f"team {name} in the ledger does not make sense: notify is {notify!r}, not one of {', '.join(words)}; "
         "until that is put right it is told as each cluster's policy says"
         for name, notify in session.connection().execute(rows.order_by(col(TeamRow.name)))
     }

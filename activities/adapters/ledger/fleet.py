@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
+import sqlalchemy as sa
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.calendar import LedgerCalendar, windows_of
 from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.facts import settings_of
 from activities.adapters.ledger.faults import faults_of, team_faults
 from activities.adapters.ledger.fleet_file import LedgerFleetFile
 from activities.adapters.ledger.observations import LedgerSamples, latest_health, latest_usage
 from activities.adapters.ledger.quotas import present_of
-from activities.adapters.ledger.registry import open_rollouts, settings_of
+from activities.adapters.ledger.registry import open_rollouts
 from activities.adapters.ledger.standing import teams_by_name
 from activities.ports import Described, OpenRollout
-from activities.sense import SENSELESS, each, fault_of
+from activities.sense import SENSELESS, each, fault_of, those_that_do
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.sources import PrometheusSource, SlurmSource
+from models.questions import TeamSum
 from models.tables import (
     ClusterRow,
     IslandRow,
@@ -43,17 +48,18 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
         """Of those by name after `after`, the ones that make sense."""
         return tuple((c.spec, c.rollout) for c in self.described(after, limit) if c.spec is not None)
 
-    def described(self, after: str, limit: int) -> tuple[Described, ...]:
+    def described(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
         """By name after `after`. T is the registry's; without a health sample nothing counts as healthy."""
+        which = select(ClusterRow).where(ClusterRow.name > after)
+        if free:
+            which = which.where(col(ClusterRow.open_rollout).is_(None))
         with self._database.reading() as session:
-            rows = session.exec(
-                select(ClusterRow).where(ClusterRow.name > after).order_by(col(ClusterRow.name)).limit(limit)
-            ).all()
+            rows = session.exec(which.order_by(col(ClusterRow.name)).limit(limit)).all()
             page = _Page(session, rows, self._database.now())
             return tuple(page.line(row) for row in rows)
 
     def senseless(self) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
+        sentences: dict[str, tuple[str, ...]] = {}
         after = ""
         while page := self.described(after, _LOOKED_THROUGH):
             after = page[-1].name
@@ -61,12 +67,26 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
                 beside = faults_of(session, [one.name for one in page], self._database.now())
             for one in page:
                 wrong = (*([one.wrong] if one.wrong else ()), *beside.get(one.name, ()))
-                found |= {one.name: wrong} if wrong else {}
-        return found
+                sentences |= {one.name: wrong} if wrong else {}
+        return sentences
 
     def teams(self) -> tuple[Team, ...]:
         with self._database.reading() as session:
             return tuple(teams_by_name(session).values())
+
+    def team_sums(self) -> tuple[TeamSum, ...]:
+        child = aliased(QuotaRow)
+        same = (col(child.cluster) == col(QuotaRow.cluster), col(child.parent) == col(QuotaRow.team))
+        leaf = ~sa.select(sa.literal(1)).where(*same).correlate(QuotaRow).exists()
+        sums_of: list[Any] = [sa.func.count().label("clusters"), sa.func.sum(QuotaRow.gpus).label("gpus")]
+        sums = (
+            sa.select(col(QuotaRow.team), *sums_of)
+            .where(leaf)
+            .group_by(col(QuotaRow.team))
+            .order_by(col(QuotaRow.team))
+        )
+        with self._database.reading() as session:
+            return tuple(those_that_do(session.execute(sums), lambda row: TeamSum(**row._mapping)))
 
     def senseless_teams(self) -> dict[str, str]:
         with self._database.reading() as session:
@@ -97,9 +117,9 @@ class _Page:
 
     def line(self, row: ClusterRow) -> Described:
         """Another tool may have left it so that it makes no sense: constraints judge rows and triggers judge sums."""
-        for found in (self.health, self.windows, self.rollouts):
-            if row.name in found.senseless:
-                return Described(name=row.name, spec=None, wrong=found.senseless[row.name])
+        for part in (self.health, self.windows, self.rollouts):
+            if row.name in part.senseless:
+                return Described(name=row.name, spec=None, wrong=part.senseless[row.name])
         try:
             return Described(name=row.name, spec=self._spec(row), rollout=self.rollouts.get(row.name))
         except SENSELESS as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -24,29 +24,35 @@ from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.imports import write_fleet
 from activities.adapters.ledger.observations import latest_health
-from activities.adapters.ledger.quotas import unknown_cluster
 from activities.adapters.ledger.removal import history_of, refuse_taken, remove_rows, rename_rows
 from activities.adapters.ledger.standing import barred, fleet_policy, standing, teams_by_name
+from models.access.standing import COUNTERSIGNED_WITHIN
 from models.audit import AuditEntry, AuditKind, Signature
-from models.base import canonical_json, hash_of, in_one_sentence, some_of
+from models.base import canonical_json, count_text, hash_of, in_one_sentence, some_of
+from models.cluster.contacts import in_clear, teams_in_clear
 from models.cluster.fleet_export import FleetPage, cluster_document, cut_floors
 from models.cluster.fleet_file import Fleet
-from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, Line, Verb
-from models.errors import BadInput, Barred, Refusal
+from models.cluster.import_lines import WRITES, Departure, FleetOutcome, ImportTerms, Line, Verb, policies_brought
+from models.errors import BadInput, Barred, NoSuchCluster, Refusal
 from models.tables import AuditRow, ClusterRow, ImportAnswerRow, ImportPartRow, ImportRow
 
 MAX_DOCUMENT_BYTES = 512 * 2**20
-FORGOTTEN_AFTER = timedelta(days=1)
-"""Parts that nobody committed are removed after this."""
+FORGOTTEN_AFTER = COUNTERSIGNED_WITHIN + timedelta(hours=1)
+"""Parts that nobody committed are removed after this: some wait for a second admin."""
 FLEET_CHAIN = "(fleet)"
 """The chain of what an import changes of the fleet as a whole: its policy and its teams."""
 _LINES_KEPT = 50
+_LINES_SHOWN = 200
 
 
 class LedgerFleetFile:
     """The part of FleetPort that takes files in, writes one, and takes clusters out."""
 
     _database: Database
+    tokens_in_clear: Callable[[], bool] = staticmethod(lambda: True)
+    """Whether a contact may hold a token itself; once access is configured it may not."""
+    policy_takes_two: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether another admin has to give a change of policy too."""
 
     def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
         now = self._database.now()
@@ -60,7 +66,9 @@ class LedgerFleetFile:
     def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, int]:
         return self.take_import(import_id, parts, ImportTerms(whole=True), actor, now).counts
 
-    def take_import(self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
+    def take_import(
+        self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime, given_by: str = ""
+    ) -> FleetOutcome:
         with self._database.reading() as session:
             stored, answer = _stored(session, import_id), session.get(ImportAnswerRow, import_id)
             staged = [] if stored else _staged(session, import_id)
@@ -70,29 +78,54 @@ class LedgerFleetFile:
             return _answered(json.loads(answer.answer))
         try:
             fleet = _fleet_of(staged, parts)
+            sentence = "" if self.tokens_in_clear() else in_clear({team.name: team.contacts for team in fleet.teams})
+            if sentence:
+                raise Refusal(sentence)
             if terms.dry_run:
                 return self._tried(import_id, fleet, terms, actor, now)
-            return self._taken(import_id, fleet, terms, actor, now)
+            return self._taken(import_id, fleet, terms, Signature(actor, now, import_id), given_by)
+        except _AwaitsSecond as waits:
+            return waits.outcome
         except Barred:
             raise  # it may be taken once a person has granted the right
         except (BadInput, Refusal) as error:
             self._forgotten(import_id, {"refused": error.message, "bad_input": isinstance(error, BadInput)})
             raise
 
-    def _taken(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
+    def _taken(self, import_id: str, fleet: Fleet, terms: ImportTerms, by: Signature, given_by: str) -> FleetOutcome:
         with self._database.writing() as session:
             one_at_a_time(session, "imports")
             stored = _stored(session, import_id)
             if stored is None:
-                outcome, gone = write_fleet(session, fleet, terms, actor, now)
+                outcome, gone = write_fleet(session, fleet, terms, by.actor, by.at)
+                if outcome.policy and not terms.policy and self.policy_takes_two():
+                    raise _AwaitsSecond(outcome)
                 _forget(session, import_id)
-                entries = _entries(outcome.lines, gone, terms, import_id, actor, now)
+                entries = _entries(outcome.lines, gone, terms, by, given_by)
                 stored = {
                     "outcome": outcome.model_dump(mode="json"),
                     "entries": [entry.model_dump(mode="json") for entry in entries],
                 }
-                session.add(ImportRow(import_id=import_id, actor=actor, at=now, result=canonical_json(stored)))
+                session.add(ImportRow(import_id=import_id, actor=by.actor, at=by.at, result=canonical_json(stored)))
         return self._archived(stored)
+
+    def would_change(self, import_id: str, parts: int, terms: ImportTerms) -> tuple[str, ...]:
+        tried = terms.model_copy(update={"dry_run": True})
+        with self._database.reading() as session:
+            fleet = _fleet_of(_staged(session, import_id), parts)
+            outcome, _ = write_fleet(session, fleet, tried, "", self._database.now())
+        changes = [line for line in outcome.lines if line.verb in _TOLD and line.kind != "health"]
+        ranked = sorted(changes, key=lambda line: line.kind != "policy")
+        brought = [
+            f"{name} comes with a policy of its own: {canonical_json(policy)}"
+            for name, policy in policies_brought(fleet, changes).items()
+        ]
+        sentences = [*brought, *(f"{line.verb} {line.sentence}" for line in ranked)]
+        rest = (
+            [f"and {count_text(len(sentences) - _LINES_SHOWN, 'line')} more"] if len(sentences) > _LINES_SHOWN else []
+        )
+        other = "" if outcome.policy == terms.policy else "its changes of policy are not those that were given any more"
+        return (*([other] if other else []), *sentences[:_LINES_SHOWN], *rest)
 
     def _tried(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
         with self._database.reading() as session:
@@ -114,18 +147,24 @@ class LedgerFleetFile:
                 append_all(session, entries)
         return FleetOutcome.model_validate(stored["outcome"])
 
+    def teams_in_clear(self) -> tuple[str, ...]:
+        if self.tokens_in_clear():
+            return ()
+        with self._database.reading() as session:
+            return tuple(teams_in_clear({name: team.contacts for name, team in teams_by_name(session).items()}))
+
     def fleet_page(self, after: str, limit: int) -> FleetPage:
         with self._database.reading() as session:
             names = session.scalars(
                 select(ClusterRow.name).where(ClusterRow.name > after).order_by(col(ClusterRow.name)).limit(limit)
             ).all()
-            found = standing(session, names)
+            present = standing(session, names)
             health = latest_health(session, names, self._database.now())
             documents: list[dict[str, Any]] = []
             wrong: dict[str, str] = {}
             cut: dict[str, tuple[str, ...]] = {}
             for name in names:
-                now = found[name]
+                now = present[name]
                 if isinstance(now, str):
                     wrong[name] = now
                     continue
@@ -157,11 +196,11 @@ class LedgerFleetFile:
                 refuse_taken(session, name)
                 if dry_run:
                     return answer
-                said = {
+                sentences = {
                     cluster: f"renamed to {name}: what comes after stands there",
                     name: f"renamed from {cluster}: what was before stands there",
                 }
-                _sign(session, by, answer, said, {"command": "rename_cluster", "from": cluster, "to": name})
+                _sign(session, by, answer, sentences, {"command": "rename_cluster", "from": cluster, "to": name})
                 rename_rows(session, cluster, name)
                 return answer.model_copy(update={"done": True})
             return before
@@ -172,25 +211,27 @@ def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = Fal
 
     Errors: Refusal for an unknown one.
     """
-    found = standing(session, [cluster]).get(cluster)
-    if found is None:
-        raise unknown_cluster(cluster)
-    history = history_of(session, cluster, in_file=renamed or isinstance(found, str))
+    present = standing(session, [cluster]).get(cluster)
+    if present is None:
+        raise NoSuchCluster(cluster)
+    history = history_of(session, cluster, in_file=renamed or isinstance(present, str))
     why = barred(session, [cluster]).get(cluster, "")
-    if isinstance(found, str):  # nobody can read it, and it can be taken out all the same
-        return Departure(cluster=cluster, summary=found, history=history, barred=why), {"name": cluster}
+    if isinstance(present, str):  # nobody can read it, and it can be taken out all the same
+        return Departure(cluster=cluster, summary=present, history=history, barred=why), {"name": cluster}
     health = latest_health(session, [cluster], now)
     islands = {i.name: i for i in health[cluster].islands} if cluster in health else {}
-    answer = Departure(cluster=cluster, summary=found.summary, history=history, barred=why)
-    return answer, cluster_document(found, islands)
+    answer = Departure(cluster=cluster, summary=present.summary, history=history, barred=why)
+    return answer, cluster_document(present, islands)
 
 
-def _sign(session: Session, by: Signature, answer: Departure, said: Mapping[str, str], data: Mapping[str, Any]) -> None:
+def _sign(
+    session: Session, by: Signature, answer: Departure, sentence_of: Mapping[str, str], data: Mapping[str, Any]
+) -> None:
     """Archived before the cluster's row is taken: in the order of a rollout that archives."""
     data = {**data, "answer": answer.model_dump(mode="json")}
     entries = [
         by.entry(cluster, text, data, f"/{number}" if number else "")
-        for number, (cluster, text) in enumerate(said.items())
+        for number, (cluster, text) in enumerate(sentence_of.items())
     ]
     append_all(session, entries)
 
@@ -202,6 +243,14 @@ def _before(session: Session, key: str) -> Departure | None:
         return None
     answer = AuditEntry.model_validate_json(text).data["answer"]
     return Departure.model_validate({**answer, "done": True})
+
+
+class _AwaitsSecond(Exception):
+    """What was written is taken back, and the parts stay."""
+
+    def __init__(self, outcome: FleetOutcome) -> None:
+        super().__init__()
+        self.outcome = outcome.model_copy(update={"done": False, "awaits_second": True})
 
 
 # --- a staged file ----------------------------------------------------------------------------------------
@@ -267,21 +316,26 @@ def _check_what_the_ledger_asks(fleet: Fleet) -> None:
 # --- what is archived ----------------------------------------------------------------------------------------
 
 
+def import_key(import_id: str, chain: str) -> str:
+    """Of an import's entry in one chain."""
+    return f"import/{hash_of(import_id)}/{hash_of(chain)}"
+
+
 def _entries(
     lines: Sequence[Line],
     gone: Mapping[str, Mapping[str, Any]],
     terms: ImportTerms,
-    import_id: str,
-    actor: str,
-    now: datetime,
+    by: Signature,
+    given_by: str,
 ) -> list[AuditEntry]:
-    """One for each cluster that the import touches, and one of the fleet as a whole."""
-    said = [line for line in lines if line.verb in _TOLD and line.kind != "health"]
-    chains = sorted({line.cluster or FLEET_CHAIN for line in said})
+    """One for each cluster that the import touches, and one of the fleet as a whole. The key of `by`: the import's."""
+    changes = [line for line in lines if line.verb in _TOLD and line.kind != "health"]
+    chains = sorted({line.cluster or FLEET_CHAIN for line in changes})
     by_chain: dict[str, list[Line]] = {chain: [] for chain in chains}
-    for line in said:
+    for line in changes:
         by_chain[line.cluster or FLEET_CHAIN].append(line)
     of_file = f" of {terms.file}" if terms.file else ""
+    of_file += f", given by {given_by} and countersigned by {by.actor}" if given_by else ""
     entries = []
     for chain, theirs in by_chain.items():
         refused = all(line.verb is Verb.REFUSED for line in theirs)
@@ -294,14 +348,15 @@ def _entries(
             ],
             "more_lines": max(0, len(theirs) - _LINES_KEPT),
         }
+        data |= {"given_by": given_by} if given_by else {}
         data |= {"cluster": gone[chain]} if chain in gone else {}
         entries.append(
             AuditEntry(
-                key=f"import/{hash_of(import_id)}/{hash_of(chain)}",
+                key=import_key(by.key, chain),
                 cluster=chain,
-                at=now,
+                at=by.at,
                 kind=AuditKind.COMMAND,
-                actor=actor,
+                actor=by.actor,
                 text=f"{'import refused' if refused else 'import'}{of_file}: {some_of(texts, 5, by='; ')}",
                 refused=refused,
                 data=data,
@@ -310,4 +365,4 @@ def _entries(
     return entries
 
 
-_TOLD = frozenset({Verb.ADDED, Verb.CHANGED, Verb.REMOVED, Verb.REFUSED})
+_TOLD = WRITES | {Verb.REFUSED}

@@ -12,6 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
+from activities.adapters.ledger.bulk import among
 from models.base import MOST_GPUS
 from models.buffers.hourly_health import STANDS, Stretch
 from models.cluster.readings import CLOCK_SKEW
@@ -19,12 +20,17 @@ from models.columns import UtcTime
 from models.tables import HealthRow
 
 
-def stretches_of(session: Session, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
-    """By island: what its samples from `since` up to now say of it."""
-    given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
+def stretches_of(
+    session: Session, clusters: Sequence[str], since: datetime, now: datetime
+) -> dict[str, dict[str, Stretch]]:
+    """By cluster and island: what its samples from `since` up to now say of it."""
+    parameters = {"clusters": list(clusters), "since": since, "latest": now + CLOCK_SKEW}
     # What is in the middle of the text's order and no time there is (SQLite) was read as the first of all times.
-    rows = [row for row in session.connection().execute(_changes(), given) if row.at >= since]
-    return {island: _stretch(list(of_island)) for island, of_island in groupby(rows, lambda row: row.island)}
+    rows = [row for row in session.connection().execute(_changes(), parameters) if row.at >= since]
+    stretches: dict[str, dict[str, Stretch]] = {}
+    for (cluster, island), of_island in groupby(rows, lambda row: (row.cluster, row.island)):
+        stretches.setdefault(cluster, {})[island] = _stretch(list(of_island))
+    return stretches
 
 
 def _stretch(rows: Sequence[Any]) -> Stretch:
@@ -45,11 +51,15 @@ def _stretch(rows: Sequence[Any]) -> Stretch:
 @cache
 def _changes() -> sa.Select[Any]:
     """Each island's first and last sample, and those that differ from the one before or come long after it."""
-    of_island: dict[str, Any] = {"partition_by": col(HealthRow.island), "order_by": col(HealthRow.at)}
+    of_island: dict[str, Any] = {
+        "partition_by": (col(HealthRow.cluster), col(HealthRow.island)),
+        "order_by": col(HealthRow.at),
+    }
     at, total, healthy = col(HealthRow.at), col(HealthRow.total_gpus), col(HealthRow.healthy_gpus)
     before = sa.func.lag(at).over(**of_island)
     looks = (
         sa.select(
+            col(HealthRow.cluster).label("cluster"),
             col(HealthRow.island).label("island"),
             at.label("at"),
             total.label("total_gpus"),
@@ -64,11 +74,15 @@ def _changes() -> sa.Select[Any]:
             sa.func.lead(at).over(**of_island).is_(None).label("ends"),
         )
         .where(
-            col(HealthRow.cluster) == sa.bindparam("cluster"),
+            among(HealthRow.cluster, "clusters"),
             at >= sa.bindparam("since"),
             at <= sa.bindparam("latest"),
             total <= MOST_GPUS,  # one old sample from before the ledger's constraints
         )
         .subquery()
     )
-    return sa.select(*looks.c).where(sa.or_(looks.c.begins, looks.c.ends)).order_by(looks.c.island, looks.c.at)
+    return (
+        sa.select(*looks.c)
+        .where(sa.or_(looks.c.begins, looks.c.ends))
+        .order_by(looks.c.cluster, looks.c.island, looks.c.at)
+    )

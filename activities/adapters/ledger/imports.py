@@ -17,9 +17,9 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, delete, store, update
 from activities.adapters.ledger.calendar import comma_joined, file_windows, window_row
+from activities.adapters.ledger.facts import settings_of
 from activities.adapters.ledger.observations import health_row, latest_health
 from activities.adapters.ledger.quotas import signed
-from activities.adapters.ledger.registry import settings_of
 from activities.adapters.ledger.removal import remove_rows
 from activities.adapters.ledger.standing import barred, being_made, fleet_policy, others, standing, teams_by_name
 from activities.sense import those_that_do
@@ -36,7 +36,7 @@ from models.cluster.fleet_diff import (
 from models.cluster.fleet_export import cluster_document
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.fleet_oddities import oddities_of
-from models.cluster.import_lines import FleetOutcome, ImportTerms, Line, Verb, outcome_of
+from models.cluster.import_lines import WRITES, FleetOutcome, ImportTerms, Line, Verb, outcome_of
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.windows import FILE
@@ -94,22 +94,19 @@ def write_fleet(
     teams, told_of_teams = resolved_teams(fleet, teams_by_name(session), prune=terms.prune)
     done.lines += [*lines, *told_of_teams]
     if not terms.dry_run:
-        if any(line.verb in _WRITES for line in lines):
+        if any(line.verb in WRITES for line in lines):
             store(session, FleetRow, [{"id": 1, "policy": canonical_json(default)}])
         _write_teams(session, teams)
     numbers = {cluster.name: number for number, cluster in enumerate(fleet.clusters)}
     # By name: two imports that meet take the clusters' rows in the same order.
     for clusters in _portions(sorted(fleet.clusters, key=lambda c: c.name)):
-        made = {} if brought_up else being_made(session, [c.name for c in clusters])
-        _import_portion(session, clusters, numbers, terms, default, actor, now, done, made)
+        open_bringups = {} if brought_up else being_made(session, [c.name for c in clusters])
+        _import_portion(session, clusters, numbers, terms, default, actor, now, done, open_bringups)
     gone = _remove_others(session, numbers, terms, now, done)
     oddities = oddities_of(fleet, _contacts_after(session, teams, terms))
     outcome = outcome_of(fleet, done.lines, dict(done.counts), oddities, done=not terms.dry_run)
     _refuse_what_was_not_meant(outcome, terms)
     return outcome, gone
-
-
-_WRITES = frozenset({Verb.ADDED, Verb.CHANGED, Verb.REMOVED})
 
 
 def _refuse_what_was_not_meant(outcome: FleetOutcome, terms: ImportTerms) -> None:
@@ -120,6 +117,8 @@ def _refuse_what_was_not_meant(outcome: FleetOutcome, terms: ImportTerms) -> Non
         raise Refusal("; ".join(line.sentence for line in refused[:3]) + (" and more" if len(refused) > 3 else ""))
     if terms.agreed and terms.agreed != outcome.removal:
         raise Refusal("what would be removed is not what was shown any more, so nothing was changed: look again")
+    if terms.policy and terms.policy != outcome.policy:
+        raise Refusal("what would change of policies is not what two admins give any more, so nothing was changed")
 
 
 def _import_portion(
@@ -143,23 +142,23 @@ def _import_portion(
     )
     taken: list[ClusterSpec] = []
     changed: list[ClusterNow] = []
-    for given in clusters:
-        present, place = before.get(given.name), numbers[given.name]
+    for spec in clusters:
+        present, place = before.get(spec.name), numbers[spec.name]
         if isinstance(present, str):
-            lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=given.name, why=present, path=("clusters", place))]
+            lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=spec.name, why=present, path=("clusters", place))]
             after = None
         else:
-            after, lines = resolved(given, present, terms, place)
+            after, lines = resolved(spec, present, terms, place)
             if fault := policy_fault(default, after.policy) if after != present else "":
-                lines = [_policy_refused(given.name, fault, place)]
+                lines = [_policy_refused(spec.name, fault, place)]
         done.lines += lines
         if any(line.verb is Verb.REFUSED for line in lines) or after is None:
             continue
-        done.lines += _unheard(given, fed[0], place, session)
-        taken.append(given)
+        done.lines += _unheard(spec, fed[0], place, session)
+        taken.append(spec)
         changed += [after] if after != present else []
         done.counts["clusters"] += 1
-        done.counts["quotas"] += len(given.quotas)
+        done.counts["quotas"] += len(spec.quotas)
     if not terms.dry_run:
         with signed(session, names, actor):
             _write_clusters(session, changed, done.counts)
@@ -171,7 +170,7 @@ def _default_policy(session: Session, fleet: Fleet, terms: ImportTerms) -> tuple
     """The default policy after the import: the file's, unless a cluster that makes sense would make none on it."""
     standing_one = fleet_policy(session)
     default, lines = resolved_policy(fleet, standing_one, prune=terms.prune)
-    if not any(line.verb in _WRITES for line in lines):
+    if not any(line.verb in WRITES for line in lines):
         return default, lines
     if why := policy_fault(default, {}):
         why = f"with what the file leaves out it makes no sense: {why}"
@@ -190,25 +189,25 @@ def _broken_by(
     Of a cluster that the file names its own policy may be as the file has it, or, where that is refused, as it stands.
     """
     own = {row.name: row.policy for row in session.execute(sa.select(col(ClusterRow.name), col(ClusterRow.policy)))}
-    given = {cluster.name: cluster for cluster in fleet.clusters}
+    specs = {cluster.name: cluster for cluster in fleet.clusters}
     if terms.prune:
-        stay = barred(session, sorted(own.keys() - given.keys()))
-        own = {name: text for name, text in own.items() if name in given or name in stay}
+        stay = barred(session, sorted(own.keys() - specs.keys()))
+        own = {name: text for name, text in own.items() if name in specs or name in stay}
     standing_own = dict(those_that_do(own.items(), _settings))
-    found = {
+    reasons = {
         name: why
         for name, policy in standing_own.items()
         if (why := policy_fault(default, policy)) and not policy_fault(standing_one, policy)
     }
-    for clusters in _portions([given[name] for name in sorted(found.keys() & given.keys())]):
-        for name, now in standing(session, [c.name for c in clusters], given).items():
+    for clusters in _portions([specs[name] for name in sorted(reasons.keys() & specs.keys())]):
+        for name, now in standing(session, [c.name for c in clusters], specs).items():
             if isinstance(now, str):
                 continue
-            after, lines = resolved(given[name], now, terms, 0)
+            after, lines = resolved(specs[name], now, terms, 0)
             taken = not any(line.verb is Verb.REFUSED for line in lines)
             if taken and not policy_fault(default, after.policy):
-                del found[name]
-    return dict(sorted(found.items()))
+                del reasons[name]
+    return dict(sorted(reasons.items()))
 
 
 def _settings(row: tuple[str, str]) -> tuple[str, dict[str, Any]]:
@@ -359,22 +358,22 @@ def _fed(
         among(of.class_.cluster, "names")
     )
     by_files = set(session.scalars(sa.select(col(ImportRow.at))))
-    found = session.connection().execute(rows, {"names": list(names)})
-    return {(cluster, name): at for cluster, name, at in found if at is not None and at not in by_files}
+    times = session.connection().execute(rows, {"names": list(names)})
+    return {(cluster, name): at for cluster, name, at in times if at is not None and at not in by_files}
 
 
-def _unheard(given: ClusterSpec, fed: _Fed, place: int, session: Session) -> list[Line]:
+def _unheard(spec: ClusterSpec, fed: _Fed, place: int, session: Session) -> list[Line]:
     """Islands whose health somebody else tells, and tells otherwise."""
     lines = []
-    for number, island in enumerate(given.islands):
-        at = fed.get((given.name, island.name))
-        row = None if at is None else session.get(HealthRow, (given.name, island.name, at))
+    for number, island in enumerate(spec.islands):
+        at = fed.get((spec.name, island.name))
+        row = None if at is None else session.get(HealthRow, (spec.name, island.name, at))
         if row is not None and row.healthy_gpus != island.healthy_gpus:
             lines.append(
                 Line(
                     verb=Verb.KEPT,
                     kind="health",
-                    cluster=given.name,
+                    cluster=spec.name,
                     name=island.name,
                     before=gpus_text(row.healthy_gpus),
                     after=gpus_text(island.healthy_gpus),

@@ -41,7 +41,7 @@ class LedgerJobs:
         with self._database.reading() as session:
             for row in session.exec(rows, params={"clusters": list(clusters)}):
                 rows_of.setdefault(row.cluster, []).append(row)
-            return {cluster: tuple(those_that_do(found, job_of)) for cluster, found in rows_of.items()}
+            return {cluster: tuple(those_that_do(job_rows, job_of)) for cluster, job_rows in rows_of.items()}
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
@@ -94,11 +94,11 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
 
 def classes_of(session: Session, clusters: Collection[str]) -> dict[tuple[str, str], list[str]]:
     """Of each team by cluster that has any, the strongest first."""
-    found: dict[tuple[str, str], list[str]] = {}
+    classes: dict[tuple[str, str], list[str]] = {}
     rows = sa.select(*QUOTA_CLASSES.c).order_by(QUOTA_CLASSES.c.rank)
     for cluster, team, name, _ in session.execute(rows.where(QUOTA_CLASSES.c.cluster.in_(clusters))):
-        found.setdefault((cluster, team), []).append(name)
-    return found
+        classes.setdefault((cluster, team), []).append(name)
+    return classes
 
 
 def _row(job: ClusterJob) -> dict[str, Any]:

@@ -36,10 +36,12 @@ class LedgerMilestones:
             )
             return Milestones(planned=planned, notes=notes)
 
-    def plan_milestones(self, given: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime) -> None:
+    def plan_milestones(
+        self, milestones: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime
+    ) -> None:
         with self._database.writing() as session:
             one_at_a_time(session, "milestones")
-            plan = replaced(_planned(session), given, now, measured)
+            plan = replaced(_planned(session), milestones, now, measured)
             session.execute(sa.delete(MilestoneRow))
             add(session, MilestoneRow, [_row(number, planned) for number, planned in enumerate(plan)])
 

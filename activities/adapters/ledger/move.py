@@ -57,9 +57,9 @@ _BATCH = 10_000
 _LINE = re.compile(r"^COPY \w+, line (\d+)")
 
 
-def move(source: Path, target_url: str, said: Progressed) -> list[str]:
-    """All rows of the file are in the ledger at the address, in one transaction; `said` is called with each table and
-    its rows. Answers the tables of the file that are none of Backstop's, which stay behind.
+def move(source: Path, target_url: str, progress: Progressed) -> list[str]:
+    """All rows of the file are in the ledger at the address, in one transaction; `progress` is called with each table
+    and its rows. Answers the tables of the file that are none of Backstop's, which stay behind.
 
     A database without tables gets them first. Errors: BadInput where the target holds anything or is no PostgreSQL,
     where either is of another schema, where the file is in use, or one of its rows is none that PostgreSQL takes;
@@ -76,7 +76,7 @@ def move(source: Path, target_url: str, said: Progressed) -> list[str]:
                 _refuse_rows(connection)
             upgrade(target_url)
             with translated(), engine.begin() as connection:
-                _copy(book, connection, said)
+                _copy(book, connection, progress)
         except sqlite3.Error as error:
             raise BadInput(f"{source} cannot be read: {error}") from None
         finally:
@@ -117,12 +117,12 @@ def _refuse_other_schema(connection: sa.Connection) -> None:
         _refuse_schema("the target", list(connection.scalars(sa.text("SELECT version_num FROM alembic_version"))))
 
 
-def _refuse_schema(which: str, found: Sequence[str]) -> None:
+def _refuse_schema(which: str, revisions: Sequence[str]) -> None:
     newest = newest_revision()
-    if found != [newest]:
-        is_older = len(found) == 1 and found[0] < newest
+    if revisions != [newest]:
+        is_older = len(revisions) == 1 and revisions[0] < newest
         remedy = "bring it up to date with `backstop migrate`" if is_older else "take the Backstop that made it"
-        raise BadInput(f"{which} has schema {', '.join(found) or 'none'}, this Backstop has {newest}: {remedy}")
+        raise BadInput(f"{which} has schema {', '.join(revisions) or 'none'}, this Backstop has {newest}: {remedy}")
 
 
 def _refuse_rows(connection: sa.Connection) -> None:
@@ -140,7 +140,7 @@ def _refuse_rows(connection: sa.Connection) -> None:
             raise BadInput(f"the target holds {holds}: a ledger is copied only into an empty one")
 
 
-def _copy(book: sqlite3.Connection, connection: sa.Connection, said: Progressed) -> None:
+def _copy(book: sqlite3.Connection, connection: sa.Connection, progress: Progressed) -> None:
     tables = SQLModel.metadata.sorted_tables
     names = sql.SQL(", ").join(sql.Identifier(table.name) for table in tables)
     _raw(connection).execute(sql.SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(names))
@@ -152,7 +152,7 @@ def _copy(book: sqlite3.Connection, connection: sa.Connection, said: Progressed)
         rows = map(_idle, counted) if table is _CLUSTERS else counted
         _write(connection, table, rows, partial(_rows, book, table))
         read[table.name] = counted
-        said(table.name, counted.rows)
+        progress(table.name, counted.rows)
     _put_under_way(book, connection)
     _count_on(connection, tables)
     connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
@@ -184,13 +184,13 @@ class _Sum:
 def _rows(book: sqlite3.Connection, table: sa.Table) -> Iterator[Cells]:
     columns = list(table.columns)
     names = ", ".join(f'"{column.name}"' for column in columns)
-    for found in book.execute(f'SELECT {names} FROM "{table.name}"'):  # noqa: S608 - names of our own tables
-        yield tuple(_value(column, value, found) for column, value in zip(columns, found, strict=True))
+    for row in book.execute(f'SELECT {names} FROM "{table.name}"'):  # noqa: S608 - names of our own tables
+        yield tuple(_value(column, value, row) for column, value in zip(columns, row, strict=True))
 
 
 def _written(connection: sa.Connection, table: sa.Table) -> Iterator[Cells]:
-    with connection.execution_options(yield_per=_BATCH).execute(sa.select(*table.columns)) as found:
-        for row in found:
+    with connection.execution_options(yield_per=_BATCH).execute(sa.select(*table.columns)) as result:
+        for row in result:
             yield tuple(row)
 
 
@@ -217,7 +217,7 @@ def _value(column: sa.Column[Any], value: Any, row: Cells) -> Any:
     elif isinstance(value, str) and "\0" not in value and not isinstance(kind, UtcTime):
         return value
     what = {sa.Boolean: "yes or no", sa.Integer: "a whole number", sa.LargeBinary: "bytes", UtcTime: "a time"}
-    wanted = next((text for known, text in what.items() if isinstance(kind, known)), "a text without NUL")
+    wanted = next((text for column_type, text in what.items() if isinstance(kind, column_type)), "a text without NUL")
     raise BadInput(f"{_named(column.table, row)} cannot be copied: its {column.name} is not {wanted}")
 
 
@@ -256,11 +256,11 @@ def _write(
 
 def _put_under_way(book: sqlite3.Connection, connection: sa.Connection) -> None:
     """Clusters are what they were: the generations that the triggers have counted meanwhile are no one's."""
-    given = [dict(zip(_CLUSTERS.columns.keys(), row, strict=True)) for row in _rows(book, _CLUSTERS)]
+    clusters = [dict(zip(_CLUSTERS.columns.keys(), row, strict=True)) for row in _rows(book, _CLUSTERS)]
     values: dict[str, Any] = {name: sa.bindparam(f"to_{name}") for name in _UNDER_WAY}
     statement = sa.update(_CLUSTERS).where(_CLUSTERS.c.name == sa.bindparam("of")).values(values)
-    if given:
-        rows = [{"of": row["name"], **{f"to_{name}": row[name] for name in _UNDER_WAY}} for row in given]
+    if clusters:
+        rows = [{"of": row["name"], **{f"to_{name}": row[name] for name in _UNDER_WAY}} for row in clusters]
         connection.execute(statement, rows)
 
 

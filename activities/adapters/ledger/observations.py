@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
@@ -21,7 +21,7 @@ from activities.adapters.ledger.history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from activities.ports import ByCluster
 from activities.sense import each, those_that_do
-from models.base import duration_text
+from models.base import HOUR, duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, Excess, HealthSample, TeamUsage, UsageReading
@@ -31,6 +31,8 @@ from models.tables import HealthRow, IslandRow, QuotaRow, UsageRow
 
 ENOUGH_SAMPLES = 20
 """From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
+
+_KEPT = 50_000
 
 
 Refresh = Callable[[Sources], Mapping[str, str]]
@@ -55,10 +57,10 @@ class _Fed:
             return {}
         with self._database.reading() as session:
             sources = sources_of(session, clusters)
-        told: dict[str, str] = {}
+        troubles: dict[str, str] = {}
         for refresh in self._refreshes:
-            told |= refresh(sources)
-        return told
+            troubles |= refresh(sources)
+        return troubles
 
 
 class LedgerHealth(_Fed):
@@ -74,17 +76,25 @@ class LedgerHealth(_Fed):
 
     def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         with self._database.reading() as session:
-            given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
-            return {row.name: row.healthy for row in session.connection().execute(_least(), given)}
+            parameters = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
+            return {row.name: row.healthy for row in session.connection().execute(_least(), parameters)}
 
     def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
         with self._database.reading() as session:
-            given = {"cluster": cluster, "since": now - window, "latest": now + CLOCK_SKEW, "enough": ENOUGH_SAMPLES}
-            return {row.island: row.healthy for row in session.connection().execute(_medians(), given)}
+            parameters = {
+                "cluster": cluster,
+                "since": now - window,
+                "latest": now + CLOCK_SKEW,
+                "enough": ENOUGH_SAMPLES,
+            }
+            return {row.island: row.healthy for row in session.connection().execute(_medians(), parameters)}
 
     def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
+        return self.histories([cluster], since, now).get(cluster, {})
+
+    def histories(self, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, dict[str, Stretch]]:
         with self._database.reading() as session:
-            return stretches_of(session, cluster, since, now)
+            return stretches_of(session, clusters, since, now)
 
 
 class LedgerSamples:
@@ -113,9 +123,9 @@ class LedgerSamples:
     def keep(self, sample: HealthSample, source: str) -> None:
         """The sample stands. Where nothing changes the last one moves on in time, so that a year is not millions."""
         with self._database.writing() as session:
-            known = set(session.exec(select(IslandRow.name).where(col(IslandRow.cluster) == sample.cluster)))
+            islands = set(session.exec(select(IslandRow.name).where(col(IslandRow.cluster) == sample.cluster)))
             for island in sample.islands:
-                if island.name not in known:
+                if island.name not in islands:
                     continue  # installed is what was imported
                 row = health_row(sample.cluster, island, sample.at, source)
                 of_island = (col(HealthRow.cluster) == sample.cluster, col(HealthRow.island) == island.name)
@@ -130,20 +140,47 @@ class LedgerSamples:
                 store(session, HealthRow, [row])
 
 
+class _Usual(NamedTuple):
+    """What is usual in a cluster, and what it goes by: the window, and the last samples."""
+
+    window: timedelta
+    instant: Mapping[str, TeamUsage]
+    since: datetime
+    until: datetime
+    """From here on a sample has left the window, or nobody has looked for an hour."""
+    reading: UsageReading
+
+    def stands(self, window: timedelta, instant: Mapping[str, TeamUsage], now: datetime) -> bool:
+        return self.since <= now <= self.until and (self.window, self.instant) == (window, instant)
+
+
 class LedgerUsage(_Fed):
     """UsagePort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self._kept: dict[str, _Usual] = {}
 
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
         """S and L per leaf quota of today; p95 and instant are told apart team by team in `source`."""
         self._refresh([cluster])
         with self._database.reading() as session:
             instant = latest_usage(session, [cluster], now).get(cluster, {})
-            usual = {t: u for t, u in _usual(session, cluster, now - window, now).items() if t in instant}
-        return UsageReading(
-            cluster=cluster,
-            source=_source(len(usual), len(instant), window),
-            teams=tuple(_alone(usage) for _, usage in sorted({**instant, **usual}.items())),
-        )
+            return _usual(session, {cluster: instant}, window, now)[cluster].reading
+
+    def readings(self, windows: Mapping[str, timedelta], now: datetime) -> dict[str, UsageReading]:
+        self._refresh(list(windows))
+        moved: dict[timedelta, dict[str, Mapping[str, TeamUsage]]] = {}
+        with self._database.reading() as session:
+            latest = latest_usage(session, list(windows), now)
+            for cluster, window in windows.items():
+                kept, instant = self._kept.get(cluster), latest.get(cluster, {})
+                if kept is None or not kept.stands(window, instant, now):
+                    moved.setdefault(window, {})[cluster] = instant
+            new = {c: one for window, of in moved.items() for c, one in _usual(session, of, window, now).items()}
+        usual = {c: new[c] if c in new else self._kept[c] for c in windows}
+        self._kept = usual if len(usual) <= _KEPT else {}
+        return {c: one.reading for c, one in usual.items()}
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
         self._refresh(clusters)
@@ -283,19 +320,24 @@ def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> di
 
 
 def latest_usage_rows(session: Session, clusters: Sequence[str], now: datetime) -> Sequence[Any]:
-    given = {"clusters": list(clusters), "latest": now + CLOCK_SKEW}
-    return session.connection().execute(_latest_usage(), given).all()
+    parameters = {"clusters": list(clusters), "latest": now + CLOCK_SKEW}
+    return session.connection().execute(_latest_usage(), parameters).all()
 
 
 def usage_of(row: Any) -> TeamUsage:
     """Errors: ValueError for what makes no sense."""
-    return TeamUsage(
-        team=row.team,
-        scheduled_gpus=row.scheduled_gpus,
-        idle_gpus=row.idle_gpus,
-        pending_gpus=row.pending_gpus,
-        at=row.at,
-    )
+    return _usage(row.team, row.scheduled_gpus, row.idle_gpus, row.pending_gpus, row.at)
+
+
+@lru_cache(maxsize=_KEPT)
+def _usage(team: str, scheduled: int, idle: int, pending: int | None, at: datetime) -> TeamUsage:
+    """Checked once: of 1,000 clusters most of what is read was read before."""
+    return TeamUsage(team=team, scheduled_gpus=scheduled, idle_gpus=idle, pending_gpus=pending, at=at)
+
+
+@lru_cache(maxsize=_KEPT)
+def _island(name: str, total: int, healthy: int, block: int | None) -> Island:
+    return Island(name=name, total_gpus=total, healthy_gpus=healthy, block_gpus=block)
 
 
 @cache
@@ -353,15 +395,7 @@ def _sample(cluster: str, rows: Sequence[Any], latest: datetime) -> HealthSample
         at=min(row.at for row in rows),
         ahead_to=max((row.newest for row in rows if row.newest > latest), default=None),
         beyond=None if beyond is None else Excess(at=beyond.newest, island=beyond.island, total_gpus=beyond.total_gpus),
-        islands=tuple(
-            Island(
-                name=row.island,
-                total_gpus=row.total_gpus,
-                healthy_gpus=row.healthy_gpus,
-                block_gpus=row.block_gpus,
-            )
-            for row in rows
-        ),
+        islands=tuple(_island(row.island, row.total_gpus, row.healthy_gpus, row.block_gpus) for row in rows),
     )
 
 
@@ -385,29 +419,58 @@ def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> N
         raise BadInput(f"a health sample of cluster {cluster!r} names {what} that the ledger does not have")
 
 
-def _usual(session: Session, cluster: str, since: datetime, now: datetime) -> dict[str, TeamUsage]:
-    """The 95th percentile (nearest-rank) of each team with enough samples since then, up to now."""
-    given = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
-    rows = session.connection().execute(_percentiles(), given)
-    usual = those_that_do(rows, lambda row: TeamUsage(team=row[0], scheduled_gpus=row[1], idle_gpus=row[2]))
-    return {one.team: one for one in usual}
+def _usual(
+    session: Session, instants: Mapping[str, Mapping[str, TeamUsage]], window: timedelta, now: datetime
+) -> dict[str, _Usual]:
+    """By cluster: the 95th percentile (nearest-rank) of each team with enough samples in the window, up to now.
+
+    `instants`: by cluster and team, what was sampled last.
+    """
+    parameters = {"clusters": list(instants), "since": now - window, "latest": now + CLOCK_SKEW}
+    until = dict.fromkeys(instants, now + HOUR)
+    usual: dict[str, dict[str, TeamUsage]] = {cluster: {} for cluster in instants}
+    rows = session.connection().execute(_percentiles(), parameters).all()
+    for row in rows:
+        until[row.cluster] = min(until[row.cluster], row.oldest + window)
+    for cluster, one in those_that_do(
+        rows, lambda row: (row.cluster, TeamUsage(team=row.team, scheduled_gpus=row.scheduled, idle_gpus=row.idle))
+    ):
+        if one.team in instants[cluster]:
+            usual[cluster][one.team] = one
+    return {
+        c: _Usual(window, instant, now, until[c], _reading(c, instant, usual[c], window))
+        for c, instant in instants.items()
+    }
+
+
+def _reading(
+    cluster: str, instant: Mapping[str, TeamUsage], usual: Mapping[str, TeamUsage], window: timedelta
+) -> UsageReading:
+    return UsageReading(
+        cluster=cluster,
+        source=_source(len(usual), len(instant), window),
+        teams=tuple(_alone(usage) for _, usage in sorted({**instant, **usual}.items())),
+    )
 
 
 @cache
 def _percentiles() -> sa.Select[Any]:
-    team, at = col(UsageRow.team), col(UsageRow.at)
+    team, at, cluster = col(UsageRow.team), col(UsageRow.at), col(UsageRow.cluster)
+    of_team = (cluster, team)
     scheduled, idle = col(UsageRow.scheduled_gpus), col(UsageRow.idle_gpus)
     ranked = (
         sa.select(
+            cluster.label("cluster"),
             team.label("team"),
+            at.label("at"),
             scheduled.label("scheduled"),
             idle.label("idle"),
-            sa.func.row_number().over(partition_by=team, order_by=scheduled).label("by_scheduled"),
-            sa.func.row_number().over(partition_by=team, order_by=idle).label("by_idle"),
-            sa.func.count().over(partition_by=team).label("samples"),
+            sa.func.row_number().over(partition_by=of_team, order_by=scheduled).label("by_scheduled"),
+            sa.func.row_number().over(partition_by=of_team, order_by=idle).label("by_idle"),
+            sa.func.count().over(partition_by=of_team).label("samples"),
         )
         .where(
-            col(UsageRow.cluster) == sa.bindparam("cluster"),
+            among(cluster, "clusters"),
             at >= sa.bindparam("since"),
             at <= sa.bindparam("latest"),
         )
@@ -416,12 +479,14 @@ def _percentiles() -> sa.Select[Any]:
     rank = (95 * ranked.c.samples + 99) // 100  # rounds up, in whole numbers
     return (
         sa.select(
+            ranked.c.cluster,
             ranked.c.team,
-            sa.func.max(sa.case((ranked.c.by_scheduled == rank, ranked.c.scheduled))),
-            sa.func.max(sa.case((ranked.c.by_idle == rank, ranked.c.idle))),
+            sa.func.max(sa.case((ranked.c.by_scheduled == rank, ranked.c.scheduled))).label("scheduled"),
+            sa.func.max(sa.case((ranked.c.by_idle == rank, ranked.c.idle))).label("idle"),
+            sa.func.min(ranked.c.at).label("oldest"),
         )
         .where(ranked.c.samples >= ENOUGH_SAMPLES)
-        .group_by(ranked.c.team)
+        .group_by(ranked.c.cluster, ranked.c.team)
     )
 
 

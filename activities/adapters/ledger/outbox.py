@@ -61,11 +61,11 @@ class LedgerOutbox:
                 .order_by(col(TeamRow.name), col(ContactRow.position)),
                 {"names": list(audiences)},
             )
-            found: dict[str, tuple[tuple[str, ...], Notify | None]] = {}
+            wishes: dict[str, tuple[tuple[str, ...], Notify | None]] = {}
             for name, notify, address in rows:
-                contacts, _ = found.get(name, ((), None))
-                found[name] = (contacts if address is None else (*contacts, address), notify_of(notify))
-            return found
+                contacts, _ = wishes.get(name, ((), None))
+                wishes[name] = (contacts if address is None else (*contacts, address), notify_of(notify))
+            return wishes
 
     def post(self, audience: str, posts: Sequence[tuple[Notice, Lane]]) -> None:
         now = self._database.now()
@@ -105,8 +105,8 @@ class LedgerOutbox:
 
     def sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
         now = self._database.now()
-        said = json.dumps([d.model_dump(mode="json") for d in deliveries])
-        self._ended(key, sent_at=now, deliveries=said, trouble="")
+        document = json.dumps([d.model_dump(mode="json") for d in deliveries])
+        self._ended(key, sent_at=now, deliveries=document, trouble="")
         with self._database.writing() as session:
             old = select(MessageRow.key).where(col(MessageRow.over), col(MessageRow.formed_at) < now - _KEPT)
             session.execute(sa.delete(NoticeRow).where(col(NoticeRow.message).in_(old)))
@@ -138,18 +138,18 @@ class LedgerOutbox:
     def waits(self, pace: MailPace) -> tuple[Untold, ...]:
         now = self._database.now()
         with self._database.reading() as session:
-            found = []
+            waits = []
             for audience in _audiences_waiting(session):
                 waiting = _waiting(session, audience)
                 at = due(waiting, _told(session, audience, now, pace), pace)
                 if at is not None:
                     since, digest = min(w.posted_at for w in waiting), all(w.lane is Lane.DIGEST for w in waiting)
                     count = len(waiting)
-                    found.append(Untold(audience=audience, notices=count, since=since, due=at, digest=digest))
-            found += _unread(session, now)
+                    waits.append(Untold(audience=audience, notices=count, since=since, due=at, digest=digest))
+            waits += _unread(session, now)
             for row in session.exec(select(MessageRow).where(col(MessageRow.over).is_(False))):
                 count = len(_of_message(session, row.key))
-                found.append(
+                waits.append(
                     Untold(
                         audience=row.audience,
                         notices=count,
@@ -159,7 +159,7 @@ class LedgerOutbox:
                         trouble=row.trouble,
                     )
                 )
-            return tuple(sorted(found, key=lambda w: (w.audience, w.since)))
+            return tuple(sorted(waits, key=lambda w: (w.audience, w.since)))
 
     def _ended(self, key: str, **what: object) -> None:
         with self._database.writing() as session:

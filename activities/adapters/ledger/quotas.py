@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,9 +18,10 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, update
 from activities.adapters.ledger.database import Database
-from activities.sense import making_sense
+from activities.ports import ByCluster
+from activities.sense import each, making_sense
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
-from models.errors import Conflict, Drift, Refusal
+from models.errors import Conflict, Drift, NoSuchCluster, Refusal
 from models.rollout.effect_table import FOLLOWS_AFTER, GUARDED_BY_GENERATION, MODE_AFTER, WRITES_RESERVATION
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueConflict, ValueWrite
 from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
@@ -41,19 +43,20 @@ class LedgerQuotas:
             of_cluster = {"cluster": cluster}
             row = session.connection().execute(_standing(), of_cluster).first()
             if row is None:
-                raise unknown_cluster(cluster)
+                raise NoSuchCluster(cluster)
             quotas = session.connection().execute(_quotas(), of_cluster).all()
             with making_sense(cluster, "its quotas"):
-                return QuotaReading(
-                    cluster=cluster,
-                    generation=row.generation,
-                    quotas=tuple(present_of(quota) for quota in quotas),
-                    reserved_gpus=row.reserved_gpus,
-                    follows_health=row.follows_health,
-                    flex_gpus=row.flex_gpus,
-                    flex_band_gpus=row.flex_band_gpus,
-                    counts_modes=True,
-                )
+                return _reading_of(cluster, row, quotas)
+
+    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
+        with self._database.reading() as session:
+            among_them = {"clusters": list(clusters)}
+            rows = session.connection().execute(_all_standing(), among_them).all()
+            quotas = groupby(session.connection().execute(_all_quotas(), among_them), lambda row: str(row.cluster))
+            of_each = {cluster: list(group) for cluster, group in quotas}
+        return each(
+            "its quotas", ((row.name, row) for row in rows), lambda c, row: _reading_of(c, row, of_each.get(c, ()))
+        )
 
     def barred(self, cluster: str) -> str:
         return ""
@@ -135,16 +138,12 @@ def signed(session: Session, clusters: Sequence[str], actor: str) -> Iterator[No
         )
 
 
-def unknown_cluster(cluster: str) -> Refusal:
-    return Refusal(f"the ledger has no cluster {cluster!r}")
-
-
 def locked_cluster(session: Session, cluster: str) -> ClusterRow:
     """The cluster's row, ours until the transaction ends. Errors: Refusal for an unknown cluster."""
     # NO KEY: a foreign INSERT of a quota refers to the row and must not be waited for.
     row = session.get(ClusterRow, cluster, with_for_update={"key_share": True})
     if row is None:
-        raise unknown_cluster(cluster)
+        raise NoSuchCluster(cluster)
     return row
 
 
@@ -152,7 +151,7 @@ def _locked_standing(session: Session, cluster: str) -> ClusterLine:
     """As `locked_cluster`, and about twice as fast."""
     row = session.connection().execute(_standing_for_update(), {"cluster": cluster}).first()
     if row is None:
-        raise unknown_cluster(cluster)
+        raise NoSuchCluster(cluster)
     return row
 
 
@@ -175,6 +174,33 @@ def _standing() -> sa.Select[Any]:
     )
     of_cluster = col(ClusterRow.name) == sa.bindparam("cluster")
     return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(of_cluster)
+
+
+def _reading_of(cluster: str, row: sa.Row[Any], quotas: Sequence[sa.Row[Any]]) -> QuotaReading:
+    """Errors: ValueError for what makes no sense."""
+    return QuotaReading(
+        cluster=cluster,
+        generation=row.generation,
+        quotas=tuple(present_of(quota) for quota in quotas),
+        reserved_gpus=row.reserved_gpus,
+        follows_health=row.follows_health,
+        flex_gpus=row.flex_gpus,
+        flex_band_gpus=row.flex_band_gpus,
+        counts_modes=True,
+    )
+
+
+@cache
+def _all_standing() -> sa.Select[Any]:
+    columns = ("name", "generation", "reserved_gpus", "follows_health", "flex_gpus", "flex_band_gpus")
+    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(among(ClusterRow.name, "clusters"))
+
+
+@cache
+def _all_quotas() -> sa.Select[Any]:
+    """All columns of these clusters' quotas, by cluster and team."""
+    rows = sa.select(*sa.inspect(QuotaRow).columns).where(among(QuotaRow.cluster, "clusters"))
+    return rows.order_by(col(QuotaRow.cluster), col(QuotaRow.team))
 
 
 @cache

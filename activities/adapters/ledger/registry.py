@@ -20,17 +20,15 @@ from activities.adapters.ledger.archive import LedgerArchive, append_all, never_
 from activities.adapters.ledger.blast_radius import booked, give_back, release_breach, reserve, reserve_breach
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.facts import contacts_in, facts_of
 from activities.adapters.ledger.observations import latest_health
-from activities.adapters.ledger.quotas import locked_cluster, unknown_cluster
+from activities.adapters.ledger.quotas import locked_cluster
 from activities.ports import ByCluster, OpenRollout
-from activities.sense import each, making_sense, those_that_do
+from activities.sense import each, making_sense, one_of, those_that_do
 from models.audit import AuditEntry
-from models.base import brief
-from models.cluster.fleet_file import merged_policy
-from models.cluster.policy import Policy
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
-from models.errors import Conflict, Refusal
+from models.errors import Conflict, NoSuchCluster, Refusal
 from models.fleet.kept import KeptFleet, kept_of
 from models.fleet.messages import Noted
 from models.fleet.state import FLEET
@@ -43,9 +41,7 @@ from models.rollout.stages import Stage
 from models.tables import (
     AuditRow,
     ClusterRow,
-    ContactRow,
     FleetPlanRow,
-    FleetRow,
     MoveRow,
     QuotaRow,
     ReceiptRow,
@@ -66,29 +62,29 @@ class LedgerRegistry(LedgerArchive):
 
     def facts(self, cluster: str) -> ClusterFacts:
         with self._database.reading() as session:
-            row = session.connection().execute(_facts(), {"cluster": cluster}).first()
-            if row is None:
-                raise unknown_cluster(cluster)
-            with making_sense(cluster, "the fleet's policy"):
-                default = Policy() if row.fleet_policy is None else Policy.model_validate_json(row.fleet_policy)
-            with making_sense(cluster, "its policy"):
-                return ClusterFacts(
-                    name=cluster,
-                    gpu_model=row.gpu_model,
-                    gpus_per_node=row.gpus_per_node,
-                    policy=merged_policy(default, settings_of(row.policy)),
-                    completed_rollouts=row.completed_rollouts,
-                    contacts=_contacts_in(session, cluster),
-                )
+            answer = facts_of(session, [cluster])
+            one = one_of(answer, cluster)
+            if one is None:
+                raise NoSuchCluster(cluster)
+            return one.model_copy(update={"contacts": contacts_in(session, cluster)})
+
+    def facts_of(self, clusters: Sequence[str]) -> ByCluster[ClusterFacts]:
+        with self._database.reading() as session:
+            return facts_of(session, clusters)
 
     def opened(self, cluster: str) -> OpenRollout | None:
         with self._database.reading() as session:
             row = session.get(ClusterRow, cluster)
             if row is None:
-                raise unknown_cluster(cluster)
+                raise NoSuchCluster(cluster)
             rows = [] if row.open_rollout is None else [session.get_one(RolloutRow, row.open_rollout)]
             with making_sense(cluster, "its rollout"):
                 return next(iter(open_rollouts(session, rows).values()), None)
+
+    def adopted_from(self, rollout: str) -> str:
+        with self._database.reading() as session:
+            row = session.get(RolloutRow, rollout)
+            return "" if row is None else row.adopted_from or ""
 
     def keep_baseline(self, rollout: str, baseline: Snapshot) -> None:
         with self._database.writing() as session:
@@ -336,14 +332,6 @@ def _noted() -> sa.Select[str, str, int, bool]:
     return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
 
 
-def settings_of(policy: str) -> dict[str, Any]:
-    """Errors: ValueError for what is no JSON object."""
-    settings = json.loads(policy)
-    if not isinstance(settings, dict):
-        raise ValueError(f"must be settings by name, not {brief(policy)}")
-    return settings
-
-
 def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, OpenRollout]:
     """By id: the rows as the port shows them. Errors: ValueError for one that makes no sense."""
     ids = [row.id for row in rows]
@@ -372,34 +360,6 @@ def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, Ope
         )
         for row in rows
     }
-
-
-def _contacts_in(session: Session, cluster: str) -> dict[str, tuple[str, ...]]:
-    """Of every team with a quota in the cluster, those without an address included."""
-    contacts: dict[str, tuple[str, ...]] = {}
-    for team, address in session.connection().execute(_addresses(), {"cluster": cluster}):
-        contacts[team] = contacts.get(team, ()) if address is None else (*contacts.get(team, ()), address)
-    return contacts
-
-
-@cache
-def _facts() -> sa.Select[Any]:
-    columns = ("gpu_model", "gpus_per_node", "policy", "completed_rollouts")
-    fleet = sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1).scalar_subquery()
-    return sa.select(*(getattr(ClusterRow, name) for name in columns), fleet.label("fleet_policy")).where(
-        col(ClusterRow.name) == sa.bindparam("cluster")
-    )
-
-
-@cache
-def _addresses() -> sa.Select[*tuple[Any, ...]]:
-    return (
-        sa.select(col(QuotaRow.team), col(ContactRow.address))
-        .select_from(QuotaRow)
-        .outerjoin(ContactRow, col(ContactRow.team) == col(QuotaRow.team))
-        .where(col(QuotaRow.cluster) == sa.bindparam("cluster"))
-        .order_by(col(QuotaRow.team), col(ContactRow.position))
-    )
 
 
 def _reopened(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRollout:

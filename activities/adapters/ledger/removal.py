@@ -15,7 +15,7 @@ from activities.adapters.ledger.standing import barred
 from models.bringup_tables import OwedRow
 from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal
-from models.guard_tables import BreachRow
+from models.guard_tables import BreachRow, HealthPushRow
 from models.tables import (
     ClusterRow,
     FleetPlanRow,
@@ -36,6 +36,7 @@ from models.tables import (
     UsageRow,
     WindowRow,
 )
+from models.tally_tables import TallyDayRow
 
 _GOES: Mapping[str, type[SQLModel]] = {
     "health samples": HealthRow,
@@ -58,6 +59,8 @@ _MOVES: tuple[type[Any], ...] = (
         RequestRow,
         QuotaRow,
         OwedRow,
+        HealthPushRow,
+        TallyDayRow,
     ),
 )
 """What goes along with a name; islands come first, the archive stays where it is (docs/adr/0039)."""
@@ -108,8 +111,8 @@ def rename_rows(session: Session, cluster: str, name: str) -> None:
     sources = {field: _named_there(row[field], cluster) for field in ("source", "health_source")}
     add(session, ClusterRow, [{**row, **sources, "name": name}])
     islands = sa.select(*sa.inspect(IslandRow).columns).where(col(IslandRow.cluster) == cluster)
-    found: list[Row] = [dict(island) for island in session.connection().execute(islands).mappings()]
-    add(session, IslandRow, [{**island, "cluster": name} for island in found])
+    island_rows: list[Row] = [dict(island) for island in session.connection().execute(islands).mappings()]
+    add(session, IslandRow, [{**island, "cluster": name} for island in island_rows])
     _rename_requests(session, cluster, name)
     for table in _MOVES:
         session.execute(sa.update(table).where(table.cluster == cluster).values(cluster=name))

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache
-from typing import Any
+from functools import cache, lru_cache
 
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
 from activities.adapters.ledger.database import Database
-from activities.adapters.ledger.tallies import LONGEST_SLOT
+from activities.adapters.ledger.tally_means import TallyMeans
 from activities.sense import those_that_do
+from activities.tallies import KEPT_WHOLE
 from models.audit import AuditEntry, AuditKind
+from models.base import DAY
+from models.reports.tallies import slot_of
 from models.reports.weekly import ClusterCut, Mean, Move, Passage, Span
-from models.tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow, TallyRow
+from models.tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow
 
 _KIND = json.dumps({"kind": AuditKind.TRANSITION.value}, separators=(",", ":"))[1:-1]
 
@@ -27,6 +29,7 @@ class LedgerReport:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._means = TallyMeans()
 
     def passages(self, until: datetime) -> tuple[Passage, ...]:
         """By way of the archive, which is kept also where another system holds the quotas.
@@ -50,21 +53,17 @@ class LedgerReport:
             )
 
     def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
+        """Of a thousand clusters at once. Days that may have been thinned since are not told by their sums."""
         with self._database.reading() as session:
-            return tuple(_mean(session, span) for span in spans)
+            return tuple(self._means.of(session, spans, slot_of(self._database.now(), DAY) - KEPT_WHOLE))
 
     def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
         """By way of the archive, as `passages`. Entries of earlier builds do not say it, and count as nothing."""
-        found: dict[str, Counter[str]] = {}
+        counts: dict[str, Counter[str]] = {}
         with self._database.reading() as session:
-            entries = those_that_do(session.connection().execute(_writes()).scalars(), AuditEntry.model_validate_json)
-            for entry in entries:
-                cut = entry.data.get("cut")
-                if entry.kind is AuditKind.EFFECT and since < entry.at <= until and isinstance(cut, dict):
-                    gpus = int(cut.get("gpus", 0))
-                    parts = {"phantom": int(cut.get("phantom_gpus", 0)), "flex": int(cut.get("to_flex_gpus", 0))}
-                    of = found.setdefault(entry.cluster, Counter())
-                    of.update({"cut": max(0, gpus), "back": max(0, -gpus), **parts})
+            for at, cluster, cut in those_that_do(session.connection().execute(_writes()).scalars(), _cut):
+                if since < at <= until and cut is not None:
+                    counts.setdefault(cluster, Counter()).update(cut)
         return tuple(
             ClusterCut(
                 cluster=cluster,
@@ -73,32 +72,53 @@ class LedgerReport:
                 to_flex_gpus=of["flex"],
                 back_gpus=of["back"],
             )
-            for cluster, of in sorted(found.items())
+            for cluster, of in sorted(counts.items())
             if of["cut"] or of["back"]
         )
 
     def clusters(self) -> tuple[str, ...]:
         with self._database.reading() as session:
-            return tuple(session.scalars(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))))
+            names = sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))
+            return tuple(session.connection().execute(names).scalars())
 
 
 def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
     """By rollout, in their order."""
     moves: dict[str, list[Move]] = {}
     # A row that was altered beyond reading shows in `audit --verify`.
-    for entry in those_that_do(session.connection().execute(_transitions()).scalars(), AuditEntry.model_validate_json):
-        if entry.kind is AuditKind.TRANSITION and entry.at <= until:
-            move = Move(
-                cluster=entry.cluster,
-                rollout=entry.rollout,
-                at=entry.at,
-                before=str(entry.data.get("before")),
-                after=str(entry.data.get("after")),
-                actor=entry.actor,
-                text=entry.text,
-            )
-            moves.setdefault(entry.rollout, []).append(move)
+    for rollout, move in those_that_do(session.connection().execute(_transitions()).scalars(), _move):
+        if move is not None and move.at <= until:
+            moves.setdefault(rollout, []).append(move)
     return moves
+
+
+@lru_cache(maxsize=20_000)
+def _move(entry: str) -> tuple[str, Move | None]:
+    """The rollout, and the move if it is one. Read once: an entry never changes, and a report asks for all of them."""
+    read = AuditEntry.model_validate_json(entry)
+    if read.kind is not AuditKind.TRANSITION:
+        return read.rollout, None
+    return read.rollout, Move(
+        cluster=read.cluster,
+        rollout=read.rollout,
+        at=read.at,
+        before=str(read.data.get("before")),
+        after=str(read.data.get("after")),
+        actor=read.actor,
+        text=read.text,
+    )
+
+
+@lru_cache(maxsize=20_000)
+def _cut(entry: str) -> tuple[datetime, str, Mapping[str, int] | None]:
+    """When, where, and what a write took away, if the entry is of one. Read once, as `_move`."""
+    read = AuditEntry.model_validate_json(entry)
+    cut = read.data.get("cut")
+    if read.kind is not AuditKind.EFFECT or not isinstance(cut, dict):
+        return read.at, read.cluster, None
+    gpus = int(cut.get("gpus", 0))
+    parts = {"phantom": int(cut.get("phantom_gpus", 0)), "flex": int(cut.get("to_flex_gpus", 0))}
+    return read.at, read.cluster, {"cut": max(0, gpus), "back": max(0, -gpus), **parts}
 
 
 @cache
@@ -119,37 +139,3 @@ def _writes() -> sa.Select[str]:
 @cache
 def _first_writes() -> sa.Select[str, datetime]:
     return sa.select(col(ReceiptRow.rollout), sa.func.min(ReceiptRow.at).label("at")).group_by(col(ReceiptRow.rollout))
-
-
-def _mean(session: Session, span: Span) -> Mean | None:
-    given = {"cluster": span.cluster, "since": span.since, "until": span.until, "early": span.since - LONGEST_SLOT}
-    row = session.connection().execute(_means(span.monitored), given).one()
-    if not row.tallies:
-        return None
-    return Mean(
-        tallies=row.tallies,
-        since=row.first,
-        until=row.last,
-        lacking_gpus=None if row.lacking is None else float(row.lacking),
-        phantom_gpus=None if row.phantom is None else float(row.phantom),
-    )
-
-
-@cache
-def _means(monitored: bool) -> Any:
-    seen = col(TallyRow.seen_at)
-    rows = sa.select(
-        sa.func.count().label("tallies"),
-        sa.func.min(seen).label("first"),
-        sa.func.max(seen).label("last"),
-        sa.func.avg(col(TallyRow.lacking_gpus)).label("lacking"),
-        sa.func.avg(col(TallyRow.assigned_gpus) - col(TallyRow.backed_gpus)).label("phantom"),
-    ).where(
-        col(TallyRow.cluster) == sa.bindparam("cluster"),
-        # What was read in the span may have its slot's beginning before it: the key is by slots.
-        col(TallyRow.at) > sa.bindparam("early"),
-        col(TallyRow.at) < sa.bindparam("until"),
-        seen >= sa.bindparam("since"),
-        seen < sa.bindparam("until"),
-    )
-    return rows.where(col(TallyRow.stage) == "monitored", ~col(TallyRow.shadow)) if monitored else rows

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cache
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -25,7 +26,7 @@ from models.cluster.island import Island
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import PrometheusSource, SlurmSource, Sources
-from models.errors import Refusal, Unavailable
+from models.errors import NoSuchCluster, Refusal, Unavailable
 from models.tables import ClusterRow, IslandRow, QuotaRow, RolloutRow, SchedulerLimitRow, SchedulerLockRow
 
 LEASE = timedelta(seconds=150)
@@ -98,19 +99,23 @@ def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
 
 
 def _found(session: Session, clusters: Sequence[str] | None) -> _Found:
-    quotas, health = col(ClusterRow.source), col(ClusterRow.health_source)
-    rows = sa.select(col(ClusterRow.name), quotas, health).where(quotas.is_not(None) | health.is_not(None))
-    given = {}
-    if clusters is not None:
-        rows, given = rows.where(among(ClusterRow.name, "clusters")), {"clusters": list(clusters)}
-    found = session.connection().execute(rows, given).all()
+    parameters = {} if clusters is None else {"clusters": list(clusters)}
+    source_rows = session.connection().execute(_with_sources(bool(parameters)), parameters).all()
     # One that makes no sense is asked by nobody: what it said last grows old, and its cluster is named.
-    slurm = [(name, text) for name, text, _ in found if text is not None]
-    prometheus = [(name, text) for name, _, text in found if text is not None]
+    slurm = [(name, text) for name, text, _ in source_rows if text is not None]
+    prometheus = [(name, text) for name, _, text in source_rows if text is not None]
     return _Found(
         slurm=each("its scheduler", slurm, lambda _, text: SlurmSource.model_validate_json(text)),
         prometheus=each("its Prometheus", prometheus, lambda _, text: PrometheusSource.model_validate_json(text)),
     )
+
+
+@cache
+def _with_sources(named: bool) -> sa.Select[str, str | None, str | None]:
+    """Built once: each look at a cluster asks it several times. `named`: of the clusters that are given."""
+    quotas, health = col(ClusterRow.source), col(ClusterRow.health_source)
+    rows = sa.select(col(ClusterRow.name), quotas, health).where(quotas.is_not(None) | health.is_not(None))
+    return rows.where(among(ClusterRow.name, "clusters")) if named else rows
 
 
 class SchedulerBook:
@@ -135,11 +140,11 @@ class SchedulerBook:
         Errors: Refusal for a cluster that is asked for alone and whose source makes no sense.
         """
         with self._database.reading() as session:
-            found = _found(session, clusters).slurm
-        if clusters is not None and len(clusters) == 1 and clusters[0] in found.senseless:
+            sources = _found(session, clusters).slurm
+        if clusters is not None and len(clusters) == 1 and clusters[0] in sources.senseless:
             # As one whose quotas the ledger holds itself it would be written to past its scheduler.
-            raise Refusal(found.senseless[clusters[0]])
-        return dict(found)
+            raise Refusal(sources.senseless[clusters[0]])
+        return dict(sources)
 
     def all_sources(self) -> Sources:
         """Of every cluster that something beside the ledger speaks for."""
@@ -244,7 +249,7 @@ class SchedulerBook:
 def _standing(session: Session, cluster: str) -> MirroredCluster:
     row = session.get(ClusterRow, cluster)
     if row is None:
-        raise Refusal(f"the ledger has no cluster {cluster!r}")
+        raise NoSuchCluster(cluster)
     quotas = session.exec(select(QuotaRow).where(col(QuotaRow.cluster) == cluster)).all()
     limits = session.exec(select(SchedulerLimitRow).where(col(SchedulerLimitRow.cluster) == cluster)).all()
     return MirroredCluster(

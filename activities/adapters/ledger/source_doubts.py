@@ -9,11 +9,11 @@ one, and whoever wrote two or more within the hour, so that a new label does not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -60,19 +60,21 @@ class LedgerDoubts:
     def doubt(self, cluster: str, plausible_drop: Fraction | None, most_clusters: int | None) -> Doubt | None:
         now = self._database.now()
         with self._database.reading() as session:
-            found = _doubt_of(cluster, _standing(session, now))
-            if found is not None or plausible_drop is None or most_clusters is None:
-                return found
+            rows = _rows(session)
+            doubt = _doubt_of(cluster, _standing(session, now, rows, cluster))
+            if doubt is not None or plausible_drop is None or most_clusters is None:
+                return doubt
             limits = plausible_drop, most_clusters
-            if not _judged(session, cluster, limits, now, alone=True):
+            if _surely_believed(session, cluster, limits, now, rows):
                 return None
         with self._database.writing() as session:
             one_at_a_time(session, "doubts")
-            stand = _standing(session, now)
-            for source, judgement in _judged(session, cluster, limits, now).items():
+            rows = _rows(session)
+            stand = _standing(session, now, rows, cluster)
+            for source, judgement in _judged(session, cluster, limits, now, rows).items():
                 if source not in {one.source for one in stand}:
                     _store(session, source, since=now, judgement=judgement.model_dump_json())
-            return _doubt_of(cluster, _standing(session, now))
+            return _doubt_of(cluster, _standing(session, now, only=cluster))
 
     def doubted(self) -> dict[str, str]:
         return {cluster: one.source for one in self.sources_in_doubt() for cluster in one.clusters}
@@ -116,7 +118,7 @@ def _confirmed(session: Session, source: str, actor: str, now: datetime) -> Doub
     row = session.get(SourceDoubtRow, source)
     if row is None or row.confirmed_at is None or row.confirmed_by != actor or now - row.confirmed_at > _AGAIN:
         return None
-    judgement = Judgement.model_validate_json(row.judgement)
+    judgement = _judgement(row.judgement)
     fallen = still_fallen(judgement.levels, judgement.plausible_drop)
     return DoubtedSource(source=source, why=judgement.why, since=row.confirmed_at, clusters=tuple(sorted(fallen)))
 
@@ -129,20 +131,38 @@ def _doubt_of(cluster: str, stand: Iterable[_Standing]) -> Doubt | None:
     return None
 
 
-def _standing(session: Session, now: datetime) -> list[_Standing]:
-    """Every source in doubt, and which of its clusters are not back where they were."""
-    rows = session.exec(select(SourceDoubtRow).where(col(SourceDoubtRow.since).is_not(None))).all()
-    found = []
-    for row in sorted(rows, key=lambda row: row.source):
-        assert row.since is not None
-        judgement = Judgement.model_validate_json(row.judgement)
-        present = _present(session, [level.cluster for level in judgement.levels], now)
+def _rows(session: Session) -> Sequence[SourceDoubtRow]:
+    """One of each source that is or ever was in doubt: few."""
+    return session.exec(select(SourceDoubtRow)).all()
+
+
+def _standing(
+    session: Session, now: datetime, rows: Sequence[SourceDoubtRow] | None = None, only: str = ""
+) -> list[_Standing]:
+    """Every source in doubt, and which of its clusters are not back where they were; `only`: whether this one is.
+
+    `rows`: where they are read.
+    """
+    doubts = []
+    for row in sorted(_rows(session) if rows is None else rows, key=lambda row: row.source):
+        if row.since is None:
+            continue
+        judgement = _judgement(row.judgement)
+        present = _present(
+            session, [name for one in judgement.levels if (name := one.cluster) == only or not only], now
+        )
         levels = {
             level.cluster: _at(level, present[level.cluster]) for level in judgement.levels if level.cluster in present
         }
         fallen = still_fallen(levels.values(), judgement.plausible_drop)
-        found.append(_Standing(row.source, row.since, judgement.why, {name: levels[name] for name in fallen}))
-    return found
+        doubts.append(_Standing(row.source, row.since, judgement.why, {name: levels[name] for name in fallen}))
+    return doubts
+
+
+@lru_cache(maxsize=32)
+def _judgement(text: str) -> Judgement:
+    """Of a source for a thousand clusters it is long, and each look at one of them reads it."""
+    return Judgement.model_validate_json(text)
 
 
 def _present(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, tuple[Island, ...]]:
@@ -166,28 +186,85 @@ def _at(level: Level, now: tuple[Island, ...]) -> Level:
 # --- judging ---------------------------------------------------------------------------------
 
 
-def _judged(
-    session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, *, alone: bool = False
-) -> dict[str, Judgement]:
-    """By source of this cluster that is not to be believed. `alone`: by this cluster alone, whether it has fallen."""
+def _surely_believed(
+    session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[SourceDoubtRow]
+) -> bool:
+    """Whether the few clusters that lost anything of late are enough to know that no source of this one is in doubt.
+
+    Each look at a cluster that has fallen asks this. What a source said of a thousand clusters within the hour is
+    100,000 rows, of which the database makes one for each island; those that lost nothing are not looked at closely.
+    """
     drop, most = limits
-    since = now - HOUR
-    own = _histories(session, [cluster], since, now)
-    confirmed = {row.source: row.confirmed_at for row in session.exec(select(SourceDoubtRow))}
-    if cluster not in own:
+    since, confirmed = now - HOUR, _confirmations(rows)
+    suspects = _suspects(session, cluster, drop, confirmed, now)
+    named = _named(session, None) if suspects else {}
+    for source in suspects:
+        start = _from(confirmed, source, since)
+        by_it = {name: source in sources for name, sources in named.items()}
+        lost, whole_gpus = _sums(session, source, by_it, since, now)
+        histories = _histories(session, lost, since, now).values()
+        levels = [history.level(start) for history in histories if source in history.sources]
+        if judged(source, levels, drop, most, whole_gpus):
+            return False
+    return True
+
+
+def _suspects(
+    session: Session, cluster: str, drop: Fraction, confirmed: Mapping[str, datetime | None], now: datetime
+) -> list[str]:
+    """The sources of this cluster by which it has fallen."""
+    own = _histories(session, [cluster], now - HOUR, now).get(cluster)
+    if own is None:
+        return []
+    return sorted(s for s in own.sources if own.level(_from(confirmed, s, now - HOUR)).fallen(drop))
+
+
+def _sums(
+    session: Session, source: str, named: Mapping[str, bool], since: datetime, now: datetime
+) -> tuple[list[str], int]:
+    """The clusters that may have fallen by this source, and GPUs installed in others that surely are its own.
+
+    Who has fallen by a source within the hour was spoken for by it within the hour, if it does not name it itself.
+    `named`: of clusters that name a source, whether it is this one.
+    """
+    window = {"since": since, "latest": now + CLOCK_SKEW}
+    written = {"sources": ["", LEDGER] if source == LEDGER else [source], **window}
+    near = {row.cluster for row in session.connection().execute(_spoken_for(), written)}
+    near |= {name for name, by_it in named.items() if by_it}
+    near -= {name for name, by_it in named.items() if not by_it}
+    lost, whole_gpus = list[str](), 0
+    islands = session.connection().execute(_extremes(), {"clusters": sorted(near), **window}).all()
+    for cluster, group in groupby(islands, lambda row: row.cluster):
+        those = list(group)
+        if sum(one.best for one in those) > sum(one.present for one in those):
+            lost.append(cluster)
+        elif cluster in named or any((one.source or LEDGER) == source for one in those):
+            whole_gpus += sum(one.total_gpus for one in those)
+    return lost, whole_gpus
+
+
+def _judged(
+    session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[SourceDoubtRow]
+) -> dict[str, Judgement]:
+    """By source of this cluster that is not to be believed."""
+    drop, most = limits
+    since, confirmed = now - HOUR, _confirmations(rows)
+    sources = _suspects(session, cluster, drop, confirmed, now)
+    if not sources:
         return {}
-    sources = {s for s in own[cluster].sources if own[cluster].level(_from(confirmed, s, since)).fallen(drop)}
-    if alone or not sources:
-        return {s: Judgement(why=s, plausible_drop=drop, levels=()) for s in sources}
     every = _histories(session, list(session.exec(select(ClusterRow.name))), since, now)
-    found = {}
-    for source in sorted(sources):
+    judgements = {}
+    for source in sources:
         start = _from(confirmed, source, since)
         levels = tuple(history.level(start) for _, history in sorted(every.items()) if source in history.sources)
         why = judged(source, levels, drop, most)
         if why:
-            found[source] = Judgement(why=why, plausible_drop=drop, levels=levels)
-    return found
+            judgements[source] = Judgement(why=why, plausible_drop=drop, levels=levels)
+    return judgements
+
+
+def _confirmations(rows: Iterable[SourceDoubtRow]) -> dict[str, datetime | None]:
+    return {row.source: row.confirmed_at for row in rows}
 
 
 def _from(confirmed: Mapping[str, datetime | None], source: str, since: datetime) -> datetime:
@@ -229,44 +306,52 @@ def _island(row: Any) -> Island:
 
 
 def _histories(session: Session, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, _History]:
-    given = {"clusters": list(clusters), "since": since, "latest": now + CLOCK_SKEW}
+    parameters = {"clusters": list(clusters), "since": since, "latest": now + CLOCK_SKEW}
     named = _named(session, clusters)
-    nodes = session.connection().execute(
-        sa.select(col(ClusterRow.name), col(ClusterRow.gpus_per_node)).where(among(ClusterRow.name, "clusters")), given
-    )
+    nodes = session.connection().execute(_nodes(), parameters)
     per_node: dict[str, int] = {row.name: row.gpus_per_node for row in nodes}
     windows = windows_of(session, clusters)
-    importers = set(session.exec(select(ImportRow.actor).distinct()))
-    found = {}
-    lines = session.connection().execute(_of_the_hour(), given).all()
+    importers = cache(lambda: frozenset(session.exec(select(ImportRow.actor).distinct())))
+    histories = {}
+    lines = session.connection().execute(_of_the_hour(), parameters).all()
     for cluster, rows in groupby(lines, lambda row: row.cluster):
         islands = [list(of_island) for _, of_island in groupby(rows, lambda row: row.name)]
         present = tuple(_island(of_island[-1]) for of_island in islands)
-        found[cluster] = _History(
+        histories[cluster] = _History(
             cluster=cluster,
             gpus_per_node=per_node[cluster],
             sources=named.get(cluster) or _writers(islands, importers),
             rows=islands,
             now=without_absences(present, windows.get(cluster, ()), now),
         )
-    return found
+    return histories
 
 
-def _named(session: Session, clusters: Sequence[str]) -> dict[str, frozenset[str]]:
-    """The source that a cluster names itself."""
+def _named(session: Session, clusters: Sequence[str] | None) -> dict[str, frozenset[str]]:
+    """The source that a cluster names itself, of these clusters or of all."""
     sources = sources_of(session, clusters)
     slurm = {name: frozenset({f"slurm/{source.connection}"}) for name, source in sources.slurm.items()}
     return slurm | {n: frozenset({f"prometheus/{source.connection}"}) for n, source in sources.prometheus.items()}
 
 
-def _writers(islands: Iterable[Sequence[Any]], importers: Container[str]) -> frozenset[str]:
-    """Who wrote the last samples, and whoever else writes again and again, but for those who import fleet files."""
+def _writers(islands: Iterable[Sequence[Any]], importers: Callable[[], Container[str]]) -> frozenset[str]:
+    """Who wrote the last samples, and whoever else writes again and again, but for those who import fleet files.
+
+    Who imports is asked only where somebody else writes: there is a row for each import that ever was.
+    """
     last, often = set(), set()
     for rows in islands:
         last.add(rows[-1].source)
         times = Counter(row.source for row in rows)
-        often |= {source for source, count in times.items() if count > 1 and source not in importers}
+        often |= {source for source, count in times.items() if count > 1}
+    if often - last:
+        often = {source for source in often if source not in importers()}
     return frozenset(source or LEDGER for source in last | often)
+
+
+@cache
+def _nodes() -> sa.Select[str, int]:
+    return sa.select(col(ClusterRow.name), col(ClusterRow.gpus_per_node)).where(among(ClusterRow.name, "clusters"))
 
 
 @cache
@@ -301,4 +386,36 @@ def _of_the_hour() -> sa.Select[Any]:
         )
         .where(among(IslandRow.cluster, "clusters"))
         .order_by(col(IslandRow.cluster), col(IslandRow.name), col(HealthRow.at))
+    )
+
+
+@cache
+def _spoken_for() -> sa.Select[str]:
+    """Clusters of which this source wrote a sample of the hour."""
+    at = col(HealthRow.at)
+    within = at >= sa.bindparam("since"), at <= sa.bindparam("latest")
+    return sa.select(col(HealthRow.cluster)).where(among(HealthRow.source, "sources"), *within).distinct()
+
+
+@cache
+def _extremes() -> sa.Select[Any]:
+    """A row for each island: its best of the hour, what it is now, and who said that."""
+    hour = _of_the_hour().order_by(None).subquery()
+    key = hour.c.cluster, hour.c.name, hour.c.total_gpus
+    of_island = (
+        sa.select(*key, sa.func.max(hour.c.healthy_gpus).label("best"), sa.func.max(hour.c.at).label("newest"))
+        .group_by(*key)
+        .subquery()
+    )
+    columns: list[Any] = [of_island.c.cluster, of_island.c.total_gpus, of_island.c.best]
+    last = sa.and_(
+        col(HealthRow.cluster) == of_island.c.cluster,
+        col(HealthRow.island) == of_island.c.name,
+        col(HealthRow.at) == of_island.c.newest,
+    )
+    return (
+        sa.select(*columns, col(HealthRow.healthy_gpus).label("present"), col(HealthRow.source))
+        .select_from(of_island)
+        .join(HealthRow, last)
+        .order_by(of_island.c.cluster)
     )

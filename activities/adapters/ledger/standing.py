@@ -11,8 +11,8 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import among
 from activities.adapters.ledger.calendar import file_windows
+from activities.adapters.ledger.facts import settings_of
 from activities.adapters.ledger.quotas import present_of
-from activities.adapters.ledger.registry import settings_of
 from activities.sense import SENSELESS, fault_of
 from models.base import count_text, gpus_text
 from models.bringup_tables import BringupBookRow
@@ -36,11 +36,11 @@ from models.tables import (
 
 
 def standing(
-    session: Session, names: Sequence[str], given: Mapping[str, ClusterSpec] | None = None
+    session: Session, names: Sequence[str], specs: Mapping[str, ClusterSpec] | None = None
 ) -> dict[str, ClusterNow | str]:
     """The clusters of these names that there are, or why one makes no sense.
 
-    `given`: what a file says of them; it is asked of what rollouts have written over only where it differs.
+    `specs`: what a file says of them; it is asked of what rollouts have written over only where it differs.
     """
     islands: dict[str, dict[str, int]] = {name: {} for name in names}
     for row in _of(session, IslandRow, IslandRow.cluster, names, IslandRow.name):
@@ -51,7 +51,7 @@ def standing(
     windows = file_windows(session, names)
     clusters = _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name)
     busy = {row.name: _busy(session, row) for row in clusters}
-    asked = [name for name in busy if _may_be_older((given or {}).get(name), quotas[name])]
+    asked = [name for name in busy if _may_be_older((specs or {}).get(name), quotas[name])]
     overwritten = _overwritten(session, asked)
 
     def now(row: sa.Row[Any]) -> ClusterNow:
@@ -70,13 +70,13 @@ def standing(
             overwritten={t: tuple(v) for t, v in overwritten.get(row.name, {}).items() if t in theirs},
         )
 
-    found: dict[str, ClusterNow | str] = {}
+    present: dict[str, ClusterNow | str] = {}
     for row in clusters:
         try:
-            found[row.name] = now(row)
+            present[row.name] = now(row)
         except SENSELESS as error:
-            found[row.name] = fault_of(row.name, "its rows", error)
-    return found
+            present[row.name] = fault_of(row.name, "its rows", error)
+    return present
 
 
 def _of(session: Session, table: Any, cluster: Any, names: Sequence[str], order: Any) -> Sequence[sa.Row[Any]]:
@@ -101,32 +101,32 @@ def _ours(row: sa.Row[Any]) -> bool:
     return row.written_by is not None and row.written_gpus == row.gpus
 
 
-def _may_be_older(given: ClusterSpec | None, rows: Sequence[sa.Row[Any]]) -> bool:
+def _may_be_older(spec: ClusterSpec | None, rows: Sequence[sa.Row[Any]]) -> bool:
     """Whether the file says of a quota something else than what stands."""
-    said = {} if given is None else {quota.team: quota.gpus for quota in given.quotas}
-    return any(said.get(row.team, row.gpus) != row.gpus for row in rows)
+    gpus_in_file = {} if spec is None else {quota.team: quota.gpus for quota in spec.quotas}
+    return any(gpus_in_file.get(row.team, row.gpus) != row.gpus for row in rows)
 
 
 def _overwritten(session: Session, clusters: Sequence[str]) -> dict[str, dict[str, set[int]]]:
     """By cluster and team: values of baselines, and values that grants have written over."""
-    found: dict[str, dict[str, set[int]]] = {name: {} for name in clusters}
+    values: dict[str, dict[str, set[int]]] = {name: {} for name in clusters}
     if not clusters:
-        return found
+        return values
     named = {"names": list(clusters)}
     baselines = sa.select(col(RolloutRow.cluster), col(RolloutRow.baseline)).where(
         among(RolloutRow.cluster, "names"), col(RolloutRow.shadow).is_(False)
     )
     for cluster, text in session.connection().execute(baselines, named):
         for quota in _parsed(text).get("quotas", ()):
-            found[cluster].setdefault(quota["team"], set()).add(quota["gpus"])
+            values[cluster].setdefault(quota["team"], set()).add(quota["gpus"])
     for table in (ReceiptRow, GrantReceiptRow):
         grants = sa.select(table.cluster, table.receipt).where(  # type: ignore[call-overload]
             among(table.cluster, "names"), col(table.kind) == EffectKind.GRANT.value
         )
         for cluster, text in session.connection().execute(grants, named):
             for team, gpus in _parsed(text).get("before", {}).items():
-                found[cluster].setdefault(team, set()).add(gpus)
-    return found
+                values[cluster].setdefault(team, set()).add(gpus)
+    return values
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -175,16 +175,16 @@ def others(session: Session, named: Iterable[str], *, prune: bool) -> list[Other
 
 def barred(session: Session, names: Sequence[str], *, retired: bool = False) -> dict[str, str]:
     """Clusters that can be neither removed nor renamed now, each with the reason. `retired`: by their bring-ups."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for row in _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name):
         if row.open_rollout is not None:
             rollout = session.get(RolloutRow, row.open_rollout)
             stage = "" if rollout is None else f" ({rollout.stage})"
-            found[row.name] = f"rollout {row.open_rollout} is open{stage}: close or abort it first"
+            reasons[row.name] = f"rollout {row.open_rollout} is open{stage}: close or abort it first"
         elif row.reserve_limit is not None:
-            found[row.name] = f"{_busy(session, row)}: launch it again with --adopt, and close it"
-    for cluster in [] if retired else _brought_up(session, names, made=True):
-        found.setdefault(cluster, f"its bring-up is open: `backstop bringup retire {cluster}` takes it out")
+            reasons[row.name] = f"{_busy(session, row)}: launch it again with --adopt, and close it"
+    for cluster in [] if retired else _brought_up(session, names, in_fleet=True):
+        reasons.setdefault(cluster, f"its bring-up is open: `backstop bringup retire {cluster}` takes it out")
     waiting = (
         sa.select(col(RequestRow.cluster), sa.func.count())
         .where(among(RequestRow.cluster, "names"), col(RequestRow.ended).is_(False))
@@ -192,23 +192,25 @@ def barred(session: Session, names: Sequence[str], *, retired: bool = False) -> 
     )
     for cluster, count in session.connection().execute(waiting, {"names": list(names)}):
         are = "is" if count == 1 else "are"
-        found.setdefault(cluster, f"{count_text(count, 'request')} for more quota {are} open there: see `request list`")
-    return found
+        reasons.setdefault(
+            cluster, f"{count_text(count, 'request')} for more quota {are} open there: see `request list`"
+        )
+    return reasons
 
 
 def being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
     """Clusters that a bring-up makes, and that are not in the fleet before it hands them over: each with the reason."""
     return {
         name: f"it is being brought up, and comes into the fleet by itself: `backstop bringup status {name}`"
-        for name in _brought_up(session, names, made=False)
+        for name in _brought_up(session, names, in_fleet=False)
     }
 
 
-def _brought_up(session: Session, names: Sequence[str], *, made: bool) -> list[str]:
+def _brought_up(session: Session, names: Sequence[str], *, in_fleet: bool) -> list[str]:
     """Those of the clusters that have an open bring-up, and are in the fleet, or not yet."""
     there = sa.exists().where(col(ClusterRow.name) == col(BringupBookRow.cluster))
     rows = sa.select(col(BringupBookRow.cluster)).where(
-        among(BringupBookRow.cluster, "names"), col(BringupBookRow.ended_at).is_(None), there if made else ~there
+        among(BringupBookRow.cluster, "names"), col(BringupBookRow.ended_at).is_(None), there if in_fleet else ~there
     )
-    found = session.connection().execute(rows.order_by(col(BringupBookRow.cluster)), {"names": list(names)})
-    return [name for (name,) in found]
+    result = session.connection().execute(rows.order_by(col(BringupBookRow.cluster)), {"names": list(names)})
+    return [name for (name,) in result]

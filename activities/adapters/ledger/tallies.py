@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import aliased
-from sqlmodel import col
+from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import keep
 from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.tally_days import LONGEST_SLOT, late, next_day, sum_up, unsum
+from models.base import DAY
+from models.columns import UtcTime
 from models.errors import BadInput
-from models.reports.tallies import Point, Tally
+from models.reports.tallies import Point, Tally, slot_of
 from models.tables import ClusterRow, TallyRow
+from models.tally_tables import TallyDayRow
 
-_DAY = timedelta(days=1)
-LONGEST_SLOT = _DAY
-"""A tally is read in its slot: at most so long after its beginning."""
+_SETTLED = timedelta(minutes=10)
+"""After so long what was read by then has been written."""
+_MOST_KEPT = 20_000
+_TIMES_AT_ONCE = 100
+"""Summed up in one statement, which is built for their number."""
 
 
 class LedgerTallies:
@@ -27,6 +34,8 @@ class LedgerTallies:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._past: dict[Hashable, Point | None] = {}
+        """Sums of times that are over, by what they are of: no tally is read for them any more."""
 
     def due(self, slot: datetime, most: int) -> tuple[str, ...]:
         with self._database.reading() as session:
@@ -37,48 +46,81 @@ class LedgerTallies:
             # A cluster that has gone meanwhile takes its tally with it.
             names = sa.select(col(ClusterRow.name)).where(col(ClusterRow.name).in_([t.cluster for t in tallies]))
             there = set(session.connection().execute(names).scalars())
-            keep(session, TallyRow, [t.model_dump() for t in tallies if t.cluster in there])
+            ours = [tally for tally in tallies if tally.cluster in there]
+            behind = late(session, ours, slot_of(self._database.now(), DAY))
+            keep(session, TallyRow, [tally.model_dump() for tally in ours])
+            unsum(session, behind)
 
     def thin(self, day: datetime) -> None:
         first = aliased(TallyRow)
-        same_day = (col(first.at) >= day, col(first.at) < day + _DAY, col(first.cluster) == col(TallyRow.cluster))
+        same_day = (col(first.at) >= day, col(first.at) < day + DAY, col(first.cluster) == col(TallyRow.cluster))
         earliest = sa.select(sa.func.min(first.at)).where(*same_day).correlate(TallyRow).scalar_subquery()
         later = sa.delete(TallyRow).where(
-            col(TallyRow.at) > day, col(TallyRow.at) < day + _DAY, col(TallyRow.at) > earliest
+            col(TallyRow.at) > day, col(TallyRow.at) < day + DAY, col(TallyRow.at) > earliest
         )
         with self._database.reading() as session:  # on most days there is nothing to do, and a read waits for nobody
-            full = sa.select(sa.literal(1)).where(col(TallyRow.at) > day, col(TallyRow.at) < day + _DAY).limit(1)
+            full = sa.select(sa.literal(1)).where(col(TallyRow.at) > day, col(TallyRow.at) < day + DAY).limit(1)
             if session.connection().execute(full).first() is None:
                 return
         with self._database.writing() as session:
             session.connection().execute(later)
+            session.connection().execute(sa.delete(TallyDayRow).where(col(TallyDayRow.at) <= day))
+
+    def sum_up(self, since: datetime, until: datetime) -> bool:
+        with self._database.reading() as session:  # as `thin`
+            if next_day(session, since, until) is None:
+                return False
+        with self._database.writing() as session:
+            return sum_up(session, since, until)
 
     def points(self, cluster: str, times: Sequence[datetime], within: timedelta) -> tuple[Point, ...]:
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
+            # One that was removed has taken its tallies along.
+            there = "" if cluster else _digest(session)
+            keys: dict[datetime, Hashable] = {at: (cluster, at, within, there) for at in times}
+            sums = {at: self._past[key] for at, key in keys.items() if key in self._past}
+            new = [at for at in keys if at not in sums]
+            for start in range(0, len(new), _TIMES_AT_ONCE):
+                sums |= _summed(session, cluster, new[start : start + _TIMES_AT_ONCE], within)
+            settled = self._database.now() - _SETTLED
+            self._keep_past({keys[at]: sums[at] for at in new if at < settled})
             points: list[Point] = []
             for at in times:
-                given: dict[str, Any] = {"least": at - within, "most": at, "early": at - within - LONGEST_SLOT}
-                given |= {"cluster": cluster} if cluster else {}
-                row = session.connection().execute(_sums(bool(cluster)), given).one()
+                point = sums[at]
                 # Nothing was read since the last point: the same figures are not told again as if of a later time.
-                if row.clusters and (not points or row.at > points[-1].at):
-                    points.append(Point(**row._mapping))
+                if point is not None and (not points or point.at > points[-1].at):
+                    points.append(point)
             return tuple(points)
+
+    def _keep_past(self, sums: Mapping[Hashable, Point | None]) -> None:
+        if len(self._past) + len(sums) > _MOST_KEPT:
+            self._past.clear()
+        self._past |= sums
 
     def began(self, cluster: str) -> datetime | None:
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
-            first = sa.select(sa.func.min(TallyRow.seen_at))
-            if cluster:
-                first = first.where(col(TallyRow.cluster) == cluster)
-            earliest: datetime | None = session.connection().execute(first).scalar()
+            of = [col(TallyRow.cluster) == cluster] if cluster else []
+            # By the index of slots, in which they were read: a look at every row there is takes long.
+            one = sa.select(col(TallyRow.seen_at)).where(*of).order_by(col(TallyRow.at)).limit(1)
+            first = session.connection().execute(one).scalar()
+            if first is None:
+                return None
+            # Others of its slot, or of a later one that had begun by then, may have been read before it.
+            seen = sa.select(sa.func.min(TallyRow.seen_at)).where(*of, col(TallyRow.at) <= first)
+            earliest: datetime | None = session.connection().execute(seen).scalar()
             return earliest
 
     @staticmethod
     def _refuse_unknown(session: Any, cluster: str) -> None:
         if cluster and session.get(ClusterRow, cluster) is None:
             raise BadInput(f"the ledger has no cluster {cluster!r}")
+
+
+def _digest(session: Session) -> str:
+    names = session.connection().execute(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))).scalars()
+    return hashlib.sha256("\0".join(names).encode()).hexdigest()
 
 
 @cache
@@ -90,42 +132,76 @@ def _due() -> sa.Select[str]:
     return rows.order_by(col(ClusterRow.name)).limit(sa.bindparam("most"))
 
 
-@cache
-def _sums(of_one: bool) -> sa.Select[Any]:
+def _summed(
+    session: Session, cluster: str, times: Sequence[datetime], within: timedelta
+) -> dict[datetime, Point | None]:
+    """What each of these times is the sum of; None where no tally is of it."""
+    parameters: dict[str, Any] = {"cluster": cluster} if cluster else {}
+    for n, at in enumerate(times):
+        parameters |= {f"most{n}": at, f"least{n}": at - within, f"early{n}": at - within - LONGEST_SLOT}
+    sums: dict[datetime, Point | None] = dict.fromkeys(times)
+    for row in session.connection().execute(_sums(len(times), of_one=bool(cluster)), parameters):
+        n, *_ = row
+        sums[times[n]] = Point(**{name: value for name, value in row._mapping.items() if name != "n"})
+    return sums
+
+
+@lru_cache(maxsize=256)
+def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
+    """Of each time and cluster one step into the tallies' key: to read all that lies between takes a second of CPU."""
+    asked = _asked(times)
     recent = aliased(TallyRow)
-    span = [
-        # A slot's tally is of the time it was read at; the key is by slots, which begin before it.
-        col(recent.at) > sa.bindparam("early"),
-        col(recent.at) <= sa.bindparam("most"),
-        col(recent.seen_at) > sa.bindparam("least"),
-        col(recent.seen_at) <= sa.bindparam("most"),
-    ]
-    if of_one:
-        span.append(col(recent.cluster) == sa.bindparam("cluster"))
     last = (
-        sa.select(col(recent.cluster).label("cluster"), sa.func.max(recent.at).label("at"))
-        .where(*span)
-        .group_by(col(recent.cluster))
-        .subquery()
+        sa.select(sa.func.max(recent.at))
+        .where(
+            col(recent.cluster) == col(ClusterRow.name),
+            # A slot's tally is of the time it was read at; the key is by slots, which begin before it.
+            col(recent.at) > asked.c.early,
+            col(recent.at) <= asked.c.most,
+            col(recent.seen_at) > asked.c.least,
+            col(recent.seen_at) <= asked.c.most,
+        )
+        .correlate(ClusterRow, asked)
+        .scalar_subquery()
     )
-    known = col(TallyRow.backed_gpus).is_not(None)
+    pairs: Any = sa.select(asked.c.n, col(ClusterRow.name).label("cluster"), last.label("at"))
+    pairs = pairs.select_from(asked).join(ClusterRow, sa.true())
+    if of_one:
+        pairs = pairs.where(col(ClusterRow.name) == sa.bindparam("cluster"))
+    # Told to be made first: else the databases walk through all tallies, and look for the last one beside each.
+    picked = pairs.cte("picked").prefix_with("MATERIALIZED")
+    has_backing = col(TallyRow.backed_gpus).is_not(None)
 
     def of_known(value: Any) -> Any:
-        return sa.func.coalesce(sa.func.sum(value).filter(known), 0)
+        return sa.func.coalesce(sa.func.sum(value).filter(has_backing), 0)
 
     assigned, backed = col(TallyRow.assigned_gpus), col(TallyRow.backed_gpus)
-    return sa.select(
-        sa.func.max(TallyRow.seen_at).label("at"),
-        sa.func.min(TallyRow.seen_at).label("oldest_at"),
-        sa.func.min(TallyRow.health_at).label("health_at"),
-        sa.func.count().label("clusters"),
-        sa.func.count(backed).label("known"),
-        of_known(col(TallyRow.total_gpus)).label("total_gpus"),
-        of_known(col(TallyRow.healthy_gpus)).label("healthy_gpus"),
-        of_known(assigned).label("promised_gpus"),
-        of_known(assigned - backed).label("phantom_gpus"),
-        of_known(col(TallyRow.flex_gpus)).label("flex_gpus"),
-        sa.func.count(col(TallyRow.lacking_gpus)).label("asking"),
-        sa.func.sum(col(TallyRow.pending_gpus)).label("pending_gpus"),
-        sa.func.sum(col(TallyRow.lacking_gpus)).label("lacking_gpus"),
-    ).join_from(TallyRow, last, sa.and_(col(TallyRow.cluster) == last.c.cluster, col(TallyRow.at) == last.c.at))
+    return (
+        sa.select(
+            picked.c.n,
+            sa.func.max(TallyRow.seen_at).label("at"),
+            sa.func.min(TallyRow.seen_at).label("oldest_at"),
+            sa.func.min(TallyRow.health_at).label("health_at"),
+            sa.func.count().label("clusters"),
+            sa.func.count(backed).label("known"),
+            of_known(col(TallyRow.total_gpus)).label("total_gpus"),
+            of_known(col(TallyRow.healthy_gpus)).label("healthy_gpus"),
+            of_known(assigned).label("promised_gpus"),
+            of_known(assigned - backed).label("phantom_gpus"),
+            of_known(col(TallyRow.flex_gpus)).label("flex_gpus"),
+            sa.func.count(col(TallyRow.lacking_gpus)).label("asking"),
+            sa.func.sum(col(TallyRow.pending_gpus)).label("pending_gpus"),
+            sa.func.sum(col(TallyRow.lacking_gpus)).label("lacking_gpus"),
+        )
+        .select_from(picked)
+        .join(TallyRow, sa.and_(col(TallyRow.cluster) == picked.c.cluster, col(TallyRow.at) == picked.c.at))
+        .group_by(picked.c.n)
+    )
+
+
+def _asked(times: int) -> Any:
+    """A table of so many times, by their number."""
+    names = ("early", "least", "most")
+    columns: list[Any] = [sa.column("n", sa.Integer()), *(sa.column(name, UtcTime()) for name in names)]
+    rows = [(sa.literal(n), *(sa.bindparam(f"{name}{n}", type_=UtcTime()) for name in names)) for n in range(times)]
+    return sa.values(*columns, name="asked").data(rows).cte("asked")

@@ -25,9 +25,12 @@ from types import MappingProxyType
 
 from activities.adapters.notify.channels import check_mail_server, routes
 from activities.adapters.notify.delivery_book import DeliveryBook, FileTurns, SqliteBook, Turns
+from activities.adapters.notify.mail import plain_email
 from activities.adapters.notify.reach import PUBLIC, Reach
 from activities.adapters.notify.route import Message, Route
 from activities.adapters.notify.slow_addresses import SlowAddresses
+from activities.buttons import rows_of
+from activities.secret_files import SecretFiles
 from models.base import brief
 from models.cluster.contacts import NAMED
 from models.errors import Refusal, Unavailable
@@ -82,6 +85,8 @@ class Notifier:
     it names as recipients is not used. The book and the turns default to files beside the log, for workers
     of one machine; workers of several machines need a book and turns that they share. `reach`: where contacts may
     lead; the mail server is the operator's, and may be anywhere. `named`: what `named:NAME` stands for, by name.
+    `secrets`: what `secret:NAME` does, in a contact, in one of `named` and as the mail server. `buttons`: a front takes
+    what is pressed in Slack.
     """
 
     def __init__(
@@ -93,10 +98,14 @@ class Notifier:
         turns: Turns | None = None,
         reach: Reach = PUBLIC,
         named: Mapping[str, str] = MappingProxyType({}),
+        secrets: SecretFiles | None = None,
+        buttons: bool = False,
     ) -> None:
-        """Errors: Refusal for a malformed `mail_server`."""
+        """Errors: Refusal for a malformed `mail_server`, Unavailable for one whose secret cannot be read."""
+        self._secrets = secrets or SecretFiles()
         if mail_server is not None:
-            check_mail_server(mail_server)
+            check_mail_server(self._secrets.meant(mail_server))
+        self._buttons = buttons
         self._clock = clock
         self._reach = reach
         self._named = named
@@ -112,10 +121,9 @@ class Notifier:
         Every address is tried before an error is raised. Errors: Unavailable names those that failed, and
         calling again sends only these; Refusal, when nothing else failed, those that are malformed.
         """
-        message = Message(notice, subject, body)
-        taken, refused = self._routes(notice)
+        message = Message(notice, subject, body, rows_of(notice) if self._buttons else ())
+        taken, refused, failed = self._routes(notice)
         deliveries: list[Delivery] = []
-        failed: list[str] = []
         ends = time.monotonic() + _NOTICE_SECONDS
         for route in taken:
             try:
@@ -133,28 +141,38 @@ class Notifier:
             raise Refusal(_sentence(notice, "has contacts that cannot be used", refused))
         return tuple(deliveries)
 
-    def _routes(self, notice: Notice) -> tuple[list[Route], list[str]]:
-        """Each address once, the log first; and what is wrong with the contacts that are none."""
+    def _routes(self, notice: Notice) -> tuple[list[Route], list[str], list[str]]:
+        """Each address once, the log first; what is wrong with the contacts that are none; and those to try again."""
         taken = {self._log.address: self._log}
         refused: list[str] = []
+        failed: list[str] = []
         for number, contact in enumerate(notice.contacts, start=1):
             if contact.strip().lower() == LOG:
                 continue
             try:
-                for route in routes(self._meant(contact), self._mail_server, self._reach):
+                for route in self._routes_of(self._meant(contact)):
                     taken.setdefault(route.address, route)
             except Refusal as e:
                 refused.append(f"contact {number} of {notice.audience}: {e.message}")
-        return list(taken.values()), refused
+            except Unavailable as e:  # a secret that is not there: perhaps it will be
+                failed.append(f"contact {number} of {notice.audience} ({e.message})")
+        return list(taken.values()), refused, failed
 
     def _meant(self, contact: str) -> str:
-        """What a name stands for; any other contact itself. Errors: Refusal."""
+        """What a name stands for; any other contact itself. Errors: Refusal, Unavailable."""
         if not contact.strip().lower().startswith(NAMED):
-            return contact
+            return self._secrets.meant(contact)
         name = contact.strip()[len(NAMED) :]
         if name not in self._named:
             raise Refusal(f"{brief(contact.strip())} is not in the worker's own file (BACKSTOP_CONTACTS)")
-        return self._named[name]
+        return self._secrets.meant(self._named[name])
+
+    def _routes_of(self, contact: str) -> tuple[Route, ...]:
+        """Errors: Refusal, Unavailable."""
+        server = self._mail_server
+        if server is not None and plain_email(contact.strip()):
+            server = self._secrets.meant(server)
+        return routes(contact, server, self._reach)
 
     def _once(self, route: Route, message: Message) -> Delivery:
         key = message.notice.key

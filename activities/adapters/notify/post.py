@@ -141,21 +141,21 @@ def _places(target: httpx.URL, addresses: Sequence[str]) -> list[tuple[bool, htt
 
 
 async def _beginning(answer: httpx.Response, most: int) -> tuple[str, bool]:
-    said = bytearray()
+    body = bytearray()
     async for piece in answer.aiter_raw(_ANSWER_BYTES):
-        said += piece
-        if len(said) >= most:
+        body += piece
+        if len(body) >= most:
             break
-    return said[:most].decode(errors="replace"), len(said) < most
+    return body[:most].decode(errors="replace"), len(body) < most
 
 
 def _proxy_of(target: httpx.URL) -> str | None:
     """The worker's own, where it stands between: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, and NO_PROXY against them."""
     proxies = urllib.request.getproxies()
-    found = proxies.get(target.scheme) or proxies.get("all")
-    if not found or urllib.request.proxy_bypass(target.host):
+    proxy = proxies.get(target.scheme) or proxies.get("all")
+    if not proxy or urllib.request.proxy_bypass(target.host):
         return None
-    return found if "://" in found else f"http://{found}"
+    return proxy if "://" in proxy else f"http://{proxy}"
 
 
 def _is_of_others(_: logging.LogRecord) -> bool:

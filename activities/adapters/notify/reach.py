@@ -37,17 +37,17 @@ class Reach:
     """Where the operator lists those networks."""
 
     def admits(self, address: str) -> bool:
-        found = _plain(address)
-        listed = any(found.version == network.version and found in network for network in self.networks)
-        return self.everywhere or listed or (found.is_global and not found.is_multicast)
+        plain = _plain(address)
+        listed = any(plain.version == network.version and plain in network for network in self.networks)
+        return self.everywhere or listed or (plain.is_global and not plain.is_multicast)
 
     def addresses(self, host: str, port: int, seconds: float) -> tuple[str, ...]:
         """What the name stands for now, as far as it may be connected to; at least one.
 
         Errors: Unavailable where no answer comes within `seconds`, Refusal where every address is barred.
         """
-        found = _resolved(host.strip("[]"), port, seconds)
-        admitted = tuple(dict.fromkeys(address for address in found if self.admits(address)))
+        all_addresses = _resolved(host.strip("[]"), port, seconds)
+        admitted = tuple(dict.fromkeys(address for address in all_addresses if self.admits(address)))
         if not admitted:
             raise self._barred()
         return admitted[:_TRIED]
@@ -55,11 +55,11 @@ class Reach:
     def check_written(self, host: str) -> None:
         """Errors: Refusal for an address written out in place of a name, and barred. A name is not resolved."""
         try:
-            found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+            written = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
-            found = []
+            written = []
         inside = host.lower().rstrip(".").endswith("localhost")
-        if (inside and not self.everywhere) or not all(self.admits(str(each[4][0])) for each in found):
+        if (inside and not self.everywhere) or not all(self.admits(str(each[4][0])) for each in written):
             raise self._barred()
 
     def _barred(self) -> Refusal:
@@ -73,23 +73,23 @@ PUBLIC, EVERYWHERE = Reach(), Reach(everywhere=True)
 
 def networks_of(text: str) -> tuple[Network, ...]:
     """10.1.0.0/16,fd00::/8 as networks. Errors: BadInput naming what is none."""
-    found: list[Network] = []
+    networks: list[Network] = []
     for each in filter(None, (part.strip() for part in text.split(","))):
         try:
-            found.append(ipaddress.ip_network(each))
+            networks.append(ipaddress.ip_network(each))
         except ValueError as error:
             raise BadInput(f"BACKSTOP_CONTACT_NETWORKS holds {each!r}, which is no network: {error}") from None
-    return tuple(found)
+    return tuple(networks)
 
 
 def _plain(address: str) -> _Address:
     """The address that is reached in the end: an IPv4 one may be wrapped in an IPv6 one."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        if int(found) > 1 and any(found in carrier for carrier in _CARRIERS):
-            return ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-        return found.ipv4_mapped or found.sixtofour or found
-    return found
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if int(ip) > 1 and any(ip in carrier for carrier in _CARRIERS):
+            return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        return ip.ipv4_mapped or ip.sixtofour or ip
+    return ip
 
 
 def _resolved(host: str, port: int, seconds: float) -> list[str]:
@@ -104,9 +104,9 @@ def _resolved(host: str, port: int, seconds: float) -> list[str]:
 
     threading.Thread(target=look, name="resolver", daemon=True).start()
     try:
-        found = answers.get(timeout=max(0.0, seconds))
+        answer = answers.get(timeout=max(0.0, seconds))
     except queue.Empty:
         raise Unavailable("its host's name was not resolved in time") from None
-    if not found:
+    if not answer:
         raise Unavailable("no connection or login")
-    return [str(each[4][0]) for each in found]
+    return [str(each[4][0]) for each in answer]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote, unquote, urlsplit
 
 from activities.adapters.notify.reach import PUBLIC, Reach
+from activities.buttons import ButtonRow
 from models.errors import Refusal
 from models.notices import Notice
 
@@ -25,6 +26,8 @@ class Message:
     notice: Notice
     subject: str
     body: str
+    rows: tuple[ButtonRow, ...] = ()
+    """Buttons to answer it by, where they can work."""
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from html import escape
 
 from activities.adapters.notify.post import post, type_of
 from activities.adapters.notify.route import ContactUrl, Message, Route, digits
+from activities.buttons import blocks_of, slack_text
 from models.errors import Refusal, Unavailable
 
 DOORS = {"hook": "https://hooks.slack.com/services", "gov-hook": "https://hooks.slack-gov.com/services"}
@@ -48,13 +48,16 @@ def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route
 
     def route(channel: str) -> Route:
         def send(message: Message) -> None:
-            attachment = {
-                "title": escape(message.subject, quote=False),
-                "text": escape(message.body, quote=False),
-                "color": _COLOURS[type_of(message.notice)],
-            }
+            colour = _COLOURS[type_of(message.notice)]
+            words = {"title": slack_text(message.subject), "text": slack_text(message.body), "color": colour}
+            # Blocks cannot stand beside a title and a text: so the buttons are an attachment of their own.
+            buttons = {"color": colour, "blocks": blocks_of(message.rows)}
             where = {"username": url.user, "channel": _named(channel)}
-            content = {"mrkdwn": False, "attachments": [attachment], **{k: v for k, v in where.items() if v}}
+            content = {
+                "mrkdwn": False,
+                "attachments": [words, *([buttons] if message.rows else [])],
+                **{k: v for k, v in where.items() if v},
+            }
             answer = post("/".join((DOORS[cloud], *tokens)), content, url.reach, verify=settings.verify)
             if answer.status != 200 or answer.text != "ok":  # Slack may say no with a 200
                 raise Unavailable(f"answered HTTP {answer.status}")

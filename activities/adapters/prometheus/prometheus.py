@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -18,12 +18,14 @@ from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.deadline import fetched
 from activities.adapters.prometheus.queries import Found, Queries, SeriesRead, answers, dcgm, samples_of, wanted
+from activities.secret_files import SecretFiles
 from models.base import Duration, Model, Name
 from models.cluster.sources import PrometheusSource, Sources
 from models.errors import Unavailable
 
 _MOST = 16_000_000
 """Bytes of one answer: ten times those of 10,000 islands."""
+NO_SECRETS = SecretFiles()
 
 
 class PrometheusConnection(Model):
@@ -32,6 +34,8 @@ class PrometheusConnection(Model):
     url: Name
     token_file: Name | None = None
     """A file with a bearer token."""
+    token: Annotated[str, Field(pattern=r"^secret:[A-Za-z0-9._-]{1,253}$")] | None = None
+    """Its secret, where the worker has a folder of them; before `token_file`."""
     cluster_label: Name = "cluster"
     island_label: Name = "island"
     ready: str = ""
@@ -64,7 +68,9 @@ class Prometheuses:
         connections: Mapping[str, PrometheusConnection],
         every: timedelta = timedelta(seconds=5),
         patience: timedelta = WAITED,
+        secrets: SecretFiles = NO_SECRETS,
     ) -> None:
+        self._secrets = secrets
         self._ledger = ledger
         self._connections = connections
         self._every = every.total_seconds()
@@ -85,22 +91,22 @@ class Prometheuses:
     def check(self) -> dict[str, str]:
         """By cluster: what is wrong with what its Prometheus says now; empty: nothing. Nothing is kept of it."""
         sources = self._ledger.schedulers.all_sources()
-        told = dict.fromkeys(sources.prometheus, "its Prometheus does not answer")
+        sentences = dict.fromkeys(sources.prometheus, "its Prometheus does not answer")
 
         def look(name: str, its: Mapping[str, PrometheusSource]) -> None:
-            found = self._found(name, its)
-            seen = {sample.cluster for sample in found.samples}
+            reading = self._found(name, its)
+            seen = {sample.cluster for sample in reading.samples}
             for cluster in its:
-                told[cluster] = found.wrong.get(
+                sentences[cluster] = reading.wrong.get(
                     cluster, "" if cluster in seen else "its Prometheus has no series of it"
                 )
 
         def wrong(name: str, text: str) -> None:
-            told.update(dict.fromkeys(by_connection[name], text))
+            sentences.update(dict.fromkeys(by_connection[name], text))
 
         by_connection = self._by_connection(sources)
         Aside(wrong, timedelta(seconds=55)).read({n: partial(look, n, its) for n, its in by_connection.items()})
-        return told
+        return sentences
 
     @staticmethod
     def _by_connection(sources: Sources) -> dict[str, dict[str, PrometheusSource]]:
@@ -112,14 +118,14 @@ class Prometheuses:
     def _look(self, name: str, sources: Mapping[str, PrometheusSource]) -> None:
         """What is known stands where it does not answer: it grows old, and whoever reads it sees that."""
         try:
-            found = self._found(name, sources)
+            reading = self._found(name, sources)
         except Exception as error:
             for cluster in sources:
                 self._faults.found("health", cluster, f"Prometheus {name}: {sentence(error)}")
             raise
-        for cluster, text in found.wrong.items():
+        for cluster, text in reading.wrong.items():
             self._faults.found("health", cluster, f"Prometheus {name} has {text}")
-        for sample in found.samples:
+        for sample in reading.samples:
             try:
                 self._ledger.schedulers.note_islands(sample.cluster, sample.islands)
                 self._ledger.samples.keep(sample, "prometheus")
@@ -134,21 +140,27 @@ class Prometheuses:
         labels = wanted({cluster: source.cluster for cluster, source in sources.items()})
         ends = time.monotonic() + connection.timeout.total_seconds()
         q = connection.queries
-        installed, healthy, seen = (ask(connection, query, ends) for query in (q.installed, q.healthy, q.seen))
+        installed, healthy, seen = (
+            ask(connection, query, ends, self._secrets) for query in (q.installed, q.healthy, q.seen)
+        )
         return samples_of(installed, healthy, seen, labels, self._ledger.now())
 
 
-def ask(connection: PrometheusConnection, query: str, ends: float | None = None) -> SeriesRead:
+def ask(
+    connection: PrometheusConnection, query: str, ends: float | None = None, secrets: SecretFiles = NO_SECRETS
+) -> SeriesRead:
     """The answer to one instant query. `ends`: by time.monotonic(), when it must be there. Errors: Unavailable."""
-    return answers(document(connection, query, ends), connection.cluster_label, connection.island_label)
+    return answers(document(connection, query, ends, secrets), connection.cluster_label, connection.island_label)
 
 
-def document(connection: PrometheusConnection, query: str, ends: float | None = None) -> Any:
+def document(
+    connection: PrometheusConnection, query: str, ends: float | None = None, secrets: SecretFiles = NO_SECRETS
+) -> Any:
     """As `ask`: the answer as it came, JSON."""
     if not connection.url.startswith(("http://", "https://")):
         raise Unavailable(f"a Prometheus is reached by http or https, not by {connection.url}")
-    where, given = f"{connection.url.rstrip('/')}/api/v1/query", urllib.parse.urlencode({"query": query}).encode()
-    asked = urllib.request.Request(where, data=given, headers=_headers(connection))  # noqa: S310 - checked above
+    where, query_body = f"{connection.url.rstrip('/')}/api/v1/query", urllib.parse.urlencode({"query": query}).encode()
+    asked = urllib.request.Request(where, data=query_body, headers=_headers(connection, secrets))  # noqa: S310 - checked above
     seconds = connection.timeout.total_seconds() if ends is None else max(0.01, ends - time.monotonic())
     body = fetched(asked, seconds, _MOST)
     try:
@@ -157,7 +169,12 @@ def document(connection: PrometheusConnection, query: str, ends: float | None = 
         raise Unavailable(f"{where} answered what is no JSON: {type(error).__name__} {error}"[:300]) from None
 
 
-def _headers(connection: PrometheusConnection) -> dict[str, str]:
+def _headers(connection: PrometheusConnection, secrets: SecretFiles) -> dict[str, str]:
+    if connection.token is not None:
+        token = secrets.meant(connection.token).strip()
+        if not token.isascii():
+            raise Unavailable(f"{connection.token} holds what no header of a request can")
+        return {"Authorization": f"Bearer {token}"}
     if connection.token_file is None:
         return {}
     try:

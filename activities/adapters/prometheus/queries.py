@@ -129,7 +129,7 @@ def samples_of(
     An island without an answer has no GPU that is known to be healthy. More healthy GPUs than installed ones are as
     many as these. A cluster with a series that cannot be has no sample: what is known of it stands, and grows old.
     """
-    found = Found([], {})
+    reading = Found([], {})
     for label, cluster in sorted(clusters.items()):
         at = [when for (name, _), when in seen.values.items() if name == label]
         places = sorted({island for name, island in installed.values if name == label})
@@ -141,10 +141,10 @@ def samples_of(
                 continue
             islands = [_island(p, installed.values[label, p], healthy.values.get((label, p), 0.0)) for p in places]
             when = min(_time(one, now) for one in at)
-            found.samples.append(HealthSample(cluster=cluster, at=when, islands=tuple(islands)))
+            reading.samples.append(HealthSample(cluster=cluster, at=when, islands=tuple(islands)))
         except ValueError as error:
-            found.wrong[cluster] = why_senseless(error)
-    return found
+            reading.wrong[cluster] = why_senseless(error)
+    return reading
 
 
 def _island(name: str, installed: float, healthy: float) -> Island:

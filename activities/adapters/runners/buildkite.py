@@ -100,16 +100,16 @@ class _UnderWay:
     def of(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
         """The run's build as it was some seconds ago, where it had not ended. Errors: Unavailable."""
         with self._lock:
-            at, found = self._lists.get(order.pipeline, (-math.inf, Unavailable("")))
+            at, builds = self._lists.get(order.pipeline, (-math.inf, Unavailable("")))
             if time.monotonic() - at >= _SAME_LIST:
                 try:
-                    found = {str(build.meta_data.get(KEY)): build for build in api.under_way(order.pipeline)}
+                    builds = {str(build.meta_data.get(KEY)): build for build in api.under_way(order.pipeline)}
                 except Unavailable as error:  # whoever waited for it need not find that out too
-                    found = error
-                self._lists[order.pipeline] = time.monotonic(), found
-        if isinstance(found, Unavailable):
-            raise Unavailable(found.message)
-        return found.get(order.key.text)
+                    builds = error
+                self._lists[order.pipeline] = time.monotonic(), builds
+        if isinstance(builds, Unavailable):
+            raise Unavailable(builds.message)
+        return builds.get(order.key.text)
 
 
 class BuildkiteRunner:
@@ -136,16 +136,16 @@ class BuildkiteRunner:
 
     def look(self, order: RunOrder) -> RunReport | None:
         api = self._api(order)
-        found = self._under_way.of(api, order) or api.found(order)
-        return None if found is None else self._report(api, order, found)
+        build = self._under_way.of(api, order) or api.found(order)
+        return None if build is None else self._report(api, order, build)
 
     def stop(self, order: RunOrder) -> RunReport | None:
         api = self._api(order)
         for build in list(api.builds(order)):
             if not build.phase.ended and build.state != "canceling":
                 api.cancelled(order, build)
-        found = api.found(order)
-        return None if found is None else self._report(api, order, found)
+        last_build = api.found(order)
+        return None if last_build is None else self._report(api, order, last_build)
 
     def _api(self, order: RunOrder) -> _Api:
         return _Api(self._allowed, self._allowed.pipeline(order.pipeline), self._quiet)
@@ -153,37 +153,37 @@ class BuildkiteRunner:
     def _made(self, api: _Api, order: RunOrder) -> BuildkiteBuild:
         """Errors: BadInput where Buildkite refused: there is no build. Unavailable where nobody knows."""
         try:
-            made = api.made(order)
+            build = api.made(order)
         except _Throttled:
             raise
         except Unavailable as error:
-            found = self._landed(api, order)
-            if found is None:
+            landed_build = self._landed(api, order)
+            if landed_build is None:
                 raise Unavailable(f"{error.message}; no build of it is seen yet") from None
-            return found
-        return self._the_first(api, order, made)
+            return landed_build
+        return self._the_first(api, order, build)
 
     def _landed(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
         for seconds in _LOOKS_AGAIN:
             self._pause(seconds)
             try:
-                found = api.found(order)
+                build = api.found(order)
             except Unavailable:
                 continue
-            if found is not None:
-                return found
+            if build is not None:
+                return build
         return None
 
     @staticmethod
-    def _the_first(api: _Api, order: RunOrder, made: BuildkiteBuild) -> BuildkiteBuild:
+    def _the_first(api: _Api, order: RunOrder, own: BuildkiteBuild) -> BuildkiteBuild:
         """Two workers may have made one each at the same moment: the first stands, and the other is cancelled."""
         try:
-            others = [build for build in api.builds(order) if build.number < made.number and not build.phase.ended]
+            others = [build for build in api.builds(order) if build.number < own.number and not build.phase.ended]
             if not others:
-                return made
-            api.cancelled(order, made)
+                return own
+            api.cancelled(order, own)
         except Unavailable:
-            return made
+            return own
         return min(others, key=lambda build: build.number)
 
     @staticmethod
@@ -191,11 +191,11 @@ class BuildkiteRunner:
         over = (build.finished_at or datetime.now(UTC)) - build.created_at >= order.limit
         if over and build.phase is RunPhase.RUNNING and build.state != "canceling":
             build = api.cancelled(order, build)
-        phase, said = _told(build, order, over)
+        phase, sentence = _told(build, order, over)
         code, tail = api.why(order, build) if phase is RunPhase.FAILED and build.state == "failed" else (None, "")
         return RunReport(
             phase=phase,
-            said=said,
+            said=sentence,
             code=code,
             tail=tail,
             link=one_line(build.web_url),
@@ -329,8 +329,8 @@ class _Api:
 
 def _pause_of(headers: Mapping[str, str]) -> float:
     """Seconds until it may be asked again: the longest that it names."""
-    given = [headers.get(name, "") for name in ("retry-after", "ratelimit-reset", "ratelimit-user-reset")]
-    seconds = [float(text) for text in given if re.fullmatch(r"\d{1,6}", text)]
+    texts = [headers.get(name, "") for name in ("retry-after", "ratelimit-reset", "ratelimit-user-reset")]
+    seconds = [float(text) for text in texts if re.fullmatch(r"\d{1,6}", text)]
     return min(max(seconds, default=30.0), _LONGEST_PAUSE)
 
 

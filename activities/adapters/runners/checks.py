@@ -71,16 +71,16 @@ class OutsideChecks:
         except Exception as error:  # a check that cannot be asked must not look like one that was
             return self._answer(Colour.UNKNOWN, f"cannot be asked: {type(error).__name__} {one_line(str(error))}")
 
-    def _answer(self, colour: Colour, said: str, number: float | None = None) -> CheckAnswer:
-        return CheckAnswer(colour=colour, said=said, number=number, at=self._now())
+    def _answer(self, colour: Colour, sentence: str, number: float | None = None) -> CheckAnswer:
+        return CheckAnswer(colour=colour, said=sentence, number=number, at=self._now())
 
     def _command(self, order: CheckOrder) -> CheckAnswer:
         ended, what = self._ran(order)
-        said, number = last_line(ended.printed), _number(ended.printed)
+        last_words, number = last_line(ended.printed), _number(ended.printed)
         if ended.code == 0:
-            return self._answer(Colour.GREEN, said or f"{what} ended with exit status 0", number)
+            return self._answer(Colour.GREEN, last_words or f"{what} ended with exit status 0", number)
         how = f"{what} {_how(ended.code)}"
-        return self._answer(Colour.RED, f"{how}: {said}" if said else how, number)
+        return self._answer(Colour.RED, f"{how}: {last_words}" if last_words else how, number)
 
     def _ran(self, order: CheckOrder) -> tuple[Ended, str]:
         """What it came to, and what to call it."""
@@ -107,13 +107,17 @@ class OutsideChecks:
         connection = self._prometheus.get(order.connection)
         if connection is None:
             raise _Unknown(f"this worker has no Prometheus {order.connection!r}: BACKSTOP_PROMETHEUS names them")
-        value = _one_number(document(connection, order.query, time.monotonic() + order.limit.total_seconds()))
+        value = _one_number(self._told(connection, order))
         low, high = order.at_least, order.at_most
         if low is not None and value < low:
             return self._answer(Colour.RED, f"Prometheus says {value:g}, and at least {low:g} is asked for", value)
         if high is not None and value > high:
             return self._answer(Colour.RED, f"Prometheus says {value:g}, and at most {high:g} is asked for", value)
         return self._answer(Colour.GREEN, f"Prometheus says {value:g}", value)
+
+    def _told(self, connection: PrometheusConnection, order: CheckOrder) -> Any:
+        ends = time.monotonic() + order.limit.total_seconds()
+        return document(connection, order.query, ends, self._allowed.secrets)
 
     def _supply(self, order: CheckOrder) -> CheckAnswer:
         there = self._document(order)
@@ -133,16 +137,16 @@ class OutsideChecks:
     def _capacity(self, order: CheckOrder) -> CheckAnswer:
         if not order.run and not order.url:
             raise _Unknown("capacity by the cluster's health source is not asked of a program or a service")
-        found = self._document(order)
-        return capacity_answer(order, _islands(found, _source(order)), self._now())
+        capacity_document = self._document(order)
+        return capacity_answer(order, _islands(capacity_document, _source(order)), self._now())
 
     def _document(self, order: CheckOrder) -> Any:
         """What the program prints, or the URL answers, as JSON."""
         if order.run:
             ended, what = self._ran(order)
             if ended.code != 0:
-                said = last_line(ended.printed)
-                raise _Unknown(f"{what} {_how(ended.code)}{f': {said}' if said else ''}")
+                last_words = last_line(ended.printed)
+                raise _Unknown(f"{what} {_how(ended.code)}{f': {last_words}' if last_words else ''}")
             try:
                 return json.loads(ended.output) if ended.whole else None
             except (ValueError, RecursionError):
@@ -173,12 +177,12 @@ def _number(printed: bytes) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _one_number(found: Any) -> float:
+def _one_number(answer: Any) -> float:
     """Of an instant query's answer: its one value. Errors: Unavailable for any other answer."""
     try:
-        if found["status"] != "success":
-            raise Unavailable(f"Prometheus refused the query: {one_line(str(found.get('error', '')))}")
-        kind, result = found["data"]["resultType"], found["data"]["result"]
+        if answer["status"] != "success":
+            raise Unavailable(f"Prometheus refused the query: {one_line(str(answer.get('error', '')))}")
+        kind, result = answer["data"]["resultType"], answer["data"]["result"]
         if kind == "vector" and len(result) != 1:
             raise Unavailable(f"Prometheus answered {len(result)} series, and not one")
         text = result[1] if kind == "scalar" else result[0]["value"][1]
@@ -190,9 +194,9 @@ def _one_number(found: Any) -> float:
     return number
 
 
-def _islands(found: Any, where: str) -> tuple[Island, ...]:
+def _islands(capacity_document: Any, where: str) -> tuple[Island, ...]:
     """Errors: _Unknown."""
-    listed = found.get("islands") if isinstance(found, Mapping) else None
+    listed = capacity_document.get("islands") if isinstance(capacity_document, Mapping) else None
     if not isinstance(listed, list) or not 0 < len(listed) <= _MOST_ISLANDS:
         raise _Unknown(f"{where} answered no list of islands")
     try:

@@ -117,8 +117,8 @@ class CommandRunner:
         except OSError as error:
             raise Unavailable(f"{line[0]} cannot be run: {error.strerror}") from None
         if done.returncode:
-            said = one_line((run.path / "supervisor.err").read_bytes()[-1000:])
-            raise Unavailable(f"{line[0]} did not start a supervisor: {said or f'exit status {done.returncode}'}")
+            last_words = one_line((run.path / "supervisor.err").read_bytes()[-1000:])
+            raise Unavailable(f"{line[0]} did not start a supervisor: {last_words or f'exit status {done.returncode}'}")
 
     @staticmethod
     def _begun(run: RunDirectory, seconds: float) -> bool:
@@ -135,19 +135,19 @@ class CommandRunner:
         record, alive = run.record or {}, False
         if "given_up" in record:
             phase = RunPhase.STOPPED if record["given_up"] == "stopped" else RunPhase.FAILED
-            said = "it was stopped before it began" if phase is RunPhase.STOPPED else record["given_up"]
-            return RunReport(phase=phase, said=said, host=self._host)
+            sentence = "it was stopped before it began" if phase is RunPhase.STOPPED else record["given_up"]
+            return RunReport(phase=phase, said=sentence, host=self._host)
         if run.exit is None:
             alive = self._lives(run, record)
         ended = run.exit
-        told = _Told(run, order, record)
+        teller = _Told(run, order, record)
         if ended is not None:
-            return told.ended(ended)
+            return teller.ended(ended)
         if alive:
             if time.time() - record["at"] > order.limit.total_seconds() + _GIVEN_UP_AFTER + self._grace:
                 run.ask_to_stop()  # its supervisor would have: it is there no more, and what it started is
-            return told.running((run.path / "stop").exists())
-        return told.lost(rebooted=record["boot"] != self._here.boot)
+            return teller.running((run.path / "stop").exists())
+        return teller.lost(rebooted=record["boot"] != self._here.boot)
 
     def _lives(self, run: RunDirectory, record: dict[str, Any]) -> bool:
         """Errors: Unavailable where only the machine that it runs on could say."""
@@ -188,8 +188,8 @@ class _Told:
         self._what = _shown(order)
 
     def running(self, stopping: bool) -> RunReport:
-        said = f"{self._what} {'is being stopped' if stopping else 'runs'} on {self._record['host']}"
-        return self._told(RunPhase.RUNNING, said)
+        sentence = f"{self._what} {'is being stopped' if stopping else 'runs'} on {self._record['host']}"
+        return self._told(RunPhase.RUNNING, sentence)
 
     def lost(self, rebooted: bool) -> RunReport:
         why = "its host began anew" if rebooted else "its processes are gone"
@@ -211,11 +211,13 @@ class _Told:
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"failed with exit status {code}"
         return self._told(RunPhase.FAILED, f"{self._what} {how}", code, at)
 
-    def _told(self, phase: RunPhase, said: str, code: int | None = None, ended_at: datetime | None = None) -> RunReport:
+    def _told(
+        self, phase: RunPhase, sentence: str, code: int | None = None, ended_at: datetime | None = None
+    ) -> RunReport:
         host = str(self._record["host"])
         return RunReport(
             phase=phase,
-            said=said,
+            said=sentence,
             code=code,
             tail=tail_of(self._run.end_of_log()),
             link=f"{host}:{self._run.path}/log",

@@ -81,11 +81,11 @@ class HttpRunner:
 
     def _taken(self, order: RunOrder, answer: Answered, where: str) -> Any:
         document = _whole(answer, where)
-        found = document.get("id") if isinstance(document, Mapping) else None
-        if isinstance(found, str | int) and not isinstance(found, bool):
+        run_id = document.get("id") if isinstance(document, Mapping) else None
+        if isinstance(run_id, str | int) and not isinstance(run_id, bool):
             while len(self._ids) >= _IDS:
                 del self._ids[next(iter(self._ids))]
-            self._ids[order.key.text] = str(found)
+            self._ids[order.key.text] = str(run_id)
         return document
 
     @staticmethod
@@ -93,15 +93,15 @@ class HttpRunner:
         status = _field(document, order.field)
         phase = RunPhase.RUNNING
         if status is None:
-            said = f"{where} answered without the field {one_line(order.field)}"
+            sentence = f"{where} answered without the field {one_line(order.field)}"
         else:
-            said = f"{where} says {one_line(status, 100) or 'nothing'}"
+            sentence = f"{where} says {one_line(status, 100) or 'nothing'}"
             if status in order.succeeded:
                 phase = RunPhase.SUCCEEDED
             elif status in order.failed:
                 phase = RunPhase.FAILED
         tail, link = (_field(document, name) or "" for name in ("log", "link"))
-        return RunReport(phase=phase, said=said, tail=tail_of(tail), link=one_line(link))
+        return RunReport(phase=phase, said=sentence, tail=tail_of(tail), link=one_line(link))
 
 
 def _headers(order: RunOrder) -> dict[str, str]:

@@ -98,11 +98,11 @@ class RunDirectory:
 
     def end_of_log(self) -> bytes:
         """The last bytes of what was printed."""
-        found = b""
+        tail = b""
         for name in ("log.new", "log.old", "log"):
-            if len(found) < _READ:
-                found = self._end_of(name, _READ - len(found)) + found
-        return found
+            if len(tail) < _READ:
+                tail = self._end_of(name, _READ - len(tail)) + tail
+        return tail
 
     def _end_of(self, name: str, most: int) -> bytes:
         try:
@@ -115,12 +115,12 @@ class RunDirectory:
     def _read(self, name: str) -> dict[str, Any] | None:
         """Errors: Unavailable for what is there and cannot be read: that is not the same as nothing."""
         try:
-            found: dict[str, Any] = json.loads((self.path / name).read_text())
+            record: dict[str, Any] = json.loads((self.path / name).read_text())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (OSError, ValueError) as error:
             raise Unavailable(f"{self.path / name} cannot be read: {error}") from None
-        return found
+        return record
 
 
 def what_lives(record: dict[str, Any]) -> list[wrapper.Stat]:

@@ -1,8 +1,8 @@
 """What a worker lets recipes use: programs, pipelines, hosts. Nothing that is not listed is run or called.
 
 A recipe's author must not gain what the worker may do. So programs are listed with their first arguments, hosts with
-scheme and port, and tokens by the name of a variable in the worker's environment: none stands in a recipe, an order, a
-report or a log.
+scheme and port, and tokens by the name of a variable in the worker's environment or of a file in its folder of secrets
+(`secret:NAME`): none stands in a recipe, an order, a report or a log.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from pydantic import AfterValidator, Field
 
 from activities.adapters.notify.reach import Network, Reach
 from activities.adapters.runners.words import one_line
+from activities.secret_files import SecretFiles
 from models.base import Duration, Model, Name, Text, brief
-from models.errors import BadInput
+from models.cluster.contacts import SECRET
+from models.errors import BadInput, Refusal
 
 _PORTS = {"https": 443, "http": 80}
 _ORIGIN = re.compile(r"(https?)://((?:\*\.)?[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::(\d{1,5}))?")
@@ -54,8 +56,11 @@ def _network(text: str) -> str:
 
 
 def _names_token(text: str) -> str:
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,99}", text):  # what was given may be the token, and is not said
-        raise ValueError("must be the name of a variable that has the token, in capital letters, and not the token")
+    named = re.fullmatch(r"[A-Z_][A-Z0-9_]{0,99}|secret:[A-Za-z0-9._-]{1,253}", text)
+    if not named:  # what was given may be the token, and is not said
+        raise ValueError(
+            "must be the name of a variable that has the token, in capital letters, or secret:NAME, and not the token"
+        )
     return text
 
 
@@ -78,9 +83,9 @@ class AllowedHost(Model):
     """Sent as a bearer token, to this host alone."""
 
     def holds(self, url: httpx.URL) -> bool:
-        found = _ORIGIN.fullmatch(self.origin)
-        assert found is not None
-        scheme, host, port = found.groups()
+        match = _ORIGIN.fullmatch(self.origin)
+        assert match is not None
+        scheme, host, port = match.groups()
         named = url.host.endswith(host[1:]) and url.host != host[2:] if host[0] == "*" else url.host == host.strip("[]")
         return url.scheme == scheme and named and (url.port or _PORTS[scheme]) == int(port or _PORTS[scheme])
 
@@ -119,6 +124,7 @@ class Allowed:
 
     settings: RunnerSettings = field(default_factory=RunnerSettings)
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
+    secrets: SecretFiles = field(default_factory=SecretFiles)
 
     def check_program(self, run: Sequence[str]) -> None:
         """Errors: BadInput."""
@@ -160,11 +166,26 @@ class Allowed:
         return access
 
     def token(self, variable: str) -> str:
-        """Errors: BadInput naming the variable that is not set, or holds what no header can."""
+        """Errors: BadInput naming the variable that is not set, or holds what no header can; Unavailable."""
+        if variable.startswith(SECRET):
+            return self._secret_token(variable)
         token = self.environment.get(variable, "").strip()
-        if not token or not (token.isascii() and token.isprintable()):
+        if not _may_be_sent(token):
             raise BadInput(f"this worker's environment has no token in {variable}, which {_NAMED_BY} names")
         return token
+
+    def _secret_token(self, named: str) -> str:
+        try:
+            token = self.secrets.meant(named).strip()
+        except Refusal as error:
+            raise BadInput(error.message) from None
+        if not _may_be_sent(token):
+            raise BadInput(f"{named} holds what no header of a request can")
+        return token
+
+
+def _may_be_sent(token: str) -> bool:
+    return bool(token) and token.isascii() and token.isprintable()
 
 
 def _encodes(text: str) -> bool:

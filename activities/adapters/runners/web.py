@@ -89,5 +89,5 @@ def message_of(answer: Answered) -> str:
 
 
 def refused(answer: Answered, where: str) -> str:
-    said = message_of(answer)
-    return f"{where} answered HTTP {answer.status}{f': {said}' if said else ''}"
+    message = message_of(answer)
+    return f"{where} answered HTTP {answer.status}{f': {message}' if message else ''}"

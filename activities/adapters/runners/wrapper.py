@@ -132,21 +132,28 @@ class Log:
         self._room = self._most
 
 
+class Terminated:
+    """Whether somebody asked us to end by SIGTERM. It hears from before the run has a record, so that none is lost."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        signal.signal(signal.SIGTERM, self._hear)
+
+    def _hear(self, _: int, __: FrameType | None) -> None:
+        self.asked = True
+
+
 class Ending:
     """Ends the program when somebody asks for it or its time is over: SIGTERM to its group, SIGKILL after the grace."""
 
-    def __init__(self, directory: Path, group: int, limit: float, grace: float) -> None:
+    def __init__(self, directory: Path, group: int, limit: float, grace: float, terminated: Terminated) -> None:
         self.because = ""
         self._stop = directory / "stop"
         self._group = group
         self._over_at = time.monotonic() + limit
         self._grace = grace
         self._kill_at = 0.0
-        self._terminated = False
-        signal.signal(signal.SIGTERM, self._told)
-
-    def _told(self, _: int, __: FrameType | None) -> None:
-        self._terminated = True
+        self._terminated = terminated
 
     def look(self) -> None:
         now = time.monotonic()
@@ -159,7 +166,7 @@ class Ending:
             self._signal(signal.SIGKILL)
 
     def _reason(self, now: float) -> str:
-        if self._terminated:
+        if self._terminated.asked:
             return "terminated"
         if self._stop.exists():
             return "stopped"
@@ -201,8 +208,10 @@ class Beats:
         return True
 
 
-def supervise(directory: Path, order: dict[str, Any]) -> dict[str, Any]:
-    """The program has run; how it ended."""
+def supervise(directory: Path, order: dict[str, Any], terminated: Terminated) -> dict[str, Any]:
+    """The program has run; how it ended. It is not begun any more by one who was asked to end."""
+    if terminated.asked:
+        return {"code": None, "because": "terminated", "error": ""}
     beats, log = Beats(directory), Log(directory, order["most"])
     reading, writing = os.pipe()
     try:
@@ -216,7 +225,7 @@ def supervise(directory: Path, order: dict[str, Any]) -> dict[str, Any]:
     finally:
         os.close(writing)
     os.set_blocking(reading, False)
-    ending, opened = Ending(directory, child.pid, order["limit"], order["grace"]), True
+    ending, opened = Ending(directory, child.pid, order["limit"], order["grace"], terminated), True
     while child.poll() is None:
         ready, _, _ = select.select([reading] if opened else [], [], [], TICK)
         opened = opened and (not ready or _taken(reading, log))
@@ -240,8 +249,8 @@ def _taken(reading: int, log: Log) -> bool:
 
 
 def main(directory: Path) -> None:
-    signal.signal(signal.SIGTERM, lambda *_: None)  # handlers, as what is ignored would be ignored by the program too
-    signal.signal(signal.SIGHUP, lambda *_: None)
+    terminated = Terminated()
+    signal.signal(signal.SIGHUP, lambda *_: None)  # handlers, as what is ignored would be ignored by the program too
     signal.signal(signal.SIGINT, lambda *_: None)
     order = json.loads((directory / "order.json").read_text())
     own = stat_of(os.getpid())
@@ -257,9 +266,10 @@ def main(directory: Path) -> None:
         "run": order["run"],
         "at": time.time(),
     }
+    (directory / "pulse").touch()  # before the record: who sees a run that has begun sees it beat
     if not publish(directory / "record.json", record):
         return  # another one runs it, or it was given up
-    ended = supervise(directory, order)
+    ended = supervise(directory, order, terminated)
     while directory.exists():  # somebody may have to make room first
         with contextlib.suppress(OSError):
             replace(directory / "exit.json", {**ended, "at": time.time()})

@@ -78,14 +78,14 @@ def qos_name(cluster: str, team: str, job_class: str) -> str:
 
 def named_classes(cluster: str, teams: Mapping[str, TeamClasses]) -> dict[str, ClassOf]:
     """By the name of its QOS, whoever made it. Of a name that two classes would have, neither."""
-    found: dict[str, ClassOf] = {}
+    classes: dict[str, ClassOf] = {}
     twice: set[str] = set()
     for team, its in sorted(teams.items()):
         for job_class in its.classes:
             name = qos_name(cluster, team, job_class)
-            twice |= {name} & found.keys()
-            found[name] = ClassOf(team, job_class)
-    return {name: of for name, of in found.items() if name not in twice}
+            twice |= {name} & classes.keys()
+            classes[name] = ClassOf(team, job_class)
+    return {name: of for name, of in classes.items() if name not in twice}
 
 
 # --- what is there -----------------------------------------------------------------------------
@@ -98,11 +98,11 @@ _DEFAULT = re.compile(r"([^|]*)\|([^|]*)\|([^|]+)")
 
 def qos_there(printed: str, tres: str) -> dict[str, Qos]:
     """By name, of `sacctmgr -n -P show qos` in this format. A row that says something else is no QOS of ours."""
-    found = {}
+    qos = {}
     for match in filter(None, map(_ROW.fullmatch, printed.split("\n"))):
         priority, days, *clock, mode, limits, preempts, name, description = match.groups()
         hours, minutes, seconds = map(int, clock)
-        found[name] = Qos(
+        qos[name] = Qos(
             description=description,
             priority=int(priority),
             preempts=frozenset(filter(None, preempts.split(","))),
@@ -110,7 +110,7 @@ def qos_there(printed: str, tres: str) -> dict[str, Qos]:
             grace=((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds,
             gpus=tres_of(limits).get(tres),
         )
-    return found
+    return qos
 
 
 def defaults_in(printed: str) -> dict[str, Defaults]:
@@ -157,22 +157,22 @@ def stale(wanted: Wanted, site: Site) -> dict[str, Qos]:
 def wanted_classes(site: Site, teams: Mapping[str, TeamClasses], limits: Mapping[str, int | None]) -> Wanted:
     """The QOS of each team that has classes. `limits`: what its account's limit should be."""
     wanted = Wanted({}, {}, {})
-    known = named_classes(site.cluster, teams)
+    class_of = named_classes(site.cluster, teams)
     for team, its in sorted(teams.items()):
         limit = limits.get(team)
         if len(its.classes) < 2 or limit is None:
             continue
-        wall = _wall(site, team, its.classes, known)
+        wall = _wall(site, team, its.classes, class_of)
         if wall:
             wanted.walls[team] = wall
             continue
         for name, qos in _of_team(site, team, its.classes, max(0, limit - its.block_gpus)):
             wanted.qos[name] = qos
-            wanted.of[name] = known[name]
+            wanted.of[name] = class_of[name]
     return wanted
 
 
-def _wall(site: Site, team: str, classes: Sequence[str], known: Mapping[str, ClassOf]) -> str:
+def _wall(site: Site, team: str, classes: Sequence[str], class_of: Mapping[str, ClassOf]) -> str:
     """Why none of this team's is written; empty: they may be."""
     if not quotable(site.source.root):
         return f"the account {site.source.root!r} cannot be told in a QOS: letters, digits and . _ @ + - are taken"
@@ -181,7 +181,7 @@ def _wall(site: Site, team: str, classes: Sequence[str], known: Mapping[str, Cla
         if not quotable(name) or name[0] in "+-":
             taken = "letters, digits and . _ @ + - are taken"
             return f"class {job_class!r} cannot be the QOS {name!r} in Slurm: {taken}"
-        if name not in known:
+        if name not in class_of:
             return f"class {job_class!r} and another would both be the QOS {name}: call one otherwise"
         other = site.there[name].description if name in site.there else mark
         if other.startswith(_OURS) and other != mark:
@@ -222,13 +222,13 @@ def _base(site: Site, team: str, own: Collection[str]) -> str:
 
 def too_low(wanted: Wanted, site: Site) -> dict[str, int]:
     """QOS that leave no room for a step down to each weaker class, and the priority that would do, at least."""
-    found: dict[str, int] = {}
+    priorities: dict[str, int] = {}
     for team in {of.team for of in wanted.of.values()}:
         own = [name for name, of in wanted.of.items() if of.team == team]
         base = _base(site, team, own)
         if site.there.get(base, Qos("")).priority < len(own) - 1:
-            found[base] = max(len(own) - 1, found.get(base, 0))
-    return found
+            priorities[base] = max(len(own) - 1, priorities.get(base, 0))
+    return priorities
 
 
 def _description(site: Site, team: str, job_class: str) -> str:
@@ -267,13 +267,13 @@ class QosCommands(NamedTuple):
 
 def bringing(wanted: Wanted, site: Site) -> dict[str, QosCommands]:
     """By team that lacks anything: what there should be is there afterwards, and its account may use it."""
-    found: dict[str, QosCommands] = {}
+    commands_of: dict[str, QosCommands] = {}
     for team in sorted({of.team for of in wanted.of.values()}):
         news = {name: qos for name, qos in wanted.qos.items() if wanted.of[name].team == team}
         commands = _of_account(team, news, site)
         if commands.settings:
-            found[team] = commands
-    return found
+            commands_of[team] = commands
+    return commands_of
 
 
 def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> QosCommands:

@@ -225,4 +225,4 @@ class SlurmClasses:
     def _write(self, lines: Sequence[str]) -> None:
         for at in range(0, len(lines), _LINES):
             self.ledger.schedulers.renew(self.cluster)
-            self.talk.run("sacctmgr", "-i", "-Q", given="\n".join(lines[at : at + _LINES]) + "\n")
+            self.talk.run("sacctmgr", "-i", "-Q", stdin="\n".join(lines[at : at + _LINES]) + "\n")

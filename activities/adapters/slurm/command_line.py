@@ -52,14 +52,14 @@ class Talk:
         self._connection = connection
         self.calls = 0
 
-    def run(self, *command: str, given: str | None = None) -> str:
-        """What it printed. `given`: its standard input. Errors: Unavailable; Refusal where we may not."""
+    def run(self, *command: str, stdin: str | None = None) -> str:
+        """What it printed. `stdin`: its standard input. Errors: Unavailable; Refusal where we may not."""
         self.calls += 1
         seconds = self._connection.timeout.total_seconds()
         try:
             done = subprocess.run(
                 self._line(command),
-                input=given,
+                input=stdin,
                 env=self._environment(),
                 capture_output=True,
                 encoding="utf-8",

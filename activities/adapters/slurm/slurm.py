@@ -37,6 +37,7 @@ from activities.adapters.slurm.parsing import (
     quotas_of,
     use_of,
 )
+from activities.ports import ByCluster
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
@@ -184,9 +185,9 @@ class Slurms:
 
     def flex_qos(self, cluster: str, source: SlurmSource) -> FlexQos:
         """Errors: Unavailable."""
-        found = flex_qos_of(self.talk(source), self.book, cluster, source)
-        self._sized[cluster] = found.sized
-        return found
+        flex = flex_qos_of(self.talk(source), self.book, cluster, source)
+        self._sized[cluster] = flex.sized
+        return flex
 
     def _actors(self, source: SlurmSource, accounts: Mapping[str, Account]) -> dict[str, str]:
         """Who changed which account last, as far as the accounting database tells."""
@@ -222,7 +223,7 @@ class Slurms:
         lines = commands(limits, source.cluster or cluster, source)
         for at in range(0, len(lines), _LINES):
             self.book.renew(cluster)
-            self.talk(source).run("sacctmgr", "-i", "-Q", given="\n".join(lines[at : at + _LINES]) + "\n")
+            self.talk(source).run("sacctmgr", "-i", "-Q", stdin="\n".join(lines[at : at + _LINES]) + "\n")
 
     def limits(
         self, cluster: str, source: SlurmSource, names: Sequence[str] | Mapping[str, object]
@@ -441,6 +442,17 @@ class SlurmQuotas:
         if source is not None:
             self._slurms.sync(cluster, source)
         return self._ledger.read(cluster)
+
+    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
+        wrong = dict[str, str]()
+        for cluster, source in self._slurms.book.sources(clusters).items():
+            try:
+                self._slurms.sync(cluster, source)
+            except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
+                wrong[cluster] = error.message
+        answer = self._ledger.readings([name for name in clusters if name not in wrong])
+        answer.senseless |= wrong
+        return answer
 
     def barred(self, cluster: str) -> str:
         source = self._slurms.book.sources([cluster]).get(cluster)

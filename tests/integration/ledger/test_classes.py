@@ -142,7 +142,7 @@ def test_what_is_told_of_classes_is_what_the_view_has(empty_ledger: Ledger, tool
     ]
     empty_ledger.jobs.add_jobs(jobs)
     site = activities_on(empty_ledger)
-    flex = site.flex([CLUSTER], FlexMode.EQUAL, LEDGER_NOW)[CLUSTER]
+    flex = site.looks.flex([CLUSTER], FlexMode.EQUAL, LEDGER_NOW)[CLUSTER]
     told = {(w.team, w.on.value, c.job_class, c.gpus, c.jobs) for w in flex.yields for c in w.classes}
     of_view = "SELECT team, runs_on, class, gpus, jobs FROM jobs_by_class WHERE cluster = ? AND team <> 'b'"
     assert (

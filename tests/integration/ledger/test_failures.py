@@ -124,7 +124,7 @@ def test_a_lost_connection_is_unavailable_and_the_next_call_connects_again(postg
                     " WHERE wait_event_type = 'Lock' AND datname = current_database()"
                 )
             )
-        waiting.join(10)
+        waiting.join(90)
         (error,) = found
         assert_gives_nothing_away(str(error))
         tool.run("ROLLBACK")

@@ -395,8 +395,10 @@ def test_a_part_that_comes_again_replaces_the_first(empty_ledger: Ledger) -> Non
     assert import_fleet(empty_ledger, fleet())["clusters"] == 2
 
 
-def test_parts_that_nobody_commits_are_forgotten_after_a_day(ledger_url: str, tool: ForeignTool) -> None:
-    times = iter((NOW, NOW + timedelta(hours=23), NOW + timedelta(hours=25)))
+def test_parts_that_nobody_commits_are_forgotten_once_nobody_can_countersign_them(
+    ledger_url: str, tool: ForeignTool
+) -> None:
+    times = iter((NOW, NOW + timedelta(hours=23), NOW + timedelta(hours=26)))
     with Ledger(ledger_url, now=lambda: next(times)) as ledger:
         for import_id in ("old", "young", "new"):
             ledger.fleet.stage_import(import_id, 1, b"x")
@@ -431,3 +433,19 @@ def test_a_cluster_that_others_left_senseless_is_named(ledger: Ledger, tool: For
     assert "islands names 'nowhere', which this cluster does not have (team c)" in alpha.wrong
     assert beta.spec is not None
     assert ledger.quotas.read(CLUSTER).values["c"] == 80
+
+
+def test_those_without_an_open_rollout_are_a_page_by_themselves(ledger: Ledger, tool: ForeignTool) -> None:
+    """However many others stand between them: the page has as many as it may."""
+    pairs = (("alpha", True), ("beta", False))
+    for opened in ((), ("alpha",), ("beta",), ("alpha", "beta")):
+        tool.run("UPDATE clusters SET open_rollout = NULL")
+        for name in opened:
+            tool.run(f"UPDATE clusters SET open_rollout = 'r-1' WHERE name = '{name}'")
+        expected = [name for name, _ in pairs if name not in opened]
+        assert [one.name for one in ledger.fleet.described("", 10, free=True)] == expected
+        assert [one.name for one in ledger.fleet.described("", 1, free=True)] == expected[:1]
+        assert [one.name for one in ledger.fleet.described("alpha", 1, free=True)] == [
+            n for n in expected if n > "alpha"
+        ]
+        assert len(ledger.fleet.described("", 10)) == 2

@@ -15,7 +15,8 @@ from models.cluster.island import Island
 from models.cluster.readings import HealthSample, QuotaReading
 from models.errors import BadInput, Unavailable
 from models.reports.tallies import Tally
-from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet, open_rollout
+from tests.integration.ledger.test_observations import counted_queries
+from tests.integration.ledger.world import CLUSTER, LEDGER_NOW, NOW, ForeignTool, fleet, import_fleet, open_rollout
 
 HOUR = timedelta(hours=1)
 SLOT = NOW  # noon
@@ -250,3 +251,76 @@ def test_usage_that_a_plan_goes_by_says_nothing_of_demand(ledger: Ledger) -> Non
     for said in ledger.usage.read(CLUSTER, 7 * 24 * HOUR, NOW).teams:
         assert (said.pending_gpus, said.at) == (None, None)
     assert ledger.usage.latest([CLUSTER], NOW)[CLUSTER]["a"].at == NOW
+
+
+# --- a curve ----------------------------------------------------------------------------------------
+
+
+def uneven(ledger: Ledger) -> None:
+    """Slots of an hour and of twenty minutes, with holes; alpha's first is read after the second has begun."""
+    kept = []
+    for number, cluster in enumerate((CLUSTER, "beta")):
+        for n in range(90):
+            if n % (7 + number) == 3:
+                continue
+            at = SLOT + n * (HOUR if n < 60 else HOUR / 3)
+            late = timedelta(minutes=59 if n == 0 and not number else 13 * n % 29)
+            one = tally(cluster, at, 50 + n % 11, 48 + n % 17, pending_gpus=n if n % 5 else None, lacking_gpus=None)
+            backed = None if n % 13 == 5 else one.backed_gpus
+            health_at = None if n % 4 == 1 else at
+            kept.append(one.but(seen_at=at + late, backed_gpus=backed, health_at=health_at))
+    ledger.tallies.keep(kept)
+
+
+def by_hand(tool: ForeignTool, at: datetime, within: timedelta) -> tuple[Any, ...] | None:
+    """Row by row: the last slot of each cluster that was read in this time, and what they are together."""
+    last: dict[str, tuple[Any, ...]] = {}
+    names = "cluster, at, seen_at, healthy_gpus, assigned_gpus, backed_gpus, pending_gpus"
+    for row in tool.rows(f"SELECT {names} FROM tallies ORDER BY cluster, at"):
+        slot, read_at = (datetime.fromisoformat(str(text)).astimezone(UTC) for text in row[1:3])
+        if slot <= at and at - within < read_at <= at:
+            last[row[0]] = (read_at, *row[3:])
+    if not last:
+        return None
+    moments = [row[0] for row in last.values()]
+    sure = [row for row in last.values() if row[3] is not None]
+    phantom = sum(assigned - backed for _, _, assigned, backed, _ in sure)
+    pending = [row[4] for row in last.values() if row[4] is not None]
+    sums = (sum(row[1] for row in sure), sum(row[2] for row in sure), phantom, sum(pending) if pending else None)
+    return (max(moments), min(moments), len(last), len(sure), *sums)
+
+
+@pytest.mark.parametrize("within", [HOUR / 2, HOUR, 5 * HOUR])
+@pytest.mark.parametrize("times", [1, 57, 130])
+def test_a_curve_is_what_the_rows_say_and_one_question(
+    ledger: Ledger, tool: ForeignTool, within: timedelta, times: int
+) -> None:
+    uneven(ledger)
+    asked = [SLOT - HOUR + n * timedelta(minutes=37) for n in range(times)]
+    with counted_queries() as queries:
+        points = ledger.tallies.points("", asked, within)
+    assert len([one for one in queries if "tallies" in one]) == -(-times // 100)
+    expected = list[tuple[Any, ...]]()
+    for at in asked:
+        one = by_hand(tool, at, within)
+        if one is not None and (not expected or one[0] > expected[-1][0]):
+            expected.append(one)
+    assert [
+        (p.at, p.oldest_at, p.clusters, p.known, p.healthy_gpus, p.promised_gpus, p.phantom_gpus, p.pending_gpus)
+        for p in points
+    ] == expected
+    assert (times == 1) == (expected == [])
+    with counted_queries() as again:
+        assert ledger.tallies.points("", asked, within) == points
+    # What is over is not summed up again.
+    later = [at for at in asked if at >= LEDGER_NOW - timedelta(minutes=10)]
+    assert len([one for one in again if "tallies" in one]) == -(-len(later) // 100)
+
+
+def test_tallies_begin_with_the_one_that_was_read_first(ledger: Ledger, tool: ForeignTool) -> None:
+    assert ledger.tallies.began("") is None
+    late = tally(CLUSTER, SLOT, 1, 1).but(seen_at=SLOT + 50 * HOUR / 60)
+    soon = tally("beta", SLOT + HOUR / 3, 1, 1).but(seen_at=SLOT + HOUR / 2)
+    ledger.tallies.keep([late, soon])
+    assert ledger.tallies.began("") == SLOT + HOUR / 2
+    assert ledger.tallies.began(CLUSTER) == SLOT + 50 * HOUR / 60

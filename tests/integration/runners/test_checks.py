@@ -36,12 +36,12 @@ def checks(site: Server | None = None, **more: Any) -> OutsideChecks:
     if site is not None:
         given.update(hosts=[{"origin": site.url}], networks=["127.0.0.0/8"])
     allowed = Allowed(RunnerSettings.model_validate({**given, **more}), {**os.environ, "SECRET": "s3cret"})
-    prometheus = {} if site is None else {"local": PrometheusConnection(url=site.url, timeout=timedelta(seconds=5))}
+    prometheus = {} if site is None else {"local": PrometheusConnection(url=site.url, timeout=timedelta(seconds=50))}
     return OutsideChecks(allowed, prometheus, now=lambda: NOW)
 
 
 def asked(site: Server | None = None, **fields: Any) -> CheckAnswer:
-    given = {"cluster": "h100-new", "name": "drift-free", "limit": timedelta(seconds=5), **fields}
+    given = {"cluster": "h100-new", "name": "drift-free", "limit": timedelta(seconds=60), **fields}
     return checks(site).check(CheckOrder.model_validate(given))
 
 
@@ -63,7 +63,7 @@ def shell(text: str, **fields: Any) -> CheckAnswer:
         ("echo nan", GREEN, "nan", None),
         (r"printf '\033[2J\033]0;x\007red\377\000\nlast\r\n'", GREEN, "last", None),
         ("printf '%01000d' 5", GREEN, "0" * 300 + " and so on", None),
-        ("sleep 30 & echo in the background", GREEN, "in the background", None),
+        ("sleep 300 & echo in the background", GREEN, "in the background", None),
         ("echo $SECRET $BACKSTOP_CLUSTER", GREEN, "h100-new", None),
     ],
 )
@@ -71,16 +71,20 @@ def test_a_program_answers_by_its_exit_status(text: str, colour: Colour, said: s
     assert shell(text) == CheckAnswer(colour=colour, said=said, number=number, at=NOW)
 
 
-@pytest.mark.parametrize("text", ["sleep 60", "trap '' TERM HUP; sleep 60; sleep 60", "while :; do echo x; done"])
+@pytest.mark.parametrize("text", ["sleep 600", "trap '' TERM HUP; sleep 600; sleep 600", "while :; do echo x; done"])
 def test_a_check_that_hangs_is_unknown_and_gone(text: str, tmp_path: Path) -> None:
     began = time.monotonic()
-    answer = shell(f"echo $$ > {tmp_path}/pid; {text}", limit=timedelta(seconds=1))
-    assert (answer.colour, answer.said) == (UNKNOWN, "/bin/sh did not end within 1s, and was killed")
-    assert time.monotonic() - began < 5
+    answer = shell(f"echo $$ > {tmp_path}/pid; {text}", limit=timedelta(seconds=3))
+    assert (answer.colour, answer.said) == (UNKNOWN, "/bin/sh did not end within 3s, and was killed")
+    assert time.monotonic() - began < 90
     group = int((tmp_path / "pid").read_text())
-    time.sleep(0.2)
-    left = [wrapper.stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit()]
-    assert not [stat for stat in left if stat is not None and stat.group == group and stat.lives]
+    while any(stat is not None and stat.group == group and stat.lives for stat in processes()):
+        assert time.monotonic() - began < 180, "it is gone"
+        time.sleep(0.05)
+
+
+def processes() -> list[wrapper.Stat | None]:
+    return [wrapper.stat_of(int(name)) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def test_a_check_that_prints_a_lot_costs_no_memory() -> None:

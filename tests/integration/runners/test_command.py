@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -40,9 +41,16 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     (tmp_path / "go").touch()
     for record in map(json.loads, (path.read_text() for path in tmp_path.glob("runs/*/record.json"))):
-        for stat in run_directory.what_lives(record) if "session" in record else ():
+        if "session" in record:
+            killed(record)
+
+
+def killed(record: dict[str, Any]) -> None:
+    """All that is left of a run ends at once: halted first, so that none sees another end, or begins a new one."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for stat in run_directory.what_lives(record):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(stat.pid, signal.SIGKILL)
+                os.kill(stat.pid, number)
 
 
 def script(folder: Path, text: str, name: str = "step") -> str:
@@ -63,14 +71,14 @@ def order(*run: str, step: str = "nodes", limit: float = 300) -> RunOrder:
     return RunOrder(key=key, runner=Runner.COMMAND, run=run, limit=timedelta(seconds=limit))
 
 
-def until(holds: Callable[[], object], seconds: float = 20) -> None:
+def until(holds: Callable[[], object], seconds: float = 90) -> None:
     ends = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < ends, "it took too long"
         time.sleep(0.02)
 
 
-def ended(of: CommandRunner, what: RunOrder, seconds: float = 30) -> RunReport:
+def ended(of: CommandRunner, what: RunOrder, seconds: float = 90) -> RunReport:
     ends = time.monotonic() + seconds
     while True:
         report = of.look(what)
@@ -206,6 +214,53 @@ def test_a_supervisor_that_is_told_to_end_ends_its_program_first(folder: Path) -
     assert not lines(folder / "over")
 
 
+@pytest.mark.parametrize("turn", range(3))
+def test_a_supervisor_that_is_told_to_end_as_it_begins_hears_it(folder: Path, turn: int) -> None:
+    """A machine that goes down tells all at once, and those of runs that have only just begun too."""
+    what, run = order("/bin/sh", "-c", "sleep 100", step=f"step-{turn}"), runner(folder)
+    record = RunDirectory(folder / "runs", what.key).path / "record.json"
+    starting = Thread(target=run.start, args=[what])
+    starting.start()
+    while not record.exists():
+        pass  # it is caught between its record and its program
+    os.kill(record_of(folder, what)["pid"], signal.SIGTERM)
+    starting.join()
+    report = ended(run, what)
+    assert (report.phase, report.said) == (RunPhase.FAILED, "/bin/sh was ended from outside, by SIGTERM")
+    until(lambda: not run_directory.what_lives(record_of(folder, what)))
+
+
+HALTED = """
+import pathlib, sys
+from activities.adapters.runners import wrapper
+goes_on = wrapper.supervise
+def supervise(*args):
+    print("begun", flush=True)
+    sys.stdin.readline()
+    return goes_on(*args)
+wrapper.supervise = supervise
+wrapper.main(pathlib.Path(sys.argv[1]))
+"""
+"""A supervisor that is kept waiting between its record and its program."""
+
+
+def test_one_that_is_seen_as_it_begins_beats_already(folder: Path) -> None:
+    """Who follows by the shared folder alone takes a record without a pulse for a run that is over, or cut off."""
+    what, home = order("/bin/sh", "-c", "exit 0"), runner(folder)
+    run = RunDirectory(folder / "runs", what.key)
+    assert run.claim(home._ordered(what))
+    line = [sys.executable, "-c", HALTED, str(run.path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(line, start_new_session=True, **pipes) as supervisor:  # type: ignore[call-overload]
+        assert supervisor.stdout.readline() == "begun\n"
+        for here in (Here(Here().host, "another-boot", Here().table), *OTHERS.values()):
+            report = runner(folder, here).look(what)
+            assert report is not None
+            assert report.phase is RunPhase.RUNNING
+        supervisor.communicate("go\n", timeout=120)
+    assert ended(home, what).phase is RunPhase.SUCCEEDED
+
+
 @pytest.mark.parametrize("text", ["sleep 100 & sleep 100", "trap '' TERM; sleep 100 & sleep 100; sleep 100"])
 def test_of_one_that_was_stopped_nothing_is_left(folder: Path, text: str) -> None:
     what, run = order("/bin/sh", "-c", text), runner(folder)
@@ -213,15 +268,14 @@ def test_of_one_that_was_stopped_nothing_is_left(folder: Path, text: str) -> Non
     until(lambda: len(run_directory.what_lives(record_of(folder, what))) >= 4)
     run.stop(what)
     assert ended(run, what).phase is RunPhase.STOPPED
-    until(lambda: not run_directory.what_lives(record_of(folder, what)), 2)
+    until(lambda: not run_directory.what_lives(record_of(folder, what)), 60)  # and none has slept its hundred
 
 
 def test_one_that_was_killed_with_all_its_processes_has_failed(folder: Path) -> None:
     what, run = order(script(folder, HELD), "nodes", str(folder)), runner(folder)
     run.start(what)
     until(lambda: lines(folder / "ran"))
-    for stat in run_directory.what_lives(record_of(folder, what)):
-        os.kill(stat.pid, signal.SIGKILL)
+    killed(record_of(folder, what))
     assert "ended without saying how" in ended(run, what).said
 
 
@@ -230,8 +284,7 @@ def test_a_process_of_the_same_number_is_not_taken_for_the_run(folder: Path) -> 
     run.start(what)
     record = record_of(folder, what)
     until(lambda: len(run_directory.what_lives(record)) == 2)
-    for stat in run_directory.what_lives(record):
-        os.kill(stat.pid, signal.SIGKILL)
+    killed(record)
     path = RunDirectory(folder / "runs", what.key).path / "record.json"
     mine = wrapper.stat_of(os.getpid())
     assert mine is not None
@@ -247,8 +300,7 @@ def test_after_the_host_began_anew_its_runs_have_failed(folder: Path) -> None:
     report = later.look(what)
     assert report is not None
     assert report.phase is RunPhase.RUNNING  # its pulse beats: another machine of this name has it
-    for stat in run_directory.what_lives(record_of(folder, what)):
-        os.kill(stat.pid, signal.SIGKILL)
+    killed(record_of(folder, what))
     silent(folder, what)
     report = later.look(what)
     assert report is not None
@@ -278,12 +330,14 @@ def test_another_host_follows_by_the_shared_folder_and_never_starts_a_second_one
     for report in (other.look(what), other.start(what)):
         assert report is not None
         assert (report.phase, report.host) == (RunPhase.RUNNING, Here().host)
-    os.kill(record_of(folder, what)["pid"], signal.SIGSTOP)  # not to be heard of: frozen, or cut off
+    supervisor = record_of(folder, what)["pid"]
+    os.kill(supervisor, signal.SIGSTOP)  # not to be heard of: frozen, or cut off
+    until(lambda: (stat := wrapper.stat_of(supervisor)) is not None and stat.state == "T")  # it beats no more
     silent(folder, what)
     for ask in (other.look, other.start):
         with pytest.raises(Unavailable, match=f"belongs to host {Here().host}.*its pulse has stopped"):
             ask(what)
-    os.kill(record_of(folder, what)["pid"], signal.SIGCONT)
+    os.kill(supervisor, signal.SIGCONT)
     (folder / "go").touch()
     assert ended(home, what).phase is RunPhase.SUCCEEDED
     report = other.look(what)
@@ -344,9 +398,9 @@ def test_one_that_is_stopped_before_it_began_never_begins(folder: Path) -> None:
 
 
 def test_what_it_has_started_in_the_background_does_not_keep_it_open(folder: Path) -> None:
-    what, run = order("/bin/sh", "-c", "sleep 30 & echo started"), runner(folder)
+    what, run = order("/bin/sh", "-c", "sleep 300 & echo started"), runner(folder)
     run.start(what)
-    report = ended(run, what, 5)
+    report = ended(run, what)
     assert (report.phase, report.tail) == (RunPhase.SUCCEEDED, "started")
 
 

@@ -176,7 +176,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
             yield Services(service, tmp_path)
 
 
-def ended(runner: Runners, order: RunOrder, seconds: float = 20) -> RunReport:
+def ended(runner: Runners, order: RunOrder, seconds: float = 90) -> RunReport:
     until = time.monotonic() + seconds
     while True:
         report = runner.look(order)
@@ -188,7 +188,7 @@ def ended(runner: Runners, order: RunOrder, seconds: float = 20) -> RunReport:
 
 
 def begun(bench: Bench, order: RunOrder) -> None:
-    until = time.monotonic() + 10
+    until = time.monotonic() + 90
     while not bench.ran(order) and time.monotonic() < until:
         time.sleep(0.02)
 

@@ -108,6 +108,18 @@ RULES_0018: Rules = {
     "bringups": {"cluster": _name, "opened_at": _time, "ended_at": _time, "stage_at": _time, "board": _settings},
     "owed": {"team": _name, "wanted_gpus": _count, "granted_gpus": _count, "until": _time},
 }
+RULES_0019: Rules = {
+    "access_files": {"document": _settings, "imported_at": _time, "in_force_at": _time},
+    "access_tokens": {
+        "name": _name,
+        "scope": _settings,
+        **dict.fromkeys(("made_at", "expires_at", "revoked_at"), _time),
+    },
+}
+RULES_0022: Rules = {
+    "waiting_commands": {"document": _settings, **dict.fromkeys(("given_at", "taken_at", "ended_at"), _time)},
+    "emergencies": dict.fromkeys(("given_at", "seen_at"), _time),
+}
 
 
 def statements(dialect: str, by_table: Rules) -> Iterator[str]:

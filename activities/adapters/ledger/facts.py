@@ -1,0 +1,94 @@
+"""What the registry holds of clusters beside their quotas: models, policies, and whom to tell."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col
+
+from activities.adapters.ledger.bulk import among
+from activities.ports import ByCluster
+from activities.sense import making_sense
+from models.base import brief
+from models.cluster.fleet_file import merged_policy
+from models.cluster.policy import Policy
+from models.errors import Refusal
+from models.questions import ClusterFacts
+from models.tables import ClusterRow, ContactRow, FleetRow, QuotaRow
+
+_KEPT = 10_000
+"""Clusters whose policy is read once, and again where its text is another one."""
+
+
+def facts_of(session: Session, clusters: Sequence[str]) -> ByCluster[ClusterFacts]:
+    """Of each, in one query, without its contacts; one whose rows make no sense is left out and named."""
+    answer: ByCluster[ClusterFacts] = ByCluster()
+    for row in session.connection().execute(_facts(), {"clusters": list(clusters)}):
+        try:
+            answer[row.name] = _facts_in(*row)
+        except Refusal as error:
+            answer.senseless[row.name] = error.message
+    return answer
+
+
+@lru_cache(maxsize=_KEPT)
+def _facts_in(
+    name: str, gpu_model: str | None, gpus_per_node: int, policy: str, completed_rollouts: int, of_fleet: str | None
+) -> ClusterFacts:
+    """Errors: Refusal for rows that make no sense."""
+    with making_sense(name, "the fleet's policy"):
+        default = _default(of_fleet)
+    with making_sense(name, "its policy"):
+        return ClusterFacts(
+            name=name,
+            gpu_model=gpu_model,
+            gpus_per_node=gpus_per_node,
+            policy=merged_policy(default, settings_of(policy)),
+            completed_rollouts=completed_rollouts,
+            contacts={},
+        )
+
+
+@lru_cache(maxsize=4)
+def _default(of_fleet: str | None) -> Policy:
+    return Policy() if of_fleet is None else Policy.model_validate_json(of_fleet)
+
+
+def settings_of(policy: str) -> dict[str, Any]:
+    """Errors: ValueError for what is no JSON object."""
+    settings = json.loads(policy)
+    if not isinstance(settings, dict):
+        raise ValueError(f"must be settings by name, not {brief(policy)}")
+    return settings
+
+
+def contacts_in(session: Session, cluster: str) -> dict[str, tuple[str, ...]]:
+    """Of every team with a quota in the cluster, those without an address included."""
+    contacts: dict[str, tuple[str, ...]] = {}
+    for team, address in session.connection().execute(_addresses(), {"cluster": cluster}):
+        contacts[team] = contacts.get(team, ()) if address is None else (*contacts.get(team, ()), address)
+    return contacts
+
+
+@cache
+def _facts() -> sa.Select[Any]:
+    columns = ("name", "gpu_model", "gpus_per_node", "policy", "completed_rollouts")
+    fleet = sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1).scalar_subquery()
+    return sa.select(*(getattr(ClusterRow, name) for name in columns), fleet.label("fleet_policy")).where(
+        among(ClusterRow.name, "clusters")
+    )
+
+
+@cache
+def _addresses() -> sa.Select[*tuple[Any, ...]]:
+    return (
+        sa.select(col(QuotaRow.team), col(ContactRow.address))
+        .select_from(QuotaRow)
+        .outerjoin(ContactRow, col(ContactRow.team) == col(QuotaRow.team))
+        .where(col(QuotaRow.cluster) == sa.bindparam("cluster"))
+        .order_by(col(QuotaRow.team), col(ContactRow.position))
+    )

@@ -1,0 +1,45 @@
+"""PushPort on the ledger: a row for each cluster that is to be looked at now, however often somebody says so.
+
+Whoever pushes writes the row after the sample, and the watch takes the row away before it reads: so what was pushed is
+read, and a push that comes while it reads stands for the next look. A row that is lost with a worker costs one poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import sqlalchemy as sa
+from sqlmodel import col
+
+from activities.adapters.ledger.bulk import among, delete, keep
+from activities.adapters.ledger.database import Database
+from models.guard_tables import HealthPushRow
+from models.tables import ClusterRow
+
+_AT_ONCE = 1000
+"""Taken by one look; what is left waits for the next one."""
+
+
+class LedgerPushes:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def push(self, clusters: Sequence[str]) -> tuple[str, ...]:
+        statement = sa.select(col(ClusterRow.name)).where(among(col(ClusterRow.name), "names"))
+        with self._database.writing() as session:
+            names = sorted(session.scalars(statement, {"names": list(clusters)}))
+            now = self._database.now()
+            keep(session, HealthPushRow, [{"cluster": name, "at": now} for name in names])
+        return tuple(names)
+
+    def take(self, mine: Callable[[str], bool]) -> dict[str, datetime]:
+        # Nobody has pushed, nearly always: a read keeps no writer from the ledger.
+        with self._database.reading() as session:
+            rows = session.execute(sa.select(col(HealthPushRow.cluster), col(HealthPushRow.at))).all()
+        pushes = {cluster: at for cluster, at in rows if mine(cluster)}
+        taken = dict(sorted(pushes.items(), key=lambda one: (one[1], one[0]))[:_AT_ONCE])
+        if taken:
+            with self._database.writing() as session:
+                delete(session, HealthPushRow, [{"cluster": cluster} for cluster in taken])
+        return taken

@@ -1,0 +1,132 @@
+"""Whether a row of the archive says what a warrant's ticket was signed for. Pure.
+
+Of what a worker brings to be archived nothing is believed of who did it: it has to be told at its own place, with the
+signed reason and arguments, in the words in which Backstop tells of that command.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from models.access.principals import Principal
+from models.audit import AuditEntry
+from models.fleet.state import FLEET
+from models.wire import rollout_workflow_id
+
+_NOT_SIGNED = frozenset({"warrant", "command", "stage", "proof"})
+"""Of an entry's data what no message has, or has of something else."""
+_TEXTS: Mapping[str, str] = {
+    "rollout.launch": r"launched by {actor}( \(shadow\))?( in fleet rollout \S+)?(, adopting \S+)?",
+    "fleet.launch": r"fleet rollout launched by {actor}(, taking over \S+)?( \(shadow\))?",
+    "bringup.add": r"{cluster} is entered: .*",
+    "request.ask": r"request {request}: .*",
+    "request.approve": r"request {request}: approved",
+    "request.decline": r"request {request}: declined",
+    "request.withdraw": r"request {request}: withdrawn(: it is given back)?",
+}
+_TEXT: Mapping[str, str] = {"rollout": r"{word} by {actor}"}
+_ABOUT = r"{word}( .*)? by {actor}"
+"""In which words a command is told: of all others what they are about stands between."""
+_WITHOUT_WORD = frozenset({"bringup.add", "request.ask", "request.approve", "request.decline", "request.withdraw"})
+"""Told without the command's name in the data."""
+_REASONS: Mapping[str, tuple[str, ...]] = {
+    "fleet.abort": ("fleet rollout aborted: {reason}",),
+    "bringup.retire": ("{cluster} is retired: {reason}", "{cluster} is retired"),
+}
+"""What a machine says in a rollout of why, beside the signed reason itself."""
+_REASON_CHARS = 500
+
+
+class Given(NamedTuple):
+    """A warrant, as far as the archive asks. `note`: what an audit has to say of it."""
+
+    nonce: str
+    command: str
+    workflow: str
+    subject: str
+    by: Principal
+    message: Mapping[str, Any]
+    note: str
+
+
+class Link(NamedTuple):
+    """A row by which a machine commands a rollout on somebody's word. `parent`: the word's nonce and subject."""
+
+    nonce: str
+    command: str
+    rollout: str
+    cluster: str
+    parent: str
+    parent_subject: str
+
+
+def proving(entry: AuditEntry, given: Given, links: Collection[Link], asked_for: Mapping[str, Collection[str]]) -> str:
+    """The nonce of the row in the ledger that proves the entry's actor; empty: none does.
+
+    `asked_for`: the clusters that a request was signed for, by its subject.
+    """
+    reason = str(given.message.get("reason", ""))
+    if entry.actor != given.by.name or not _as_signed(entry.data, given.message):
+        return ""
+    if _at_its_place(entry, given, asked_for):
+        return given.nonce if entry.reason == reason and _told(entry, given.command, given.command) else ""
+    for link in links:
+        same = (link.rollout, link.cluster) == (entry.rollout, entry.cluster)
+        if same and _leads_to(given, link) and _told(entry, link.command, given.command):
+            theirs = (one.format(reason=reason, cluster=entry.cluster) for one in _REASONS.get(given.command, ()))
+            if entry.reason in (reason, *(one[:_REASON_CHARS] for one in theirs)):
+                return link.nonce
+    return ""
+
+
+def _at_its_place(entry: AuditEntry, given: Given, asked_for: Mapping[str, Collection[str]]) -> bool:
+    match given.command.partition(".")[0]:
+        case "rollout":
+            return (entry.rollout, rollout_workflow_id(entry.cluster)) == (given.subject, given.workflow)
+        case "fleet":
+            return (entry.rollout, entry.cluster) == (given.subject, FLEET)
+        case "bringup":
+            return given.subject == f"bringup/{entry.cluster}" and entry.data.get("command") == _word(given.command)
+        case "request":
+            own = given.subject == f"request/{entry.data.get('request')}" and not entry.rollout
+            return own and entry.cluster in asked_for.get(given.subject, ())
+        case _:
+            return False
+
+
+def _leads_to(given: Given, link: Link) -> bool:
+    """It was admitted on that word; a fleet's members are launched on its approval, in the name of who launched it."""
+    of_launch = (given.command, link.command) == ("fleet.launch", "rollout.launch")
+    return link.parent == given.nonce or (of_launch and link.parent_subject == given.subject)
+
+
+def _told(entry: AuditEntry, command: str, signed: str) -> bool:
+    """In the words of that command. What was admitted is told as refused only where a request is refused at once."""
+    if entry.data.get("command") != _word(command) or (entry.refused and signed != "request.ask"):
+        return False
+    pattern = _TEXTS.get(command) or _TEXT.get(command.partition(".")[0], _ABOUT)
+    named = {"word": command.partition(".")[2], "actor": entry.actor, "cluster": entry.cluster}
+    named["request"] = str(entry.data.get("request", ""))
+    return re.fullmatch(pattern.format(**{k: re.escape(v) for k, v in named.items()}), entry.text) is not None
+
+
+def _word(command: str) -> str | None:
+    """As an entry's data names the command."""
+    return None if command in _WITHOUT_WORD else command.partition(".")[2]
+
+
+def _as_signed(data: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
+    """What the entry says of the arguments is what was signed. An unnamed step is found by the bring-up."""
+    launch = data.get("launch")
+    arguments = {k: v for k, v in data.items() if k not in _NOT_SIGNED and (k != "step" or message.get("step"))}
+    return _within(arguments, message) and (not isinstance(launch, Mapping) or _within(launch, message))
+
+
+def _within(said: object, signed: object) -> bool:
+    if isinstance(said, Mapping) and isinstance(signed, Mapping):
+        return all(_within(value, signed[name]) for name, value in said.items() if name in signed)
+    if isinstance(said, list | tuple) and isinstance(signed, list | tuple):
+        return len(said) == len(signed) and all(map(_within, said, signed))
+    return said == signed

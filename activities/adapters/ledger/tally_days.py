@@ -1,0 +1,110 @@
+"""Days of tallies that are over, summed up: a mean over months adds up its days, and tallies at its edges alone.
+
+A cluster's sums are without a hole from its first to its last summed day. What lies outside of them is read from the
+tallies, so that a cluster without sums has the same means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col
+
+from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.database import one_at_a_time
+from models.base import DAY
+from models.columns import UtcTime
+from models.reports.tallies import Tally, slot_of
+from models.tables import TallyRow
+from models.tally_tables import TallyDayRow
+
+LONGEST_SLOT = DAY
+"""A tally is read in its slot: at most so long after its beginning."""
+
+
+def day_from(at: datetime) -> datetime:
+    """The first day that begins then or later."""
+    day = slot_of(at, DAY)
+    return day if day == at else day + DAY
+
+
+def next_day(session: Session, since: datetime, until: datetime) -> datetime | None:
+    """The first day with tallies after those that are summed up."""
+    last = session.connection().execute(sa.select(sa.func.max(TallyDayRow.at))).scalar()
+    start = since if last is None else max(since, last + DAY)
+    first = sa.select(sa.func.min(TallyRow.at)).where(col(TallyRow.at) >= start, col(TallyRow.at) < until)
+    at = session.connection().execute(first).scalar()
+    return None if at is None else slot_of(at, DAY)
+
+
+def sum_up(session: Session, since: datetime, until: datetime) -> bool:
+    """The next day is summed up, of all clusters at once; False: there is none."""
+    one_at_a_time(session, "sums up tallies")
+    day = next_day(session, since, until)
+    if day is None:
+        return False
+    session.connection().execute(_summing(), {"day": day, "end": day + DAY})
+    return next_day(session, since, until) != day
+
+
+def late(session: Session, tallies: Sequence[Tally], today: datetime) -> list[Tally]:
+    """Those whose day may be summed up already, or be so by somebody else now, who waits."""
+    behind = [tally for tally in tallies if tally.at < today - DAY]
+    if behind:
+        one_at_a_time(session, "sums up tallies")
+    return behind
+
+
+def unsum(session: Session, tallies: Sequence[Tally]) -> None:
+    """What is summed up of these clusters begins after these tallies."""
+    if tallies:
+        end = max(slot_of(tally.at, DAY) for tally in tallies)
+        gone = sa.delete(TallyDayRow).where(among(col(TallyDayRow.cluster), "names"), col(TallyDayRow.at) <= end)
+        session.connection().execute(gone, {"names": [tally.cluster for tally in tallies]})
+
+
+@cache
+def _summing() -> Any:
+    lacking, phantom = lacking_and_phantom()
+    day, end = (sa.bindparam(name, type_=UtcTime()) for name in ("day", "end"))
+    rows = (
+        sa.select(
+            col(TallyRow.cluster),
+            day.label("at"),
+            monitored().label("monitored"),
+            col(TallyRow.seen_at),
+            lacking.label("lacking"),
+            phantom.label("phantom"),
+        )
+        .where(col(TallyRow.at) >= day, col(TallyRow.at) < end)
+        .subquery()
+        .c
+    )
+    sums = sa.select(
+        rows.cluster,
+        rows.at,
+        rows.monitored,
+        sa.func.count(),
+        sa.func.min(rows.seen_at),
+        sa.func.max(rows.seen_at),
+        sa.func.count(rows.lacking),
+        sa.func.coalesce(sa.func.sum(rows.lacking), 0),
+        sa.func.count(rows.phantom),
+        sa.func.coalesce(sa.func.sum(rows.phantom), 0),
+    ).group_by(rows.cluster, rows.at, rows.monitored)
+    return sa.insert(TallyDayRow).from_select([column.name for column in sa.inspect(TallyDayRow).columns], sums)
+
+
+def lacking_and_phantom() -> tuple[Any, Any]:
+    """Units: whole GPUs; null where a tally does not know it."""
+    return col(TallyRow.lacking_gpus), col(TallyRow.assigned_gpus) - col(TallyRow.backed_gpus)
+
+
+def monitored() -> Any:
+    """Whether the tally says that its cluster was; a shadow is not."""
+    there = sa.and_(col(TallyRow.stage) == "monitored", ~col(TallyRow.shadow))
+    return sa.case((there, sa.true()), else_=sa.false())

@@ -1,0 +1,199 @@
+"""WarrantPort on the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import store
+from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.second_persons import note_admitted
+from activities.warrant_ports import Drawn, EffectProof, LoneDeed
+from models.access.principals import Principal
+from models.access.signing import key_id_in
+from models.access.warrants import Warrant
+from models.base import canonical_json
+from models.errors import Refusal
+from models.rollout.effects import Fence, Receipt
+from models.tables import GrantReceiptRow, ReceiptRow
+from models.warrant_tables import DrawnRow, EffectProofRow, WarrantRow
+
+_HEAD = 200
+"""Characters of a ticket within which its key is named."""
+_KEPT = 100
+"""Of what was drawn up for one subject, the last ones: what was approved stands in its warrant."""
+
+
+class LedgerWarrants:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def admit(self, warrant: Warrant, voids: Collection[str] = (), alone: LoneDeed | None = None) -> Warrant:
+        with self._database.writing() as session:
+            one_at_a_time(session, f"warrants of {warrant.subject}")
+            stood = session.get(WarrantRow, warrant.nonce)
+            if stood is not None:
+                earlier_warrant = _of(stood)
+                if (
+                    earlier_warrant.update_id,
+                    earlier_warrant.command,
+                    earlier_warrant.subject,
+                    earlier_warrant.ticket,
+                ) != (
+                    warrant.update_id,
+                    warrant.command,
+                    warrant.subject,
+                    warrant.ticket,
+                ):
+                    raise Refusal("its ticket was used already: give the command again")
+                return earlier_warrant
+            if voids:
+                session.execute(
+                    sa.update(WarrantRow)
+                    .where(
+                        col(WarrantRow.subject) == warrant.subject,
+                        col(WarrantRow.command).in_(sorted(voids)),
+                        col(WarrantRow.voided_at).is_(None),
+                    )
+                    .values(voided_at=warrant.admitted_at, voided_by=f"{warrant.command} {warrant.nonce}")
+                )
+            session.add(_row(warrant))
+            if alone is not None:
+                note_admitted(session, warrant, alone)
+            return warrant
+
+    def warrant(self, nonce: str) -> Warrant | None:
+        with self._database.reading() as session:
+            row = session.get(WarrantRow, nonce)
+            return None if row is None else _of(row)
+
+    def warrants(self, subject: str, *commands: str) -> tuple[Warrant, ...]:
+        rows = select(WarrantRow).where(col(WarrantRow.subject) == subject)
+        if commands:
+            rows = rows.where(col(WarrantRow.command).in_(commands))
+        with self._database.reading() as session:
+            warrant_rows = session.exec(rows.order_by(col(WarrantRow.admitted_at), col(WarrantRow.nonce)))
+            return tuple(_of(row) for row in warrant_rows)
+
+    def draw(self, subject: str, drawn: Drawn, now: datetime) -> None:
+        text = canonical_json(drawn.content)
+        row = {
+            "subject": subject,
+            "sha256": hashlib.sha256(text.encode()).hexdigest(),
+            "kind": drawn.kind,
+            "hash": drawn.hash,
+            "content": text,
+            "drawn_at": now,
+        }
+        with self._database.writing() as session:
+            store(session, DrawnRow, [row])
+            _thin(session, subject, drawn.kind)
+
+    def drawn(self, subject: str, kind: str, hash: str = "") -> tuple[Drawn, ...]:
+        rows = select(DrawnRow).where(col(DrawnRow.subject) == subject, col(DrawnRow.kind) == kind)
+        if hash:
+            rows = rows.where(col(DrawnRow.hash) == hash)
+        with self._database.reading() as session:
+            newest = session.exec(rows.order_by(col(DrawnRow.drawn_at).desc(), col(DrawnRow.sha256)))
+            return tuple(Drawn(row.kind, row.hash, json.loads(row.content), row.sha256, row.drawn_at) for row in newest)  # type: ignore[arg-type]
+
+    def prove(self, proof: EffectProof, now: datetime) -> None:
+        row = {
+            "rollout": proof.fence.rollout,
+            "counter": proof.fence.counter,
+            "kind": proof.kind,
+            "outcome": proof.outcome,
+            "ground": proof.ground,
+            "stood_on": ",".join(proof.stood_on),
+            "evidence": proof.evidence,
+            "after": "" if proof.after is None else canonical_json(proof.after),
+            "at": now,
+        }
+        with self._database.writing() as session:
+            store(session, EffectProofRow, [row])
+
+    def proofs(self, rollout: str) -> tuple[EffectProof, ...]:
+        return self._proofs(col(EffectProofRow.rollout) == rollout)
+
+    def standing_on(self, nonce: str) -> tuple[EffectProof, ...]:
+        first = col(EffectProofRow.stood_on)
+        return self._proofs(sa.or_(first == nonce, first.startswith(f"{nonce},", autoescape=True)))
+
+    def _proofs(self, which: sa.ColumnElement[bool]) -> tuple[EffectProof, ...]:
+        rows = select(EffectProofRow).where(which).order_by(col(EffectProofRow.rollout), col(EffectProofRow.counter))
+        with self._database.reading() as session:
+            return tuple(
+                EffectProof(
+                    Fence(rollout=row.rollout, counter=row.counter),
+                    row.kind,
+                    row.outcome,  # type: ignore[arg-type]
+                    row.ground,
+                    tuple(row.stood_on.split(",")) if row.stood_on else (),
+                    row.evidence,
+                    json.loads(row.after) if row.after else None,
+                )
+                for row in session.exec(rows)
+            )
+
+    def signed_by(self) -> frozenset[str]:
+        head = sa.func.substr(col(WarrantRow.ticket), 1, _HEAD)
+        heads = select(head).where(col(WarrantRow.ticket) != "", col(WarrantRow.voided_at).is_(None)).distinct()
+        with self._database.reading() as session:
+            return frozenset(filter(None, map(key_id_in, session.exec(heads))))
+
+    def receipts(self, rollout: str) -> tuple[Receipt, ...]:
+        texts: list[str] = []
+        with self._database.reading() as session:
+            for table in (ReceiptRow, GrantReceiptRow):
+                rows = select(table.receipt).where(table.rollout == rollout).order_by(table.counter)  # type: ignore[arg-type]
+                texts += session.exec(rows).all()
+        return tuple(map(Receipt.model_validate_json, texts))
+
+
+def _thin(session: Session, subject: str, kind: str) -> None:
+    own = (col(DrawnRow.subject) == subject, col(DrawnRow.kind) == kind)
+    newest = sa.select(col(DrawnRow.drawn_at)).where(*own).order_by(col(DrawnRow.drawn_at).desc())
+    oldest_kept = session.scalar(newest.offset(_KEPT - 1).limit(1))
+    if oldest_kept is not None:
+        session.execute(sa.delete(DrawnRow).where(*own, col(DrawnRow.drawn_at) < oldest_kept))
+
+
+def _row(warrant: Warrant) -> WarrantRow:
+    fields: dict[str, Any] = warrant.model_dump(exclude={"principal", "message", "content", "inherits"})
+    return WarrantRow(
+        **fields,
+        principal=warrant.principal.model_dump_json(),
+        human=warrant.principal.human,
+        message=canonical_json(warrant.message),
+        content=canonical_json(warrant.content),
+        inherits=warrant.inherits or None,
+    )
+
+
+def _of(row: WarrantRow) -> Warrant:
+    return Warrant(
+        nonce=row.nonce,
+        command=row.command,
+        workflow=row.workflow,
+        subject=row.subject,
+        update_id=row.update_id,
+        attempt=row.attempt,
+        plan_hash=row.plan_hash,
+        policy_hash=row.policy_hash,
+        generation=row.generation,
+        principal=Principal.model_validate_json(row.principal),
+        ticket=row.ticket,
+        message=json.loads(row.message),
+        content=json.loads(row.content),
+        content_sha256=row.content_sha256,
+        inherits=row.inherits or "",
+        admitted_at=row.admitted_at,
+        voided_at=row.voided_at,
+        voided_by=row.voided_by,
+    )

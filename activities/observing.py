@@ -1,0 +1,178 @@
+"""What an observation says of a cluster, of readings that are there already. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from models.cluster.evidence import Evidence
+from models.cluster.flex_size import FlexSight, flex_pool
+from models.cluster.island import Island
+from models.cluster.quota import Quota
+from models.cluster.readings import (
+    HealthSample,
+    Observation,
+    PresentBacking,
+    QuotaReading,
+    TeamUsage,
+    UsageReading,
+    truthful,
+)
+from models.cluster.snapshot import Snapshot, filled
+from models.cluster.windows import Window, nearest, without_absences
+from models.errors import Refusal
+from models.planning.backing import Backing, back, back_on
+from models.planning.occupancy import standing_in_quota
+from models.planning.placement import PlacementSolver
+from models.rollout.messages import (
+    ObserveRequest,
+)
+
+
+def islands_for(quotas: tuple[Quota, ...], sample: HealthSample | None) -> tuple[Island, ...]:
+    """The sample's islands; one that a quota names and the sample lacks has no healthy GPU."""
+    return filled(quotas, () if sample is None else sample.islands)
+
+
+def as_it_stands(reading: QuotaReading, gpus_per_node: int, sample: HealthSample | None) -> Snapshot:
+    """The cluster's quotas on what is healthy."""
+    quotas = tuple(q.as_quota() for q in reading.quotas)
+    return Snapshot(
+        cluster=reading.cluster,
+        gpus_per_node=gpus_per_node,
+        islands=islands_for(quotas, sample),
+        quotas=quotas,
+        generation=reading.generation,
+    )
+
+
+def to_plan(
+    reading: QuotaReading, sample: HealthSample | None, usage: UsageReading, gpus_per_node: int, completed: int
+) -> Snapshot:
+    """What a plan is made from: the cluster's quotas with this usage, on what is healthy.
+
+    Errors: Refusal where nobody knows its health; ValueError for readings that make no sense.
+    """
+    by_team = {u.team: u for u in usage.teams}
+    parents = {q.parent for q in reading.quotas}
+    quotas = tuple(
+        q.as_quota(
+            None if q.team in parents or q.team not in by_team else by_team[q.team].scheduled_gpus,
+            None if q.team in parents or q.team not in by_team else by_team[q.team].idle_gpus,
+        )
+        for q in reading.quotas
+    )
+    if sample is None:
+        raise Refusal(f"cluster {reading.cluster} has no health sample up to now: import its health first")
+    return Snapshot(
+        cluster=reading.cluster,
+        gpus_per_node=gpus_per_node,
+        islands=islands_for(quotas, sample),
+        quotas=quotas,
+        generation=reading.generation,
+        completed_rollouts=completed,
+        usage_from=usage.source,
+        health_at=sample.at,
+    )
+
+
+def observed(
+    evidence: Evidence,
+    request: ObserveRequest,
+    least: Mapping[str, int] | None = None,
+    usual: Mapping[str, int] | None = None,
+    by: datetime | None = None,
+) -> Observation:
+    """The observation that these readings make. Healthy GPUs by island: `least` of late, `usual` in the long run.
+
+    Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
+    `by`: no true sample is dated later; without it, the request's own time.
+    """
+    reading, sample = evidence.reading, evidence.sample
+    values: Mapping[str, int] = reading.values if request.values is None else request.values
+    timely = truthful(sample, by or request.at)
+    ahead_to, fault = None, ""
+    if sample is not None:
+        fault = sample.fault
+        ahead_to = sample.at if timely is None else sample.ahead_to
+    windows = tuple(w for w in evidence.windows if w.ends > request.at)
+    bare = Observation(
+        cluster=request.cluster,
+        at=request.at,
+        reading=reading,
+        health=None,
+        ahead_to=ahead_to,
+        fault=fault,
+        windows=nearest(windows, request.at),
+        tested=dict(values),
+    )
+    if timely is None or not timely.islands:
+        return bare
+    quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in reading.quotas)
+    tested = Snapshot(
+        cluster=request.cluster,
+        gpus_per_node=request.gpus_per_node,
+        islands=islands_for(quotas, timely),
+        quotas=quotas,
+        generation=reading.generation,
+    )
+    present = tested.with_values({p.team: p.as_quota().gpus for p in reading.quotas})
+    return bare.model_copy(
+        update={
+            "health": timely.model_copy(update={"fault": ""}),
+            **_tested(tested, windows, evidence),
+            "flex": None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
+            "long_run": _long_run(tested.islands, usual or {}),
+            "present": None if present.quotas == tested.quotas else _standing(PlacementSolver(present), evidence.usage),
+        }
+    )
+
+
+def _tested(snapshot: Snapshot, windows: tuple[Window, ...], evidence: Evidence) -> dict[str, Any]:
+    """What an observation says of the values that it tests."""
+    ground = PlacementSolver(snapshot)
+    backing = back_on(ground)
+    whole = without_absences(snapshot.islands, windows, evidence.at)
+    standing = _standing(ground, evidence.usage, backing)
+    return {
+        "tested": {q.team: q.gpus for q in snapshot.quotas},
+        "backing": backing.of,
+        "shortage": backing.shortage,
+        "counted": (backing if whole == snapshot.islands else back(snapshot.with_islands(whole))).shortage,
+        "assigned_gpus": standing.assigned_gpus,
+        "backed_gpus": standing.backed_gpus,
+        "flex_gpus": standing.flex_gpus,
+    }
+
+
+def _flex(snapshot: Snapshot, least: Mapping[str, int]) -> FlexSight:
+    surplus = surplus_of(snapshot)
+    of_late = tuple(i.at_health(min(i.healthy_gpus, least.get(i.name, i.healthy_gpus))) for i in snapshot.islands)
+    if of_late == snapshot.islands:
+        return FlexSight(surplus_gpus=surplus, standing_gpus=surplus)
+    return FlexSight(surplus_gpus=surplus, standing_gpus=min(surplus, surplus_of(snapshot.with_islands(of_late))))
+
+
+def _long_run(islands: tuple[Island, ...], usual: Mapping[str, int]) -> tuple[Island, ...]:
+    """The islands at their usual health; none where one of those that have GPUs has no history."""
+    if not usual or any(i.total_gpus and i.name not in usual for i in islands):
+        return ()
+    return tuple(i.at_health(min(usual.get(i.name, 0), i.total_gpus)) for i in islands)
+
+
+def surplus_of(snapshot: Snapshot) -> int:
+    backing = back(snapshot)
+    return backing.healthy_gpus - backing.backed_gpus
+
+
+def _standing(
+    ground: PlacementSolver, usage: Mapping[str, TeamUsage], backing: Backing | None = None
+) -> PresentBacking:
+    backing = back_on(ground) if backing is None else backing
+    return PresentBacking(
+        assigned_gpus=backing.assigned_gpus,
+        backed_gpus=backing.backed_gpus,
+        flex_gpus=flex_pool(backing.healthy_gpus, backing.backed_gpus, standing_in_quota(ground, usage)).gpus,
+        backing=backing.of,
+    )

@@ -1,0 +1,25 @@
+"""Who speaks at the ledger's desk: known to whatever is archived of what they do, without a word of every port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from models.access.principals import Principal
+
+_SPEAKER: ContextVar[Principal | None] = ContextVar("speaker", default=None)
+
+
+@contextmanager
+def spoken_by(principal: Principal) -> Iterator[None]:
+    """Within, in this thread, what is archived of this actor is theirs."""
+    token = _SPEAKER.set(principal)
+    try:
+        yield
+    finally:
+        _SPEAKER.reset(token)
+
+
+def speaker() -> Principal | None:
+    return _SPEAKER.get()

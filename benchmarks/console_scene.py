@@ -1,0 +1,287 @@
+"""Where the made-up fleet's rollouts stand: said once, and read by the ledger, the index and each page alike.
+
+The product's own state machine makes each cluster's plan (tests/unit/pure_world.py), and the fleet rollout that
+launched them all (benchmarks/console_waves.py). When each began, what those that are monitored have cut, who asked for
+more and which windows are declared is made up. Nothing is random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from activities.adapters.ledger.facade import Ledger
+from activities.ports import OpenRollout
+from benchmarks.console_waves import APPROVED_BY, FLEET_ROLLOUT, Lived, fleet_rollout
+from models.audit import AuditEntry, AuditKind
+from models.base import DAY, HOUR
+from models.cluster.policy import Tier
+from models.cluster.windows import Declared, Window, WindowKind
+from models.fleet.messages import Prospect
+from models.fleet.order import prospect_of
+from models.fleet.state import FleetRollout, Wave
+from models.planning.plan import Plan
+from models.requests.state import Assessment, QuotaAsk, RequestState
+from models.rollout.ahead import Ahead, TeamBack, ahead_of
+from models.rollout.commands import backing_of
+from models.rollout.messages import RecordRequest
+from models.rollout.shown import RolloutStatus
+from models.rollout.stages import Stage
+from tests.unit import pure_world
+
+CUT = 120
+"""GPUs that the plan of each cluster that is monitored has cut."""
+_WAITS, _NONE, _PILOTS = 10, 25, 100
+_WORSE = 10
+"""GPUs that the plan of one that waits cuts beyond what was approved of it."""
+_UNDOES = ("unfollow", "soften", "restore", "release")
+_STEPS = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
+_WINDOWS, _REQUESTS = 12, 8
+
+
+def has_rollout(number: int) -> bool:
+    """Every 25th has none: it can be launched, and its wave has not come."""
+    return number % _NONE != 13
+
+
+def waits(number: int) -> bool:
+    """Every tenth waits for an approval, as its plan cuts more than was approved; the others are monitored."""
+    return number % _WAITS == 0
+
+
+def is_pilot(number: int) -> bool:
+    return number % _PILOTS == 4
+
+
+def stage_of(number: int) -> Stage:
+    return Stage.PLANNED if waits(number) else Stage.MONITORED
+
+
+def owner(number: int) -> str:
+    """Who launched the fleet rollout owns each that it launched."""
+    return "user:tpm-0"
+
+
+@dataclass
+class Scene:
+    """The fleet's rollouts as of `now`. `name`, `document`: of a cluster, by its number."""
+
+    now: datetime
+    name: Callable[[int], str]
+    world_of: Callable[[int], pure_world.World]
+    stood: Callable[[int, int], tuple[int, int]]
+    """GPUs that it promises now, and those that were healthy so many hours ago."""
+    _worlds: dict[int, pure_world.World] = field(default_factory=dict)
+
+    def began(self, number: int) -> datetime:
+        """Pilots first; three days of soak after them, and a day after each wave."""
+        if waits(number):
+            return self.now - timedelta(hours=46 - number // _WAITS % 40)
+        if is_pilot(number):
+            return self.now - timedelta(days=24)
+        wave = timedelta(days=18 if self.tier(number) is Tier.UNALLOCATED else 9)
+        return self.now - wave + timedelta(hours=number // 2 % 120)
+
+    def tier(self, number: int) -> Tier:
+        """The deepest that its plan cuts; of those that are monitored it is made up."""
+        if waits(number) or not has_rollout(number):
+            return Tier(self._plan(number).wave)
+        return Tier.UNSCHEDULED if number % 2 else Tier.UNALLOCATED
+
+    def _plan(self, number: int) -> Plan:
+        plan = self._world(number).r.plan
+        assert plan is not None
+        return plan
+
+    def monitored(self, number: int) -> datetime | None:
+        return None if waits(number) or not has_rollout(number) else self._reached(number, Stage.MONITORED)
+
+    def cut_at(self, number: int) -> datetime | None:
+        """When its quotas became smaller; None: not yet."""
+        return None if self.monitored(number) is None else self._reached(number, Stage.BUFFERED)
+
+    def phantom_cut(self, number: int) -> int:
+        """Of what was cut then: no healthy GPU stood behind it."""
+        at = self.cut_at(number)
+        if at is None:
+            return 0
+        promised, healthy = self.stood(number, int((self.now - at) / HOUR))
+        return max(0, promised + CUT - healthy) - max(0, promised - healthy)
+
+    def fleet(self, clusters: int) -> FleetRollout:
+        return fleet_rollout([self._lived(n) for n in range(clusters)], owner(0), "the quarter's haircut")
+
+    def _lived(self, number: int) -> Lived:
+        opened = has_rollout(number)
+        prospect = self._prospect(number)
+        return Lived(
+            prospect=prospect,
+            pilot=is_pilot(number),
+            rollout=self.rollout(number),
+            began=self.began(number) if opened else None,
+            monitored=self.monitored(number),
+            cut_gpus=prospect.cut_gpus + _WORSE * (opened and waits(number)),
+            needs=self.needs(number) if opened else "",
+        )
+
+    def _prospect(self, number: int) -> Prospect:
+        """As its plan was when the fleet's was approved."""
+        if self.monitored(number) is None:
+            prospect = prospect_of(self._plan(number))
+            worse = _WORSE if has_rollout(number) else 0
+            return prospect.model_copy(update={"cluster": self.name(number), "cut_gpus": prospect.cut_gpus - worse})
+        return Prospect(cluster=self.name(number), wave=Wave.of(self.tier(number)), headroom=0.1, cut_gpus=CUT)
+
+    def rollout(self, number: int) -> str:
+        return f"{self.name(number)}/1"
+
+    def _world(self, number: int) -> pure_world.World:
+        if number not in self._worlds:
+            # Its rollout is of this cluster, and of today; what others play in this process is of their own.
+            others = pure_world.T0, pure_world.CLUSTER
+            pure_world.T0, pure_world.CLUSTER = self.now, self.name(number)
+            try:
+                self._worlds[number] = self.world_of(number)
+                self._worlds[number].run()
+            finally:
+                pure_world.T0, pure_world.CLUSTER = others
+        return self._worlds[number]
+
+    def status(self, number: int) -> RolloutStatus:
+        status = self._world(number).status
+        own: dict[str, Any] = {"cluster": self.name(number), "rollout": self.rollout(number), "owner": owner(number)}
+        if waits(number):
+            return status.model_copy(update={**own, "entered_at": self.began(number)})
+        teams = tuple(
+            t.model_copy(update={"promise": True, "planned_gpus": t.quota_gpus, "baseline_gpus": t.quota_gpus + share})
+            for t in status.teams
+            for share in (CUT // len(status.teams),)
+        )
+        there: dict[str, Any] = {
+            "stage": Stage.MONITORED,
+            "waiting_for": (),
+            "needs": "",
+            "approved_by": APPROVED_BY,
+            "teams": teams,
+        }
+        there |= {"wave": self.tier(number), "cut_gpus": CUT}
+        return status.model_copy(update={**own, **there, "entered_at": self._reached(number, Stage.MONITORED)})
+
+    def ahead(self, number: int) -> Ahead:
+        world = self._world(number)
+        ahead = ahead_of(world.r, world.now)
+        own: dict[str, Any] = {"cluster": self.name(number), "rollout": self.rollout(number)}
+        if waits(number):
+            return ahead.but(**own)
+        teams = self.status(number).teams
+        before = {t.team: t.baseline_gpus for t in teams}
+        backing = backing_of(world.r, before)
+        assert backing is not None
+        back = tuple(
+            TeamBack(team=t, gpus=now, back_gpus=gpus, backing_gpus=backing.of.get(t, 0))
+            for t, gpus, now in sorted((t.team, t.baseline_gpus, t.quota_gpus) for t in teams)
+        )
+        own |= {"stage": Stage.MONITORED, "plan": None, "approve_told": None, "undoes": _UNDOES, "back": back}
+        lacking = sum(before.values()) - sum(backing.of.values())
+        return ahead.but(**own, unbacked_gpus=lacking, told=tuple(sorted(before)), close_told=tuple(sorted(before)))
+
+    def needs(self, number: int) -> str:
+        return self.status(number).needs if waits(number) else ""
+
+    def _reached(self, number: int, stage: Stage) -> datetime:
+        return self.began(number) + DAY * _STEPS.index(stage)
+
+    def kept(self, ledger: Ledger, clusters: int) -> None:
+        """The ledger has it all: open rollouts with their archive, windows ahead, and requests."""
+        for number in filter(has_rollout, range(clusters)):
+            self._open(ledger, number)
+        ledger.registry.archive(self.fleet(clusters).outbox)
+        near = [number for number in range(clusters) if not number % (1 + clusters // _WINDOWS)]
+        windows = tuple((self.name(n), self._window(n)) for n in near[:_WINDOWS])
+        ledger.calendar.declare([Declared(source="hold 3f2a91", windows=windows)], "user:hw-lead", self.now)
+        for number in range(_REQUESTS):
+            ledger.registry.keep_request(self._request(number, clusters))
+
+    def _open(self, ledger: Ledger, number: int) -> None:
+        name, rollout, began = self.name(number), self.rollout(number), self.began(number)
+        baseline = self._world(0).r.baseline.model_copy(update={"cluster": name})
+        ledger.registry.open_rollout(
+            OpenRollout(
+                rollout=rollout,
+                cluster=name,
+                owner=owner(number),
+                opened_at=began,
+                baseline=baseline,
+                fleet=FLEET_ROLLOUT,
+            ),
+            adopt=False,
+        )
+        stage, needs, entries = stage_of(number), self.needs(number), self._entries(number)
+        record = RecordRequest(rollout=rollout, entries=entries, stage=stage, ended=False, completed=False, needs=needs)
+        ledger.registry.record(record)
+
+    def _entries(self, number: int) -> tuple[AuditEntry, ...]:
+        def entry(at: datetime, kind: AuditKind, actor: str, text: str, reason: str = "", **data: Any) -> AuditEntry:
+            key = f"{self.rollout(number)}/{text}"
+            return AuditEntry(
+                key=key,
+                cluster=self.name(number),
+                rollout=self.rollout(number),
+                at=at,
+                kind=kind,
+                actor=actor,
+                text=text,
+                reason=reason,
+                data=data,
+            )
+
+        began, who = self.began(number), owner(number)
+        launched = f"launched by {who} in fleet rollout {FLEET_ROLLOUT}"
+        entries = [entry(began, AuditKind.COMMAND, who, launched, "the quarter's haircut", command="launch")]
+        drawn = began + timedelta(minutes=1)
+        cut_at = self.cut_at(number)
+        if cut_at is None:
+            plan = next(text for text in self._world(number).story if text.startswith("plan "))
+            return (*entries, entry(drawn, AuditKind.PLAN, "backstop", plan, approved=False))
+        entries.append(entry(drawn, AuditKind.PLAN, "backstop", "a plan was made from the ledger's health"))
+        for before, after in pairwise(_STEPS):
+            text, at = f"{before} -> {after}", self._reached(number, after)
+            entries.append(entry(at, AuditKind.TRANSITION, "backstop", text, before=before.value, after=after.value))
+        phantom = self.phantom_cut(number)
+        cut = {"gpus": CUT, "phantom_gpus": phantom, "to_flex_gpus": CUT - phantom}
+        quotas = self.status(number).teams
+        moved = ", ".join(f"{t.team} {t.baseline_gpus} -> {t.quota_gpus}" for t in quotas)
+        written = entry(cut_at, AuditKind.EFFECT, "backstop", f"set_soft: {moved}", effect="set_soft", cut=cut)
+        return (*entries[:2], written, *entries[2:])
+
+    def _window(self, number: int) -> Window:
+        starts = (self.now + timedelta(days=1 + number % 9)).replace(hour=6, minute=0, second=0, microsecond=0)
+        kind = WindowKind.FREEZE if number % 3 == 2 else WindowKind.MAINTENANCE
+        reason = "no changes over the deadline" if kind is WindowKind.FREEZE else "new switches in the east island"
+        whole = kind is WindowKind.FREEZE
+        return Window(
+            kind=kind,
+            starts=starts,
+            ends=starts + timedelta(hours=10),
+            reason=reason,
+            islands=None if whole else ("east",),
+            gpus=None if whole else 64,
+        )
+
+    def _request(self, number: int, clusters: int) -> RequestState:
+        at = self.now - timedelta(hours=5 * number + 2)
+        ask = QuotaAsk(
+            request=f"q-{number + 1}",
+            team=f"team-{number % clusters * 5 + number % 5:02d}",
+            cluster=self.name(number % clusters),
+            gpus=16 + 8 * number,
+            until=self.now + timedelta(days=14 + number),
+            actor=f"user:lead-{number}",
+            reason="evals before the release",
+        )
+        return RequestState(
+            ask=ask, asked_at=at, changed_at=at, assessment=Assessment(fits=True), said="waits for the owner"
+        )

@@ -1,0 +1,58 @@
+"""A door that reads, and lets one ask for more quota: nothing else goes through it, whatever a tool would do.
+
+Theory of operation. The tools of agents (cli/agents/tools.py) have this in place of the door of the command line. It
+knows each operation by its key in the table of rights. That a tool approves nothing is no property of the tools: what
+is not on the list here is refused before it is said to anybody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from client.operations import COMPOSED, by_method
+from models.access.rights import READS_DESK
+from models.errors import Refusal
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.questions import Question
+
+_AnswerT = TypeVar("_AnswerT")
+
+PROPOSES = frozenset({"request.ask"})
+"""What changes something: a request, which a person decides on."""
+_NOT_FOR_AGENTS = frozenset({"access", "tokens", "token_of", "aim", "describe_slurm", "push_health"})
+"""Who may do what is no business of theirs; nor is reading a Slurm anew, or having the watch look."""
+READS = frozenset(f"desk.{kind}" for kind in READS_DESK - _NOT_FOR_AGENTS)
+
+
+def may(command: str) -> bool:
+    """Whether an agent's tool may give this command of the table of rights."""
+    return command.startswith("read.") or command in READS or command in PROPOSES
+
+
+class ReadingDoor:
+    """Like the door that it stands before (client/backstop.py), for what `may` lets through. Errors: Refusal."""
+
+    def __init__(self, door: Backstop) -> None:
+        self._door = door
+
+    async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
+        _refuse(f"desk.{question.kind}")
+        return await self._door.ask(question, payload)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in COMPOSED or name == "_pages":  # made of questions, each of which comes back here
+            from client.composed import Composed
+
+            return getattr(Composed, name).__get__(self)
+        operation = by_method().get(name)
+        if operation is None:
+            raise AttributeError(name)
+        _refuse(operation.command)
+        return getattr(self._door, name)
+
+
+def _refuse(command: str) -> None:
+    if not may(command):
+        raise Refusal(f"no agent gives {command}: agents read, and ask for quota; a person does the rest")

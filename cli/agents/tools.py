@@ -1,0 +1,144 @@
+"""What an agent can ask: each tool is one question to the same door that the command line has, answered as its JSON is.
+
+Lists are cut to a number that an agent can read, and say how many there are. Errors are the sentences of models.errors.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field, ValidationError
+
+from cli.agents.reading import ReadingDoor
+from cli.answers_plan import PlanAnswer
+from models.base import Model, in_one_sentence
+from models.errors import BadInput
+from models.flex.division import FlexMode
+from models.planning.plan import make_plan
+from models.questions import RequestsOf, WhyNot
+from models.reports.rollout_summary import RolloutSummary
+from models.requests.state import QuotaAsk
+
+MOST_ROWS = 100
+
+ToolAnswer = dict[str, Any]
+ToolCall = Callable[..., Awaitable[ToolAnswer]]
+NamedCluster = Annotated[str, Field(min_length=1, max_length=200, description="The cluster's name.")]
+OrAll = Annotated[str, Field(max_length=200, description="The cluster's name; empty: all.")]
+NamedTeam = Annotated[str, Field(min_length=1, max_length=200, description="The team whose quota it is.")]
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS, description="How many at most.")]
+WantedGpus = Annotated[int, Field(ge=1, le=10_000_000, description="Whole GPUs.")]
+
+
+class Tool(NamedTuple):
+    """`commands`: keys of the table of rights, of all that it asks the door for."""
+
+    call: ToolCall
+    commands: tuple[str, ...]
+    summary: str
+
+    @property
+    def name(self) -> str:
+        return self.call.__name__
+
+
+async def fleet_overview(door: ReadingDoor, needs_a_person: bool = False, rows: Rows = 50) -> ToolAnswer:
+    rollouts: list[RolloutSummary] = await door.overview()
+    chosen = [one for one in rollouts if one.needs or not needs_a_person]
+    chosen.sort(key=lambda one: (not one.needs, one.cluster))
+    return _listed("rollouts", chosen, rows)
+
+
+async def cluster_status(door: ReadingDoor, cluster: NamedCluster) -> ToolAnswer:
+    return _json(await door.status(cluster))
+
+
+async def why(
+    door: ReadingDoor,
+    team: NamedTeam,
+    cluster: OrAll = "",
+    gpus: WantedGpus | None = None,
+    in_one_block: Annotated[bool, Field(description="As one contiguous block in one island.")] = False,
+) -> ToolAnswer:
+    return _json(await door.ask(WhyNot(team=team, cluster=cluster, gpus=gpus, block=in_one_block)))
+
+
+async def flex(door: ReadingDoor, cluster: OrAll = "", rows: Rows = 50) -> ToolAnswer:
+    return _listed("clusters", await door.flex(cluster, FlexMode.EQUAL), rows)
+
+
+async def calendar(door: ReadingDoor, cluster: OrAll = "", rows: Rows = 50) -> ToolAnswer:
+    return _listed("windows", await door.calendar(cluster), rows)
+
+
+async def requests(door: ReadingDoor, cluster: OrAll = "", ended: bool = False, rows: Rows = 50) -> ToolAnswer:
+    return _listed("requests", (await door.ask(RequestsOf(cluster=cluster, ended=ended)))[::-1], rows)
+
+
+async def plan(door: ReadingDoor, cluster: NamedCluster) -> ToolAnswer:
+    snapshot, policy = await door.snapshot(cluster)
+    document: ToolAnswer = PlanAnswer.of(make_plan(snapshot, policy)).as_json()
+    return document
+
+
+async def propose_quota(
+    door: ReadingDoor,
+    actor: str,
+    team: NamedTeam,
+    cluster: NamedCluster,
+    gpus: WantedGpus,
+    reason: Annotated[str, Field(min_length=1, max_length=2000, description="Why, in words for who decides on it.")],
+    days: Annotated[int, Field(ge=1, le=366, description="After which they are given back by themselves.")] = 7,
+) -> ToolAnswer:
+    if not reason.strip():
+        raise BadInput("a request needs a reason: whoever decides on it reads it")
+    try:
+        ask = QuotaAsk(
+            request=f"q-{secrets.token_hex(4)}",
+            team=team,
+            cluster=cluster,
+            gpus=gpus,
+            until=datetime.now(UTC) + timedelta(days=days),
+            actor=actor,
+            reason=reason,
+        )
+    except ValidationError as error:
+        raise BadInput(in_one_sentence(error)) from None
+    return _json(await door.request(ask))
+
+
+TOOLS = (
+    Tool(
+        fleet_overview,
+        ("read.overview",),
+        "Every open rollout in a line: its stage, and what it needs from a person; those that need one first.",
+    ),
+    Tool(cluster_status, ("read.status",), "Where a cluster's rollout stands, in full: gates, holds, health, quota."),
+    Tool(
+        why,
+        ("desk.why",),
+        "Why a team cannot use its quota: what could start now, and what keeps the rest, in numbers that add up.",
+    ),
+    Tool(flex, ("desk.flex",), "What is healthy and not promised now, by cluster, with its largest block."),
+    Tool(calendar, ("desk.calendar",), "Declared maintenance, incidents and freezes that are not over."),
+    Tool(requests, ("desk.requests",), "Requests for more quota, the newest first, and what became of them."),
+    Tool(plan, ("desk.snapshot",), "What a rollout would do to a cluster now: who gives how many GPUs, and why."),
+    Tool(
+        propose_quota,
+        ("request.ask",),
+        "Ask for more quota for a team. It is a request: a person, the cluster's owner, decides on it.",
+    ),
+)
+
+
+def _json(answer: Model) -> ToolAnswer:
+    document: ToolAnswer = answer.model_dump(mode="json")
+    return document
+
+
+def _listed(name: str, models: Iterable[Model], rows: int) -> ToolAnswer:
+    every = list(models)
+    return {"of": len(every), name: [_json(one) for one in every[:rows]]}

@@ -1,0 +1,67 @@
+"""The JSON of what happened: lines of history and archive, and whether the chains hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.json_answer import JsonAnswer
+from models.base import Name, Time
+
+
+class AuditLine(JsonAnswer, schema="audit"):
+    """One thing that happened, from workflow history."""
+
+    cluster: Name
+    at: Time
+    kind: str
+    actor: str
+    text: str
+    reason: str
+    refused: bool
+    run: str
+    event: int
+    data: dict[str, Any]
+    proof: str = ""
+    """How the actor was proven: `proven: this machine`, `asserted`; empty: the entry says nothing of it."""
+
+
+class ArchiveLine(JsonAnswer, schema="archive"):
+    """One thing that happened, from the ledger's archive, with its place in the hash chain."""
+
+    seq: int
+    previous_hash: str
+    hash: str
+    key: str
+    cluster: Name
+    rollout: str
+    at: Time
+    kind: str
+    actor: str
+    text: str
+    reason: str
+    refused: bool
+    data: dict[str, Any]
+    proof: str = ""
+    """How the actor was proven: `proven: this machine`, `asserted`; empty: the entry says nothing of it."""
+
+
+class ChainAnswer(JsonAnswer, schema="chain"):
+    """Whether an archive is whole. `broken`: one sentence for each place where it is not."""
+
+    cluster: Name
+    rows: int
+    head: str | None
+    whole: bool
+    broken: tuple[str, ...]
+    seal: int | None = None
+    """The last seal that names the chain; None: none does, or seals were not asked for."""
+    sealed_at: Time | None = None
+
+
+class ChainsAnswer(JsonAnswer, schema="chains"):
+    """Whether every archive is what was sealed. `seal`: the last one."""
+
+    seal: int
+    sealed_at: Time | None
+    whole: bool
+    chains: tuple[ChainAnswer, ...]

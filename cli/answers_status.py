@@ -1,0 +1,15 @@
+"""What `status` answers in JSON. It stands by itself, as what `plan` does: scripts ask every few seconds."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from cli.json_answer import JsonAnswer
+from models.base import Time
+from models.reports.rollout_summary import RolloutSummary
+
+
+class RolloutsAnswer(JsonAnswer, schema="rollouts"):
+    rollouts: tuple[RolloutSummary, ...]
+    ledger_word_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
+    """Where no worker answered: these are the open ones as the ledger had them then. Left out otherwise."""

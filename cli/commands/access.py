@@ -1,0 +1,435 @@
+"""`backstop access`: who may do what, and the tokens of those who have no browser."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.consent import Yes, consent
+from cli.lists import Filter, Output, Sort, listing
+from cli.options import SET_UP, Actor, AsJson, NeededReason, ReasonOption, checked, examples, named, who
+from cli.session import ask
+from models.errors import BadInput, Refusal
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.access.access_file import AccessFile
+    from models.access.principals import Principal
+    from models.access.standing import AccessOutcome, AccessStands
+
+_TYPED = {
+    "hold": "desk.declare",
+    "calendar end": "desk.end_window",
+    "confirm": "desk.confirm_source",
+    "detach": "desk.detach",
+    "fleet import": "desk.take_fleet",
+    "fleet remove": "desk.remove_cluster",
+    "fleet rename": "desk.rename_cluster",
+    "request new": "request.ask",
+    "access import": "desk.import_access",
+    "access show": "desk.access",
+    "access token new": "desk.make_token",
+    "access token revoke": "desk.revoke_token",
+    "access token list": "desk.tokens",
+    "access seen": "desk.seen_emergency",
+    "countersign list": "desk.waiting",
+    "countersign withdraw": "desk.withdraw_waiting",
+    "status": "read.status",
+    "audit": "read.audit",
+    "why": "desk.why",
+}
+"""Commands as they are typed that are not named like their keys."""
+
+FileOption = Annotated[
+    str, typer.Option("--file", metavar="FILE", help="By this access file. Default: the one in force.")
+]
+OfTeam = Annotated[str, typer.Option(metavar="TEAM", help="For this team.")]
+ClusterOrNone = Annotated[
+    str, typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all at once.", callback=named)
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Who may do what: roles, second persons and tokens.")
+    for name, command, lines in (
+        (
+            "import",
+            import_,
+            (
+                "backstop access import access.yaml --dry-run",
+                "backstop access import access.yaml --reason 'the new team'",
+                "backstop access import --confirm 4f2a9c1b7d3e5f60",
+            ),
+        ),
+        ("show", show_, ("backstop access show", "backstop access show --json")),
+        (
+            "who-can",
+            who_can,
+            (
+                "backstop access who-can approve h100-pods",
+                "backstop access who-can ack h100-pods --team research",
+                "backstop access who-can 'fleet abort' --file access.yaml",
+            ),
+        ),
+        ("can", can, ("backstop access can tpm h100-pods", "backstop access can service:ci --json")),
+        ("seen", seen, ("backstop access seen 3 --reason 'the SEV was real, and the promotion right'",)),
+        (
+            "recover",
+            recover,
+            ("backstop access recover access.yaml --reason 'both admins have left'",),
+        ),
+    ):
+        group.command(name, epilog=examples(*lines))(command)
+    tokens = typer.Typer(no_args_is_help=True, help="Tokens, for who has no browser.")
+    new = ("backstop access token new ci --owner service:ci --role operator --cluster 'h100-*' --days 90",)
+    tokens.command("new", epilog=examples(*new))(token_new)
+    tokens.command("list", epilog=examples("backstop access token list", "backstop access token list --all --json"))(
+        token_list
+    )
+    tokens.command("revoke", epilog=examples("backstop access token revoke ci --reason 'it was in a log'"))(
+        token_revoke
+    )
+    group.add_typer(tokens, name="token")
+    app.add_typer(group, name="access", rich_help_panel=SET_UP)
+
+
+# --- the file --------------------------------------------------------------------------------------
+
+
+def import_(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The access file, or - for standard input.")] = "",
+    confirm: Annotated[
+        str, typer.Option(metavar="HASH", help="Confirm what another admin has imported, by its hash.")
+    ] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    reason: ReasonOption = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Put an access file in force. The first one takes one admin, who stands in it; later ones another admin too.
+
+    A later one waits for 24 hours to be confirmed by its hash. What is in force goes on meanwhile.
+    """
+    from cli.answers_access import AccessImportAnswer
+    from cli.output import show, show_json
+    from models.questions import ImportAccess
+    from views.access import outcome_parts
+
+    if bool(file) is bool(confirm):
+        raise BadInput("give a FILE to import, or --confirm HASH of one that waits")
+    rules = _read(file) if file else None
+    question = ImportAccess(file=rules, confirm=confirm, dry_run=dry_run, reason=reason)
+
+    async def asked(door: Backstop) -> AccessOutcome:
+        return await door.ask(question)
+
+    outcome = ask(who(actor), asked)
+    if as_json:
+        show_json(AccessImportAnswer.grown_from(outcome).as_json())
+        return
+    show(*outcome_parts(outcome))
+
+
+def show_(as_json: AsJson = False, actor: Actor = "") -> None:
+    """Show the access file in force, who put it there, and what waits to be confirmed."""
+    from cli.answers_access import AccessAnswer
+    from cli.output import show, show_json
+    from views.access import access_parts, said_of
+
+    stands = _stands(actor)
+    if as_json:
+        answer = AccessAnswer.grown_from(stands, configured=stands.version is not None, said=said_of(stands))
+        show_json(answer.as_json())
+        return
+    show(*access_parts(stands))
+
+
+def seen(
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="The emergency, as the report has it.", min=1)],
+    reason: NeededReason,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Say that you have looked at what somebody did alone in an emergency: then no report names it any more.
+
+    For another admin than who did it.
+    """
+    from cli.answers_access import EmergencySeenAnswer
+    from cli.output import show, show_json
+    from models.access.waiting import Emergency
+    from models.countersign_questions import SeenEmergency
+    from views.words import line
+
+    async def asked(door: Backstop) -> Emergency:
+        return await door.ask(SeenEmergency(number=number, reason=reason))
+
+    looked = ask(who(actor), asked)
+    undo = "It cannot be undone; the audit keeps both."
+    if as_json:
+        show_json(EmergencySeenAnswer.grown_from(looked, undo=undo).as_json())
+        return
+    show(line((f"Emergency {looked.number}", "bold"), f" is looked at, by {looked.seen_by}. {undo}"))
+
+
+def recover(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The access file that is to be in force.")],
+    reason: NeededReason,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Put an access file in force with neither front nor second person: for who locked everybody out.
+
+    It needs the ledger itself (BACKSTOP_LEDGER_URL), is done offline, and stands in the audit for all to see.
+    """
+    from cli.answers_access import AccessRecoveredAnswer
+    from cli.direct import recover_access
+    from cli.output import show, show_json
+    from models.access.principals import asserted
+    from models.access.reading import no_longer_read
+    from views.words import line
+
+    if not reason.strip():
+        raise BadInput("--reason must say why")
+    rules, person = _read(file), who(actor)
+
+    def ahead() -> list[object]:
+        admins = ", ".join(rules.admins[:5])
+        blind = no_longer_read(None, rules, asserted(rules.admins[0]))
+        sentence = f"{file} replaces what is in force, whatever it is; admins: {admins}. Nobody else is asked."
+        return [line(sentence), *(line((f"! {warning}", "yellow")) for warning in blind)]
+
+    consent("Recover access?", ahead, yes=yes, as_json=as_json)  # type: ignore[arg-type]
+    sentence = recover_access(rules, person, reason)
+    if as_json:
+        show_json(AccessRecoveredAnswer(hash=rules.hash, said=sentence).as_json())
+        return
+    show(
+        line(("RECOVERED", "bold red"), f": {sentence}"),
+        line("It was done beside all rules, and the audit says so: backstop audit '(access)'. Tell the other admins."),
+    )
+
+
+# --- who could -------------------------------------------------------------------------------------
+
+
+def who_can(
+    command: Annotated[str, typer.Argument(metavar="COMMAND", help="As it is typed, or its key: approve, fleet.pace.")],
+    cluster: ClusterOrNone = "",
+    team: OfTeam = "",
+    file: FileOption = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Say who could give a command in a cluster, and which second person it takes."""
+    from cli.answers_access import WhoCanAnswer
+    from cli.output import show, show_json
+    from models.access.decision import Target
+    from views.access import rights_parts, who_lines
+
+    key, target = _key(command), Target(cluster=cluster, team=team)
+    access = _access(file, actor)
+    lines = who_lines(access, key, target)
+    if as_json:
+        show_json(WhoCanAnswer(cluster=cluster, team=team, rights=tuple(lines)).as_json())
+        return
+    show(*rights_parts(lines, who=True, team=team))
+
+
+def can(
+    user: Annotated[str, typer.Argument(metavar="USER", help="user:NAME, service:NAME, or a name alone for a user.")],
+    cluster: ClusterOrNone = "",
+    team: OfTeam = "",
+    groups: Annotated[
+        list[str] | None, typer.Option("--group", metavar="GROUP", help="As a member of it. May be repeated.")
+    ] = None,
+    file: FileOption = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """List what somebody may do in a cluster, by which role, and which second person each takes."""
+    from cli.answers_access import CanAnswer
+    from cli.output import show, show_json
+    from models.access.decision import Target
+    from views.access import by_team_line, may_lines, rights_parts
+    from views.words import line
+
+    principal, target = _principal(user, groups or []), Target(cluster=cluster, team=team)
+    access = _access(file, actor)
+    lines = may_lines(access, principal, target)
+    if as_json:
+        show_json(CanAnswer(user=principal.name, cluster=cluster, team=team, rights=tuple(lines)).as_json())
+        return
+    place = f" in {cluster}" if cluster else " everywhere at once"
+    for_a_team = not team and any(not grant.for_all_teams for grant in access.held_by(principal))
+    more = [by_team_line(f"What else {principal.name} may")] if for_a_team else []
+    if not lines:
+        nothing = f"{principal.name} may do nothing{place}{' for all teams' if for_a_team else ''}."
+        show(line(nothing), *more)
+        return
+    show(*rights_parts(lines, who=False), *more)
+
+
+def _key(command: str) -> str:
+    """Of the table of rights. Errors: BadInput."""
+    import difflib
+
+    from models.access.rights import RIGHTS
+
+    words = " ".join(command.split())
+    for key in (words, _TYPED.get(words, ""), words.replace(" ", "."), f"rollout.{words}"):
+        if key in RIGHTS:
+            return key
+    near = difflib.get_close_matches(words, [*RIGHTS, *_TYPED, *(k.partition(".")[2] for k in RIGHTS)], 1, 0.6)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise BadInput(f"COMMAND must be a command of the table of rights (docs/access.md), not {command[:80]!r}{meant}")
+
+
+def _principal(user: str, groups: list[str]) -> Principal:
+    from models.access.access_file import SERVICE, USER
+    from models.access.principals import Principal, Proof
+
+    name = user if ":" in user else USER + user
+    if not user.strip():
+        raise BadInput("USER is empty: name a user or a service")
+    proof = Proof.SERVICE if name.startswith(SERVICE) else Proof.OIDC
+    return checked(Principal, name=name, human=name, proof=proof, groups=tuple(groups))
+
+
+# --- tokens ----------------------------------------------------------------------------------------
+
+
+def token_new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is to be called.")],
+    owner: Annotated[str, typer.Option(metavar="WHO", help="Whose it is: user:NAME or service:NAME.")],
+    role: Annotated[list[str], typer.Option(metavar="ROLE", help="A role of its owner's. May be repeated.")],
+    cluster: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Only in clusters named so. May be repeated.")
+    ] = None,
+    team: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Only for teams named so. May be repeated.")
+    ] = None,
+    command: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN", help="Only commands named so: 'read.*'. May be repeated.")
+    ] = None,
+    days: Annotated[int, typer.Option(metavar="DAYS", min=1, max=366, help="How long it counts.")] = 90,
+    reason: ReasonOption = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Make a token, and show it this once. The ledger keeps its hash: nobody can show it again.
+
+    It counts as its owner, with no more than its owner's rights. Hand it over by a way that nobody else reads.
+    """
+    from cli.answers_access import TokenMadeAnswer
+    from cli.output import show, show_json
+    from models.access.tokens import TOKEN_BYTES, TOKEN_PREFIX, TokenLine, TokenScope, token_hash
+    from models.questions import MakeToken
+    from views.words import line
+
+    bounds = {"clusters": cluster, "teams": team, "commands": command}
+    scope = checked(TokenScope, roles=tuple(role), **{k: tuple(v) for k, v in bounds.items() if v})
+    token = TOKEN_PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).rstrip(b"=").decode()
+    question = MakeToken(name=name, hash=token_hash(token), owner=owner, scope=scope, days=days, reason=reason)
+
+    async def asked(door: Backstop) -> TokenLine:
+        return await door.ask(question)
+
+    token_line = ask(who(actor), asked)
+    undo = f"backstop access token revoke {token_line.name}"
+    if as_json:
+        show_json(TokenMadeAnswer.grown_from(token_line, token=token, undo=undo).as_json())
+        return
+    show(
+        line(token),
+        line(
+            (token_line.name, "bold"),
+            f" counts as {token_line.owner} ({token_line.scope.text}) until {token_line.expires_at:%Y-%m-%d}.",
+        ),
+        line("It is shown this once. Whoever is to use it sets BACKSTOP_TOKEN."),
+        line(f"Undo: {undo}"),
+    )
+
+
+def token_list(
+    every: Annotated[bool, typer.Option("--all", help="Those too that have expired or were revoked.")] = False,
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """List tokens: whose they are, what they may do, and until when. The tokens themselves are kept nowhere."""
+    from cli.answers_access import TokensAnswer
+    from models.access.tokens import TokenLine
+    from models.questions import Tokens
+    from views.access import token_parts
+
+    how = listing(output, as_json, sort, filters)
+
+    async def asked(door: Backstop) -> tuple[TokenLine, ...]:
+        return await door.ask(Tokens(ended=every))
+
+    tokens = ask(who(actor), asked)
+    lines = how.rows(tokens, TokenLine)
+    now = datetime.now(UTC)
+    names = [one.name for one in lines]
+    how.tell(lambda: TokensAnswer(tokens=tuple(lines)), lambda: token_parts(lines, now, of=len(tokens)), names)
+
+
+def token_revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The token, as `token list` shows it.")],
+    reason: ReasonOption = "",
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Revoke a token. Within a minute no front lets it in any more."""
+    from cli.answers_access import TokenMadeAnswer
+    from cli.output import show, show_json
+    from models.access.tokens import TokenLine
+    from models.questions import RevokeToken
+    from views.words import line
+
+    async def asked(door: Backstop) -> TokenLine:
+        return await door.ask(RevokeToken(name=name, reason=reason))
+
+    gone = ask(who(actor), asked)
+    undo = "It cannot be undone: make another one with backstop access token new."
+    if as_json:
+        show_json(TokenMadeAnswer.grown_from(gone, undo=undo).as_json())
+        return
+    show(line((gone.name, "bold"), f" of {gone.owner} is revoked: no front lets it in after a minute. {undo}"))
+
+
+# --- what is read ----------------------------------------------------------------------------------
+
+
+def _read(file: str) -> AccessFile:
+    from client.inputs.access_files import read_access
+
+    return read_access(file)
+
+
+def _stands(actor: str) -> AccessStands:
+    from models.questions import AccessNow
+
+    async def asked(door: Backstop) -> AccessStands:
+        return await door.ask(AccessNow())
+
+    return ask(who(actor), asked)
+
+
+def _access(file: str, actor: str) -> AccessFile:
+    """Errors: BadInput; Refusal where no file is in force."""
+    from models.access.standing import NOT_CONFIGURED
+
+    if file:
+        return _read(file)
+    version = _stands(actor).version
+    if version is None:
+        raise Refusal(f"{NOT_CONFIGURED} Or name a file: --file access.yaml")
+    return version.file

@@ -1,0 +1,119 @@
+"""`backstop countersign`: what waits for a second person, and the word of that person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.consent import Yes, consent
+from cli.lists import Filter, Output, Sort, listing
+from cli.options import DECIDE, Actor, AsJson, ReasonOption, examples, who
+from cli.session import ask
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.access.waiting import Countersigned, Waiting
+
+Hash = Annotated[
+    str, typer.Argument(metavar="HASH", help="What waits, as `countersign list` shows it.", show_default=False)
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Give, as the second person, what somebody else has given.")
+    for name, command, lines in (
+        ("list", list_, ("backstop countersign list", "backstop countersign list --filter cluster=h100-* -o json")),
+        (
+            "give",
+            give,
+            ("backstop countersign give 4f2a9c1b7d3e5f60", "backstop countersign give 4f2a9c1b7d3e5f60 --yes"),
+        ),
+        ("withdraw", withdraw, ("backstop countersign withdraw 4f2a9c1b7d3e5f60 --reason 'the wrong recipe'",)),
+    ):
+        group.command(name, epilog=examples(*lines))(command)
+    app.add_typer(group, name="countersign", rich_help_panel=DECIDE)
+
+
+def list_(
+    output: Output = None,
+    sort: Sort = "",
+    filters: Filter = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """List what waits for a second person: what it would do, who gave it, who could countersign it, and until when."""
+    from cli.answers_access import WaitingAnswer
+    from models.access.waiting import SHOWN_DIGITS, Waiting
+    from models.countersign_questions import WaitingNow
+    from views.countersign import waiting_parts
+
+    how = listing(output, as_json, sort, filters)
+
+    async def asked(door: Backstop) -> tuple[Waiting, ...]:
+        return await door.ask(WaitingNow())
+
+    waiting = ask(who(actor), asked)
+    lines = how.rows(waiting, Waiting)
+    names = [one.hash[:SHOWN_DIGITS] for one in lines]
+    how.tell(lambda: WaitingAnswer(waiting=tuple(lines)), lambda: waiting_parts(lines, of=len(waiting)), names)
+
+
+def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
+    """Countersign: what somebody else has given is done now, in both names.
+
+    The whole of it is shown first, and you are asked. It takes another human than who gave it, with the role that the
+    table of rights names, and a front that knows you.
+    """
+    from cli.answers_access import CountersignedAnswer
+    from cli.output import show, show_json
+    from models.countersign_questions import WaitingOne
+    from views.countersign import NO_UNDO, given_words, whole_parts
+    from views.words import line
+
+    person, name = who(actor), _hash(digest)
+
+    async def asked(door: Backstop) -> Waiting:
+        return await door.ask(WaitingOne(hash=name))
+
+    consent("Countersign it?", lambda: whole_parts(ask(person, asked)), yes=yes, as_json=as_json)
+
+    async def given(door: Backstop) -> Countersigned:
+        return await door.countersign(name)
+
+    done = ask(person, given)
+    if as_json:
+        show_json(CountersignedAnswer(**{**dict(done), "undo": done.undo or NO_UNDO}).as_json())
+        return
+    show(*map(line, given_words(done)))
+
+
+def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
+    """Withdraw what you have given, before anybody has countersigned it."""
+    from cli.answers_access import WithdrawnAnswer
+    from cli.output import show, show_json
+    from models.countersign_questions import WithdrawWaiting
+    from views.words import line
+
+    name = _hash(digest)
+
+    async def asked(door: Backstop) -> Waiting:
+        return await door.ask(WithdrawWaiting(hash=name, reason=reason))
+
+    gone = ask(who(actor), asked)
+    undo = "It cannot be undone: give the command again."
+    if as_json:
+        show_json(WithdrawnAnswer.grown_from(gone, undo=undo).as_json())
+        return
+    show(line(f"To {gone.what} waits for nobody any more. {undo}"))
+
+
+def _hash(digest: str) -> str:
+    """Errors: BadInput for what cannot be one."""
+    from models.access.waiting import WAITING_HASH_IS, is_waiting_hash
+
+    name = digest.strip().lower()
+    if not is_waiting_hash(name):
+        raise BadInput(f"HASH {WAITING_HASH_IS}, not {digest[:80]!r}")
+    return name

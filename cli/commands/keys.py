@@ -1,0 +1,126 @@
+"""`backstop keys`: the key that a front signs with, and the book of public keys that workers read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.commands.payload_keys import payload_group
+from cli.lists import Filter, Output, Sort, listing
+from cli.options import SET_UP, AsJson, examples
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from cli.answers_keys import KeyLine
+    from models.access.key_book import KeyBook
+    from models.access.signing import PublicKey
+
+RevokedSince = Annotated[
+    str, typer.Option("--since", metavar="TIME", help="From when on nothing it signed counts; without it, from now.")
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    group = typer.Typer(no_args_is_help=True, help="Keys of tickets, and of what Temporal keeps.")
+    group.command("new", epilog=examples("backstop keys new", "backstop keys new --lost"))(new)
+    group.command("rotate", epilog=examples("backstop keys rotate"))(rotate)
+    group.command("revoke", epilog=examples("backstop keys revoke 20261123-1a2b3c4d --since 2026-11-22T09:00Z"))(revoke)
+    group.command("show", epilog=examples("backstop keys show", "backstop keys show --json"))(show_)
+    group.add_typer(payload_group(), name="payload")
+    app.add_typer(group, name="keys", rich_help_panel=SET_UP)
+
+
+def new(
+    lost: Annotated[
+        bool, typer.Option("--lost", help="The private key is gone: the one before signs no more from now on.")
+    ] = False,
+) -> None:
+    """Make a front's key: the private half stays here, workers read the public one from the book of keys.
+
+    Every command needs a ticket once an access file is in force, or at once where BACKSTOP_KEYS names the book.
+    """
+    from client.key_files import new_key, replace_lost_key
+
+    now = datetime.now(UTC)
+    _made(replace_lost_key(now) if lost else new_key(now))
+
+
+def rotate() -> None:
+    """Put a new key in place of the front's; what the earlier one signed stays good.
+
+    The earlier one signs for ten minutes more; fronts take the new one by themselves.
+    """
+    from cli.output import show
+    from client.key_files import rotate_key
+    from views.words import line
+
+    _made(rotate_key(datetime.now(UTC)))
+    show(line("It cannot be undone: the earlier key will only verify; to have another one sign, rotate again."))
+
+
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="KEY", help="As `keys show` names it.")], since: RevokedSince = ""
+) -> None:
+    """Let nothing count that a stolen key has signed since then: warrants of that time are void, too."""
+    from cli.commands.burndown import moment_of
+    from cli.output import show
+    from client.key_files import key_book_file, revoke_key
+    from views.words import line
+
+    now = datetime.now(UTC)
+    when = moment_of("--since", since, now) if since else now
+    revoke_key(key_id, when)
+    show(line(("Revoked", "bold"), f" {key_id} from {when:%Y-%m-%d %H:%M:%SZ}, in {key_book_file()}."))
+    show(line("It cannot be undone: what it approved since then has to be approved anew."))
+
+
+def show_(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> None:
+    """Show the book of keys: which sign, which only verify, and which are revoked."""
+    from cli.answers_keys import KeyLine, KeysAnswer
+    from client.key_files import key_book_file, read_book
+
+    how = listing(output, as_json, sort, filters)
+    book = read_book(key_book_file())
+    lines = how.rows((_line_of(key, book) for key in book.keys), KeyLine)
+    names = [one.key_id for one in lines]
+    how.tell(lambda: KeysAnswer(keys=tuple(lines)), lambda: _parts(lines, of=len(book.keys)), names)
+
+
+def _line_of(key: PublicKey, book: KeyBook) -> KeyLine:
+    from cli.answers_keys import KeyLine
+
+    signing = book.signing
+    status = "verifies" if signing is None or signing.key_id != key.key_id else "signs"
+    return KeyLine(
+        key_id=key.key_id,
+        status="revoked" if key.revoked_from is not None else status,
+        valid_from=key.valid_from,
+        valid_until=key.valid_until,
+        revoked_from=key.revoked_from,
+    )
+
+
+def _parts(keys: Sequence[KeyLine], of: int) -> list[RenderableType]:
+    from views.words import line, moment, none_of, row, table
+
+    if not keys:
+        return [none_of(of, "key") if of else line("The book has no key.")]
+    rows = table("KEY", "=STATUS", "=FROM", "=UNTIL", "=REVOKED", least=["REVOKED"])
+    for key in keys:
+        times = (moment(key.valid_from), moment(key.valid_until), moment(key.revoked_from))
+        row(rows, key.key_id, key.status, *times, style="" if key.status == "signs" else "dim")
+    return [rows]
+
+
+def _made(key: PublicKey) -> None:
+    from cli.output import show
+    from client.key_files import front_key_file, key_book_file
+    from views.words import line
+
+    show(line(("Made", "bold"), f" key {key.key_id}: the front signs with {front_key_file()},"))
+    show(line(f"workers read {key_book_file()} (BACKSTOP_KEYS)."))

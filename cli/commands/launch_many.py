@@ -1,0 +1,185 @@
+"""`backstop launch A B 'h100-*'`: a rollout of each, shown and asked for together."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.consent import needs_somebody, shown_and_asked
+from cli.many import each
+from cli.options import checked
+from cli.selection import GLOB
+from cli.session import ask
+from models.errors import BackstopError, BadInput
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cli.options import Overlay
+    from client.backstop import Backstop
+    from models.planning.plan import Plan
+    from models.rollout.messages import LaunchAnswer
+
+
+@dataclass(frozen=True)
+class Several:
+    """What was typed of a launch of several clusters; `request`: the fields of LaunchRequest that all have."""
+
+    names: tuple[str, ...]
+    person: str
+    overlay: Overlay
+    request: dict[str, Any]
+
+    @property
+    def looks(self) -> bool:
+        return any(map(GLOB.search, self.names))
+
+
+def launch_many(of: Several, *, yes: bool, as_json: bool) -> None:
+    """Ends with 1 where one was refused. Errors: as `consent`; BadInput where a glob matches no cluster."""
+    clusters = _matching(of)
+    if not yes:
+        needs_somebody("Open several rollouts?", as_json=as_json)
+    left = {} if yes else _agreed(of, clusters)
+    answers, resolves = _launched(of, [c for c in clusters if c not in left])
+    outcomes = {**dict(answers), **left}
+    _answered([(c, outcomes[c]) for c in clusters], resolves, shadow=of.request["shadow"], as_json=as_json)
+
+
+def _matching(of: Several) -> tuple[str, ...]:
+    """The clusters, in the order in which they were named, each once. A glob matches those without an open rollout."""
+    if not of.looks:
+        return of.names
+    rows = ask(of.person, lambda door: door.described())
+    cluster_names = {row.name or row.cluster.name for row in rows if row.cluster is not None}
+    free = sorted(row.cluster.name for row in rows if row.cluster is not None and row.stage is None)
+    meant: dict[str, None] = {}
+    for name in of.names:
+        alike = [name] if name in cluster_names or not GLOB.search(name) else [c for c in free if fnmatchcase(c, name)]
+        if not alike:
+            taken = sum(fnmatchcase(c, name) for c in cluster_names)
+            why = f"the {taken} that it matches have one" if taken else "it matches none of the ledger"
+            raise BadInput(f"{name}: the glob matches no cluster without an open rollout ({why}: backstop fleet show)")
+        meant.update(dict.fromkeys(alike))
+    return tuple(meant)
+
+
+async def planned(door: Backstop, cluster: str, overlay: Overlay) -> Plan:
+    """What a launch with these settings would plan now. Errors: those of the door."""
+    from models.planning.plan import make_plan
+
+    snapshot, default = await door.snapshot(cluster, overlay.buffer)
+    return make_plan(snapshot, overlay.on(default))
+
+
+def _agreed(of: Several, clusters: Sequence[str]) -> dict[str, BackstopError]:
+    """Those that cannot be planned and are left out, once the plans of the others were shown and agreed to."""
+    from views.plan import plans_parts
+    from views.words import line
+
+    async def question(door: Backstop) -> list[tuple[str, Plan | BackstopError]]:
+        async def plan(cluster: str) -> Plan:
+            return await planned(door, cluster, of.overlay)
+
+        return await each(clusters, plan)
+
+    answers = ask(of.person, question)
+    plans = [a for _, a in answers if not isinstance(a, BackstopError)]
+    left = {cluster: a for cluster, a in answers if isinstance(a, BackstopError)}
+    if not plans:
+        raise next(iter(left.values()))
+    parts: list[RenderableType] = plans_parts(plans)
+    parts += [line(f"{cluster} is left out: {error.message}.") for cluster, error in left.items()]
+    shadow = "; no quota is written, no team is told" if of.request["shadow"] else ""
+    parts.append(line(f"Each gets a rollout of its own, which waits for an approval of its plan{shadow}."))
+    opens = "a rollout" if len(plans) == 1 else f"{len(plans)} rollouts"
+    shown_and_asked(f"Open {opens}?", parts)
+    return left
+
+
+def _launched(
+    of: Several, clusters: Sequence[str]
+) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
+    """What became of each, and by cluster who resolves what holds it, where whoever launched it may not."""
+    from client.rollout_ids import rollout_id
+    from client.who_acts import lifted_by_others
+    from models.rollout.messages import LaunchRequest
+
+    requests = {
+        c: checked(LaunchRequest, cluster=c, rollout=rollout_id(c), actor=of.person, **of.request) for c in clusters
+    }
+
+    async def question(door: Backstop) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
+        async def launch(cluster: str) -> LaunchAnswer:
+            return await door.launch(requests[cluster])
+
+        answers = await each(clusters, launch)
+        opened = [a for _, a in answers if not isinstance(a, BackstopError)]
+        alike = {(a.lifters, a.deciders): a for a in opened}
+        texts = {who: await lifted_by_others(door.ask, a, of.person) for who, a in alike.items()}
+        return answers, {a.cluster: text for a in opened if (text := texts[a.lifters, a.deciders])}
+
+    return ask(of.person, question)
+
+
+def _answered(
+    outcomes: Sequence[tuple[str, LaunchAnswer | BackstopError]],
+    resolves: Mapping[str, str],
+    *,
+    shadow: bool,
+    as_json: bool,
+) -> None:
+    from cli.answers import LaunchedMany, RefusedLaunch
+    from cli.commands.launch import launched_answer
+    from cli.output import show_json
+
+    launched = [a for _, a in outcomes if not isinstance(a, BackstopError)]
+    refused = [(cluster, a.message) for cluster, a in outcomes if isinstance(a, BackstopError)]
+    if as_json:
+        documents = tuple(launched_answer(a, resolves.get(a.cluster, ""), shadow=shadow) for a in launched)
+        why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
+        show_json(LaunchedMany(launched=documents, refused=why).as_json())
+    else:
+        _shown(launched, refused, resolves, shadow=shadow)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _shown(
+    launched: Sequence[LaunchAnswer], refused: Sequence[tuple[str, str]], resolves: Mapping[str, str], *, shadow: bool
+) -> None:
+    from cli.output import show
+    from models.base import some_of
+    from models.rollout.undo_lines import REASON
+    from views.words import gpus, line, row, table
+
+    rows = table("CLUSTER", "=STAGE", "=PLAN", "~WHAT BECAME OF IT")
+    for answer in launched:
+        plan = answer.plan
+        state = "no plan yet" if plan is None else f"open; its plan cuts {gpus(plan.cut_gpus)}"
+        row(rows, answer.cluster, answer.stage.value, None if plan is None else plan.hash, state)
+    for cluster, message in refused:
+        row(rows, cluster, "not launched", None, message, style="red")
+    sentence = f"{len(launched)} opened{' (shadow: no quota is written)' if shadow else ''}"
+    parts: list[RenderableType] = [
+        rows,
+        line(),
+        line(f"{sentence}, {len(refused)} refused." if refused else f"{sentence}."),
+    ]
+    if launched:
+        names = " ".join(shlex.quote(answer.cluster) for answer in launched)
+        parts += [
+            line("Nothing changes until they are approved; this shows the plans again and asks:"),
+            line(f"  backstop approve {names}"),
+            *(
+                line(f"{some_of([c for c in resolves if resolves[c] == text], 5)}: {text}")
+                for text in dict.fromkeys(resolves.values())
+            ),
+            line(f"Undo: backstop abort {names} {REASON}"),
+        ]
+    show(*parts)

@@ -1,0 +1,142 @@
+"""`backstop login`, `logout` and `whoami`: who one is to the front."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.lists import told
+from cli.options import SET_UP, AsJson, examples, who
+from models.errors import BadInput
+
+if TYPE_CHECKING:
+    from client.exchange import AtUrl
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(epilog=examples("BACKSTOP_URL=https://backstop.example.org backstop login"), rich_help_panel=SET_UP)(
+        login
+    )
+    app.command(name="open", epilog=examples("backstop open", "backstop open --print"), rich_help_panel=SET_UP)(open_)
+    app.command(epilog=examples("backstop logout"), rich_help_panel=SET_UP)(logout)
+    app.command(epilog=examples("backstop whoami", "backstop whoami --json"), rich_help_panel=SET_UP)(whoami)
+
+
+def login() -> None:
+    """Log in to the front that BACKSTOP_URL names: say yes in a browser, on any machine.
+
+    What the provider gives is kept in login.json in the state's folder, which nobody else can read, and refreshed.
+    """
+    from cli.output import show
+    from client.login import log_in
+    from views.words import line
+
+    place = _named()
+
+    def tell(address: str, code: str) -> None:
+        show(line("Open ", (address, "bold"), " in a browser, on any machine."), line("The code is ", (code, "bold")))
+
+    log_in(place, tell)
+    identity = _asked(place)
+    show(line(f"Logged in as {identity['name']}."))
+
+
+def open_(
+    only_print: Annotated[bool, typer.Option("--print", help="Say the link, and open no browser.")] = False,
+) -> None:
+    """Open the console in a browser, by a link that knows who you are.
+
+    The link is good once and for two minutes. At a front that BACKSTOP_URL names, the console's own address is opened,
+    and you log in there.
+    """
+    import webbrowser
+
+    from cli.output import show
+    from cli.session import front
+    from client.exchange import AtSocket, AtUrl
+    from models.errors import Unavailable
+    from views.words import line
+
+    place = front(who(""))
+    if place is None:
+        raise Unavailable("no front answers here: start one with `backstop up`, or name one in BACKSTOP_URL")
+    if isinstance(place, AtUrl):
+        link = place.url
+    else:
+        assert isinstance(place, AtSocket)
+        link = _answer(place, "POST", "console-link", {"content-type": "application/json"})["url"]
+    show(line((link, "bold")))
+    if not only_print:
+        webbrowser.open(link)
+
+
+def logout() -> None:
+    """Forget the login: nothing of it is kept on this machine any more."""
+    from cli.output import show
+    from client.login import log_out
+    from views.words import line
+
+    where = log_out()
+    show(line(f"Logged out of {where}." if where else "Nobody was logged in."))
+
+
+def whoami(as_json: AsJson = False) -> None:
+    """Say who one is, to whom, and how that is proven."""
+    from cli.answers_front import Whoami
+    from cli.session import front
+    from client.exchange import AtSocket
+    from views.words import line
+
+    place = front(who(""))
+    if place is None:
+        identity = {"name": who(""), "proof": "asserted", "how": "nobody checks it: no front answers here"}
+        where = "Temporal"
+    else:
+        identity, where = _asked(place), str(place.path if isinstance(place, AtSocket) else getattr(place, "url", ""))
+    answer = Whoami(
+        name=identity["name"],
+        proof=identity["proof"],
+        how=identity["how"],
+        groups=tuple(identity.get("groups", ())),
+        to=where,
+    )
+    proven = "asserted" if answer.proof == "asserted" else f"proven ({answer.proof})"
+    groups = [line(f"Groups: {', '.join(answer.groups)}")] if answer.groups else []
+    told(as_json).tell(
+        lambda: answer, lambda: [line((answer.name, "bold"), f", {proven}: {answer.how}; to {where}"), *groups], None
+    )
+
+
+def _named() -> AtUrl:
+    from client.exchange import AtUrl
+
+    url = os.environ.get("BACKSTOP_URL", "")
+    if not url:
+        raise BadInput("BACKSTOP_URL is not set: name the front to log in to; at its socket nobody has to")
+    return AtUrl(url)
+
+
+def _asked(place: Any) -> dict[str, Any]:
+    """Who the front says that one is."""
+    from cli.session import bearer
+
+    token = bearer(place)()
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return _answer(place, "GET", "whoami", headers)
+
+
+def _answer(place: Any, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+    """What the front answers. Errors: as it tells them."""
+    import json
+
+    from client.operations import API
+    from client.problems import told as told_of
+
+    reply = place.exchange(method, f"{API}/{path}", headers, b"", 30.0)
+    if reply.status != 200:
+        raise told_of(reply.status, reply.body)
+    document: dict[str, Any] = json.loads(reply.body)
+    return document

@@ -1,0 +1,27 @@
+"""`backstop mcp`: for agents."""
+
+from __future__ import annotations
+
+import typer
+
+from cli.options import LOOK, Actor, examples, who
+from models.errors import Refusal
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command("mcp", epilog=examples("backstop mcp"), rich_help_panel=LOOK)(mcp)
+
+
+def mcp(actor: Actor = "") -> None:
+    """Serve agents over the Model Context Protocol: they read, and ask for quota; they approve nothing.
+
+    It speaks at standard input and output, for a program that starts it (docs/agents.md), and goes where every command
+    goes: what an agent may read is what whoever it acts for may read.
+    """
+    try:
+        from cli.agents.server import server_for
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise Refusal("what agents speak is not installed: pip install 'backstop[mcp]'") from None
+    server_for(who(actor)).run("stdio")

@@ -1,0 +1,107 @@
+"""`backstop keys payload`: the keys that payloads are encrypted with (docs/secrets.md)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.lists import Filter, Output, Sort, listing
+from cli.options import AsJson, examples
+from models.errors import BadInput, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from cli.answers import PayloadKeyLine
+
+
+def payload_group() -> typer.Typer:
+    """`keys payload`, beside the other kinds of keys."""
+    group = typer.Typer(no_args_is_help=True, help="Keys that what Temporal keeps is encrypted with.")
+    group.command("new", epilog=examples("backstop keys payload new"))(new)
+    group.command("rotate", epilog=examples("backstop keys payload rotate --after 1h"))(rotate)
+    group.command("show", epilog=examples("backstop keys payload show", "backstop keys payload show --json"))(show_)
+    return group
+
+
+def new() -> None:
+    """Make the first key. From then on payloads are encrypted, by each worker and client that has the file.
+
+    Give the file to all of them, then start them again. Runs that began before stay readable, and are read in clear.
+    """
+    from cli.output import show
+    from client.payload_keys import PayloadKeys, keys_file, new_key, write_keys
+    from views.words import line
+
+    path, now = keys_file(), datetime.now(UTC)
+    if path.exists():
+        raise Refusal(f"{path} is there already: `backstop keys payload rotate` puts a new key into it")
+    key = new_key(now, now)
+    write_keys(path, PayloadKeys(since=now, keys=(key,)))
+    show(line(("Made", "bold"), f" payload key {key.key_id} in {path}: give this file to every worker and client"))
+    show(line("(BACKSTOP_PAYLOAD_KEYS), and start them again. Who has lost it reads no history any more: keep a copy."))
+
+
+def rotate(
+    after: Annotated[
+        str, typer.Option("--after", metavar="TIME", help="How long until it encrypts: until then all must have it.")
+    ] = "0s",
+) -> None:
+    """Put a new key into the file. The earlier ones stay there, and read what they have encrypted.
+
+    Workers and clients take up a changed file by themselves. With several machines let it encrypt later than they
+    have the file, or who has it not yet cannot read.
+    """
+    from cli.output import show
+    from client.payload_keys import keys_file, read_keys, rotated, write_keys
+    from models.base import brief, duration_text, parse_duration
+    from views.words import line
+
+    try:
+        path, later = keys_file(), parse_duration(after)
+    except ValueError:
+        raise BadInput(f"--after must be a duration such as 1h, not {brief(after)}") from None
+    keys = rotated(read_keys(path), datetime.now(UTC), later)
+    write_keys(path, keys)
+    when = f"in {duration_text(later)}" if later else "from now on"
+    show(line(("Rotated", "bold"), f": payload key {keys.keys[-1].key_id} encrypts {when}; {path} has it."))
+
+
+def show_(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> None:
+    """Show which keys there are, and which one encrypts; of the keys themselves nothing."""
+    from cli.answers import PayloadKeyLine, PayloadKeysAnswer
+    from client.payload_keys import keys_file, read_keys
+
+    how = listing(output, as_json, sort, filters)
+    keys, now = read_keys(keys_file()), datetime.now(UTC)
+    used = keys.encrypting(now)
+    lines = how.rows(
+        (
+            PayloadKeyLine(
+                key_id=key.key_id,
+                status="encrypts" if key == used else "decrypts" if key.use_from <= now else "waits",
+                use_from=key.use_from,
+            )
+            for key in sorted(keys.keys, key=lambda key: key.use_from, reverse=True)
+        ),
+        PayloadKeyLine,
+    )
+    names = [one.key_id for one in lines]
+    how.tell(
+        lambda: PayloadKeysAnswer(since=keys.since, keys=tuple(lines)), lambda: _parts(lines, len(keys.keys)), names
+    )
+
+
+def _parts(keys: Sequence[PayloadKeyLine], of: int) -> list[RenderableType]:
+    from views.words import moment, none_of, row, table
+
+    if not keys:
+        return [none_of(of, "key")]
+    rows = table("KEY", "=STATUS", "=FROM")
+    for key in keys:
+        row(rows, key.key_id, key.status, moment(key.use_from), style="" if key.status == "encrypts" else "dim")
+    return [rows]

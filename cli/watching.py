@@ -1,0 +1,160 @@
+"""Following what goes on: a live picture in a terminal, one line for each change in a pipe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rich.console import RenderableType
+
+from cli.output import Picture, live, show, show_json_line
+from models.bringup.stages import BringupStage
+from models.bringup.status import BringupStatus
+from models.errors import BackstopError, Refusal
+from models.rollout.shown import RolloutStatus
+from views.bringup import status_parts as bringup_parts
+from views.bringup import step_changes
+from views.fleet_tree import FleetSeen, fleet_changes, to_ask, tree_parts
+from views.status import status_line, status_parts
+from views.words import line
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+
+_T = TypeVar("_T")
+_ASKED_SECONDS = 5.0
+"""How long rollouts of a fleet are waited for, each look."""
+
+
+@dataclass(frozen=True)
+class Watched(Generic[_T]):
+    """What is followed, and how it is told."""
+
+    look: Callable[[], Awaitable[_T]]
+    parts: Callable[[_T, tuple[int, int] | None], Sequence[RenderableType]]
+    """On a screen of so many columns and rows; None: all of it."""
+    changes: Callable[[_T | None, _T], Sequence[str]]
+    """A line for each since the look before."""
+    ended: Callable[[_T], bool]
+    document: Callable[[_T], Any]
+
+
+async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
+    """A rollout, until it has ended. Errors: as `watch`."""
+    rollout = Watched[RolloutStatus](
+        look=lambda: door.status(cluster),
+        parts=lambda seen, _: status_parts(seen),
+        changes=_change,
+        ended=lambda seen: seen.stage.ended,
+        document=lambda seen: seen.model_dump(mode="json", by_alias=True),
+    )
+    await watch(rollout, every=every, once=once, as_json=as_json)
+
+
+def _change(before: RolloutStatus | None, now: RolloutStatus) -> list[str]:
+    text = status_line(now)
+    return [] if before is not None and status_line(before) == text else [f"{now.at:%H:%M:%SZ}  {text}"]
+
+
+async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bool, as_json: bool) -> None:
+    """A bring-up, until it is in production or has ended. Errors: as `watch`."""
+    bringup = Watched[BringupStatus](
+        look=lambda: door.bringup_status(cluster),
+        parts=lambda seen, _: bringup_parts(seen),
+        changes=step_changes,
+        ended=lambda seen: seen.stage.ended or seen.stage is BringupStage.IN_PRODUCTION,
+        document=lambda seen: seen.model_dump(mode="json", by_alias=True),
+    )
+    await watch(bringup, every=every, once=once, as_json=as_json)
+
+
+async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: bool) -> None:
+    """The fleet rollout, until it has ended. Errors: as `watch`."""
+
+    async def look() -> FleetSeen:
+        status = await door.fleet_status()
+        asked = await door.ask_rollouts(to_ask(status), _ASKED_SECONDS)
+        return FleetSeen(
+            status, {name: rollout_status for name, rollout_status in asked.items() if rollout_status is not None}
+        )
+
+    fleet = Watched[FleetSeen](
+        look=look,
+        parts=lambda seen, screen: tree_parts(seen, datetime.now(UTC), screen),
+        changes=lambda before, now: fleet_changes(before, now, datetime.now(UTC)),
+        ended=lambda seen: seen.status.stage.ended,
+        document=lambda seen: seen.status.model_dump(mode="json", by_alias=True),
+    )
+    await watch(fleet, every=every, once=once, as_json=as_json)
+
+
+async def watch(watched: Watched[_T], *, every: float, once: bool, as_json: bool) -> None:
+    """Returns when it has ended, or after one look.
+
+    Errors: the first look's; later ones are shown and waited out, but for a refusal, which is an end.
+    """
+    seen = await watched.look()
+    if once:
+        if as_json:
+            show_json_line(watched.document(seen))
+        else:
+            show(*watched.parts(seen, None))
+        return
+    try:
+        if as_json or not live():
+            await _lines(watched, seen, every, as_json)
+        else:
+            await _picture(watched, seen, every)
+    except Refusal as ended:
+        if not as_json:
+            show(line(ended.message))
+
+
+async def _next(watched: Watched[_T], every: float, tell: Callable[[str], None]) -> _T:
+    """The next answer, however long a server or worker is away; `tell` hears once of each reason."""
+    complaint = ""
+    while True:
+        await asyncio.sleep(every)
+        try:
+            return await watched.look()
+        except Refusal:
+            raise
+        except BackstopError as away:
+            if away.message != complaint:
+                tell(away.message)
+            complaint = away.message
+
+
+async def _lines(watched: Watched[_T], seen: _T, every: float, as_json: bool) -> None:
+    def tell(reason: str) -> None:
+        if not as_json:
+            show(line(f"no answer: {reason}"))
+
+    before: _T | None = None
+    while True:
+        changes = watched.changes(before, seen)
+        if changes and as_json:
+            show_json_line(watched.document(seen))
+        elif changes:
+            show(*map(line, changes))
+        before = seen
+        if watched.ended(seen):
+            return
+        seen = await _next(watched, every, tell)
+
+
+async def _picture(watched: Watched[_T], seen: _T, every: float) -> None:
+    with Picture() as picture:
+        while True:
+            parts = watched.parts(seen, picture.size)
+            picture.draw(*parts)
+            if watched.ended(seen):
+                return
+
+            def tell(reason: str, parts: Sequence[RenderableType] = parts) -> None:
+                picture.draw(*parts, line((f"No answer: {reason}", "yellow")))
+
+            seen = await _next(watched, every, tell)

@@ -1,0 +1,14 @@
+"""Whether what is being said now is said alone, in an emergency, where a second person would be needed.
+
+Only a front can judge that: straight at Temporal nobody knows who speaks.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+acts_alone: ContextVar[bool] = ContextVar("backstop_acts_alone", default=False)
+NEEDS_FRONT = (
+    "--emergency is for the front, which knows who you are (BACKSTOP_URL, or `backstop up` on this machine); straight "
+    "at Temporal no second person is asked for: leave it out"
+)

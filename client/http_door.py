@@ -1,0 +1,185 @@
+"""The same door over HTTP: each method of `Backstop` is a request to the front, made from the table of operations.
+
+It knows nothing of Temporal, and of our models only what an answer needs: `backstop status` is read every few seconds
+by people and scripts. tests/unit/test_http_door.py says what it may not import.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from urllib.parse import quote
+
+from client.alone import acts_alone
+from client.exchange import FrontPlace, NotHeard, Reply
+from client.operations import API, COMPOSED, Operation, by_method, type_of
+from client.problems import told
+from client.telemetry import traced
+from models.errors import Unavailable
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.questions import Question
+
+_AnswerT = TypeVar("_AnswerT")
+_T = TypeVar("_T")
+_SLACK_SECONDS = 15.0
+"""The front gives up first, and says why."""
+_TRIES = 6
+_WAIT_SECONDS = 5.0
+"""Between two tries at most, where the front asks for patience."""
+ALONE = "backstop-emergency"
+"""The header by which an approver says that they act alone."""
+HEARD = "backstop-worker-heard"
+"""The header by which the front says that a worker has answered it a moment ago."""
+
+
+def http_door(place: FrontPlace, bearer: Callable[[], str] = lambda: "") -> Backstop:
+    """Whoever has a `Backstop` may as well have this. `bearer`: the token to show; empty: the socket tells."""
+    return cast("Backstop", HttpDoor(place, bearer))
+
+
+class HttpDoor:
+    """What is not here is in the table (client/operations.py), or made of questions (client/composed.py)."""
+
+    def __init__(self, place: FrontPlace, bearer: Callable[[], str]) -> None:
+        self._place = place
+        self._bearer = bearer
+        self.heard = asyncio.Event()
+        """Some worker has answered something."""
+
+    async def close(self) -> None:
+        """Nothing is left open."""
+
+    async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
+        """The answer of the ledger's desk. Errors: those of the question, Unavailable."""
+        fields = question.model_dump(mode="json") | ({"payload": payload} if payload else {})
+        body = await self._said("POST", f"/questions/{question.kind}", _json(fields), 345)
+        self.heard.set()
+        answer: _AnswerT = _read(question.answers(), body)
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        if name in COMPOSED or name == "_pages":
+            from client.composed import Composed
+
+            return getattr(Composed, name).__get__(self)
+        operation = by_method().get(name)
+        if operation is None:
+            raise AttributeError(name)
+
+        async def call(*given: Any, **named: Any) -> Any:
+            return await self._call(operation, dict(zip(operation.arguments, given, strict=False)) | named)
+
+        return call
+
+    async def _call(self, operation: Operation, values: Mapping[str, Any]) -> Any:
+        parts = (quote(str(values[name]), safe="") for name in operation.in_path)
+        path = operation.path
+        for name, part in zip(operation.in_path, parts, strict=True):
+            path = path.replace(f"{{{name}}}", part)
+        fields = {name: values[name] for name in operation.fields if name in values}
+        body = b""
+        if operation.body:
+            body = values[operation.body].model_dump_json(by_alias=True).encode()
+        elif operation.verb == "POST":
+            body = _json(fields)
+        elif query := "&".join(f"{name}={quote(str(value), safe='')}" for name, value in fields.items() if value != ""):
+            path = f"{path}?{query}"
+        answer = await self._said(operation.verb, path, body, operation.seconds + _SLACK_SECONDS)
+        if operation.changes:
+            self.heard.set()
+        if answer == b"null" and operation.answer.endswith(" | None"):
+            return None
+        if answer == b"[]" and operation.answer.startswith("list["):
+            return []  # nothing is often the answer, and of nothing no type is needed
+        from pydantic import TypeAdapter
+
+        return _read(TypeAdapter(type_of(operation.answer)), answer)
+
+    async def _said(self, verb: str, path: str, body: bytes, seconds: float) -> bytes:
+        """The answer's body; a request that may be given twice is, under one key. Errors: those of models.errors."""
+        headers = {"accept": "application/json", "content-type": "application/json", **_traced()}
+        if verb == "POST":
+            headers["idempotency-key"] = uuid.uuid4().hex
+            headers |= {ALONE: "1"} if acts_alone.get() else {}
+        if token := self._bearer():
+            headers["authorization"] = f"Bearer {token}"
+        for left in reversed(range(_TRIES)):
+            try:
+                reply = await _aside(lambda: self._place.exchange(verb, API + path, headers, body, seconds))
+            except NotHeard as error:
+                if left < _TRIES - 1:
+                    raise Unavailable(error.message) from None
+                continue
+            if reply.headers.get(HEARD):
+                self.heard.set()
+            if reply.status == 429 and left:
+                await asyncio.sleep(_patience(reply))
+                continue
+            if reply.status >= 300:
+                raise told(reply.status, reply.body)
+            return reply.body
+        raise AssertionError("the last try neither answered nor failed")
+
+
+def _patience(reply: Reply) -> float:
+    asked = reply.headers.get("retry-after", "1")
+    return min(float(asked), _WAIT_SECONDS) if asked.isdigit() else 1.0
+
+
+def _json(value: Any) -> bytes:
+    from pydantic_core import to_json
+
+    return to_json(value)
+
+
+def _read(adapter: Any, body: bytes) -> Any:
+    from pydantic import ValidationError
+
+    from models.base import in_one_sentence
+
+    try:
+        return adapter.validate_json(body)
+    except ValidationError as error:
+        raise Unavailable(f"the front answers as another build of Backstop: {in_one_sentence(error)}") from None
+
+
+def _traced() -> dict[str, str]:
+    """The span that this belongs to, where somebody traces."""
+    if not traced():
+        return {}
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return carrier
+
+
+async def _aside(work: Callable[[], _T]) -> _T:
+    """In a thread that ends with the process: who is interrupted does not wait for an answer to come after all."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[_T] = loop.create_future()
+
+    def tell(result: _T | None, error: BaseException | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(cast("_T", result))
+
+    def run() -> None:
+        try:
+            result, error = work(), None
+        except BaseException as failed:
+            result, error = None, failed
+        with contextlib.suppress(RuntimeError):  # nobody waits any more: the loop is closed
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await done

@@ -1,0 +1,48 @@
+"""Seals and their public key, as a person hands them in. Whoever has these needs nothing else to check the ledger."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from client.places import home
+from models.errors import BadInput
+from models.seals import ORIGIN, Seal, checked_seals, seals_in, verifier_of
+
+_MOST = 2**31
+
+
+def read_seals(where: str, keys: Sequence[str]) -> list[Seal]:
+    """The seals of a file, or of a folder (a Git repository) that has `seals.txt`, each checked.
+
+    `keys`: files with a public key, or keys as text; none: the one beside this machine's own. Errors: BadInput.
+    """
+    place = Path(where)
+    place = place / "seals.txt" if place.is_dir() else place
+    verifiers = [verifier_of(_key_text(key)) for key in keys or [str(home() / "keys" / "seal.pub")]]
+    try:
+        return checked_seals(seals_in(_content(place), str(place)), verifiers)
+    except BadInput as error:
+        raise BadInput(error.message if str(place) in error.message else f"{place}: {error.message}") from None
+
+
+def _key_text(text: str) -> str:
+    if text.startswith(f"{ORIGIN}+"):
+        return text
+    return _content(Path(text)).decode(errors="replace")
+
+
+def _content(place: Path) -> bytes:
+    try:
+        opened = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(opened, "rb") as file:
+            status = os.fstat(opened)
+            if not stat.S_ISREG(status.st_mode):
+                raise BadInput(f"{place} is no file")
+            if status.st_size > _MOST:
+                raise BadInput(f"{place} is too large")
+            return file.read()
+    except OSError as error:
+        raise BadInput(f"{place} cannot be read: {(error.strerror or 'it is no file').lower()}") from None

@@ -1,0 +1,188 @@
+"""`backstop login`: the device flow (RFC 8628) with the provider that the front names, and what is kept of it.
+
+Kept is a file that its user alone can read: no keyring, which a server without a desktop does not have. A token that is
+ten minutes old is refreshed: a front takes none that is older than fifteen.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from client.exchange import AtUrl, FrontPlace
+from client.operations import API
+from client.places import login_file
+from client.private_files import write_private
+from client.problems import told
+from models.errors import BadInput, Refusal, Unavailable
+
+_HTTP_SECONDS = 20.0
+_OLD_SECONDS = 600.0
+_SLOWER_SECONDS = 5.0
+DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
+
+
+def about(place: FrontPlace) -> dict[str, Any]:
+    """What the front says of logging in. Errors: those of models.errors."""
+    reply = place.exchange("GET", f"{API}/auth", {"accept": "application/json"}, b"", _HTTP_SECONDS)
+    if reply.status != 200:
+        raise told(reply.status, reply.body)
+    document: dict[str, Any] = json.loads(reply.body)
+    return document
+
+
+def log_in(place: AtUrl, tell: Callable[[str, str], None], pause: Callable[[float], None] = time.sleep) -> None:
+    """Somebody has said yes in a browser, and the tokens are kept. `tell`: hears where to go, and the code to type.
+
+    Errors: Refusal where it was declined or took too long, BadInput for a front without a provider, Unavailable.
+    """
+    oidc = about(place).get("oidc")
+    if not isinstance(oidc, dict):
+        raise BadInput(f"the front at {place.url} has no provider to log in with: ask its admin for a token")
+    if not oidc.get("device_authorization_endpoint"):
+        raise BadInput(f"the provider {oidc.get('issuer')} has no device flow: ask an admin for a token")
+    begun = _posted(
+        str(oidc["device_authorization_endpoint"]), {"client_id": oidc["client_id"], "scope": oidc["scope"]}
+    )
+    if "device_code" not in begun:
+        raise Unavailable(f"the provider does not begin a login: {_said(begun)}")
+    tell(str(begun.get("verification_uri_complete") or begun["verification_uri"]), str(begun["user_code"]))
+    tokens = _awaited(oidc, begun, pause)
+    _keep(_what_to_keep(place.url, oidc, tokens))
+
+
+def _awaited(oidc: Mapping[str, Any], begun: Mapping[str, Any], pause: Callable[[float], None]) -> Mapping[str, Any]:
+    interval, ends = float(begun.get("interval", 5)), time.monotonic() + float(begun.get("expires_in", 600))
+    form = {"grant_type": DEVICE, "device_code": begun["device_code"], "client_id": oidc["client_id"]}
+    while time.monotonic() < ends:
+        pause(interval)
+        answer = _posted(str(oidc["token_endpoint"]), form)
+        match answer.get("error"):
+            case None:
+                return answer
+            case "authorization_pending":
+                continue
+            case "slow_down":
+                interval += _SLOWER_SECONDS
+            case "access_denied":
+                raise Refusal("somebody said no in the browser: nobody is logged in")
+            case _:
+                raise Refusal(f"nobody is logged in: {_said(answer)}")
+    raise Refusal("nobody said yes in time: `backstop login` again")
+
+
+def kept_token(place: FrontPlace) -> str:
+    """The token for the front at this place, refreshed where it is old; empty: nobody has logged in there."""
+    kept = kept_login()
+    if not isinstance(place, AtUrl) or kept.get("url") != place.url:
+        return ""
+    if time.time() - float(kept.get("at", 0)) > _OLD_SECONDS and kept.get("refresh_token"):
+        kept = _refreshed(kept)
+    return str(kept.get("token", ""))
+
+
+def _refreshed(kept: dict[str, Any]) -> dict[str, Any]:
+    """Errors: Refusal where the provider takes no refresh any more."""
+    answer = _posted(
+        str(kept["token_endpoint"]),
+        {"grant_type": "refresh_token", "refresh_token": kept["refresh_token"], "client_id": kept["client_id"]},
+    )
+    if "error" in answer:
+        raise Refusal(f"the login has ended ({_said(answer)}): `backstop login` again")
+    again = _what_to_keep(str(kept["url"]), kept, {"refresh_token": kept["refresh_token"], **answer})
+    _keep(again)
+    return again
+
+
+def kept_login() -> dict[str, Any]:
+    """Empty where nobody has logged in."""
+    try:
+        document = json.loads(login_file().read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def log_out() -> str:
+    """Nothing is kept any more, and the provider was told where it wants to be. Answers where one was logged in."""
+    kept = kept_login()
+    login_file().unlink(missing_ok=True)
+    if kept.get("revocation_endpoint") and kept.get("refresh_token"):
+        # What is not kept here any more is of no use to anybody else either.
+        with contextlib.suppress(Unavailable):
+            _posted(str(kept["revocation_endpoint"]), {"token": kept["refresh_token"], "client_id": kept["client_id"]})
+    return str(kept.get("url", ""))
+
+
+def _what_to_keep(url: str, oidc: Mapping[str, Any], tokens: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two tokens the one that is for this front: an access token with its audience, else the identity's."""
+    names = ("token_endpoint", "client_id", "issuer", "audience", "revocation_endpoint")
+    access = str(tokens.get("access_token", ""))
+    token = access if _is_for(access, str(oidc.get("audience", ""))) else str(tokens.get("id_token") or access)
+    if not token:
+        raise Unavailable("the provider gave no token")
+    return {
+        "url": url,
+        **{name: oidc.get(name, "") for name in names},
+        "token": token,
+        "refresh_token": tokens.get("refresh_token", ""),
+        "at": time.time(),
+    }
+
+
+def _is_for(token: str, audience: str) -> bool:
+    """As the token says of itself: the front checks it."""
+    try:
+        body = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+        named = claims.get("aud")
+    except (IndexError, ValueError, AttributeError):
+        return False
+    return audience in (named if isinstance(named, list) else [named])
+
+
+def _keep(login: Mapping[str, Any]) -> None:
+    """In one go, and for nobody else's eyes."""
+    write_private(login_file(), json.dumps(dict(login)).encode())
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_OPENER = build_opener(_NoRedirect)
+
+
+def _posted(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A form; the answer's JSON, an error's too. Errors: Unavailable."""
+    if not url.startswith(("https://", "http://127.0.0.1:", "http://localhost:", "http://[::1]:")):
+        raise Unavailable("the provider's address is neither https:// nor on this machine")
+    request = Request(  # noqa: S310 - its scheme was looked at
+        url, urlencode(fields).encode(), {"accept": "application/json"}
+    )
+    try:
+        with _OPENER.open(request, timeout=_HTTP_SECONDS) as answer:
+            body = answer.read(1_000_000)
+    except HTTPError as error:
+        body = error.read(1_000_000)
+    except (URLError, OSError) as error:
+        raise Unavailable(f"the provider does not answer at {url}: {getattr(error, 'reason', error)}") from None
+    if not body:
+        return {}
+    try:
+        document = json.loads(body)
+    except ValueError:
+        raise Unavailable(f"what answers at {url} is no provider of OpenID Connect") from None
+    return document if isinstance(document, dict) else {}
+
+
+def _said(answer: Mapping[str, Any]) -> str:
+    return str(answer.get("error_description") or answer.get("error") or "it gave no reason")[:200]

@@ -1,0 +1,80 @@
+"""What is said of rollouts that the ledger has open and Temporal does not run. Imports nothing of Temporal."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from models.base import count_text
+from models.reports.rollout_summary import RolloutSummary
+from models.rollout.stages import command_line
+
+if TYPE_CHECKING:
+    from models.bringup.messages import BringupRow
+    from models.fleet.kept import KeptFleet
+    from models.questions import Overview
+
+ADOPT_ALL = "backstop launch --adopt --all"
+ADOPT_FLEET = "backstop launch --fleet --adopt"
+
+
+def adopt_line(cluster: str) -> str:
+    return f"{command_line('launch', cluster)} --adopt"
+
+
+def lost_sentence(row: Overview) -> str:
+    """What is so, and what to do."""
+    return (
+        f"rollout {row.rollout} of {row.cluster} is open in the ledger ({row.stage}) and Temporal does not run it: "
+        f"nobody guards what stands there; take it over with `{adopt_line(row.cluster)}`"
+    )
+
+
+def lost_bringup_sentence(row: BringupRow) -> str:
+    """What is so, and what to do."""
+    return (
+        f"the bring-up of {row.cluster} is open in the ledger ({row.stage.words}) and Temporal does not run it: "
+        f"nobody drives it; {lost_bringup_remedy(row.cluster)}"
+    )
+
+
+def lost_bringup_remedy(cluster: str) -> str:
+    """What to do of one that nobody drives."""
+    return (
+        f"add {cluster} again with the same entry, which takes it up; or unmake by hand what it made, then: "
+        f"backstop bringup give-up {cluster}"
+    )
+
+
+def lost_fleet_sentence(kept: KeptFleet) -> str:
+    """What is so, and what to do."""
+    clusters = count_text(len(kept.members) or len(kept.unplaced), "cluster")
+    return (
+        f"fleet rollout {kept.fleet} of {clusters} is open in the ledger ({kept.stage}) and Temporal does not run it: "
+        f"no cluster is started; take it over with `{ADOPT_FLEET}`"
+    )
+
+
+def noted(row: Overview) -> RolloutSummary:
+    """An open rollout as the ledger alone has it."""
+    summary = as_summary(row, None)
+    return summary.but(needs=row.needs, lost=False)
+
+
+def as_summary(row: Overview, other: RolloutSummary | None) -> RolloutSummary:
+    """In place of what Temporal says of an earlier rollout there. What is not in the ledger is not known."""
+    since = datetime.min.replace(tzinfo=UTC) if other is None else other.started  # a worker of an older build said none
+    return RolloutSummary(
+        cluster=row.cluster,
+        stage=row.stage,
+        wave="" if other is None else other.wave,
+        owner=row.owner,
+        unbacked_gpus=None,
+        started=row.opened_at or since,
+        closed=None,
+        open=True,
+        needs=f"it is lost: {adopt_line(row.cluster)}",
+        health_at=row.health_at,
+        shadow=row.shadow,
+        lost=True,
+    )

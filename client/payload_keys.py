@@ -1,0 +1,191 @@
+"""The keys of encrypted payloads: one file, several keys, of which the newest in use encrypts and all decrypt.
+
+The file is read again when it has changed, so that a rotation needs no restart.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import stat
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated
+
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+
+from client.places import home
+from client.private_files import write_private
+from models.base import Model, Time
+from models.errors import BadInput
+
+VARIABLE = "BACKSTOP_PAYLOAD_KEYS"
+_BYTES = 32
+_LOOK_SECONDS = 1.0
+"""How often the file is looked at, at most."""
+_FILE_BYTES = 1_000_000
+_ROOT = b"payload key of one workflow\n"
+
+
+def keys_file() -> Path:
+    """BACKSTOP_PAYLOAD_KEYS, else in the state folder."""
+    return Path(os.environ.get(VARIABLE) or home() / "keys" / "payload.json")
+
+
+def _key_text(text: str) -> str:
+    try:
+        fits = len(base64.b64decode(text, validate=True)) == _BYTES
+    except (binascii.Error, ValueError):
+        fits = False
+    if not fits:  # and what was given is not said
+        raise ValueError(f"must be {_BYTES} bytes in Base64")
+    return text
+
+
+class PayloadKey(Model):
+    """One key. `use_from`: when it begins to encrypt; it decrypts as soon as it is in the file."""
+
+    key_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    key: Annotated[str, AfterValidator(_key_text)] = Field(repr=False)
+    use_from: Time
+
+
+class PayloadKeys(Model):
+    """The file. `since`: runs that began before it were not encrypted, and are read as they are."""
+
+    since: Time
+    keys: tuple[PayloadKey, ...] = Field(min_length=1, max_length=1000)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> PayloadKeys:
+        names = [key.key_id for key in self.keys]
+        if len(set(names)) < len(names):
+            raise ValueError("two keys have one key_id")
+        return self
+
+    def encrypting(self, now: datetime) -> PayloadKey:
+        """The newest that is in use; before any is, the first that will be."""
+        by_age = sorted(self.keys, key=lambda key: key.use_from)
+        return next((key for key in reversed(by_age) if key.use_from <= now), by_age[0])
+
+
+def new_key(now: datetime, use_from: datetime) -> PayloadKey:
+    """A random one, named by its day and what tells it from others of that day."""
+    key = os.urandom(_BYTES)
+    name = f"{now:%Y%m%d}-{hashlib.sha256(b'id' + key).hexdigest()[:8]}"
+    return PayloadKey(key_id=name, key=base64.b64encode(key).decode(), use_from=use_from)
+
+
+def read_keys(path: Path) -> PayloadKeys:
+    """Errors: BadInput naming the file and the fault; what a key is is not said."""
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(opened, "rb") as file:
+            status = os.fstat(opened)
+            if not stat.S_ISREG(status.st_mode):
+                raise BadInput(f"{path} is no file of payload keys")
+            if status.st_mode & 0o077 and not _is_mounted_for_us(status):
+                raise BadInput(f"{path} holds keys and may be read by others: chmod 600 {path}")
+            content = file.read(_FILE_BYTES + 1)
+    except OSError as error:
+        raise BadInput(f"{path} (payload keys) cannot be read: {error.strerror}") from None
+    if len(content) > _FILE_BYTES:
+        raise BadInput(f"{path} is no file of payload keys: it is too large")
+    try:
+        return PayloadKeys.model_validate_json(content)
+    except ValidationError as error:
+        raise BadInput(f"{path} is no file of payload keys: {_fault(error)}") from None
+
+
+def _is_mounted_for_us(status: os.stat_result) -> bool:
+    """Kubernetes gives a mounted secret to root and the pod's group: 0440 of others is as private as it can be."""
+    return status.st_uid != os.getuid() and not status.st_mode & 0o037
+
+
+def _fault(error: ValidationError) -> str:
+    """Without what was given, where that may be a piece of a key."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
+
+
+class KeyRing:
+    """The keys of a file, as they are now. Thread-safe: what is read is replaced whole.
+
+    Errors when made: BadInput. Later a file that cannot be read changes nothing: what was read last counts.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self._path = path
+        self._now = now
+        self._keys = read_keys(path)
+        self._seen = _mark_of(path)
+        self._looked = time.monotonic()
+
+    @property
+    def since(self) -> datetime:
+        return self._keys.since
+
+    def encrypting(self) -> tuple[str, bytes]:
+        """The key that encrypts now: its id, and itself."""
+        self._look()
+        key = self._keys.encrypting(self._now())
+        return key.key_id, base64.b64decode(key.key)
+
+    def known(self, key_id: str) -> bytes | None:
+        """A key by its id; None: it is in no file that we know."""
+        self._look()
+        return next((base64.b64decode(key.key) for key in self._keys.keys if key.key_id == key_id), None)
+
+    def _look(self) -> None:
+        if time.monotonic() - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            mark = _mark_of(self._path)
+            if mark != self._seen:
+                self._keys, self._seen = read_keys(self._path), mark
+        except BadInput:
+            return
+
+
+def _mark_of(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (status.st_mtime_ns, status.st_ino, status.st_size)
+
+
+@lru_cache(maxsize=8192)
+def cipher_of(key: bytes, workflow: str) -> AESGCM:
+    """Of one workflow: a key is used for few messages, so that random nonces never meet."""
+    return AESGCM(hmac.new(key, _ROOT + workflow.encode(errors="surrogatepass"), hashlib.sha256).digest())
+
+
+def configured_ring() -> KeyRing | None:
+    """The ring that the environment names, or that lies in the state folder; None: payloads are not encrypted.
+
+    Errors: BadInput for one that is named and not there, or that is broken: nothing is sent in clear instead.
+    """
+    path = keys_file()
+    if not os.environ.get(VARIABLE) and not path.exists():
+        return None
+    return KeyRing(path)
+
+
+def write_keys(path: Path, keys: PayloadKeys) -> None:
+    """Whole or not at all, for its user alone."""
+    write_private(path, f"{keys.model_dump_json(indent=2)}\n".encode())
+
+
+def rotated(keys: PayloadKeys, now: datetime, after: timedelta) -> PayloadKeys:
+    """With a new key, which begins to encrypt `after` so long: until then every worker has to have it."""
+    return keys.but(keys=(*keys.keys, new_key(now, now + after)))

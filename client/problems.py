@@ -1,0 +1,96 @@
+"""Our errors as problem details (RFC 9457), and back: one sentence, its kind, and the exit code of a command."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Any
+
+from models.errors import BY_NAME, AwaitsSecond, BackstopError, BadFile, BadInput, BlastRadius, Refusal, Unavailable
+
+MEDIA = "application/problem+json"
+KIND = "urn:backstop:problem:"
+"""Before the name of the error's class. The front's own kinds have names in small letters."""
+
+_STATUS: dict[str, int] = {"BadInput": 422, "BadFile": 422, "Unavailable": 503, "Barred": 403}
+"""Of an HTTP answer; of all others 409: what is asked does not fit what is."""
+_TITLES = {
+    "BadInput": "What was given is malformed.",
+    "BadFile": "What was given is malformed.",
+    "Unavailable": "The other side did not answer: try again.",
+    "Barred": "A right is missing.",
+    "Refusal": "It is not allowed now.",
+    "BlastRadius": "It would move more GPUs than may be moved at once.",
+    "AwaitsSecond": "It waits for a second person.",
+    "Conflict": "Somebody newer owns this.",
+    "Drift": "The world is not as it was assumed.",
+    "Stuck": "Only a person can go on from here.",
+}
+_OWN: dict[str, type[BackstopError]] = {
+    **dict.fromkeys(("unauthenticated", "forbidden", "repeated"), Refusal),
+    **dict.fromkeys(("not-found", "not-allowed", "too-large", "not-json", "not-a-form", "precondition"), BadInput),
+    **dict.fromkeys(("too-many", "too-slow", "fault", "stopping"), Unavailable),
+}
+"""What the front says by itself, as errors of ours."""
+
+
+def problem(error: BackstopError, request_id: str) -> tuple[int, dict[str, Any]]:
+    """The status, and the document."""
+    name = type(error).__name__
+    document: dict[str, Any] = {
+        "type": KIND + name,
+        "title": _TITLES.get(name, "It failed."),
+        "status": _STATUS.get(name, 409),
+        "detail": error.message,
+        "instance": f"urn:backstop:request:{request_id}",
+        "exit_code": exit_code(error),
+    }
+    if isinstance(error, BadFile):
+        document["sentences"] = list(error.sentences)
+    if isinstance(error, BlastRadius | AwaitsSecond) and error.until is not None:
+        document["until"] = error.until.isoformat()
+    if isinstance(error, AwaitsSecond):
+        document["hash"] = error.digits
+    return document["status"], document
+
+
+def own_problem(kind: str, status: int, title: str, detail: str, request_id: str) -> dict[str, Any]:
+    """What the front itself has to say. `kind`: of `_OWN`."""
+    return {
+        "type": KIND + kind,
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "instance": f"urn:backstop:request:{request_id}",
+        "exit_code": exit_code(_OWN[kind](detail)),
+    }
+
+
+def exit_code(error: BackstopError) -> int:
+    """Of the command that meets it: 2 bad input, 3 not allowed now, 1 it failed."""
+    if isinstance(error, BadInput):
+        return 2
+    return 3 if isinstance(error, Refusal) else 1
+
+
+def told(status: int, body: bytes) -> BackstopError:
+    """The error that the front told of. What is no problem of ours is Unavailable: something else answers there."""
+    try:
+        document = json.loads(body)
+        kind, detail = str(document["type"]), str(document["detail"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return Unavailable(f"what answers there is no front of Backstop's: it says {status}")
+    name = kind.removeprefix(KIND)
+    if name == "BadFile":
+        error: BackstopError = BadFile([str(one) for one in document.get("sentences", [detail])])
+        error.message = detail
+        return error
+    if name in ("BlastRadius", "AwaitsSecond"):
+        until_text = document.get("until")
+        until = datetime.fromisoformat(until_text) if isinstance(until_text, str) else None
+        return (
+            AwaitsSecond(detail, str(document.get("hash", "")), until)
+            if name == "AwaitsSecond"
+            else BlastRadius(detail, until)
+        )
+    return (_OWN.get(name) or BY_NAME.get(name, Unavailable))(detail)

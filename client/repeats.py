@@ -1,0 +1,28 @@
+"""Commands that are given twice on purpose: the caller did not hear the answer, and says under one key that it repeats.
+
+The key, who gave it and what was said make the id by which Temporal knows an update or a workflow. So a repeat gets the
+answer of the first, whoever forwards it: nothing is kept here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from contextvars import ContextVar
+
+from models.access.tickets import arguments_hash
+from models.base import Model
+
+repeat_key: ContextVar[str] = ContextVar("backstop_repeat_key", default="")
+"""Of what is being said now, the speaker included; empty: nothing is a repeat."""
+
+
+def repeatable() -> bool:
+    return bool(repeat_key.get())
+
+
+def same_id(where: str, message: Model) -> str:
+    """The same for the same message to the same place under the same key, and else a new one."""
+    if not (key := repeat_key.get()):
+        return uuid.uuid4().hex
+    return hashlib.sha256("\0".join((key, where, arguments_hash(message))).encode()).hexdigest()[:32]

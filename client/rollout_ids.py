@@ -1,0 +1,11 @@
+"""What a new rollout is called."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+
+def rollout_id(cluster: str) -> str:
+    """Readable, in order of time, and never given twice."""
+    return f"{cluster[:100]}/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"

@@ -1,0 +1,359 @@
+"""The access file: who has which role where, and which identities are one human.
+
+A name in it is `user:NAME`, `service:NAME` or, to give roles to, `group:NAME`. A user of this machine whom no person of
+the file claims is `user:NAME` by that name; where a person has the name already, `machine:NAME`. An identity at a
+provider that nobody claims is `oidc:SUBJECT@ISSUER`, and a user of Slack `slack:USER@WORKSPACE`, who may do nothing.
+Source: ACCESS.md, "Who somebody is" and "Who may do what".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, StrictBool, model_validator
+
+from models.access.patterns import ANYTHING, any_matches
+from models.access.principals import Principal, Proof
+from models.access.roles import Role
+from models.base import ActorGiven, Documented, Name, Words, brief, content_hash, fault_at, hash_of
+
+USER, GROUP, SERVICE, MACHINE, PROVIDER = "user:", "group:", "service:", "machine:", "oidc:"
+SLACK = "slack:"
+BACKSTOP_ITSELF = "service:backstop"
+_MOST_GRANTS, _MOST_NAMES, _MOST_PEOPLE = 2000, 1000, 10_000
+_NAME_BYTES = 200
+BOUNDLESS: tuple[str, ...] = (ANYTHING,)
+SLACK_ROLES: tuple[Role, ...] = (Role.VIEWER, Role.MEMBER)
+
+
+def _bare(name: str) -> str:
+    if ":" in name or name != name.strip():
+        raise ValueError(f"must be a name without a colon, and without spaces around it, not {brief(name)}")
+    return name
+
+
+def _issuer(text: str) -> str:
+    if "@" in text or text.split() != [text]:
+        raise ValueError(f"must be the address of a provider, such as https://login.example.org, not {brief(text)}")
+    return text
+
+
+def _receiver(name: str) -> str:
+    kind, colon, rest = name.partition(":")
+    if f"{kind}{colon}" not in (USER, GROUP, SERVICE) or not rest or rest != rest.strip():
+        raise ValueError(f"must be user:NAME, group:NAME or service:NAME, not {brief(name)}")
+    if name == BACKSTOP_ITSELF:
+        raise ValueError(f"{name} is Backstop itself, which acts on what people approved, and has no roles")
+    return name
+
+
+def _user(name: str) -> str:
+    if not _receiver(name).startswith(USER):
+        raise ValueError(f"must be user:NAME, not {brief(name)}")
+    return name
+
+
+Bare = Annotated[Name, AfterValidator(_bare)]
+Receiver = Annotated[ActorGiven, AfterValidator(_receiver)]
+Owner = Annotated[ActorGiven, AfterValidator(_user)]
+Patterns = Annotated[tuple[Name, ...], Field(min_length=1, max_length=_MOST_NAMES)]
+
+
+class Identity(Documented):
+    """One account at an OpenID Connect provider."""
+
+    issuer: Annotated[Words, Field(min_length=1, max_length=150), AfterValidator(_issuer)]
+    """The provider, exactly as its tokens name it."""
+    subject: Annotated[Words, Field(min_length=1, max_length=300)]
+    """What its tokens say in `sub`. Not an e-mail address, which may go to somebody else one day."""
+
+
+class SlackUser(Documented):
+    """One user of a Slack workspace, by Slack's own ids: names there are changed by whoever has them."""
+
+    workspace: Annotated[str, Field(pattern=r"^[TE][A-Z0-9]{1,30}$")]
+    """The id of the workspace that they belong to, such as T0123ABCD."""
+    user: Annotated[str, Field(pattern=r"^[UW][A-Z0-9]{1,30}$")]
+    """Their member id there, such as U0123ABCD."""
+
+
+class Person(Documented):
+    """One human, whichever way they come in: where two persons are needed they count once."""
+
+    name: Bare
+    """As the audit is to name them: ana is user:ana."""
+    machine: Annotated[tuple[Name, ...], Field(max_length=_MOST_NAMES)] = ()
+    """All of their user names on the machines where a front listens. Without it: none."""
+    oidc: Annotated[tuple[Identity, ...], Field(max_length=100)] = ()
+    """All of their accounts at providers. Without it: none."""
+    slack: Annotated[tuple[SlackUser, ...], Field(max_length=100, exclude_if=lambda users: not users)] = ()
+    """All of their users of Slack workspaces. Without it: none."""
+
+    @property
+    def user(self) -> str:
+        return USER + self.name
+
+    @model_validator(mode="after")
+    def _comes_in(self) -> Self:
+        if not (self.machine or self.oidc or self.slack):
+            raise ValueError(f"needs machine, oidc or slack: nobody could come in as {self.user}")
+        return self
+
+
+WayIn = str | Identity | SlackUser
+"""A way in that one person has alone."""
+
+
+class Service(Documented):
+    """What commands by itself: a CI job, an exporter. It never approves."""
+
+    name: Bare
+    """As the audit is to name it: ci is service:ci."""
+    owner: Owner
+    """Who answers for it. Where two persons are needed it counts as this one."""
+
+
+class Grant(Documented):
+    """Some have some roles somewhere."""
+
+    to: Annotated[tuple[Receiver, ...], Field(min_length=1, max_length=_MOST_NAMES)]
+    """Who: user:NAME, group:NAME (as the provider's groups claim has it) or service:NAME."""
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=len(Role))]
+    """Which: viewer, member, operator, approver or admin. Approver and operator include viewer."""
+    clusters: Patterns = BOUNDLESS
+    """Names of clusters, with * and ?. Without it: all, and what reaches all at once."""
+    teams: Patterns = BOUNDLESS
+    """Names of teams, with * and ?; a member's are to be given. Without it: all."""
+
+    @property
+    def everywhere(self) -> bool:
+        return ANYTHING in self.clusters
+
+    @property
+    def for_all_teams(self) -> bool:
+        return ANYTHING in self.teams
+
+    def in_cluster(self, cluster: str) -> bool:
+        """`cluster` empty: in all of them at once."""
+        return self.everywhere or (bool(cluster) and any_matches(self.clusters, cluster))
+
+    def of_team(self, team: str) -> bool:
+        return self.for_all_teams or (bool(team) and any_matches(self.teams, team))
+
+    @property
+    def bounds(self) -> str:
+        """`clusters h100-*, teams research`; empty: none."""
+        parts = [] if self.everywhere else [f"clusters {', '.join(self.clusters)}"]
+        parts += [] if self.for_all_teams else [f"teams {', '.join(self.teams)}"]
+        return "; ".join(parts)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        services = [name for name in self.to if name.startswith(SERVICE)]
+        if Role.APPROVER in self.roles and services:
+            raise fault_at(("roles",), f"cannot make {services[0]} an approver: services never approve")
+        if Role.ADMIN in self.roles and self.bounds:
+            raise fault_at(("roles",), f"cannot bound admin ({self.bounds}): its commands are for the whole fleet")
+        if Role.MEMBER in self.roles and "teams" not in self.model_fields_set:
+            raise ValueError("teams is missing: a member speaks for teams, so name them")
+        for what in ("to", "roles", "clusters", "teams"):
+            _once((what,), getattr(self, what))
+        return self
+
+
+class AccessFile(Documented):
+    """Who may do what, whole: what is in force is what the last imported file says, and nothing beside it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
+
+    two_person: StrictBool = True
+    """False: nobody else is needed anywhere. Each audit row that would have needed a second person then says so."""
+    slack_roles: Annotated[
+        tuple[Role, ...], Field(max_length=len(Role), exclude_if=lambda roles: roles == SLACK_ROLES)
+    ] = SLACK_ROLES
+    """Which of their roles people have who come in from Slack; never admin. Without it: viewer and member."""
+    people: Annotated[tuple[Person, ...], Field(max_length=_MOST_PEOPLE)] = ()
+    """Humans with their identities: whoever comes in by more than one way stands here. Without it: none."""
+    services: Annotated[tuple[Service, ...], Field(max_length=_MOST_NAMES)] = ()
+    """What commands by itself, and who answers for it. Without it: none."""
+    grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=_MOST_GRANTS)]
+    """Roles, at least an admin's by name. Who has several has all that any of them allows."""
+    schema_: Words | None = Field(default=None, alias="$schema")
+    """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for fault in self.faults():
+            raise fault_at(*fault)
+        return self
+
+    def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """What does not fit together: where, and a sentence that goes on after the field's name."""
+        yield from _doubles("people", [person.name for person in self.people], "person")
+        yield from _doubles("services", [service.name for service in self.services], "service")
+        _once(("slack_roles",), self.slack_roles)
+        if Role.ADMIN in self.slack_roles:
+            yield ("slack_roles",), "cannot have admin: who may do what is not decided from Slack"
+        claimed: dict[tuple[str, WayIn], str] = {}
+        for number, person in enumerate(self.people):
+            claims: list[tuple[str, int, WayIn]] = [
+                *(("machine", place, user) for place, user in enumerate(person.machine)),
+                *(("oidc", place, one) for place, one in enumerate(person.oidc)),
+                *(("slack", place, one) for place, one in enumerate(person.slack)),
+            ]
+            own = set[tuple[str, WayIn]]()
+            for field, place, claim in claims:
+                whose = claimed.setdefault((field, claim), person.name)
+                if whose != person.name:
+                    yield ("people", number, field, place), f"{_said(claim)} is {whose}'s already: it is one human"
+                elif (field, claim) in own:
+                    yield ("people", number, field, place), f"{_said(claim)} is given twice"
+                own.add((field, claim))
+        services = {SERVICE + service.name for service in self.services}
+        if BACKSTOP_ITSELF in services:
+            number = [service.name for service in self.services].index(BACKSTOP_ITSELF.removeprefix(SERVICE))
+            yield ("services", number, "name"), "names Backstop itself: choose another name"
+        for number, grant in enumerate(self.grants):
+            for place, name in enumerate(grant.to):
+                if name.startswith(SERVICE) and name not in services:
+                    yield ("grants", number, "to", place), f"names {name}, which is not among the services"
+        if not self.admins:
+            yield ("grants",), "has no admin: at least one user:NAME must have the role admin, by name"
+
+    # --- what it says -------------------------------------------------------------------------------
+
+    @property
+    def hash(self) -> str:
+        return content_hash(self, exclude={"schema_"}, exclude_defaults=True)
+
+    @property
+    def admins(self) -> tuple[str, ...]:
+        """People who are admins by name. A group's members come and go at its provider."""
+        named = (name for grant in self.grants if Role.ADMIN in grant.roles for name in grant.to)
+        return tuple(sorted({name for name in named if name.startswith(USER)}))
+
+    def held_by(self, principal: Principal) -> tuple[Grant, ...]:
+        """What was granted to it by name, or to its groups. Whom a token lets in has no groups: nobody vouches."""
+        names = {principal.name}
+        if principal.proof is Proof.OIDC:
+            names |= {GROUP + group for group in principal.groups}
+        return tuple(grant for grant in self.grants if not names.isdisjoint(grant.to))
+
+    # --- who somebody is ----------------------------------------------------------------------------
+
+    @cached_property
+    def _claims(self) -> Mapping[str, str]:
+        """Whose identities are whose, in one spelling: the person's user name by theirs."""
+        by_machine = {MACHINE + name: person.user for person in self.people for name in person.machine}
+        by_slack = {slack_name(one.workspace, one.user): person.user for person in self.people for one in person.slack}
+        by_provider = {
+            provider_name(one.issuer, one.subject): person.user for person in self.people for one in person.oidc
+        }
+        return by_machine | by_slack | by_provider
+
+    @cached_property
+    def _people(self) -> Mapping[str, Person]:
+        return {person.user: person for person in self.people}
+
+    @cached_property
+    def _owners(self) -> Mapping[str, str]:
+        return {SERVICE + service.name: service.owner for service in self.services}
+
+    def at_machine(self, user: str, how: str = "this machine") -> Principal:
+        """Whom the kernel names."""
+        claimed = self._claims.get(MACHINE + user)
+        name = claimed or (MACHINE if USER + user in self._people else USER) + user
+        return Principal(name=name, human=claimed or MACHINE + user, proof=Proof.PEER, how=how)
+
+    def at_provider(self, issuer: str, subject: str, groups: Iterable[str] = (), how: str = "") -> Principal:
+        """Whom an OpenID Connect provider signed for."""
+        name = provider_name(issuer, subject)
+        name = self._claims.get(name, name)
+        return Principal(name=name, human=name, proof=Proof.OIDC, how=how or issuer, groups=tuple(groups))
+
+    def known(self, principal: Principal) -> Principal:
+        """Who this file says that it is, by the way in which they came in before anybody said so; else as it was."""
+        if principal.proof is Proof.PEER:
+            return self.at_machine(principal.name.removeprefix(USER), principal.how)
+        if principal.proof is Proof.OIDC and principal.name.startswith(PROVIDER):
+            subject = principal.name.removeprefix(PROVIDER).removesuffix(f"@{principal.how}")
+            return self.at_provider(principal.how, subject, principal.groups)
+        if principal.proof is Proof.SLACK:
+            user, _, workspace = principal.name.removeprefix(SLACK).partition("@")
+            return self.at_slack(workspace, user)
+        return principal
+
+    def at_slack(self, workspace: str, user: str) -> Principal:
+        """Whom Slack names; `slack:USER@WORKSPACE` where no person claims that."""
+        member = in_slack(workspace, user)
+        name = self._claims.get(member.name, member.name)
+        return member.but(name=name, human=name)
+
+    def human_of(self, name: str) -> str:
+        """Who counts where two persons are needed: the owner of a service, else whoever has this name.
+
+        A user of the machine whom no person claims is told from a person of the file.
+        """
+        owner = self._owners.get(name, name)
+        if owner in self._people or not owner.startswith(USER):
+            return self._claims.get(owner, owner)
+        return self._claims.get(MACHINE + owner.removeprefix(USER), MACHINE + owner.removeprefix(USER))
+
+    def surely_two(self, one: str, other: str) -> bool:
+        """Whether two humans are known to be two. Whoever may be the other one in another guise is not."""
+        if not one or not other or one == other:
+            return False
+        kinds, others = self._kinds(one), self._kinds(other)
+        return (one in self._people and other in self._people) or not kinds.isdisjoint(others)
+
+    def _kinds(self, human: str) -> frozenset[str]:
+        """The ways in by which all of their names are known: one claims all of theirs, or has the one."""
+        person = self._people.get(human)
+        if person is not None:
+            ways = [*(PROVIDER + one.issuer for one in person.oidc), *(SLACK + one.workspace for one in person.slack)]
+            return frozenset({*([MACHINE] if person.machine else []), *ways})
+        if human.startswith(MACHINE):
+            return frozenset({MACHINE})
+        for kind in (PROVIDER, SLACK):
+            if human.startswith(kind):
+                return frozenset({kind + human.rpartition("@")[2]})
+        return frozenset()
+
+
+def provider_name(issuer: str, subject: str) -> str:
+    """Of an identity that no person claims. A subject that is too long for a name goes by its hash."""
+    name = f"{PROVIDER}{subject}@{issuer}"
+    return name if len(name.encode()) <= _NAME_BYTES else f"{PROVIDER}#{hash_of(subject)}@{issuer}"
+
+
+def slack_name(workspace: str, user: str) -> str:
+    """Of a user of Slack whom no person claims."""
+    return f"{SLACK}{user}@{workspace}"
+
+
+def in_slack(workspace: str, user: str) -> Principal:
+    """Whom Slack names, before anybody asked who that is."""
+    name = slack_name(workspace, user)
+    return Principal(name=name, human=name, proof=Proof.SLACK, how=f"Slack workspace {workspace}")
+
+
+def _said(claim: WayIn) -> str:
+    if isinstance(claim, SlackUser):
+        return f"{claim.user} of {claim.workspace}"
+    return repr(claim) if isinstance(claim, str) else f"{claim.subject} of {claim.issuer}"
+
+
+def _once(path: tuple[str | int, ...], names: tuple[str, ...]) -> None:
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            raise fault_at((*path, place), f"{brief(str(name))} is given twice")
+
+
+def _doubles(field: str, names: list[str], what: str) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    seen = set[str]()
+    for number, name in enumerate(names):
+        if name in seen:
+            yield (field, number, "name"), f"{what} {name!r} is given twice"
+        seen.add(name)

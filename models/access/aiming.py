@@ -1,0 +1,70 @@
+"""What a command is aimed at, as far as its message says; the rest the ledger says (activities/admission.py). Pure.
+
+The front and the workers' admission read messages by this one function.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.access.decision import Target
+from models.access.rights import RIGHTS, Case, Second
+
+_OF_SOMEBODY = (
+    Second.NOT_LAUNCHER,
+    Second.NOT_CHANGER,
+    Second.NOT_ASKER,
+    Second.NOT_ENTERER,
+    Second.APPROVER_OR_BREAKER,
+)
+OBJECTION_ID = "objection-"
+"""How a hold that is an objection is called: after it comes the team, and a number from its second one on."""
+_BY_STATE = frozenset({"rollout.close"})
+"""What they mean depends on how it stands."""
+
+
+def target_of(command: str, message: Any, cluster: str = "") -> Target:
+    """`message`: a command's, a start's, or a question to the desk. `cluster`: where it goes, if that does not say."""
+    entry = getattr(message, "entry", None)
+    where = str(getattr(message, "cluster", "") or getattr(entry, "cluster", "") or cluster)
+    named = {one.cluster for one in getattr(message, "declared", ()) if hasattr(one, "cluster")}
+    if command == "desk.push_health":
+        named |= {*getattr(message, "clusters", ())}
+    declared = sorted(named - {where})
+    if not where and declared:
+        where, *declared = declared
+    team = str(getattr(message, "team", "") or "")
+    return Target(cluster=where, team=team, more=tuple(declared), cases=_cases(command, message))
+
+
+def asks_ledger(command: str, target: Target) -> bool:
+    """Whether the ledger has to say whose doing it is, or how it stands."""
+    row = RIGHTS.get(command)
+    if row is None:
+        return False
+    of_request = command.startswith("request.") and command != "request.ask"
+    of_somebody = any(right.second in _OF_SOMEBODY for right in row.under(target.cases))
+    return of_request or of_somebody or command in _BY_STATE
+
+
+def _is_objection(hold: str, team: str) -> bool:
+    """Of the team, as the hold's id goes. Whose it is the rollout knows, and takes it back for no other."""
+    first = OBJECTION_ID + team
+    return hold == first or (hold.startswith(f"{first}-") and hold.removeprefix(f"{first}-").isdecimal())
+
+
+def _cases(command: str, message: Any) -> frozenset[Case]:
+    cases = set[Case]()
+    terms = getattr(message, "terms", None)
+    if getattr(message, "dry_run", False) or getattr(terms, "dry_run", False):
+        cases.add(Case.DRY_RUN)
+    elif command == "desk.take_fleet" and str(getattr(terms, "policy", "")):
+        cases.add(Case.POLICY)
+    if getattr(message, "adopt", False) or getattr(message, "kept", None) is not None:
+        cases.add(Case.ADOPT)
+    if command == "fleet.abort" and getattr(message, "undo", False):
+        cases.add(Case.UNDO)
+    hold, team = str(getattr(message, "hold", "")), str(getattr(message, "team", ""))
+    if command == "rollout.resolve" and team and _is_objection(hold, team):
+        cases.add(Case.OWN_OBJECTION)
+    return frozenset(cases)

@@ -1,0 +1,41 @@
+"""The first of two: whose command somebody countersigns, by what that one's own ticket says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from models.access.signing import PublicKey, verified
+from models.access.standing import COUNTERSIGNED_WITHIN
+from models.access.tickets import SKEW, Ticket, arguments_hash
+from models.base import Model
+from models.errors import Refusal
+
+
+def countersigned_by(
+    ticket: Ticket, keys: Mapping[str, PublicKey], now: datetime, message: Model | None = None
+) -> Ticket | None:
+    """The ticket of whoever gave the command first, where this one countersigns it; None: it stands alone.
+
+    It has to be of the same command, workflow and arguments, of another human, and a day old at most: it has expired
+    long since, and its signature counts all the same. `message`: what both were given for; each names its own giver in
+    it. Errors: Refusal.
+    """
+    if not ticket.second:
+        return None
+    first = verified(ticket.second, keys)
+    age = now.timestamp() - first.iat
+    if age > COUNTERSIGNED_WITHIN.total_seconds() or age < -SKEW.total_seconds():
+        raise Refusal("what it countersigns was given more than a day ago: give the command again")
+    if (first.command, first.workflow) != (ticket.command, ticket.workflow):
+        raise Refusal("what it countersigns is another command")
+    if first.args != ticket.args and (message is None or first.args != arguments_hash(_given_by(message, first))):
+        raise Refusal("what it countersigns was given with other arguments")
+    if first.nonce == ticket.nonce or first.principal.name == ticket.principal.name:
+        raise Refusal(f"{ticket.principal.name} gave the command: another person has to countersign it")
+    return first
+
+
+def _given_by(message: Model, first: Ticket) -> Model:
+    named = "actor" in type(message).model_fields
+    return message.but(actor=first.principal.name) if named else message

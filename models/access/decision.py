@@ -1,0 +1,337 @@
+"""Whether somebody may give a command, and who could: one pure decision over the table of rights.
+
+Three things have to be so, and each refuses by itself: who asks is proven; a grant of the file gives a role that the
+row names, where the command is aimed (and, of a token, within its scope); and the second person is somebody else.
+Where it is not known that two names are two humans they count as one. Source: ACCESS.md, "Who may do what".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from models.access.access_file import SERVICE, USER, AccessFile, Grant
+from models.access.principals import Principal, Proof
+from models.access.rights import RIGHTS, Case, Right, Second, Where
+from models.access.roles import Role, with_included
+from models.access.tokens import TokenScope
+from models.base import Model, some_of
+from models.errors import Refusal
+
+_NAMED = 5
+_ASSERTED = (
+    "is a name that nobody checked, and here an access file says who may do what: give the command through the front "
+    "(docs/access.md)"
+)
+_DONE = {
+    Second.NOT_LAUNCHER: "launched it",
+    Second.NOT_CHANGER: "launched it",
+    Second.NOT_ASKER: "asked for it",
+    Second.NOT_ENTERER: "entered it",
+}
+_NOT_IN_PERSON = (Proof.TOKEN, Proof.SLACK)
+"""Whoever comes in so is no second person, and does not act alone: one secret would be both."""
+_CHANGED = "changed policy or quotas since the last approved plan"
+
+
+class Target(Model):
+    """What a command is aimed at, and whose doing it is. Names are those of the audit.
+
+    `cluster` empty: it is of all clusters, or of none. `more`: the other clusters that it reaches.
+    """
+
+    cluster: str = ""
+    team: str = ""
+    more: tuple[str, ...] = ()
+    first: str = ""
+    """Who launched, asked for or entered it."""
+    changed: tuple[str, ...] = ()
+    """Who changed policy or quotas since the last approved plan. What nobody signed (plain SQL) is for an approver."""
+    cases: frozenset[Case] = frozenset()
+    breaker_open: bool = False
+
+    @property
+    def clusters(self) -> tuple[str, ...]:
+        return (self.cluster, *self.more)
+
+    @property
+    def place(self) -> str:
+        team = f" for team {self.team}" if self.team else ""
+        return f"{team} in {some_of(self.clusters, 3)}" if self.cluster else team
+
+
+class Permitted(Model):
+    """`roles`: those that it takes. Only what is `complete` may be done; else a second person has to countersign."""
+
+    roles: tuple[Role, ...]
+    awaits: Second = Second.NONE
+    by: tuple[str, ...] = ()
+    """Who could be that person."""
+    second: str = ""
+    """Who was."""
+    emergency: bool = False
+    """Somebody acts alone where two were needed: all admins are told."""
+    one_person: bool = False
+    """A second person would have been needed, and the access file has turned that off."""
+
+    @property
+    def complete(self) -> bool:
+        return self.awaits is Second.NONE
+
+    @property
+    def sentence(self) -> str:
+        """What it waits for; empty: for nobody."""
+        return "" if self.complete else f"it has to be {self.awaits.value}, within 24 h{_named(self.by)}"
+
+
+class Denied(Model):
+    """`reason`: one sentence, which names who could."""
+
+    reason: str
+    could: tuple[str, ...] = ()
+
+
+Decision = Permitted | Denied
+
+
+def granted(answer: Decision) -> Permitted:
+    """Errors: Refusal with the sentence that names who could."""
+    if isinstance(answer, Denied):
+        raise Refusal(answer.reason)
+    return answer
+
+
+def decide(
+    access: AccessFile,
+    principal: Principal,
+    command: str,
+    target: Target,
+    *,
+    emergency: bool = False,
+    reason: str = "",
+    second: Principal | None = None,
+    scope: TokenScope | None = None,
+) -> Decision:
+    """Whether the principal may do it. `second`: who countersigns. `scope`: of the token that it came in with.
+
+    A command that the table does not have is nobody's.
+    """
+    row = RIGHTS.get(command)
+    if row is None:
+        return Denied(reason=f"nobody may give {command!r}: the table of rights does not have it")
+    if not principal.proven:
+        return Denied(reason=f"{principal.name} {_ASSERTED}")
+    if principal.proof is Proof.TOKEN and scope is None:
+        return Denied(reason=f"{principal.name} came in with a token, and nobody said what it may do")
+    answers = list[Permitted]()
+    for right in row.under(target.cases):
+        asked = _Asked(access, principal, command, right, target, scope)
+        answer = asked.decided(emergency, reason, second)
+        if isinstance(answer, Denied):
+            return answer
+        answers.append(answer)
+    hardest = max(answers, key=lambda one: (not one.complete, one.emergency, one.one_person))
+    return hardest.but(roles=tuple(dict.fromkeys(role for one in answers for role in one.roles)))
+
+
+def countersigned(access: AccessFile, first: str, second: Principal, command: str, target: Target) -> Decision:
+    """Whether this second person counts beside who gave the command, whose own right was judged when it was given."""
+    right = RIGHTS[command].under(target.cases)[0]
+    giver = Principal(name=first, proof=Proof.SERVICE)
+    return _Asked(access, giver, command, right, target, None)._with_second(Permitted(roles=right.roles), second)
+
+
+def who_countersigns(access: AccessFile, giver: Principal, command: str, target: Target) -> tuple[str, ...]:
+    """Whom the file lets countersign what this one gave, as it names them."""
+    rows = [right for right in RIGHTS[command].under(target.cases) if right.second.countersigned]
+    return _could(access, _beside(rows[0]), target.but(first=giver.name, changed=())) if rows else ()
+
+
+def who_could(access: AccessFile, command: str, target: Target) -> tuple[str, ...]:
+    """People and groups whom the file lets give the command, as it names them; services where no second one is needed.
+
+    Who is known to have launched, asked for or entered it is left out where somebody else is needed.
+    """
+    row = RIGHTS.get(command)
+    if row is None:
+        return ()
+    able = [_could(access, right, target) for right in row.under(target.cases)]
+    return tuple(name for name in able[0] if all(name in others for others in able[1:]))
+
+
+def roles_for(access: AccessFile, principal: Principal, right: Right, target: Target) -> tuple[Role, ...]:
+    """Its roles that count for the row there, whoever else is needed; none: it may not."""
+    return _Asked(access, principal, "", right, target, None)._roles(right.roles)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """One row, asked of one principal."""
+
+    access: AccessFile
+    principal: Principal
+    command: str
+    right: Right
+    target: Target
+    scope: TokenScope | None
+
+    def decided(self, emergency: bool, reason: str, second: Principal | None) -> Decision:
+        roles = self._roles(self.right.roles)
+        if not roles:
+            return self._no_role()
+        allowed, needed = Permitted(roles=roles), self.right.second
+        if needed is Second.NONE or _spared(self.right, self.target):
+            return allowed
+        if not self.access.two_person:
+            return allowed.but(one_person=True)
+        answer = self._with_second(allowed, second) if needed.countersigned else self._other_person(allowed)
+        settled = isinstance(answer, Permitted) and answer.complete
+        return self._alone(allowed, reason) if emergency and not settled and needed is not Second.ADMIN else answer
+
+    # --- roles --------------------------------------------------------------------------------------
+
+    def _roles(self, wanted: tuple[Role, ...]) -> tuple[Role, ...]:
+        """Those of them that it has where the command is aimed; none: it may not."""
+        held = {r for g in self.access.held_by(self.principal) if self._there(g) for r in with_included(g.roles)}
+        if self.scope is not None:
+            within = Grant.model_construct(
+                to=(), roles=self.scope.roles, clusters=self.scope.clusters, teams=self.scope.teams
+            )
+            open_to = self.scope.has_command(self.command) and self._there(within)
+            held &= with_included(self.scope.roles) if open_to else frozenset()
+        if self.principal.proof is Proof.SLACK:
+            held &= with_included(self.access.slack_roles)
+        if _is_service(self.principal.name):
+            held.discard(Role.APPROVER)
+        return tuple(role for role in wanted if role in held)
+
+    def _there(self, grant: Grant) -> bool:
+        return reaches(grant, self.right, self.target)
+
+    def _no_role(self) -> Denied:
+        right, could = self.right, _could(self.access, self.right, self.target)
+        roles, place = " or ".join(right.roles), self.target.place
+        takes = (
+            f"that takes the role {roles}{' without bounds' if right.where is Where.FLEET else ' there' * bool(place)}"
+        )
+        if _is_service(self.principal.name) and right.roles == (Role.APPROVER,):
+            takes = f"services never do, {takes}"
+        elif self.scope is not None:
+            takes = f"{takes}, and {self.principal.how} has to have it too"
+        elif self.principal.proof is Proof.SLACK and not set(right.roles) & with_included(self.access.slack_roles):
+            takes = f"{takes}, and the access file gives it to nobody who comes in from Slack (slack_roles)"
+        named = _named(could) or " (nobody has it: an admin gives roles)"
+        return Denied(reason=f"{self.principal.name} may not {right.to}{place}: {takes}{named}", could=could)
+
+    # --- second persons -----------------------------------------------------------------------------
+
+    def _other_person(self, allowed: Permitted) -> Decision:
+        """Who asks is the second person, or is refused for being the first."""
+        right, access = self.right, self.access
+        done = _DONE[right.second]
+        could = _could(access, right, self.target)
+        another = f"another {right.roles[0]} has to {right.to}{_named(could) or ' (nobody else has the role)'}"
+        if _is_service(self.principal.name):
+            return Denied(reason=f"{self.principal.name} is a service: {another}", could=could)
+        if not self.target.first:
+            unknown = f"nobody knows who {done}, so nobody is known to be somebody else"
+            return Denied(reason=f"{self.principal.name} may not {right.to}: {unknown}", could=could)
+        changed = self.target.changed if right.second is Second.NOT_CHANGER else ()
+        own = access.human_of(self.principal.name)
+        for name, what in ((self.target.first, done), *((name, _CHANGED) for name in changed)):
+            human = access.human_of(name)
+            if not access.surely_two(own, human):
+                return Denied(reason=f"{self._guise(name, human == own)} {what}: {another}", could=could)
+        return allowed
+
+    def _guise(self, name: str, same: bool) -> str:
+        if name == self.principal.name:
+            return name
+        if same:
+            return f"{name} counts as {self.principal.name}, and"
+        return f"{name}, of whom nobody knows whether it is {self.principal.name} (people of the access file says so),"
+
+    def _with_second(self, allowed: Permitted, second: Principal | None) -> Decision:
+        """It waits for a second person, or has one who counts."""
+        needed, access = self.right.second, self.access
+        by = _could(access, _beside(self.right), self.target.but(first=self.principal.name, changed=()))
+        if second is None:
+            return allowed.but(awaits=needed, by=by)
+        countersigner = _Asked(access, second, self.command, _beside(self.right), self.target, None)
+        if not second.proven or second.proof in _NOT_IN_PERSON:
+            why = f"{second.name} did not come in by a way that proves a person: another {_second_role(needed)} has to"
+        elif _is_service(second.name):
+            why = f"{second.name} is a service, and services never countersign: another {_second_role(needed)} has to"
+        elif not countersigner._roles((_second_role(needed),)):
+            why = f"{second.name} may not countersign: that takes the role {_second_role(needed)}"
+        elif not access.surely_two(access.human_of(self.principal.name), access.human_of(second.name)):
+            who = second.name if second.name == self.principal.name else f"{second.name} counts as who"
+            why = f"{who} gave the command: another {_second_role(needed)} has to countersign"
+        else:
+            return allowed.but(second=second.name)
+        return Denied(reason=f"{why}{_named(by)}", could=by)
+
+    def _alone(self, allowed: Permitted, reason: str) -> Decision:
+        """Break-glass: an approver acts alone, with a reason."""
+        approvers = Right(self.right.to, (Role.APPROVER,), self.right.where)
+        could = _could(self.access, approvers, self.target)
+        in_person = not _is_service(self.principal.name) and self.principal.proof not in _NOT_IN_PERSON
+        if not in_person or not self._roles((Role.APPROVER,)):
+            text = f"{self.principal.name} may not act alone: in an emergency an approver does{_named(could)}"
+            return Denied(reason=text, could=could)
+        if not reason.strip():
+            return Denied(reason="an emergency needs a reason: say why nobody else could be waited for", could=could)
+        return allowed.but(emergency=True)
+
+
+def reaches(grant: Grant, right: Right, target: Target) -> bool:
+    """Whether a role with these bounds counts for the row, where the command is aimed."""
+    match right.where:
+        case Where.ANY:
+            return True
+        case Where.FLEET:
+            return grant.everywhere and grant.for_all_teams
+        case Where.CLUSTER:
+            return grant.for_all_teams and all(map(grant.in_cluster, target.clusters))
+        case Where.TEAM:
+            return grant.of_team(target.team) and all(map(grant.in_cluster, target.clusters))
+
+
+def _second_role(second: Second) -> Role:
+    return Role.ADMIN if second is Second.ADMIN else Role.APPROVER
+
+
+def _beside(right: Right) -> Right:
+    """The row of who countersigns: the first must not be the second."""
+    return Right("countersign", (_second_role(right.second),), right.where, Second.NOT_LAUNCHER)
+
+
+def _spared(right: Right, target: Target) -> bool:
+    """Whether an open breaker stands for the second person."""
+    return right.second is Second.APPROVER_OR_BREAKER and target.breaker_open
+
+
+def _is_service(name: str) -> bool:
+    return name.startswith(SERVICE)
+
+
+def _could(access: AccessFile, right: Right, target: Target) -> tuple[str, ...]:
+    """Whom the file lets do it, as it names them, in its order."""
+    names = list[str]()
+    wanted = {*right.roles}
+    alone = right.second is Second.NONE or _spared(right, target) or not access.two_person
+    person = not alone and not right.second.countersigned
+    changed = target.changed if right.second is Second.NOT_CHANGER else ()
+    barred = {access.human_of(name) for name in (target.first, *changed) if name} if person else set()
+    for grant in access.grants:
+        if wanted.isdisjoint(with_included(grant.roles)) or not reaches(grant, right, target):
+            continue
+        for name in grant.to:
+            service = _is_service(name) and (person or wanted == {Role.APPROVER})
+            own = access.human_of(name)
+            one = name.startswith(USER) and any(not access.surely_two(own, other) for other in barred)
+            names += [] if service or one else [name]
+    return tuple(dict.fromkeys(names))
+
+
+def _named(names: tuple[str, ...]) -> str:
+    return f" ({some_of(names, _NAMED)})" if names else ""

@@ -1,0 +1,64 @@
+"""Who could read before an access file, and can no longer once it is in force: said before it goes in.
+
+Reading is `viewer`, which operator and approver include and admin does not: whoever makes themselves an admin and no
+more has shut themselves out of what they look at each day.
+"""
+
+from __future__ import annotations
+
+from models.access.access_file import GROUP, AccessFile, Grant
+from models.access.principals import Principal, Proof
+from models.access.roles import Role, with_included
+from models.base import some_of
+
+_NAMED = 5
+WHAT = "clusters and their rollouts (status, plan, report)"
+
+
+def no_longer_read(before: AccessFile | None, after: AccessFile, importer: Principal) -> tuple[str, ...]:
+    """Sentences about whoever imports it, under the name that `after` has for them, and about its admins by name.
+
+    `before` None: nothing said who may do what, and everybody could read.
+    """
+    people = {importer.name: importer} | {
+        name: Principal(name=name, proof=Proof.OIDC) for name in after.admins if name != importer.name
+    }
+    blind = [name for name, one in people.items() if _reads(before, one) and not _reads(after, one)]
+    narrowed = [
+        name
+        for name, one in people.items()
+        if _reads(before, one, all_at_once=True) and _reads(after, one) and not _reads(after, one, all_at_once=True)
+    ]
+    sentences = []
+    if blind:
+        every = not any(_reads(after, people[name]) for name in after.admins)
+        whom = f"no admin can read {WHAT} any more ({{}})" if every else f"{{}} can no longer read {WHAT}"
+        sentences.append(
+            f"after this {whom.format(some_of(sorted(blind), _NAMED))}: that takes the role viewer, which admin does "
+            f"not include{_by_group(after, importer, blind)}"
+        )
+    if narrowed:
+        sentences.append(
+            f"after this {some_of(sorted(narrowed), _NAMED)} can no longer read all clusters at once, only those that "
+            "the file names for them"
+        )
+    return tuple(sentences)
+
+
+def _reads(file: AccessFile | None, one: Principal, *, all_at_once: bool = False) -> bool:
+    if file is None:
+        return True
+    held = [grant for grant in file.held_by(one) if _lets_read(grant)]
+    return any(grant.everywhere for grant in held) if all_at_once else bool(held)
+
+
+def _lets_read(grant: Grant) -> bool:
+    return Role.VIEWER in with_included(grant.roles) and grant.for_all_teams
+
+
+def _by_group(after: AccessFile, importer: Principal, blind: list[str]) -> str:
+    """Nobody here knows who else is in which group."""
+    groups = {name for grant in after.grants if _lets_read(grant) for name in grant.to if name.startswith(GROUP)}
+    if not groups or blind == [importer.name]:
+        return ""
+    return f" (unless they are in {some_of(sorted(groups), _NAMED)})"

@@ -1,0 +1,80 @@
+"""Tickets as compact JWS, signed with Ed25519 keys. Pure: whoever calls brings keys and time."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from datetime import datetime
+
+from joserfc import jws
+from joserfc.errors import JoseError
+from joserfc.jwk import OKPKey
+from pydantic import ValidationError
+
+from models.access.tickets import LIFETIME, SKEW, TICKET_CHARS, Ticket
+from models.base import Model, Time
+from models.errors import Refusal
+
+_ALGORITHM = "Ed25519"
+
+
+class PublicKey(Model):
+    """What a worker knows of a front's key. `pem`: SubjectPublicKeyInfo (RFC 8410)."""
+
+    key_id: str
+    pem: str
+    valid_from: Time
+    valid_until: Time | None = None
+    """A rotated key stays for verifying what was signed before; None: it signs still."""
+    revoked_from: Time | None = None
+    """From then on nothing that it signed counts, whatever the ticket says."""
+
+
+def sign(ticket: Ticket, key: OKPKey, key_id: str) -> str:
+    """A compact JWS."""
+    header = {"alg": _ALGORITHM, "kid": key_id, "typ": "backstop-ticket+jwt"}
+    return jws.serialize_compact(header, ticket.model_dump_json(), key, algorithms=[_ALGORITHM])
+
+
+def verified(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
+    """What one of these keys signed, however long ago. Errors: Refusal in one sentence, which repeats nothing given."""
+    if len(text) > TICKET_CHARS:
+        raise Refusal(f"a ticket has at most {TICKET_CHARS} characters")
+    try:
+        key = keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
+        if key is None:
+            raise Refusal("the ticket is signed with a key that this worker does not know")
+        signed = jws.deserialize_compact(text, OKPKey.import_key(key.pem), algorithms=[_ALGORITHM])
+        ticket = Ticket.model_validate_json(signed.payload)
+    except (JoseError, ValidationError, ValueError, TypeError, AttributeError):
+        raise Refusal("this is no ticket that a front of ours signed") from None
+    issued = datetime.fromtimestamp(ticket.iat, tz=key.valid_from.tzinfo)
+    late = key.valid_until is not None and issued >= key.valid_until
+    if issued < key.valid_from - SKEW or late or (key.revoked_from is not None and issued >= key.revoked_from):
+        raise Refusal("the ticket's key was not in force when it was signed")
+    return ticket
+
+
+def key_id_in(head: str) -> str:
+    """The key that the beginning of a ticket names, unverified; empty where it names none."""
+    try:
+        part = head.split(".", maxsplit=1)[0]
+        return str(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["kid"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def revoked_by(text: str, keys: Mapping[str, PublicKey], at: datetime) -> bool:
+    """Whether the key that a verified ticket names was revoked by then."""
+    key = keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
+    return key is not None and key.revoked_from is not None and at >= key.revoked_from
+
+
+def in_time(ticket: Ticket, now: datetime) -> None:
+    """Errors: Refusal for one that is used too late, or from a clock too far ahead."""
+    at, skew = now.timestamp(), SKEW.total_seconds()
+    if at > ticket.exp + skew or ticket.exp - ticket.iat > LIFETIME.total_seconds():
+        raise Refusal("the ticket has expired: give the command again")
+    if at < ticket.iat - skew:
+        raise Refusal("the ticket is of a time to come: the clocks of front and worker differ")

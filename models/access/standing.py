@@ -1,0 +1,146 @@
+"""The access file in force, what is proposed in its place, and what people are told of both."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+
+from models.access.access_file import SLACK_ROLES, AccessFile
+from models.base import ActorGiven, Count, Model, PositiveCount, Text, Time, Words, count_text, duration_text, some_of
+
+COUNTERSIGNED_WITHIN = timedelta(hours=24)
+READS_KEPT, ANEW = timedelta(seconds=15), timedelta(seconds=1)
+"""For so long a front goes by the file that it has read: for what is only read, and for what changes something."""
+EXPIRES_SOON = timedelta(days=14)
+ACCESS_CHAIN = "(access)"
+"""The archive keeps one chain for each cluster; what people do to roles and tokens has this one."""
+NOT_CONFIGURED = (
+    "No access is configured: whoever reaches Temporal may do everything, and who comes through a front is proven. "
+    "Write an access file (docs/access.md), and `backstop access import FILE`."
+)
+
+
+class HowImported(StrEnum):
+    """How a version came into force."""
+
+    FIRST = "first"
+    """Nothing stood before it: an admin of the file itself imported it."""
+    COUNTERSIGNED = "countersigned"
+    ONE_PERSON = "one person"
+    """The file before it had two_person off."""
+    RECOVERED = "recovered"
+    """Offline, by whoever has the ledger's address."""
+
+
+class AccessVersion(Model):
+    """A file that is in force, or was. `second`: who countersigned; empty: nobody did."""
+
+    version: PositiveCount
+    hash: Text
+    file: AccessFile
+    by: ActorGiven
+    at: Time
+    how: HowImported
+    second: ActorGiven = ""
+    reason: Words = ""
+
+
+class AccessProposal(Model):
+    """A file that waits to be countersigned. It stands in place of that version, and of no other."""
+
+    hash: Text
+    file: AccessFile
+    by: ActorGiven
+    at: Time
+    after: Count
+    reason: Words = ""
+
+    def open_at(self, now: Time, version: int) -> bool:
+        return self.after == version and now < self.at + COUNTERSIGNED_WITHIN
+
+
+class AccessStands(Model):
+    """What is in force, and what waits. `version` None: no access is configured."""
+
+    version: AccessVersion | None = None
+    proposal: AccessProposal | None = None
+
+
+class AccessOutcome(Model):
+    """What an import led to, or would. `changes`: a sentence each, beside what stands."""
+
+    hash: Text
+    in_force: bool = False
+    version: Count = 0
+    awaits: bool = False
+    """Another admin has to countersign it."""
+    by: tuple[str, ...] = ()
+    """Who could."""
+    until: Time | None = None
+    changes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    said: Text
+
+
+class AccessCheck(Model):
+    """For `doctor`."""
+
+    configured: bool = False
+    admins: Count = 0
+    two_person: bool = True
+    expiring: tuple[str, ...] = ()
+    """Tokens that end within two weeks, each with when."""
+    wrong: Text = ""
+    """What is wrong with the file in the ledger; empty: nothing."""
+
+
+def changes_between(old: AccessFile | None, new: AccessFile) -> tuple[str, ...]:
+    """What is different, in sentences: grants as they stand in the file, people, services, and two_person."""
+    before, after = _lines(old), _lines(new)
+    gone = [f"- {line}" for line in before if line not in after]
+    return (*gone, *(f"+ {line}" for line in after if line not in before))
+
+
+def _lines(file: AccessFile | None) -> dict[str, None]:
+    """One for each name and role: an order that differs is no change."""
+    if file is None:
+        return {}
+    lines = [] if file.two_person else ["two_person is off: nobody else is needed anywhere"]
+    if set(file.slack_roles) != set(SLACK_ROLES):
+        lines.append(f"of their roles people have from Slack: {', '.join(sorted(file.slack_roles)) or 'none'}")
+    for grant in file.grants:
+        bounds = f" ({grant.bounds})" if grant.bounds else ""
+        lines += [f"{name} is {role}{bounds}" for name in sorted(grant.to) for role in sorted(grant.roles)]
+    for person in file.people:
+        ways = [*(f"{user} of the machine" for user in person.machine)]
+        ways += [f"{one.subject} of {one.issuer}" for one in person.oidc]
+        ways += [f"{one.user} of Slack workspace {one.workspace}" for one in person.slack]
+        lines.append(f"{person.user} comes in as {some_of(sorted(ways), 5)}")
+    lines += [f"service:{service.name} is {service.owner}'s" for service in file.services]
+    return dict.fromkeys(lines)
+
+
+def warnings_of(file: AccessFile) -> tuple[str, ...]:
+    """What may be meant, and is worth a second look."""
+    warnings = []
+    if not file.two_person:
+        warnings.append(
+            "two_person is off: one person alone launches, approves and changes roles, and the audit says so"
+        )
+    elif len(file.admins) < 2:
+        warnings.append(
+            f"{file.admins[0]} is the only admin by name: nobody could countersign the next change of roles "
+            "(`backstop access recover` is the only way then)"
+        )
+    return tuple(warnings)
+
+
+def standing_sentence(version: AccessVersion) -> str:
+    """Which file is in force, and who put it there."""
+    second = f", countersigned by {version.second}" if version.second else f" ({version.how})"
+    admins = count_text(len(version.file.admins), "admin")
+    return (
+        f"Version {version.version} ({version.hash}) is in force since {version.at:%Y-%m-%d %H:%MZ} (commands go by "
+        f"it within {duration_text(ANEW)}, what only reads within {duration_text(READS_KEPT)}), imported by "
+        f"{version.by}{second}; {admins} by name."
+    )

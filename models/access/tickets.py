@@ -1,0 +1,84 @@
+"""The front's signed statement: this principal, with these roles, gave exactly this command now.
+
+What is signed is a compact JWS (models/access/signing.py) over a `Ticket`. It travels in the field `ticket` of the
+message itself. Source: ACCESS.md, "Tickets".
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+
+from pydantic import Field
+
+from models.access.principals import Principal
+from models.base import Model, Text, canonical_json
+
+LIFETIME = timedelta(seconds=60)
+SKEW = timedelta(seconds=60)
+"""By which a worker's clock may differ from the front's."""
+ADMITTED_WITHIN = timedelta(hours=24)
+TICKET_CHARS = 8000
+"""Of a signed ticket, at most."""
+
+_MessageT = TypeVar("_MessageT", bound=Model)
+
+
+class Ticket(Model):
+    """The claims. `command`: a key of models/access/rights.py; `workflow`: the id of the one that it is meant for."""
+
+    principal: Principal
+    roles: tuple[Text, ...] = Field(default=(), max_length=20)
+    """Those that were used, as the audit shows them."""
+    command: Text = Field(max_length=100)
+    workflow: Text = Field(max_length=1000)
+    args: Text = Field(max_length=64)
+    """`arguments_hash` of the message."""
+    nonce: Text = Field(min_length=16, max_length=64)
+    iat: int
+    exp: int
+    """Seconds since 1970, UTC."""
+    emergency: bool = False
+    """An approver acts alone."""
+    two_person: bool = True
+    """Whether a second person was asked for where the table of rights wants one."""
+    second: Text = Field(default="", max_length=TICKET_CHARS)
+    """The signed ticket of whom it countersigns; empty: it stands alone."""
+
+
+def arguments_hash(message: Model) -> str:
+    """SHA-256 of a message without its own ticket, in hex: reason, actor and all."""
+    return hashlib.sha256(
+        canonical_json(_unsigned(message).model_dump(mode="json", by_alias=True)).encode()
+    ).hexdigest()
+
+
+def nonce_of(text: str) -> str:
+    """The nonce that a signed ticket names, unverified; empty where it names none."""
+    try:
+        part = text.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+        return str(claims["nonce"])[:64]
+    except (IndexError, KeyError, TypeError, ValueError):
+        return ""
+
+
+def warrant_in(message: Model) -> dict[str, Any]:
+    """For an audit row: the nonce of the ticket that the message has, or of what a machine stands on."""
+    nonce = nonce_of(str(getattr(message, "ticket", ""))) or str(getattr(message, "warrant", ""))
+    return {"warrant": nonce} if nonce else {}
+
+
+def _unsigned(message: _MessageT) -> _MessageT:
+    """Without the tickets of it and of what it holds: a launch is signed inside the input that starts its workflow."""
+    bare = {name: _unsigned(part) for name, part in message if isinstance(part, Model)}
+    return message.but(**bare, **({"ticket": ""} if "ticket" in type(message).model_fields else {}))
+
+
+class Signer(Protocol):
+    """Of the front: gives a message its ticket, and the principal's name as its actor."""
+
+    def __call__(self, message: _MessageT, command: str, workflow: str) -> _MessageT: ...

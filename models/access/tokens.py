@@ -1,0 +1,107 @@
+"""Tokens: what lets somebody in who has no browser. The ledger keeps the hash, and nobody the token itself.
+
+Whoever makes one makes its secret where it is shown, and hands over its hash alone: no history, log or backup ever had
+the token. Source: ACCESS.md, "Who somebody is".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from models.access.access_file import BOUNDLESS, GROUP, SERVICE, AccessFile, Bare, Patterns, Receiver
+from models.access.patterns import any_matches
+from models.access.principals import Principal, Proof
+from models.access.roles import Role
+from models.base import ActorGiven, Model, Name, Time, brief
+
+TOKEN_PREFIX = "bst_"  # noqa: S105 - by which scanners for leaked secrets know one
+TOKEN_BYTES = 32
+"""Of randomness in a token, which are 43 characters after the prefix."""
+_TOKEN = re.compile(rf"{TOKEN_PREFIX}[A-Za-z0-9_-]{{43}}")
+
+
+def _no_group(name: str) -> str:
+    if name.startswith(GROUP):
+        raise ValueError(f"must be user:NAME or service:NAME, not {brief(name)}: a group is nobody who answers for it")
+    return name
+
+
+TokenOwner = Annotated[Receiver, AfterValidator(_no_group)]
+TokenHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class TokenScope(Model):
+    """What of its owner's rights a token carries. `commands`: patterns of keys of the table of rights."""
+
+    roles: tuple[Role, ...] = Field(min_length=1, max_length=len(Role))
+    clusters: Patterns = BOUNDLESS
+    teams: Patterns = BOUNDLESS
+    commands: Patterns = BOUNDLESS
+
+    def has_command(self, command: str) -> bool:
+        return any_matches(self.commands, command)
+
+    @property
+    def text(self) -> str:
+        """`viewer, operator; clusters h100-*`."""
+        parts = [", ".join(self.roles)]
+        named = (("clusters", self.clusters), ("teams", self.teams), ("commands", self.commands))
+        parts += [f"{what} {', '.join(names)}" for what, names in named if names != BOUNDLESS]
+        return "; ".join(parts)
+
+
+class Token(Model):
+    """A token as the ledger has it."""
+
+    name: Bare
+    hash: TokenHash
+    owner: TokenOwner
+    scope: TokenScope
+    made_by: ActorGiven
+    made_at: Time
+    expires_at: Time
+    revoked_at: Time | None = None
+    revoked_by: ActorGiven = ""
+
+    def principal(self, access: AccessFile) -> Principal:
+        """Whom it lets in: its owner. Whether it still counts is `why_not`."""
+        human = "" if self.owner.startswith(SERVICE) else access.human_of(self.owner)
+        return Principal(name=self.owner, human=human, proof=Proof.TOKEN, how=f"token {self.name}")
+
+    def why_not(self, now: Time) -> str:
+        """Why it does not count, in one sentence; empty: it does."""
+        if self.revoked_at is not None:
+            return f"token {self.name} was revoked at {self.revoked_at:%Y-%m-%d %H:%MZ} by {self.revoked_by}"
+        if now >= self.expires_at:
+            return f"token {self.name} expired at {self.expires_at:%Y-%m-%d %H:%MZ}: ask an admin for another one"
+        return ""
+
+
+class TokenLine(Model):
+    """A token as people see it listed: its hash is of no use to them."""
+
+    name: Name
+    owner: ActorGiven
+    scope: TokenScope
+    made_by: ActorGiven
+    made_at: Time
+    expires_at: Time
+    revoked_at: Time | None = None
+    revoked_by: ActorGiven = ""
+
+
+def line_of(token: Token) -> TokenLine:
+    return TokenLine.model_validate(token.model_dump(exclude={"hash"}))
+
+
+def looks_like_a_token(text: str) -> bool:
+    return _TOKEN.fullmatch(text) is not None
+
+
+def token_hash(token: str) -> str:
+    """SHA-256 in hex. Its randomness is what makes a slow hash needless."""
+    return hashlib.sha256(token.encode()).hexdigest()

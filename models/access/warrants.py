@@ -1,0 +1,117 @@
+"""Warrants: tickets that were admitted into the ledger, and what machines stand on. Source: ACCESS.md.
+
+A row keeps the signature and the message that was signed, so that whoever uses it later checks both again: workflow
+state is never authority, and neither is a row that nobody signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from models.access.principals import Principal, Proof, asserted, proof_data
+from models.access.roles import Role
+from models.access.signing import PublicKey, revoked_by, verified
+from models.access.tickets import TICKET_CHARS, Ticket
+from models.base import Count, Model, Text, Time
+from models.errors import Refusal
+
+BACKSTOP_SERVICE = "service:backstop"
+"""Who acts by itself on a warrant."""
+
+
+class Warrant(Model):
+    """One row. `subject`: the rollout, fleet rollout, request or bring-up that it is about.
+
+    `content`: what was looked up and frozen when it was admitted (a plan with its envelope, a policy). `inherits`: the
+    nonce of the warrant that it stands on; its ticket and message are that one's.
+    """
+
+    nonce: str
+    command: Text = Field(max_length=100)
+    workflow: Text = Field(max_length=1000)
+    subject: Text = Field(max_length=1000)
+    update_id: Text = Field(default="", max_length=1000)
+    attempt: Count = 0
+    plan_hash: str = ""
+    policy_hash: str = ""
+    generation: Count = 0
+    principal: Principal
+    ticket: str = Field(default="", max_length=TICKET_CHARS)
+    message: dict[str, Any] = Field(default_factory=dict)
+    content: dict[str, Any] = Field(default_factory=dict)
+    content_sha256: str = ""
+    inherits: str = ""
+    admitted_at: Time
+    voided_at: Time | None = None
+    voided_by: str = ""
+
+    @property
+    def live(self) -> bool:
+        return self.voided_at is None
+
+
+class Spent(Model):
+    """A ticket that an update has used: the same nonce under another id is a replay."""
+
+    nonce: str
+    update: str
+    at: Time
+
+
+def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
+    """The ticket of a stored warrant, where its key is good still. Errors: Refusal: it is void.
+
+    Of a revoked key what was admitted before counts still: when a ticket says it was signed is its signer's word, and
+    whoever has stolen the key says what they like. What a machine stands on is of the warrant that it inherits from.
+    """
+    try:
+        ticket = verified(warrant.ticket, keys)
+        if not warrant.inherits and revoked_by(warrant.ticket, keys, warrant.admitted_at):
+            raise Refusal("its key was revoked before it was admitted")
+    except Refusal as error:
+        raise Refusal(
+            f"the warrant of {warrant.principal.name} for {warrant.command} is void: {error.message}"
+        ) from None
+    own = warrant.inherits or warrant.nonce
+    if ticket.nonce != own or (not warrant.inherits and ticket.command != warrant.command):
+        raise Refusal(f"the warrant {warrant.nonce} for {warrant.command} is not what was signed")
+    return ticket
+
+
+def service() -> Principal:
+    """Backstop itself."""
+    return asserted(BACKSTOP_SERVICE)
+
+
+class AdmitRequest(Model):
+    """A command that a workflow is about to obey. `kind`: whose (`rollout`, `fleet`, `request`, `bringup`)."""
+
+    kind: Text = Field(max_length=20)
+    command: Text = Field(max_length=100)
+    update_id: Text = Field(max_length=1000)
+    message: dict[str, Any]
+    subject: Text = Field(default="", max_length=1000)
+    """The fleet rollout's id; of the others the ledger knows."""
+    attempt: Count = 0
+
+
+class AdmitAnswer(Model):
+    """`warrant`: its nonce; empty where no keys are configured. `note`: what an audit has to say of it.
+
+    `proof`, `how`: of who gave it, as their ticket says.
+    """
+
+    warrant: str = ""
+    note: str = ""
+    roles: tuple[Role, ...] | None = None
+    """By which it may be; none: no access file is in force. None: a machine gave it, or an earlier build answered."""
+    proof: Proof = Proof.ASSERTED
+    how: Text = Field(default="", max_length=300)
+
+    @property
+    def as_data(self) -> dict[str, str]:
+        """As an audit row's data has it."""
+        return proof_data(self.proof, self.how, self.note)

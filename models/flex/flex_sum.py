@@ -1,0 +1,47 @@
+"""The flex of one cluster in numbers alone: a line where all clusters stand below one another."""
+
+from __future__ import annotations
+
+from models.base import GpuCount, Model, Name, Time
+from models.flex.flex_now import FlexNow
+
+
+class FlexSum(Model):
+    """As `FlexNow` says it, without its islands, teams and jobs. Units: whole GPUs."""
+
+    cluster: Name
+    gpu_model: str | None = None
+    health_at: Time | None
+    """None: nobody knows its health, and nothing below stands."""
+    total_gpus: GpuCount = 0
+    healthy_gpus: GpuCount = 0
+    promised_gpus: GpuCount = 0
+    in_quota_gpus: GpuCount = 0
+    flex_gpus: GpuCount = 0
+    used_gpus: GpuCount = 0
+    available_gpus: GpuCount = 0
+    block_gpus: GpuCount = 0
+    block_sure: bool = True
+    """The largest block that could start is known; else it is that large at most."""
+
+    @property
+    def largest_free_block(self) -> tuple[int, bool]:
+        return self.block_gpus, self.block_sure
+
+
+def sum_of(one: FlexNow) -> FlexSum:
+    block, sure = one.largest_free_block
+    return FlexSum(
+        cluster=one.cluster,
+        gpu_model=one.gpu_model,
+        health_at=one.health_at,
+        total_gpus=one.total_gpus,
+        healthy_gpus=one.healthy_gpus,
+        promised_gpus=one.promised_gpus,
+        in_quota_gpus=one.in_quota_gpus,
+        flex_gpus=one.flex_gpus,
+        used_gpus=one.used_gpus,
+        available_gpus=one.available_gpus,
+        block_gpus=block,
+        block_sure=sure,
+    )

@@ -1,0 +1,25 @@
+"""What a cancel by Temporal comes to: its own word, which nobody signed."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from models.audit import AuditKind
+from models.rollout.commands import CommandRequest, obey, refusal
+from models.rollout.stages import Command
+from models.rollout.state import Rollout
+
+CANCEL_IGNORED = "a cancel from Temporal was ignored: here only a ticket undoes"
+
+
+def cancelled(r: Rollout, now: datetime, *, by_ticket: bool = False) -> Rollout:
+    """Temporal's own cancel is an abort by whoever sent it; where that is refused, a rollback under way goes on.
+
+    `by_ticket`: it was launched so, and then only a ticket ends it.
+    """
+    if r.ticketed or by_ticket:
+        return r.noting(AuditKind.COMMAND, CANCEL_IGNORED, now, actor="temporal")
+    request = CommandRequest(actor="temporal", reason="the workflow was cancelled")
+    if refusal(r, Command.ABORT, request) is None:
+        return obey(r, Command.ABORT, request, now)[0]
+    return r.noting(AuditKind.COMMAND, f"cancel ignored while {r.stage}", now, actor="temporal")

@@ -1,0 +1,336 @@
+"""Whether an effect was approved: derived anew from what the ledger keeps and what sources say, never from the request.
+
+Pure. An activity gathers `Known` (activities/evidence.py), and asks before it writes. What is asked of each kind of
+effect stands in models/rollout/effect_table.py (`StandsOn`). Source: ACCESS.md, "Warrants and proof-carrying effects".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from models.cluster.readings import LimitMode
+from models.cluster.snapshot import Snapshot
+from models.errors import Drift, Refusal
+from models.planning.grants import GrantOrder, moved, raises
+from models.planning.plan import Envelope, Plan
+from models.rollout.changes import reserve_beside
+from models.rollout.effect_table import INVERSE, STANDS_ON, StandsOn
+from models.rollout.effects import Change, EffectKind, Receipt, Reserve, ValueWrite
+
+_K = EffectKind
+_ORDERED = "ordered"
+"""The ground of an undo that goes back to the baseline, by a person's order or after a failure."""
+_AFTER_FAILURE = "failed"
+
+
+@dataclass(frozen=True)
+class Approved:
+    """A live approval. `sha256`: of the plan that was approved; empty where only an envelope was (a fleet's)."""
+
+    nonce: str
+    envelope: Envelope
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class DrawnPlan:
+    """A plan as an activity drew it. `fresh`: its baseline is what the quota system held then."""
+
+    plan: Plan
+    baseline: Snapshot
+    fresh: bool
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Decided:
+    """What was decided on a request, or is owed by an entry. Units: whole GPUs."""
+
+    nonce: str
+    team: str
+    gpus: int
+    granted: Mapping[str, int] | None = None
+    """What it raised already, by team; None: it has not been granted."""
+    may_end: bool = False
+    """Its date has come, or it was withdrawn."""
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the ledger keeps of a rollout, and what the sources say now. Nonces are of live warrants; empty: none."""
+
+    baseline: Snapshot
+    modes: Mapping[str, LimitMode] = field(default_factory=dict)
+    """The baseline's."""
+    present: Mapping[str, int] = field(default_factory=dict)
+    present_modes: Mapping[str, LimitMode] = field(default_factory=dict)
+    changed: frozenset[str] = frozenset()
+    """Teams whose quotas others have changed since the baseline, as the ledger noted."""
+    receipts: tuple[Receipt, ...] = ()
+    written_before: Mapping[str, int] = field(default_factory=dict)
+    """What those that it adopted wrote last, by team."""
+    adopted: bool = False
+    grounds: Mapping[int, str] = field(default_factory=dict)
+    """What its receipts stood on, by the fence's counter."""
+    failed: bool = False
+    """Its last forward effect failed for good, or was never answered."""
+    approval: Approved | None = None
+    drawn: tuple[DrawnPlan, ...] = ()
+    undo: str = ""
+    close: str = ""
+    aims: tuple[tuple[datetime, Mapping[str, int]], ...] = ()
+    to_baseline: bool = False
+    """By its policy a breach goes back to the baseline, whatever backs it."""
+    surplus_gpus: int | None = None
+    decided: Decided | None = None
+
+
+@dataclass(frozen=True)
+class Footing:
+    """What the effect stands on. `baseline`: what an undo brings back from before it; `after`: once it has landed."""
+
+    ground: str
+    stood_on: tuple[str, ...]
+    words: str
+    baseline: Snapshot | None = None
+    after: Mapping[str, int] | None = None
+
+
+def proved(change: Change, known: Known, order: GrantOrder | None = None) -> Footing:
+    """Errors: Refusal where nothing says that it may be; Drift where health has moved on."""
+    tree = known.baseline.tree
+    if any(write.leaf is (write.team in tree.children) for write in change.writes if write.team in tree.by_team):
+        raise _refused(change, "it names as sums what are quotas of their own")
+    match STANDS_ON[change.kind]:
+        case StandsOn.APPROVAL:
+            return _by_approval(change, known)
+        case StandsOn.HEALTH:
+            return _by_health(change, known)
+        case StandsOn.WAY_BACK:
+            return _back(change, known)
+        case StandsOn.DECISION:
+            return _granted(change, known, order)
+        case StandsOn.TICKET:
+            if not known.close:
+                raise _refused(change, "nobody's ticket closes the rollout")
+            return Footing("ticket", (known.close,), "the ticket of the close")
+
+
+def _refused(change: Change, why: str) -> Refusal:
+    return Refusal(f"{change.kind} in {change.cluster} is refused: {why}")
+
+
+# --- forward ----------------------------------------------------------------------------------------
+
+
+def _approval(change: Change, known: Known) -> Approved:
+    if known.approval is None:
+        raise _refused(change, "no approval of its plan stands in the ledger")
+    return known.approval
+
+
+def _by_approval(change: Change, known: Known) -> Footing:
+    approved = _approval(change, known)
+    match change.kind:
+        case _K.RESERVE:
+            for drawn in _held(known, approved):
+                if change.reserve == reserve_beside(_baseline_of(drawn, known), drawn.plan.values):
+                    news = None if values_stand(known) else drawn.baseline
+                    return Footing("plan", (approved.nonce,), f"plan {drawn.plan.hash}, approved", baseline=news)
+            raise _refused(change, "it reserves what no approved plan frees")
+        case _K.SET_SOFT:
+            return _values(change, known, approved)
+        case _:
+            if not values_stand(known) or change.writes or change.mode not in (None, LimitMode.HARD):
+                raise _refused(change, "no approved values stand")
+            return Footing("plan", (approved.nonce,), f"plan {approved.envelope.plan_hash}, approved")
+
+
+def _values(change: Change, known: Known, approved: Approved) -> Footing:
+    values = {w.team: w.gpus for w in change.writes}
+    if values_stand(known):
+        last = {**known.written_before, **_written(known)}
+        if values and all(last.get(team) == gpus for team, gpus in values.items()):
+            _modes(change, known)
+            return Footing("restored", (approved.nonce,), "the values of the last receipts")
+    for drawn in _held(known, approved):
+        if values == drawn.plan.values:
+            _modes(change, known)
+            return Footing("plan", (approved.nonce,), f"plan {drawn.plan.hash}, approved")
+    raise _refused(change, "no approved plan has these values")
+
+
+def _held(known: Known, approved: Approved) -> Iterator[DrawnPlan]:
+    """Plans that an activity drew, the newest first, that the approval holds and that begin where the rollout did."""
+    for drawn in known.drawn:
+        plan = drawn.plan
+        same = plan.hash == approved.envelope.plan_hash
+        if same and approved.sha256 and drawn.sha256 != approved.sha256:
+            continue  # another plan with the same sixteen digits
+        if plan.fault or not (same or approved.envelope.holds(plan)):
+            continue
+        if (drawn.fresh and not values_stand(known)) or _begins_at(plan, known):
+            yield drawn
+
+
+def _begins_at(plan: Plan, known: Known) -> bool:
+    base = {q.team: q.gpus for q in known.baseline.quotas}
+    before = {q.team: q.before_gpus for q in plan.quotas}
+    return all(
+        before.get(team) == base.get(team) or (team in known.changed and before.get(team) == known.present.get(team))
+        for team in {*base, *before}
+    )
+
+
+def _baseline_of(drawn: DrawnPlan, known: Known) -> Snapshot:
+    """By whose tree it is reckoned: its own values, which are those of the baseline but for changes of others."""
+    return drawn.baseline
+
+
+def values_stand(known: Known) -> bool:
+    """Quotas were written and have not been set back to the baseline since."""
+    stands = known.adopted
+    for receipt in known.receipts:
+        if receipt.kind is _K.SET_SOFT:
+            stands = True
+        elif receipt.kind is _K.RESTORE and known.grounds.get(receipt.fence.counter) in (_ORDERED, _AFTER_FAILURE):
+            stands = False
+    return stands
+
+
+def _written(known: Known) -> dict[str, int]:
+    """What the rollout wrote last, by team; what it met as others' is none of it."""
+    last: dict[str, int] = {}
+    for receipt in known.receipts:
+        theirs = {conflict.team for conflict in receipt.conflicts}
+        last |= {team: gpus for team, gpus in receipt.after.items() if team not in theirs}
+    return last
+
+
+def _modes(change: Change, known: Known) -> None:
+    """Hard only where limits are hard already, by its own effect or before it."""
+    hard = _stands(known, _K.HARDEN)
+    for write in change.writes:
+        allowed = {None, LimitMode.SOFT, known.present_modes.get(write.team), known.modes.get(write.team)}
+        if write.mode not in (allowed | {LimitMode.HARD} if hard else allowed):
+            raise _refused(change, f"limits of {write.team} are not hard yet")
+
+
+def _stands(known: Known, kind: EffectKind) -> bool:
+    stands = False
+    for receipt in known.receipts:
+        if receipt.kind in (kind, INVERSE[kind]):
+            stands = receipt.kind is kind
+    return stands
+
+
+def _by_health(change: Change, known: Known) -> Footing:
+    """The pool is never more than what is healthy and nobody's."""
+    follows = _stands(known, _K.FOLLOW)
+    stood_on = () if follows else (_approval(change, known).nonce,)
+    if not follows and not values_stand(known):
+        raise _refused(change, "no approved values stand")
+    if change.flex_gpus is not None and (known.surplus_gpus is None or change.flex_gpus > known.surplus_gpus):
+        raise Drift(f"health of {change.cluster} has moved: {known.surplus_gpus} GPUs are healthy and nobody's now")
+    return Footing("health", stood_on, f"{known.surplus_gpus} GPUs are healthy and nobody's")
+
+
+# --- the way back -----------------------------------------------------------------------------------
+
+
+def _back(change: Change, known: Known) -> Footing:
+    if change.mode not in (None, LimitMode.SOFT):
+        raise _refused(change, "an undo makes no limit hard")
+    why = ""
+    if known.undo or known.failed:
+        try:
+            return _to_baseline(change, known)
+        except Refusal as error:
+            why = error.message
+    for at, aim in known.aims:
+        if at > _last_forward(known) and _to_aim(change, known, aim):
+            return Footing("breach", (), f"the breach that was aimed at {at:%Y-%m-%d %H:%M:%SZ}")
+    raise Refusal(why) if why else _refused(change, "nobody ordered an undo, no effect failed, and no breach was aimed")
+
+
+def _to_baseline(change: Change, known: Known) -> Footing:
+    base = {q.team: q.gpus for q in known.baseline.quotas}
+    if change.kind is _K.RELEASE and change.reserve is not None:
+        raise _refused(change, "an undo keeps nothing reserved")
+    for write in change.writes:
+        if write.gpus != base.get(write.team) and not _left(write, known):
+            was = base.get(write.team)
+            raise _refused(change, f"the baseline of {write.team} is {was}, not {write.gpus}")
+        if write.mode not in {None, LimitMode.SOFT, known.modes.get(write.team), known.present_modes.get(write.team)}:
+            raise _refused(change, f"limits of {write.team} were not {write.mode} before")
+    if known.undo:
+        return Footing(_ORDERED, (known.undo,), "the order to undo, and the kept baseline")
+    return Footing(_AFTER_FAILURE, (), "an effect that failed, and the kept baseline")
+
+
+def _to_aim(change: Change, known: Known, aim: Mapping[str, int]) -> bool:
+    base = {q.team: q.gpus for q in known.baseline.quotas}
+    if change.kind is _K.RELEASE:
+        most = sum(base[leaf] for leaf in known.baseline.tree.leaves)
+        return change.reserve is not None and change.reserve.limit_gpus <= most
+    return all(
+        write.mode in (None, LimitMode.SOFT, known.present_modes.get(write.team))
+        and (
+            write.gpus == aim.get(write.team)
+            or _left(write, known)
+            or (known.to_baseline and write.gpus == base.get(write.team))
+        )
+        for write in change.writes
+    )
+
+
+def _left(write: ValueWrite, known: Known) -> bool:
+    """The write leaves the quota at the value that it has."""
+    return write.gpus == known.present.get(write.team) and write.expected_gpus == write.gpus
+
+
+def _last_forward(known: Known) -> datetime:
+    """When its last forward effect landed; flex that follows health is none."""
+    first = datetime.min.replace(tzinfo=next((at.tzinfo for at, _ in known.aims), None))
+    times = [r.at for r in known.receipts if r.kind in INVERSE and r.kind is not _K.FOLLOW]
+    return max(times, default=first)
+
+
+# --- grants -----------------------------------------------------------------------------------------
+
+
+def _granted(change: Change, known: Known, order: GrantOrder | None) -> Footing:
+    decided = known.decided
+    if order is None or decided is None:
+        raise _refused(change, "no decision on a request stands in the ledger")
+    tree, base = known.baseline.tree, {q.team: q.gpus for q in known.baseline.quotas}
+    if order.ends:
+        most = decided.granted or {}
+        if decided.granted is None or not decided.may_end or any(g > most.get(t, 0) for t, g in order.raised.items()):
+            raise _refused(change, f"request {order.request} was not granted so much, or does not end yet")
+        raised: Mapping[str, int] = order.raised
+        fits = all(0 <= w.expected_gpus - w.gpus <= raised.get(w.team, 0) for w in change.writes)
+    else:
+        if decided.may_end:
+            raise _refused(change, f"request {order.request} is over")
+        if decided.granted is not None or order.team != decided.team or order.gpus > decided.gpus:
+            raise _refused(change, f"it is not what was decided on request {order.request}")
+        raised = raises(tree, base, order.team, order.gpus) if order.team in base else {}
+        above = {order.team, *tree.ancestors(order.team)} if order.team in base else set[str]()
+        fits = all(w.team in above and 0 <= w.gpus - w.expected_gpus <= order.gpus for w in change.writes)
+    if not fits or (change.reserve is not None and not _within(change.reserve, known, order)):
+        raise _refused(change, f"it writes more than request {order.request} was granted")
+    after = {**base, **moved(base, raised, ends=order.ends)}
+    return Footing("decision", (decided.nonce,), f"the decision on {named(order.request)}", after=after)
+
+
+def named(order: str) -> str:
+    """As the evidence of a grant names its order: once and whole."""
+    return f"request [{order}]"
+
+
+def _within(reserve: Reserve, known: Known, order: GrantOrder) -> bool:
+    base = {q.team: q.gpus for q in known.baseline.quotas}
+    return reserve.limit_gpus <= sum(base[leaf] for leaf in known.baseline.tree.leaves) + order.gpus

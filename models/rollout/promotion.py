@@ -1,0 +1,90 @@
+"""What a promote does not waive, in the words that are said before it and in its answer.
+
+A promote waives the wait that is told to teams, and their answer to it. So whoever gives it hears whether anybody was
+told at all, and who objects: that objection holds the gate all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from models.base import duration_text, shortened, some_of
+from models.rollout.gates import conditions, gate_of, holds_now
+from models.rollout.holds import Hold, HoldKind
+from models.rollout.mailing import newly_cut
+from models.rollout.stages import Stage
+from models.rollout.state import Rollout
+
+WAIVED = "what is left of notice, soak and acknowledgements of this gate is waived, nothing else"
+_NAMED, _WORDS_BYTES = 3, 200
+_LEFT_OUT = ("holds", "drift")
+"""Conditions: of the first each is named, the second is a hold too, or the next look settles it."""
+
+
+def promoted_text(r: Rollout, now: datetime) -> str:
+    """The answer to a promote."""
+    return "; ".join((WAIVED, *not_waived(r, now)))
+
+
+def not_waived(r: Rollout, now: datetime) -> tuple[str, ...]:
+    """Whom nobody has told, who objects, and what else keeps the gate shut: the same before a promote and after it."""
+    if gate_of(r.stage) is None:
+        return ()
+    return (*_untold(r), *_objections(r, now), *_others(r, now))
+
+
+def _untold(r: Rollout) -> Iterator[str]:
+    """At the first gate the notice itself is waived. Nobody waits for what a shadow writes to its log."""
+    if r.stage is not Stage.PLANNED or r.shadow:
+        return
+    if not r.approved:
+        teams = sorted(newly_cut(r, r.plan)) if r.plan is not None and not r.stay.replan else []
+        whom = f" ({some_of(teams, _NAMED)})" if teams else ""
+        if r.plan is None or r.stay.replan or teams:
+            yield (
+                f"the notice of {duration_text(r.policy.notice)} has not begun: teams{whom} are told once a plan is "
+                "approved, and their quotas may change at once"
+            )
+        yield "another plan that awaits approval takes the promotion back"
+    elif r.announced.undelivered:
+        yield f"not told, and their quotas may change: {some_of(r.announced.undelivered, _NAMED, by='; ')}"
+    elif r.announced.delivered_at is None and (cut := _cut(r)):
+        length = duration_text(r.policy.notice)
+        yield (
+            f"the notice of {length} has not begun, as it is not delivered yet: the quotas of "
+            f"{some_of(cut, _NAMED)} may change before they are told"
+        )
+
+
+def _cut(r: Rollout) -> list[str]:
+    """Teams whose notice is on its way, or is about to be."""
+    return sorted(r.announced.cuts) if r.plan is None else sorted({*r.announced.cuts, *newly_cut(r, r.plan)})
+
+
+def _objections(r: Rollout, now: datetime) -> Iterator[str]:
+    standing = [h for h in holds_now(r, now) if h.kind is HoldKind.OBJECTION]
+    if standing:
+        yield f"held, until it is resolved, by the objection of {_some(standing)}"
+    if late := [h for h in r.holds if h.after_enforced]:
+        yield f"not answered yet, though it holds nothing: the objection of {_some(late)}"
+
+
+def _others(r: Rollout, now: datetime) -> Iterator[str]:
+    """Beside objections what keeps the gate shut once its wait is waived."""
+    holds = [h for h in holds_now(r, now) if h.kind is not HoldKind.OBJECTION]
+    if holds:
+        yield f"held: {_some(holds)}"
+    unmet = [c for c in conditions(r.staying(waived=True), now) if not c.met and c.name not in _LEFT_OUT]
+    yield from (c.text for c in unmet)
+
+
+def _some(holds: Sequence[Hold]) -> str:
+    return some_of([_words(h) for h in holds], _NAMED, by="; ")
+
+
+def _words(hold: Hold) -> str:
+    kind = "" if hold.kind is HoldKind.OBJECTION else f"{hold.kind} by "
+    own = hold.team in (None, "", hold.actor)
+    who = hold.actor if own else f"{hold.team} by {hold.actor}"
+    return f'{kind}{who} ("{shortened(hold.reason, _WORDS_BYTES)}")'

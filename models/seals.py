@@ -1,0 +1,246 @@
+"""Seals: signed statements of where every chain of the archive ends, kept where the ledger's owner cannot reach them.
+
+The seals are a log of their own. Each is a leaf of a Merkle tree (RFC 6962) that only grows: it names the seal before
+it, and the chains that have moved since. What is signed is a checkpoint of that tree (C2SP tlog-checkpoint) as a signed
+note (C2SP signed-note), so that tools for transparency logs read it. Pure: whoever calls brings the key and the time.
+Source: ACCESS.md, "The sealed audit"; docs/adr/0059.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from pydantic import Field, ValidationError
+
+from models.audit import ChainedEntry, ChainHead
+from models.base import Count, Model, Time, canonical_json, some_of
+from models.errors import BadInput
+
+ORIGIN = "backstop/audit"
+"""The log's name, and that of the key in the note."""
+_EM_DASH = "\N{EM DASH}"
+_ED25519 = b"\x01"
+"""The note's signature type."""
+_LEAF, _NODE = b"\x00", b"\x01"
+
+
+class Seal(Model):
+    """A leaf. `number`: from 1 on; `previous`: of the seal before, its `leaf_hash`, empty for the first.
+
+    `heads`: of the chains that have moved since, by cluster.
+    """
+
+    number: Count = Field(ge=1)
+    at: Time
+    previous: str = ""
+    heads: tuple[ChainHead, ...] = ()
+
+
+class SealedSeal(Model):
+    """A seal with its checkpoint: `leaf` is the seal's text as it was hashed, `note` the signed note."""
+
+    leaf: str
+    note: str
+
+    @property
+    def seal(self) -> Seal:
+        """Errors: ValueError."""
+        return Seal.model_validate_json(self.leaf)
+
+
+def seals_in(content: bytes, place: str) -> list[SealedSeal]:
+    """Those of a file, one JSON document a line; a line that was cut off is none. Errors: BadInput naming the line."""
+    seals = []
+    for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+        try:
+            seals.append(SealedSeal.model_validate_json(line))
+        except ValidationError:
+            raise BadInput(f"{place}: line {number} is no seal") from None
+    return seals
+
+
+def leaf_of(seal: Seal) -> str:
+    return canonical_json(seal.model_dump(mode="json"))
+
+
+def leaf_hash(leaf: str) -> bytes:
+    return hashlib.sha256(_LEAF + leaf.encode()).digest()
+
+
+def root_of(hashes: Sequence[bytes]) -> bytes:
+    """The Merkle tree's root. Source: RFC 6962, 2.1."""
+    if not hashes:
+        return hashlib.sha256(b"").digest()
+    if len(hashes) == 1:
+        return hashes[0]
+    half = 1 << (len(hashes) - 1).bit_length() - 1
+    return hashlib.sha256(_NODE + root_of(hashes[:half]) + root_of(hashes[half:])).digest()
+
+
+def signed_note(hashes: Sequence[bytes], key: Ed25519PrivateKey) -> str:
+    """The checkpoint of these leaves, signed."""
+    text = _checkpoint(hashes)
+    signature = _key_id(key.public_key()) + key.sign(text.encode())
+    return f"{text}\n{_EM_DASH} {ORIGIN} {base64.b64encode(signature).decode()}\n"
+
+
+def _checkpoint(hashes: Sequence[bytes]) -> str:
+    return f"{ORIGIN}\n{len(hashes)}\n{base64.b64encode(root_of(hashes)).decode()}\n"
+
+
+def _raw(key: Ed25519PublicKey) -> bytes:
+    return key.public_bytes_raw()
+
+
+def _key_id(key: Ed25519PublicKey) -> bytes:
+    return hashlib.sha256(ORIGIN.encode() + b"\n" + _ED25519 + _raw(key)).digest()[:4]
+
+
+def verifier_key(key: Ed25519PublicKey) -> str:
+    """The public key in the text form of signed notes: name+id+key."""
+    return f"{ORIGIN}+{_key_id(key).hex()}+{base64.b64encode(_ED25519 + _raw(key)).decode()}"
+
+
+def verifier_of(text: str) -> Ed25519PublicKey:
+    """Errors: BadInput."""
+    name, _, rest = text.strip().partition("+")
+    digits, _, packed = rest.partition("+")
+    try:
+        raw = base64.b64decode(packed, validate=True)
+        key = Ed25519PublicKey.from_public_bytes(raw[1:])
+        if name != ORIGIN or raw[:1] != _ED25519 or digits != _key_id(key).hex():
+            raise ValueError
+    except (binascii.Error, ValueError):
+        raise BadInput(f"a seal's public key is one line such as {ORIGIN}+1a2b3c4d+AT...") from None
+    return key
+
+
+def note_is_of(note: str, hashes: Sequence[bytes], keys: Sequence[Ed25519PublicKey]) -> bool:
+    """Whether one of these keys signed exactly this checkpoint."""
+    text = _checkpoint(hashes)
+    signatures = note.removeprefix(f"{text}\n") if note.startswith(f"{text}\n") else ""
+    for line in signatures.splitlines():
+        mark, _, rest = line.partition(" ")
+        name, _, packed = rest.partition(" ")
+        if mark != _EM_DASH or name != ORIGIN:
+            continue
+        try:
+            signature = base64.b64decode(packed, validate=True)
+        except (binascii.Error, ValueError):
+            continue
+        for key in keys:
+            if signature[:4] != _key_id(key):
+                continue
+            try:
+                key.verify(signature[4:], text.encode())
+            except InvalidSignature:
+                return False  # a known key's signature that does not verify spoils the note
+            return True
+    return False
+
+
+def checked_seals(sealed_seals: Sequence[SealedSeal], keys: Sequence[Ed25519PublicKey]) -> list[Seal]:
+    """The seals, in order. Errors: BadInput naming the first one that is not what one of the keys signed.
+
+    Each note is of the tree up to its seal, so that the last one alone would do: with every one checked it is known
+    which seal is wrong.
+    """
+    seals: list[Seal] = []
+    hashes: list[bytes] = []
+    for number, one in enumerate(sealed_seals, start=1):
+        try:
+            seal = one.seal
+        except ValueError:
+            raise BadInput(f"seal {number} cannot be read") from None
+        previous = hashes[-1].hex() if hashes else ""
+        hashes.append(leaf_hash(one.leaf))
+        if seal.number != number or seal.previous != previous:
+            raise BadInput(f"seal {number} does not follow the one before it: some are missing, or out of order")
+        if not note_is_of(one.note, hashes, keys):
+            raise BadInput(f"seal {number} is not signed by the seals' key, or was changed")
+        seals.append(seal)
+    return seals
+
+
+def sealed_heads(seals: Sequence[Seal]) -> dict[str, ChainHead]:
+    """Where each chain ended at the last seal."""
+    return {head.cluster: head for seal in seals for head in seal.heads}
+
+
+def next_seal(seals: Sequence[SealedSeal], heads: Sequence[ChainHead], at: Time, key: Ed25519PrivateKey) -> SealedSeal:
+    """The seal of these heads, after those. `heads`: of chains that have moved."""
+    hashes = [leaf_hash(one.leaf) for one in seals]
+    previous = hashes[-1].hex() if hashes else ""
+    leaf = leaf_of(
+        Seal(
+            number=len(seals) + 1,
+            at=at,
+            previous=previous,
+            heads=tuple(sorted(heads, key=lambda head: head.cluster)),
+        )
+    )
+    return SealedSeal(leaf=leaf, note=signed_note([*hashes, leaf_hash(leaf)], key))
+
+
+class SealedState(Model):
+    """What the seals say of one chain. `differs`: a sentence; empty: it is whole up to `number`."""
+
+    cluster: str
+    number: int = 0
+    """The last seal that names the chain; 0: none does."""
+    at: Time | None = None
+    differs: str = ""
+
+
+def against_seals(cluster: str, rows: Sequence[ChainedEntry], seals: Sequence[Seal]) -> SealedState:
+    """Whether the chain, whose links were checked, is still the one that was sealed."""
+    good = 0
+    last: Seal | None = None
+    for seal in seals:
+        for head in seal.heads:
+            if head.cluster != cluster:
+                continue
+            last = seal
+            if head.length == 0:
+                continue
+            sealed_part = f"what SEAL {seal.number} of {seal.at:%Y-%m-%d %H:%M:%SZ} sealed"
+            if len(rows) < head.length:
+                text = f"ends at row {len(rows)}, and {sealed_part} goes to row {head.length}"
+                return SealedState(cluster=cluster, number=seal.number, at=seal.at, differs=text)
+            if rows[head.length - 1].hash != head.hash:
+                one = f"row {head.length}" if head.length == good + 1 else f"a row from {good + 1} to {head.length}"
+                return SealedState(
+                    cluster=cluster, number=seal.number, at=seal.at, differs=f"{one} differs from {sealed_part}"
+                )
+            good = head.length
+    if last is None:
+        return SealedState(cluster=cluster)
+    return SealedState(cluster=cluster, number=last.number, at=last.at)
+
+
+def forgeries(state: Mapping[str, str]) -> str:
+    """By cluster what differs, as a sentence."""
+    return some_of([f"{cluster}: {text}" for cluster, text in sorted(state.items())], 3, by="; ")
+
+
+class SealedTo(Model):
+    """That a seal names a chain, and up to which row, as the ledger has it: whether it is so is checked elsewhere."""
+
+    number: Count
+    at: Time
+    length: Count
+
+
+class Sealing(Model):
+    """How sealing goes, as the ledger has it. `since`: when it was first tried."""
+
+    number: Count
+    at: Time | None
+    every_seconds: int
+    since: Time
+    trouble: str = ""

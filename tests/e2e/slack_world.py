@@ -1,0 +1,176 @@
+"""Slack as its documents have it: a workspace that signs what it sends, keeps messages, and takes answers.
+
+Written from docs.slack.dev and not from our code: the signature is made here by the definition of HMAC (RFC 2104), and
+a press carries what stands in the message, whoever posted that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+from temporalio.client import Client
+
+from client.connection import NAMESPACE, TemporalTarget
+from client.front_signer import SigningKey
+from client.slack_secret import SigningSecret
+from tests.integration.notice_servers import Web
+from web.callers import Callers
+from web.doors import Doors
+from web.front import Front
+from web.rights import LedgerRights
+from web.server import listening
+from web.settings import Address, FrontSettings
+from web.slack.desk import SlackTerms
+
+SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
+WORKSPACE = "T0001TEAM"
+PAGE = "https://backstop.example"
+
+
+def slack_signature(secret: str, timestamp: str, body: bytes) -> str:
+    """HMAC-SHA256 by its definition, of what Slack's document says is signed."""
+    key = secret.encode().ljust(64, b"\0")
+    inner = hashlib.sha256(bytes(b ^ 0x36 for b in key) + b"v0:" + timestamp.encode() + b":" + body).digest()
+    return "v0=" + hashlib.sha256(bytes(b ^ 0x5C for b in key) + inner).hexdigest()
+
+
+@dataclass
+class Workspace:
+    """One Slack workspace with the app in it. `web`: where webhooks and answers arrive."""
+
+    url: str
+    web: Web
+    http: httpx.AsyncClient
+    presses: Iterator[int] = field(default_factory=lambda: iter(range(1, 10_000)))
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.web.port}"
+
+    def reply_at(self) -> str:
+        return f"{self.origin}/actions/{WORKSPACE}/{next(self.presses)}/x"
+
+    async def sent(self, path: str, body: bytes, **headers: str) -> httpx.Response:
+        """Signed and sent now, unless the headers say otherwise (underscores for hyphens)."""
+        now = headers.pop("timestamp", str(int(time.time())))
+        signature = headers.pop("signature", slack_signature(SECRET, now, body))
+        found = {
+            "content-type": "application/x-www-form-urlencoded",
+            "x-slack-request-timestamp": now,
+            "x-slack-signature": signature,
+            **{name.replace("_", "-"): value for name, value in headers.items()},
+        }
+        return await self.http.post(path, content=body, headers=found)
+
+    def pressed(self, user: str, message: dict[str, Any], label: str, **more: Any) -> dict[str, Any]:
+        """A block_actions payload for the button with this label."""
+        (button,) = [one for one in elements(message) if one["text"]["text"] == label]
+        shown = {} if message.get("response_type") == "ephemeral" else {"message": kept(message)}
+        action = {"type": "button", "block_id": "b", "action_ts": "1", **button}
+        return {
+            "type": "block_actions",
+            "team": {"id": WORKSPACE, "domain": "example"},
+            "user": {"id": user, "username": "whoever", "team_id": WORKSPACE},
+            "api_app_id": "A0001APP",
+            "token": "deprecated",
+            "container": {"type": "message"},
+            "trigger_id": "1.2.3",
+            "response_url": self.reply_at(),
+            "actions": [action],
+            **shown,
+            **more,
+        }
+
+    async def press(self, user: str, message: dict[str, Any], label: str, **more: Any) -> list[dict[str, Any]]:
+        """A button is pressed; what Slack was told because of it, in order, once something was."""
+        payload = self.pressed(user, message, label, **more)
+        before = len(self.web.posts("/actions"))
+        answer = await self.sent("/slack/interactive", urlencode({"payload": json.dumps(payload)}).encode())
+        assert (answer.status_code, answer.content) == (200, b""), answer.text
+        ends = time.monotonic() + 20
+        while len(self.web.posts("/actions")) == before:
+            assert time.monotonic() < ends, "nothing was answered"
+            await asyncio.sleep(0.05)
+        return self.answers()[before:]
+
+    def answers(self) -> list[dict[str, Any]]:
+        """All that Slack was told at its own addresses, the oldest first."""
+        return [post.json for post in self.web.posts("/actions")]
+
+    def typed(self, user: str, text: str, workspace: str = WORKSPACE) -> bytes:
+        """The form of a slash command."""
+        fields = {"token": "deprecated", "team_id": workspace, "team_domain": "example", "channel_id": "C1"}
+        fields |= {"user_id": user, "user_name": "whoever", "command": "/backstop", "text": text}
+        return urlencode({**fields, "response_url": self.reply_at(), "trigger_id": "1.2"}).encode()
+
+    async def type(self, user: str, text: str, workspace: str = WORKSPACE) -> dict[str, Any]:
+        """What who types it is told."""
+        before = len(self.web.posts("/actions"))
+        return await self.told(await self.sent("/slack/command", self.typed(user, text, workspace)), before)
+
+    async def told(self, answer: httpx.Response, before: int) -> dict[str, Any]:
+        """What a slash command is answered, at once or later. `before`: how many answers had come in other ways."""
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        assert found["response_type"] == "ephemeral"
+        ends = time.monotonic() + 20
+        while words(found) == "Looking…":
+            assert time.monotonic() < ends, "nothing was answered"
+            await asyncio.sleep(0.05)
+            if len(self.web.posts("/actions")) > before:
+                found = self.web.posts("/actions")[before].json
+        return found
+
+
+def kept(message: dict[str, Any]) -> dict[str, Any]:
+    """As Slack hands a message back: with numbers and a fallback of its own."""
+    attachments = [{"id": n, "fallback": "[no preview]", **one} for n, one in enumerate(message["attachments"], 1)]
+    return {"type": "message", "ts": "1700000000.1", "bot_id": "B1", **message, "attachments": attachments}
+
+
+def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    beside = [block for one in message.get("attachments", ()) for block in one.get("blocks", ())]
+    return [*message.get("blocks", ()), *beside]
+
+
+def elements(message: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for block in blocks(message) if block["type"] == "actions" for one in block["elements"]]
+
+
+def labels(message: dict[str, Any]) -> list[str]:
+    return [one["text"]["text"] for one in elements(message)]
+
+
+def words(message: dict[str, Any]) -> str:
+    """What is read in it, as it is sent."""
+    texts = [block["text"]["text"] for block in blocks(message) if block["type"] == "section"]
+    beside = [f"{one['title']}\n{one['text']}" for one in message.get("attachments", ()) if "text" in one]
+    return "\n".join([*beside, *texts])
+
+
+@asynccontextmanager
+async def slack_front(client: Client, web: Web, secrets: Path, key: SigningKey | None) -> AsyncIterator[Workspace]:
+    """A front that takes what Slack sends, with its signing secret in a file."""
+    address = client.service_client.config.target_host
+    target = TemporalTarget(options={"target_host": address, "namespace": NAMESPACE}, embedded=True)
+
+    async def connected() -> tuple[Client, TemporalTarget]:
+        return client, target
+
+    (secrets / "slack-signing").write_text(f"{SECRET}\n")
+    doors = Doors(connected, lambda: key)
+    terms = SlackTerms(SigningSecret("slack-signing", secrets), (f"http://127.0.0.1:{web.port}",), PAGE)
+    front = Front(doors, Callers(), rights=LedgerRights(doors), slack=terms)
+    settings = FrontSettings(socket=None, listen=Address("127.0.0.1", 0))
+    async with listening(front, settings, {}) as (url,), httpx.AsyncClient(base_url=url, timeout=60) as http:
+        yield Workspace(url, web, http)

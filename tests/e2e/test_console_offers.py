@@ -1,0 +1,68 @@
+"""What a cluster's page offers is taken, and what is grey is refused for what stands beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.errors import Refusal
+from models.rollout.stages import Command, Stage
+from tests.e2e.console_world import Browser, console_of, somebody
+from tests.e2e.world import World, fresh, worked_case
+
+pytestmark = pytest.mark.e2e
+
+
+async def test_a_form_of_a_rollout_that_has_ended_offers_nothing_and_says_why(world: World) -> None:
+    name = fresh("over")
+    await world.fleet(worked_case(name))
+    await world.launch(name)
+    await world.until(name, Stage.PLANNED)
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+    paths = [f"/clusters/{name}/{c}" for c in ("abort", "rollback", "retry", "close", "promote")]
+    paths += [f"/teams/research/object/{name}", f"/teams/research/ack/{name}"]
+    async with console_of(world) as place:
+        browser = Browser(place["front"], place["url"], somebody("user:ana"))
+        async with browser.http:
+            for path in paths:
+                seen = await browser.look(path)
+                assert f"the rollout of {name} has ended (aborted)" in seen.words, path
+                assert "What it would lead to is not known" not in seen.words, path
+                assert not any(where == path for where, _ in seen.forms), path
+
+
+async def test_a_command_that_would_be_refused_for_a_hold_is_grey_with_the_same_words(world: World) -> None:
+    name = fresh("offers")
+    await world.fleet(worked_case(name))
+    await world.launch(name)
+    await world.until(name, Stage.PLANNED)
+    place_of = {command: f"/clusters/{name}/{command}" for command in (Command.PAUSE, Command.RESUME, Command.RESOLVE)}
+    async with console_of(world) as place:
+        browser = Browser(place["front"], place["url"], somebody("user:ana"))
+        async with browser.http:
+            free = await browser.look(f"/clusters/{name}")
+            with pytest.raises(Refusal, match="not paused"):
+                await world.say(name, Command.RESUME)
+            with pytest.raises(Refusal, match="none that a person can lift"):
+                await world.say(name, Command.RESOLVE, hold="x")
+            await world.say(name, Command.PAUSE)
+            with pytest.raises(Refusal, match="already paused"):
+                await world.say(name, Command.PAUSE)
+            paused = await browser.look(f"/clusters/{name}")
+            await world.say(name, Command.OBJECT, team="research")
+            objected = await browser.look(f"/clusters/{name}")
+            nowhere = await browser.look(f"/clusters/{fresh('nowhere')}")
+    offered = {
+        stage: {c for c, path in place_of.items() if path in seen.links}
+        for stage, seen in {"free": free, "paused": paused, "objected": objected}.items()
+    }
+    assert offered == {
+        "free": {Command.PAUSE},
+        "paused": {Command.RESUME},
+        "objected": {Command.RESUME, Command.RESOLVE},
+    }
+    assert "not paused" in free.words
+    assert "no hold stands that a person can lift" in free.words
+    assert "already paused" in paused.words
+    assert not any("hold=paused" in link for link in paused.links), "a pause is resumed, not resolved"
+    assert not any("/launch/" in link for link in nowhere.links)

@@ -1,0 +1,325 @@
+"""The front over a real Temporal: who speaks at its socket, repeats, pages, tags, changes; two beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import pwd
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from client.backstop import Backstop
+from models.errors import BadInput, Refusal, Unavailable
+from models.questions import RemoveCluster
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import LaunchRequest
+from models.rollout.stages import Command, Stage
+from tests.e2e.front_world import front_of, through
+from tests.e2e.world import World, eventually, fresh, worked_case
+from web.limits import Rate
+
+pytestmark = pytest.mark.e2e
+ROOT = Path(__file__).parents[2]
+ME = f"user:{getpass.getuser()}"
+STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
+OTHER = "nobody"
+"""A user that every system has, and who is not us."""
+
+
+@pytest.fixture
+async def socket(world: World, tmp_path: Path) -> AsyncIterator[Path]:
+    async with front_of(world.client, tmp_path / "front.sock"):
+        yield tmp_path / "front.sock"
+
+
+def at(socket: Path) -> httpx.AsyncClient:
+    transport = httpx.AsyncHTTPTransport(uds=str(socket))
+    return httpx.AsyncClient(transport=transport, base_url="http://front/api/v1", timeout=60)
+
+
+async def planned(world: World) -> str:
+    name = fresh("front")
+    await world.fleet(worked_case(name, **STILL))
+    await world.launch(name)
+    await world.until(name, Stage.PLANNED)
+    return name
+
+
+# --- who speaks -----------------------------------------------------------------------------------------
+
+
+async def test_the_kernel_says_who_speaks_whatever_the_message_says(world: World, socket: Path) -> None:
+    name = await planned(world)
+    said = CommandRequest(actor="somebody-else", reason="a SEV")
+    await through(socket).command(name, Command.PAUSE, said)
+    async with at(socket) as http:
+        forged = {"authorization": "Bearer x", "x-forwarded-for": "10.0.0.1", "x-remote-user": "root"}
+        body = {"actor": "user:ana", "ticket": "", "principal": "user:ana"}
+        assert (await http.get("/whoami", headers=forged)).json()["name"] == ME
+        refused = await http.post(f"/rollouts/{name}/resume", json=body)
+        assert (refused.status_code, refused.json()["exit_code"]) == (422, 2)
+        await http.post(f"/rollouts/{name}/resume", json={"actor": "user:ana"}, headers=forged)
+    await eventually(lambda: ME in {entry["actor"] for entry in world.sql.archive(name)}, "the commands are archived")
+    spoke = {entry["actor"] for entry in world.sql.archive(name)} - {"tpm", "backstop", "exporter"}
+    assert spoke == {ME}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
+async def test_another_user_of_the_machine_is_who_the_kernel_says(world: World, shared: bool) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="backstop-front-"))  # pytest's own folders are closed to others
+    os.chmod(folder, 0o755)
+    socket = folder / "front.sock"
+    uid = pwd.getpwnam(OTHER).pw_uid
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+        "s.sendall(b'GET /api/v1/whoami HTTP/1.1\\r\\nhost: x\\r\\nconnection: close\\r\\n\\r\\n');"
+        "print(b''.join(iter(lambda: s.recv(9999), b'')).decode().partition('\\r\\n\\r\\n')[2])"
+    )
+    try:
+        async with front_of(world.client, socket, shared=shared):
+            assert oct(socket.stat().st_mode & 0o777) == ("0o666" if shared else "0o600")
+            done = await asyncio.create_subprocess_exec(
+                *("/usr/bin/python3", "-c", code, str(socket)), user=uid, group=uid, cwd="/", stdout=-1, stderr=-1
+            )
+            out, err = await done.communicate()
+        if shared:
+            found = json.loads(out)
+            assert (found["name"], found["proof"], found["how"]) == (f"user:{OTHER}", "peer", "this machine")
+        else:
+            assert b"PermissionError" in err
+    finally:
+        shutil.rmtree(folder)
+
+
+# --- said twice -----------------------------------------------------------------------------------------
+
+
+async def test_a_repeat_under_one_key_is_done_once_and_answered_alike(world: World, socket: Path) -> None:
+    name = fresh("front")
+    await world.fleet(worked_case(name, **STILL))
+    world.launched.add(name)
+    launch = {"cluster": name, "rollout": f"{name}/1", "reason": "a story"}
+    key = {"idempotency-key": "launch-of-monday"}
+    async with at(socket) as http:
+        first = await http.post("/rollouts", json=launch, headers=key)
+        again = await http.post("/rollouts", json=launch, headers=key)
+        other = await http.post("/rollouts", json=launch, headers={"idempotency-key": "another"})
+        assert (first.status_code, again.status_code, other.status_code) == (200, 200, 409)
+        assert again.json()["plan"] == first.json()["plan"]
+        plan = (await world.status(name)).plan_hash
+        approve = [await http.post(f"/rollouts/{name}/approve", json={"plan_hash": plan}, headers=key) for _ in "ab"]
+        assert [one.status_code for one in approve] == [200, 200]
+        assert approve[0].json() == approve[1].json()
+        bare = await http.post(f"/rollouts/{name}/approve", json={"plan_hash": plan})
+        assert (bare.status_code, "approved already" in bare.json()["detail"]) == (409, True)
+        left = [await http.post("/questions/clusters", json={}, headers=key) for _ in "ab"]
+        assert left[0].json() == left[1].json()
+        bad = await http.post("/questions/clusters", json={}, headers={"idempotency-key": "a b"})
+        assert (bad.status_code, bad.json()["exit_code"]) == (422, 2)
+
+    def approvals() -> list[str]:
+        return [
+            e["actor"] for e in world.sql.archive(name) if e["data"].get("command") == "approve" and not e["refused"]
+        ]
+
+    await eventually(lambda: approvals() != [], "the approval is archived")
+    assert approvals() == [ME]
+
+
+# --- lists, tags, changes -------------------------------------------------------------------------------
+
+
+async def test_lists_come_in_parts_and_a_status_is_known_again(world: World, socket: Path) -> None:
+    names = [await planned(world) for _ in range(3)]
+    for name in names:
+        await world.listed(name)
+    async with at(socket) as http:
+        whole = (await http.get("/rollouts")).json()
+        found, where = [], "/api/v1/rollouts?limit=2"
+        while where:
+            part = await http.get(httpx.URL("http://front").join(where))
+            found += part.json()
+            assert int(part.headers["backstop-total"]) == len(whole)
+            where = part.headers.get("link", "").partition(">")[0].removeprefix("<")
+        assert [row["cluster"] for row in found] == [row["cluster"] for row in whole]
+        assert {row["cluster"] for row in found} >= set(names)
+        await world.at_rest()
+        first = await http.get(f"/rollouts/{names[0]}")
+        await asyncio.sleep(1.1)
+        tag = {"if-none-match": first.headers["etag"]}
+        same = await http.get(f"/rollouts/{names[0]}", headers=tag)
+        assert (same.status_code, same.content) == (304, b"")
+        await world.say(names[0], Command.PAUSE)
+        assert (await http.get(f"/rollouts/{names[0]}", headers=tag)).status_code == 200
+        for query in ("limit=-1", "limit=x", "limit=99999", "nothing=1"):
+            assert (await http.get(f"/rollouts?{query}")).status_code == 422
+
+
+async def test_changes_are_told_as_they_happen_until_the_end(world: World, socket: Path) -> None:
+    name = await planned(world)
+    told: list[tuple[str, Any]] = []
+    async with at(socket) as http, http.stream("GET", f"/rollouts/{name}?watch") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        kind, ending = "", False
+        async for line in stream.aiter_lines():
+            if line.startswith("event: "):
+                kind = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                told.append((kind, json.loads(line.removeprefix("data: "))))
+                if len(told) == 1:
+                    await world.say(name, Command.PAUSE)
+                elif kind == "status" and told[-1][1]["holds"] and not ending:
+                    ending = True
+                    await world.say(name, Command.ABORT)
+    statuses = [document for kind, document in told if kind == "status"]
+    assert (statuses[0]["stage"], statuses[-1]["stage"]) == ("planned", "aborted")
+    assert any(document["holds"] for document in statuses)
+    assert told[-1][0] == "end"
+
+
+async def test_two_fronts_beside_each_other_answer_alike(world: World, socket: Path, tmp_path: Path) -> None:
+    name = await planned(world)
+    async with front_of(world.client, tmp_path / "second.sock"):
+        key = {"idempotency-key": "over-both"}
+        body = {"reason": "a SEV"}
+        async with at(socket) as one, at(tmp_path / "second.sock") as two:
+            first = await one.post(f"/rollouts/{name}/pause", json=body, headers=key)
+            again = await two.post(f"/rollouts/{name}/pause", json=body, headers=key)
+            assert (first.status_code, again.status_code) == (200, 200)
+            assert first.json() == again.json()
+        with pytest.raises(Unavailable, match="another front listens"):
+            async with front_of(world.client, socket):
+                pass
+    assert not (tmp_path / "second.sock").exists()
+    assert (await through(socket).status(name)).cluster == name
+
+
+# --- errors ---------------------------------------------------------------------------------------------
+
+
+async def test_errors_come_back_as_they_are_straight_at_temporal(world: World, socket: Path) -> None:
+    name = await planned(world)
+    front, straight = through(socket), world.tpm
+    questions: list[Callable[[Backstop], Awaitable[object]]] = [
+        lambda door: door.status("nothing-there"),
+        lambda door: door.command(name, Command.RETRY, CommandRequest(actor="tpm")),
+        lambda door: door.launch(LaunchRequest(cluster=name, rollout=f"{name}/2", owner="tpm")),
+        lambda door: door.ask(RemoveCluster(cluster="nothing-there")),
+        lambda door: door.snapshot(name, {"notice": "nonsense"}),
+        lambda door: door.fleet_plan(),
+        lambda door: door.use_build("nobody"),
+    ]
+    kinds = set()
+    for question in questions:
+        found = []
+        for door in (front, straight):
+            with pytest.raises((Refusal, BadInput)) as failure:
+                await question(door)
+            found.append((type(failure.value), failure.value.message))
+        assert found[0] == found[1]
+        kinds.add(found[0][0])
+    assert kinds == {Refusal, BadInput}
+
+
+async def test_whoever_asks_too_often_is_told_when_to_come_again(world: World, tmp_path: Path) -> None:
+    rate = Rate(1.0, 3.0, lambda: 0.0)  # however long the answers take
+    async with front_of(world.client, tmp_path / "s", rate=rate), at(tmp_path / "s") as http:
+        found = [await http.get("/whoami") for _ in range(5)]
+    assert [one.status_code for one in found] == [200, 200, 200, 429, 429]
+    late = found[-1]
+    assert (late.status_code, late.headers["retry-after"], late.json()["exit_code"]) == (429, "1", 1)
+    assert ME in late.json()["detail"]
+
+
+# --- the programs ---------------------------------------------------------------------------------------
+
+
+def environment(home: Path, **more: str) -> Mapping[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("BACKSTOP", "TEMPORAL", "XDG", "OTEL"))}
+    return {**kept, "HOME": str(home), "BACKSTOP_HOME": str(home), **more}
+
+
+@pytest.mark.nightly
+async def test_backstop_serve_answers_and_leaves_nothing(temporal: Client, tmp_path: Path) -> None:
+    address = temporal.service_client.config.target_host
+    command = [sys.executable, "-P", str(ROOT / "backstop" / "program.py")]
+    given = environment(tmp_path, TEMPORAL_ADDRESS=address, TEMPORAL_NAMESPACE="backstop")
+    served = await asyncio.create_subprocess_exec(
+        *command, "web.serve", "--listen", "127.0.0.1:0", env=given, stdout=-1, cwd=ROOT
+    )
+    assert served.stdout is not None
+    lines = []
+    while "front: ready" not in lines:
+        lines.append((await asyncio.wait_for(served.stdout.readline(), 60)).decode().strip())
+    asked = await asyncio.create_subprocess_exec(*command, "cli.main", "whoami", "--json", env=given, stdout=-1)
+    assert json.loads((await asked.communicate())[0])["name"] == ME
+    url = lines[1].removeprefix("front").strip()
+    async with httpx.AsyncClient(base_url=url) as http:
+        nobody = await http.get("/api/v1/rollouts")
+        assert (nobody.status_code, nobody.json()["exit_code"]) == (401, 3)
+        assert "backstop login" in nobody.json()["detail"]
+        assert (await http.get("/healthz")).status_code == 200
+    served.terminate()
+    assert await asyncio.wait_for(served.wait(), 30) == 0
+    assert not (tmp_path / "front.sock").exists()
+    assert not (tmp_path / "front.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--listen", "0.0.0.0:0"], "plain HTTP would show everybody"),
+        (["--listen", "nowhere"], "--listen takes HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--tls-cert", "/nowhere.pem"], "there is no such file"),
+        (["--tls-cert", __file__, "--tls-key", __file__], "give that too"),
+    ],
+)
+@pytest.mark.nightly
+def test_what_a_front_cannot_be_is_one_sentence(words: list[str], sentence: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", str(ROOT / "backstop" / "program.py"), "web.serve", *words]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert sentence in done.stderr
+
+
+# --- the page ---------------------------------------------------------------------------------------------
+
+
+def curls() -> list[tuple[str, str]]:
+    """Each `curl` of docs/api.md, and what the page says that it answers."""
+    page = (ROOT / "docs" / "api.md").read_text()
+    return re.findall(r"^\$ (curl [^\n]*)\n([^\n]*)", page, re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+async def test_the_page_s_examples_answer_as_it_says(world: World, socket: Path) -> None:
+    name = await planned(world)
+    await world.listed(name)
+    assert len(curls()) >= 7
+    for line, shown in curls():
+        words = line.replace("~/.local/state/backstop/front.sock", str(socket)).replace("h100-worked", name)
+        ran = await asyncio.create_subprocess_exec(*shlex.split(words), stdout=-1)
+        said = (await ran.communicate())[0].decode()
+        if shown.startswith("event: "):
+            assert said.startswith(f"{shown}\n"), line
+            continue
+        wanted, found = json.loads(shown.replace("h100-worked", name)), json.loads(said)
+        if isinstance(wanted, list):
+            wanted, found = wanted[0], found[0]
+        assert wanted.keys() <= found.keys(), line
+        same = wanted.keys() - {"instance", "name", "human", "plan_hash", "said"}
+        assert {k: found[k] for k in same} == {k: wanted[k] for k in same}

@@ -1,0 +1,168 @@
+"""Rights at the front: who somebody is by the access file, and what is refused, by the desk of a real worker."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from models.access.access_file import AccessFile
+from models.access.tokens import TOKEN_PREFIX, token_hash
+from models.access_questions import ImportAccess
+from models.rollout.stages import Command, Stage
+from tests.e2e.front_world import front_of
+from tests.e2e.keys import FRONT_KEY, public_keys
+from tests.e2e.world import World, fresh, team, worked_case, world_of
+from tests.e2e.world import cluster as a_cluster
+from web.doors import Doors
+from web.rights import LedgerRights
+from web.settings import Address
+from web.tokens import OwnTokens
+
+pytestmark = pytest.mark.e2e
+ME = getpass.getuser()
+STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
+
+
+@pytest.fixture
+async def front(world: World, tmp_path: Path) -> AsyncIterator[tuple[Path, str]]:
+    """At a socket, and at an address for those with tokens."""
+    door = world.tpm
+
+    async def connected():  # type: ignore[no-untyped-def]  # the world's own
+        return world.client, door._target
+
+    rights = LedgerRights(Doors(connected))
+    tokens = (OwnTokens(rights),)
+    async with front_of(world.client, tmp_path / "s", listen=Address("127.0.0.1", 0), tokens=tokens, rights=rights) as (
+        _,
+        where,
+    ):
+        yield tmp_path / "s", where[1]
+
+
+def at(socket: Path) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=str(socket)), base_url="http://front/api/v1", timeout=60
+    )
+
+
+async def test_without_a_file_the_fronts_own_user_does_everything(world: World, front: tuple[Path, str]) -> None:
+    name = fresh("free")
+    await world.fleet(worked_case(name, **STILL))
+    await world.launch(name)
+    await world.until(name, Stage.PLANNED)
+    async with at(front[0]) as http:
+        assert (await http.post(f"/rollouts/{name}/pause", json={"reason": "a SEV"})).status_code == 200
+
+
+async def test_the_file_says_who_somebody_is_and_what_they_may(world: World, front: tuple[Path, str]) -> None:
+    socket, url = front
+    name, other = fresh("mine"), fresh("theirs")
+    await world.fleet(worked_case(name, **STILL), worked_case(other, **STILL))
+    for cluster in (name, other):
+        await world.launch(cluster)
+        await world.until(cluster, Stage.PLANNED)
+    file = AccessFile.model_validate(
+        {
+            "people": [{"name": "sre", "machine": [ME]}],
+            "services": [{"name": "ci", "owner": "user:sre"}],
+            "grants": [
+                {"to": ["user:sre"], "roles": ["operator"], "clusters": [name]},
+                {"to": ["user:sre"], "roles": ["admin"]},
+                {"to": ["service:ci"], "roles": ["viewer"]},
+                {"to": ["user:tpm", "user:research-lead"], "roles": ["approver"]},
+            ],
+        }
+    )
+    async with at(socket) as http:
+        first = await http.post("/questions/import_access", json={"file": file.model_dump(mode="json", by_alias=True)})
+        assert first.status_code == 409, "user:NAME is no admin of it"
+    await world.person("user:sre").ask(ImportAccess(file=file))
+    await asyncio.sleep(1.2)  # the front asks anew for what is older than a second
+    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    async with at(socket) as http:
+        await http.post("/questions/calendar", json={"since": "2026-01-01T00:00:00Z"})
+        made = await http.post(
+            "/questions/make_token",
+            json={
+                "name": "ci-1",
+                "hash": token_hash(token),
+                "owner": "service:ci",
+                "scope": {"roles": ["viewer"]},
+                "days": 1,
+            },
+        )
+        paused = await http.post(f"/rollouts/{name}/pause", json={"reason": "a SEV"})
+        assert paused.status_code == 200, paused.text
+        assert (await http.get("/whoami")).json()["name"] == "user:sre"
+        refused = await http.post(f"/rollouts/{other}/pause", json={"reason": "a SEV"})
+        assert (refused.status_code, refused.json()["exit_code"]) == (403, 3)
+        assert refused.json()["detail"].startswith(f"user:sre may not pause in {other}")
+        plan = (await world.status(name)).plan_hash
+        approve = await http.post(f"/rollouts/{name}/approve", json={"plan_hash": plan})
+        assert approve.status_code == 403
+        assert f"user:sre may not approve in {name}: that takes the role approver there" in approve.json()["detail"]
+    assert made.status_code in (200, 409), made.text
+    if made.status_code == 200:
+        async with httpx.AsyncClient(base_url=f"{url}/api/v1", headers={"authorization": f"Bearer {token}"}) as http:
+            assert (await http.get("/whoami")).json()["name"] == "service:ci"
+            assert (await http.get(f"/rollouts/{name}")).status_code == 200
+            assert (await http.post(f"/rollouts/{name}/pause", json={"reason": "x"})).status_code == 403
+
+
+async def test_a_member_takes_the_own_teams_objection_back(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    """As `backstop resolve` says it: by the hold alone. Nobody else's objection goes by it."""
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as world:
+
+        async def connected():  # type: ignore[no-untyped-def]  # the world's own
+            return world.client, world.tpm._target
+
+        rights = LedgerRights(Doors(connected, lambda: FRONT_KEY))
+        socket = tmp_path / "s"
+        async with front_of(world.client, socket, key=FRONT_KEY, rights=rights):
+            await _withdrawn(world, socket)
+
+
+async def _withdrawn(world: World, socket: Path) -> None:
+    name = fresh("objecting")
+    await world.fleet(a_cluster(name, {"main": (361, 361)}, [team("research", 200), team("research-2", 161)], **STILL))
+    await world.launch(name)
+    await world.until(name, Stage.PLANNED)
+    file = AccessFile.model_validate(
+        {
+            "people": [{"name": "lead", "machine": [ME]}],
+            "grants": [
+                {"to": ["user:tpm", "user:sre"], "roles": ["admin", "approver"]},
+                {"to": ["user:other", "user:else"], "roles": ["member"], "teams": ["*"]},
+                {"to": ["user:lead"], "roles": ["member"], "teams": ["research"]},
+            ],
+        }
+    )
+    await world.person("user:sre").ask(ImportAccess(file=file))
+    await asyncio.sleep(1.2)  # the front asks anew for what is older than a second
+    await world.say(name, Command.OBJECT, actor="user:other", team="research-2")
+    await world.say(name, Command.OBJECT, actor="user:else", team="research")
+    async with at(socket) as http:
+        said = {"team": "research", "reason": "a deadline"}
+        assert (await http.post(f"/rollouts/{name}/object", json=said)).status_code == 200
+        standing = {hold.id: hold.team for hold in (await world.status(name)).holds}
+        assert sorted(standing.values(), key=str) == ["research", "research", "research-2"], standing
+        theirs = next(hold for hold, whose in standing.items() if whose == "research-2")
+        refused = await http.post(f"/rollouts/{name}/resolve", json={"hold": theirs, "reason": "it is moved"})
+        assert (refused.status_code, refused.json()["exit_code"]) == (403, 3), theirs
+        assert "that takes the role approver there" in refused.json()["detail"]
+        lied = {"hold": theirs, "team": "research", "reason": "it is moved"}
+        assert (await http.post(f"/rollouts/{name}/resolve", json=lied)).status_code in (403, 409)
+        for hold in (hold for hold, whose in standing.items() if whose == "research"):
+            answer = await http.post(f"/rollouts/{name}/resolve", json={"hold": hold, "reason": "it is moved"})
+            assert answer.status_code == 200, answer.text
+    assert {hold.team for hold in (await world.status(name)).holds} == {"research-2"}

@@ -1,0 +1,388 @@
+"""Two persons, through a front with a key and a real worker: what waits is started by the second, and alone is told.
+
+The provider is made up: a token names who comes in. What was done is read by plain SQL, from the notices' log and from
+Temporal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from activities.adapters.runners.checks import OutsideChecks
+from activities.adapters.runners.run_directory import Here
+from activities.adapters.runners.runners import Runners
+from activities.adapters.runners.settings import Allowed, RunnerSettings
+from cli.main import run
+from client.alone import acts_alone
+from client.backstop import Backstop
+from client.connection import NAMESPACE, TemporalTarget
+from client.exchange import AtUrl
+from client.http_door import http_door
+from client.weekly_report import weekly
+from models.access.access_file import provider_name
+from models.access.principals import Principal, Proof
+from models.access.signing import verified
+from models.access.tickets import arguments_hash
+from models.access_questions import ImportAccess
+from models.bringup.messages import BringupStart
+from models.bringup.state import bringup_workflow_id
+from models.cluster.fleet_file import Fleet
+from models.cluster.import_lines import ImportTerms
+from models.countersign_questions import SeenEmergency, WaitingNow, WaitingOne
+from models.errors import AwaitsSecond, Refusal
+from models.fleet.commands import FleetCommandRequest
+from models.fleet.messages import FleetLaunch
+from models.import_questions import StageImport
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import LaunchRequest
+from models.rollout.stages import Command, Stage
+from tests.e2e.keys import FRONT_KEY, public_keys
+from tests.e2e.world import World, eventually, fresh, worked_case, world_of
+from tests.unit.access_world import ISSUER, access, grant
+from tests.unit.bringup_world import entry, recipe
+from views.report import markdown
+from web.callers import Callers
+from web.doors import Doors
+from web.front import Front
+from web.rights import LedgerRights
+from web.server import listening
+from web.settings import Address, FrontSettings
+from workers.bringups import BringupParts
+
+pytestmark = pytest.mark.e2e
+FILE = access(
+    grant("user:sre", "operator"),
+    grant("user:hw-lead", "approver"),
+    grant("user:research-lead", "operator", "approver"),
+)
+STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
+
+
+class Provider:
+    """web.callers.Tokens of a made-up provider: the token is the subject."""
+
+    async def principal(self, token: str) -> Principal | None:
+        return Principal(name=provider_name(ISSUER, token), human=token, proof=Proof.OIDC, how=ISSUER)
+
+
+class Front2:
+    def __init__(self, world: World, url: str) -> None:
+        self.world, self.url = world, url
+
+    def door(self, name: str) -> Backstop:
+        return http_door(AtUrl(self.url), lambda: f"sub-{name}")
+
+    async def typed(self, name: str, *words: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str, str]:
+        monkeypatch.setenv("BACKSTOP_URL", self.url)
+        monkeypatch.setenv("BACKSTOP_TOKEN", f"sub-{name}")
+        out, err = io.StringIO(), io.StringIO()
+
+        def type_it() -> int:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                return run(list(words))
+
+        code = await asyncio.to_thread(type_it)
+        return code, out.getvalue(), err.getvalue()
+
+
+@pytest.fixture
+async def ticketed(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """Where keys are configured, and clusters are brought up; nothing may be run on the host."""
+    allowed = Allowed(RunnerSettings())
+    parts = BringupParts(Runners(allowed, tmp_path / "runs", Here()), OutsideChecks(allowed, None))
+    keys = (FRONT_KEY, public_keys)
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, keys=keys, bringups=parts) as found:
+        yield found
+
+
+@pytest.fixture
+async def front(ticketed: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Front2]:
+    monkeypatch.delenv("BACKSTOP_ACTOR", raising=False)
+    address = ticketed.client.service_client.config.target_host
+    target = TemporalTarget(options={"target_host": address, "namespace": NAMESPACE}, embedded=True)
+
+    async def connected() -> tuple[Client, TemporalTarget]:
+        return ticketed.client, target
+
+    await ticketed.person("user:tpm").ask(ImportAccess(file=FILE))
+    doors = Doors(connected, lambda: FRONT_KEY)
+    made = Front(doors, Callers((Provider(),)), rights=LedgerRights(doors))
+    async with listening(made, FrontSettings(socket=None, listen=Address("127.0.0.1", 0)), {}) as (url,):
+        yield Front2(ticketed, url)
+
+
+async def fleet_of_two(front: Front2, cluster: dict[str, Any]) -> None:
+    """It comes with a policy of its own, which takes two admins."""
+    with pytest.raises(AwaitsSecond) as waits:
+        await front.door("tpm").import_fleet(Fleet.model_validate({"clusters": [cluster]}))
+    done = await front.door("sre-lead").countersign(waits.value.digits)
+    assert done.command == "desk.take_fleet"
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    before = acts_alone.set(True)
+    try:
+        yield
+    finally:
+        acts_alone.reset(before)
+
+
+async def runs(world: World, workflow: str) -> bool:
+    try:
+        await world.client.get_workflow_handle(workflow).describe()
+    except RPCError:
+        return False
+    return True
+
+
+async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, name = front.world, fresh("new")
+    start = BringupStart(entry=entry(cluster=name), recipe=recipe(), actor="whoever", reason="the order of May")
+    with pytest.raises(AwaitsSecond) as waits:
+        await front.door("sre").bring_up(start)
+    digits = waits.value.digits
+    assert waits.value.message.startswith(f"to enter a cluster in {name} waits for a second person: it has to be")
+    assert "user:hw-lead, user:research-lead" in waits.value.message
+    assert waits.value.message.endswith(f"by `backstop countersign give {digits}`")
+    assert not await runs(world, bringup_workflow_id(name))
+    assert world.sql.rows("SELECT * FROM bringups WHERE cluster = ?", name) == []
+    assert world.sql.rows("SELECT given_by, second, ended FROM waiting_commands") == [("user:sre", "", "")]
+    with pytest.raises(AwaitsSecond):
+        await front.door("sre").bring_up(start)  # the same again is the same
+    assert world.sql.one("SELECT count(*) FROM waiting_commands") == 1
+
+    code, out, _ = await front.typed("hw-lead", "countersign", "list", monkeypatch=monkeypatch)
+    assert (code, digits in out, name in out, "user:sre" in out) == (0, True, True, True)
+    for who in ("sre", "tpm"):
+        code, _, err = await front.typed(who, "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
+        assert (code, "approver" in err) == (3, True), err
+    assert not await runs(world, bringup_workflow_id(name))
+    code, out, err = await front.typed("hw-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
+    assert code == 0, err
+    assert out.startswith(f"Given by user:sre, countersigned by user:hw-lead: {name} is entered, and planned.")
+    assert await runs(world, bringup_workflow_id(name))
+    assert world.sql.rows("SELECT given_by, second, ended FROM waiting_commands") == [
+        ("user:sre", "user:hw-lead", "given")
+    ]
+
+    row = world.sql.row("warrants", command="bringup.add", subject=f"bringup/{name}")
+    outer = verified(row["ticket"], public_keys())
+    inner = verified(outer.second, public_keys())
+    assert (outer.principal.name, inner.principal.name) == ("user:hw-lead", "user:sre")
+    assert (inner.command, inner.workflow) == (outer.command, outer.workflow)
+    given = start.but(actor="user:sre")
+    assert inner.args == arguments_hash(given), "what the first signed is what the first gave"
+    assert outer.args == arguments_hash(given.but(actor="user:hw-lead"))
+    texts = [f"{e['actor']}: {e['text']}" for e in world.sql.archive(name)]
+    both = f"user:hw-lead: to enter a cluster in {name}, given by user:sre, is countersigned by user:hw-lead"
+    assert both in texts
+    assert any(text.startswith("user:sre: to enter") for text in texts)
+
+    code, _, err = await front.typed("research-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
+    assert (code, "is given already: user:hw-lead countersigned it" in err) == (3, True)
+    code, _, err = await front.typed("hw-lead", "countersign", "give", "rubbish", "--yes", monkeypatch=monkeypatch)
+    assert (code, "HASH must be 16 to 64 of the digits" in err) == (2, True)
+    code, _, err = await front.typed("hw-lead", "countersign", "give", "0" * 16, "--yes", monkeypatch=monkeypatch)
+    assert (code, "nothing with the hash" in err) == (3, True)
+    await world.client.get_workflow_handle(bringup_workflow_id(name)).terminate("the story is over")
+
+
+async def test_a_change_of_policy_takes_two_admins_and_the_rest_of_a_file_one(
+    front: Front2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, name, file = front.world, fresh("terms"), tmp_path / "fleet.json"
+    case = worked_case(name)
+    case.pop("policy", None)
+
+    def written(policy: dict[str, Any] | None = None, own: dict[str, Any] | None = None, gpus: int = 345) -> str:
+        cluster = {**case, **({"policy": own} if own else {})}
+        cluster["quotas"] = [{**cluster["quotas"][0], "gpus": gpus}]
+        file.write_text(json.dumps({**({"policy": policy} if policy else {}), "clusters": [cluster]}))
+        return str(file)
+
+    def stands() -> tuple[Any, ...]:
+        (policy,) = world.sql.rows("SELECT policy FROM fleet") or [("{}",)]
+        own = [json.loads(text) for (text,) in world.sql.rows("SELECT policy FROM clusters WHERE name = ?", name)]
+        return json.loads(policy[0]), own, world.sql.gpus(name)
+
+    async def imported(who: str, path: str) -> tuple[int, str, str]:
+        return await front.typed(who, "fleet", "import", path, monkeypatch=monkeypatch)
+
+    assert (await imported("tpm", written()))[0] == 0, "without a policy one admin is enough"
+    before = stands()
+    assert before[2] == {"research": 345}
+    code, _, err = await imported("tpm", written({"buffer": 0.2}, gpus=344))
+    assert (
+        code,
+        "to change the policy waits for a second person: it has to be countersigned by another admin" in err,
+    ) == (
+        3,
+        True,
+    ), err
+    assert stands() == before, "nothing of the file goes in before the second has given it"
+    digits = err.rpartition("`backstop countersign give ")[2][:16]
+
+    code, out, _ = await front.typed("sre-lead", "countersign", "give", digits, monkeypatch=monkeypatch)
+    assert code == 2, "without a terminal nobody is asked, and nothing is done"
+    code, out, err = await front.typed("tpm", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
+    assert (code, "another admin has to countersign" in err) == (3, True), err
+    code, out, err = await front.typed("hw-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
+    assert (code, "takes the role admin" in err) == (3, True), err
+    (shown,) = [await front.door("sre-lead").ask(WaitingOne(hash=digits))]
+    assert any("buffer" in text and "0.2" in text for text in shown.changes), shown.changes
+    assert any("345 -> 344" in text for text in shown.changes)
+    assert stands() == before
+
+    code, out, err = await front.typed("sre-lead", "countersign", "give", digits, "--yes", monkeypatch=monkeypatch)
+    assert code == 0, err
+    assert out.startswith("Given by user:tpm, countersigned by user:sre-lead: ")
+    assert stands()[0] == {**before[0], "buffer": "0.2"}
+    assert stands()[2] == {"research": 344}
+    signed = "SELECT ticket FROM warrants WHERE command = 'desk.take_fleet' AND principal LIKE ?"
+    ((ticket,),) = world.sql.rows(signed, "%sre-lead%")
+    outer = verified(ticket, public_keys())
+    assert verified(outer.second, public_keys()).principal.name == "user:tpm"
+    assert (await imported("sre-lead", written({"buffer": 0.2}, gpus=343)))[0] == 0, "the policy is as it stands"
+
+    code, _, err = await imported("sre-lead", written(own={"buffer": 0}, gpus=343))
+    assert (code, "waits for a second person" in err) == (3, True), "of one cluster as of the fleet"
+    case["name"] = fresh("lax")
+    code, _, err = await imported("sre-lead", written(own={"buffer": 0}))
+    assert (code, "waits for a second person" in err) == (3, True), "a new cluster that brings its own"
+    assert world.sql.rows("SELECT name FROM clusters WHERE name = ?", case["name"]) == []
+
+
+async def test_what_two_admins_gave_is_what_goes_in(front: Front2) -> None:
+    """The parts are anybody's who is an admin: what the second has seen is bound by its hash."""
+    world, name = front.world, fresh("swapped")
+    case = worked_case(name)
+    case.pop("policy", None)
+
+    def fleet(buffer: float) -> Fleet:
+        return Fleet.model_validate({"policy": {"buffer": buffer}, "clusters": [case]})
+
+    with pytest.raises(AwaitsSecond) as waits:
+        await front.door("tpm").take_fleet(fleet(0.2), ImportTerms())
+    one = await front.door("sre-lead").ask(WaitingOne(hash=waits.value.digits))
+    staged = one.message["arguments"]["import_id"]
+    other = base64.b64encode(zlib.compress(fleet(0.0).model_dump_json(exclude_unset=True, by_alias=True).encode()))
+    await front.door("tpm").ask(StageImport(import_id=staged, part=0), other.decode())
+    shown = await front.door("sre-lead").ask(WaitingOne(hash=waits.value.digits))
+    assert shown.changes[0] == "its changes of policy are not those that were given any more"
+    with pytest.raises(Refusal, match="what would change of policies is not what two admins give any more"):
+        await front.door("sre-lead").countersign(waits.value.digits)
+    assert world.sql.rows("SELECT name FROM clusters WHERE name = ?", name) == []
+
+
+async def test_over_http_it_is_a_refusal_that_says_when_it_ends(front: Front2) -> None:
+    start = BringupStart(entry=entry(cluster=fresh("new")), recipe=recipe(), actor="whoever")
+    headers = {"authorization": "Bearer sub-sre", "content-type": "application/json"}
+    async with httpx.AsyncClient(base_url=f"{front.url}/api/v1", headers=headers) as http:
+        answer = await http.post("/bringups", content=start.model_dump_json(by_alias=True))
+        said = answer.json()
+        assert (answer.status_code, said["exit_code"], said["type"]) == (409, 3, "urn:backstop:problem:AwaitsSecond")
+        until = datetime.fromisoformat(said["until"])
+        assert timedelta(hours=23) < until - datetime.now(UTC) < timedelta(hours=25)
+        rubbish = await http.post("/waiting/%00%00/countersign")
+        assert rubbish.status_code in (403, 404, 422)
+        for inner in ("keep_waiting", "turn_waiting", "tell_emergency"):
+            assert (await http.post(f"/questions/{inner}", json={})).status_code == 404
+    (waits,) = await front.door("sre").ask(WaitingNow())
+    assert waits.hash.startswith(said["hash"])
+
+
+async def test_a_fleet_abort_with_undo_takes_two(front: Front2) -> None:
+    world, name = front.world, fresh("abort")
+    await fleet_of_two(front, worked_case(name, **STILL))
+    world.fleet_launched = True
+    await front.door("sre").launch_fleet(FleetLaunch(fleet=f"fleet/{name}", owner="tpm", actor="x", pilots=(name,)))
+    request = FleetCommandRequest(actor="x", reason="wrong order", undo=True)
+    with pytest.raises(AwaitsSecond, match="to abort with undo the fleet rollout waits") as waits:
+        await front.door("sre").fleet_command("abort", request)
+    assert (await front.door("sre").fleet_status()).stage == "planned"
+    done = await front.door("hw-lead").countersign(waits.value.digits)
+    assert (done.by, done.second, done.command) == ("user:sre", "user:hw-lead", "fleet.abort")
+    row = world.sql.row("warrants", command="fleet.abort", subject=f"fleet/{name}")
+    assert verified(verified(row["ticket"], public_keys()).second, public_keys()).principal.name == "user:sre"
+    texts = [e["text"] for e in world.sql.archive("(fleet)")]
+    assert "to abort with undo the fleet rollout, given by user:sre, is countersigned by user:hw-lead" in texts
+
+
+async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(front: Front2) -> None:
+    world, name = front.world, fresh("alone")
+    await fleet_of_two(front, worked_case(name, **STILL))
+    door = front.door("research-lead")
+    world.launched.add(name)
+    plan = (await door.launch(LaunchRequest(cluster=name, rollout=f"{name}/1", owner="tpm", reason="x"))).plan
+    assert plan is not None
+    approve = CommandRequest(actor="x", reason="the SEV cannot wait", plan_hash=plan.hash)
+    with pytest.raises(Refusal, match="user:research-lead launched it: another approver has to approve"):
+        await door.command(name, Command.APPROVE, approve)
+    with alone(), pytest.raises(Refusal, match="user:sre may not approve"):
+        await front.door("sre").command(name, Command.APPROVE, approve)
+    with alone(), pytest.raises(Refusal, match="an emergency needs a reason"):
+        await door.command(name, Command.APPROVE, approve.but(reason=""))
+    assert world.sql.rows("SELECT * FROM emergencies") == []
+    with alone():
+        await door.command(name, Command.APPROVE, approve)
+    await world.until(name, Stage.PLANNED)
+    assert world.sql.rows("SELECT number, given_by, reason, seen_by FROM emergencies") == [
+        (1, "user:research-lead", "the SEV cannot wait", "")
+    ]
+    row = world.sql.row("warrants", command="rollout.approve", subject=f"{name}/1")
+    assert verified(row["ticket"], public_keys()).emergency
+    log = world.home / "notices.jsonl"
+
+    def told() -> set[str]:
+        whole = log.read_text().rpartition("\n")[0]  # the last line may be under way
+        lines: list[dict[str, Any]] = [json.loads(line) for line in whole.splitlines()]
+        return {str(line) for line in lines if "emergency" in json.dumps(line)}
+
+    await eventually(lambda: log.exists() and len(told()) >= 2, "both admins are told")
+    assert all(f"audience': '{admin}'" in "".join(told()) for admin in ("tpm", "sre-lead"))
+
+    async def report() -> str:
+        now = datetime.now(UTC)
+        return markdown(
+            await weekly(front.door("hw-lead"), now - timedelta(days=7), now, [now], timedelta(days=1), live=False)
+        )
+
+    head = (await report()).split("\n\n")[1]
+    assert head.startswith("- **Emergency**: user:research-lead acted alone in an emergency")
+    with pytest.raises(Refusal, match="may not look at an emergency"):
+        await door.ask(SeenEmergency(number=1, reason="I did it"))
+    await front.door("tpm").ask(SeenEmergency(number=1, reason="it was right"))
+    assert "Emergency" not in await report()
+    assert world.sql.rows("SELECT seen_by FROM emergencies") == [("user:tpm",)]
+
+
+async def test_without_a_front_nobody_acts_alone(
+    front: Front2, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BACKSTOP_SOCKET", str(tmp_path / "nobody"))
+    monkeypatch.delenv("BACKSTOP_URL", raising=False)
+    err = io.StringIO()
+
+    def type_it() -> int:
+        with contextlib.redirect_stderr(err):
+            return run(["promote", "nowhere", "--reason", "x", "--emergency"])
+
+    assert await asyncio.to_thread(type_it) == 2
+    assert "--emergency is for the front" in err.getvalue()
+    assert not acts_alone.get()

@@ -1,0 +1,63 @@
+"""How long after a file came into force a front still goes by the one before is what the sentence about it says."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from client.operations import Operation
+from models.access.decision import Permitted
+from models.access.standing import AccessStands, AccessVersion, HowImported, standing_sentence
+from tests.unit.access_world import access, at_provider, grant
+from tests.unit.cli_fakes import NOON
+from web import rights
+from web.doors import Doors
+
+OLD, NEW = access(grant("user:sre", "viewer", "operator")), access()
+
+
+def version(number: int, file: Any) -> AccessVersion:
+    return AccessVersion(version=number, hash=file.hash, file=file, by="user:tpm", at=NOON, how=HowImported.FIRST)
+
+
+class Front:
+    """A front at a clock of ours, whose ledger gets the second file at once after the first was read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.stands = 1000.0, version(1, OLD)
+        monkeypatch.setattr(rights, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.rights = rights.LedgerRights(cast("Doors", SimpleNamespace(of=self._door)))
+
+    async def _door(self, _: object) -> Any:
+        async def ask(_: object) -> AccessStands:
+            return AccessStands(version=self.stands)
+
+        return SimpleNamespace(ask=ask)
+
+    async def may(self, command: str) -> bool:
+        who = at_provider(OLD, "sre")
+        operation = cast("Operation", SimpleNamespace(command=command))
+        judged = await self.rights.judged(who, operation, command, {"cluster": "h100-a"})
+        return isinstance(judged.decision, Permitted)
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"), [("read.status", "what only reads"), ("rollout.pause", "commands go by it")]
+)
+async def test_a_front_goes_by_a_new_file_when_the_sentence_says_and_no_sooner(
+    command: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentence = standing_sentence(version(2, NEW))
+    match = re.search(rf"{kind} within (\d+)s", sentence)
+    assert match is not None
+    within = int(match[1])
+    front = Front(monkeypatch)
+    assert await front.may(command)
+    front.stands = version(2, NEW)
+    front.now += within
+    assert await front.may(command), "until then by the file before"
+    front.now += 0.01
+    assert not await front.may(command)

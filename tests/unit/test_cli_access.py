@@ -1,0 +1,230 @@
+"""`backstop access`: what is sent, what is shown once, and what people read."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.commands.access import _TYPED
+from cli.main import run
+from client.doctor import access_checks
+from client.inputs.access_files import read_access
+from client.who_acts import could_act
+from models.access.decision import Target, who_could
+from models.access.rights import RIGHTS
+from models.access.standing import (
+    NOT_CONFIGURED,
+    AccessCheck,
+    AccessOutcome,
+    AccessStands,
+    AccessVersion,
+    HowImported,
+)
+from models.access.tokens import TokenLine, looks_like_a_token, token_hash
+from models.questions import AccessNow, ImportAccess, MakeToken, RevokeToken, Tokens
+from models.rollout.stages import Stage
+from tests.unit.access_world import access, grant
+from tests.unit.cli_fakes import FakeBackstop, answering, status
+from views.access import outcome_parts
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+EXAMPLE = str(Path(__file__).parents[2] / "examples" / "access.yaml")
+
+
+class Door(FakeBackstop):
+    """Keeps what it is asked, and answers as the desk would."""
+
+    def __init__(self, stands: AccessStands | None = None) -> None:
+        super().__init__()
+        self.stands, self.questions = stands or AccessStands(), list[Any]()
+
+    async def ask(self, question: Any) -> Any:
+        self.questions.append(question)
+        match question:
+            case AccessNow():
+                return self.stands
+            case ImportAccess():
+                return AccessOutcome(hash="feed", changes=("+ user:tpm is admin",), said="it waits")
+            case MakeToken():
+                return token(question.name, question.scope)
+            case RevokeToken():
+                return token(question.name).but(revoked_at=NOON, revoked_by="user:tpm")
+            case Tokens():
+                return (token("ci"), token("old").but(revoked_at=NOON, revoked_by="user:tpm"))
+        return await super().ask(question)
+
+
+def token(name: str, scope: Any = None) -> TokenLine:
+    line = TokenLine.model_validate(
+        {"name": name, "owner": "service:ci", "scope": {"roles": ["viewer"]}}
+        | {"made_by": "user:tpm", "made_at": NOON, "expires_at": datetime.now(UTC) + timedelta(days=30)}
+    )
+    return line if scope is None else line.but(scope=scope)
+
+
+def in_force() -> AccessStands:
+    file = access(grant("user:sre", "approver", clusters=["h100-*"]))
+    version = AccessVersion(version=3, hash=file.hash, file=file, by="user:tpm", at=NOON, how=HowImported.COUNTERSIGNED)
+    return AccessStands(version=version.but(second="user:sre-lead"))
+
+
+def said(door: Door, capsys: pytest.CaptureFixture[str], *line: str) -> str:
+    with answering(door):
+        assert run(["access", *line]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_token_is_shown_once_and_never_sent(capsys: pytest.CaptureFixture[str]) -> None:
+    door = Door()
+    line = ("token", "new", "ci", "--owner", "service:ci", "--role", "viewer", "--command", "read.*", "--days", "7")
+    shown = said(door, capsys, *line)
+    (question,) = door.questions
+    made = shown.splitlines()[0]
+    assert looks_like_a_token(made)
+    assert question.hash == token_hash(made)
+    assert made not in question.model_dump_json()
+    assert (question.owner, question.days, question.scope.commands) == ("service:ci", 7, ("read.*",))
+    assert shown.splitlines()[-1] == "Undo: backstop access token revoke ci"
+    again = json.loads(said(door, capsys, *line, "--json"))
+    assert again["schema"] == "backstop.access-token/1"
+    assert looks_like_a_token(again["token"])
+    assert again["token"] != made
+
+
+def test_a_file_is_sent_whole_and_a_hash_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    door = Door()
+    assert said(door, capsys, "import", EXAMPLE, "--reason", "r", "--actor", "tpm").splitlines() == [
+        *("+ user:tpm is admin", "Access file feed: it waits"),
+    ]
+    said(door, capsys, "import", "--confirm", "feed", "--dry-run", "--json")
+    first, second = door.questions
+    assert (first.file, first.reason, first.dry_run) == (read_access(EXAMPLE), "r", False)
+    assert (second.file, second.confirm, second.dry_run) == (None, "feed", True)
+
+
+def test_without_a_file_it_says_that_actors_are_asserted_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert " ".join(said(Door(), capsys, "show").split()) == NOT_CONFIGURED
+    assert "whoever reaches Temporal may do everything" in NOT_CONFIGURED
+    answer = json.loads(said(Door(), capsys, "show", "--json"))
+    assert (answer["configured"], answer["version"], answer["said"]) == (False, None, NOT_CONFIGURED)
+    with answering(Door()):
+        assert run(["access", "who-can", "approve", "h100-a"]) == 3
+
+
+def test_who_put_the_file_there_is_shown_with_what_it_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(Door(in_force()), capsys, "show")
+    assert "Version 3" in shown
+    assert "imported by user:tpm, countersigned by user:sre-lead; 2 admins by name." in " ".join(shown.split())
+    assert any(line.split() == ["user:sre", "approver", "clusters", "h100-*"] for line in shown.splitlines())
+
+
+def test_who_can_and_can_answer_from_the_file_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    door = Door(in_force())
+    assert "user:sre" in said(door, capsys, "who-can", "approve", "h100-a")
+    assert "nobody" in said(door, capsys, "who-can", "approve", "a100")
+    lines = json.loads(said(door, capsys, "can", "sre", "h100-a", "--json"))["rights"]
+    assert {one["command"] for one in lines if one["second"] == "not who launched it"} >= {"rollout.promote"}
+    assert said(door, capsys, "can", "nobody-known", "h100-a") == "user:nobody-known may do nothing in h100-a.\n"
+
+
+def test_what_is_by_team_is_asked_for_with_a_team(capsys: pytest.CaptureFixture[str]) -> None:
+    stands = in_force()
+    assert stands.version is not None
+    file = access(grant("user:lead", "member", teams=["research"]), grant("user:sre", "approver"))
+    door = Door(stands.but(version=stands.version.but(file=file, hash=file.hash)))
+    asked = " ".join(said(door, capsys, "who-can", "ack", "h100-a").split())
+    assert "nobody for all teams" in asked
+    assert asked.endswith("Who could acknowledge is by team: give --team TEAM.")
+    named = said(door, capsys, "who-can", "ack", "h100-a", "--team", "research")
+    assert "user:lead" in named
+    assert "--team" not in named
+    assert "--team" not in said(door, capsys, "who-can", "pause", "h100-a"), "it is of the cluster"
+    assert "nobody\n" in said(door, capsys, "who-can", "ack", "h100-a", "--team", "evals").replace(" \n", "\n")
+    may = " ".join(said(door, capsys, "can", "lead", "h100-a").split())
+    assert may.endswith("What else user:lead may is by team: give --team TEAM.")
+    whole = said(door, capsys, "can", "lead", "h100-a", "--team", "research")
+    assert {"rollout.ack", "rollout.object"} <= set(whole.split())
+    assert "--team" not in whole
+    assert "--team" not in said(door, capsys, "can", "sre", "h100-a"), "no role of theirs is bounded to teams"
+
+
+@pytest.mark.parametrize(
+    ("typed", "key"),
+    [("approve", "rollout.approve"), ("fleet pace", "fleet.pace"), ("read.audit", "read.audit"), *_TYPED.items()],
+)
+def test_commands_are_found_as_they_are_typed(typed: str, key: str, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = json.loads(said(Door(in_force()), capsys, "who-can", typed, "--json"))["rights"]
+    assert lines[0]["command"] == key
+    assert key in RIGHTS
+
+
+def test_tokens_are_listed_with_their_end(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = said(Door(), capsys, "token", "list", "--all")
+    assert "revoked by user:tpm" in shown
+    assert said(Door(), capsys, "token", "list", "-o", "name").split() == ["ci", "old"]
+    assert "no front lets it in after a minute" in said(Door(), capsys, "token", "revoke", "ci")
+
+
+def test_a_rollout_that_waits_says_who_could_act(capsys: pytest.CaptureFixture[str]) -> None:
+    waiting = status().but(cluster="h100-a", needs="approve the plan: backstop approve h100-a --plan feed")
+    file = access(grant("user:sre", "approver", clusters=["h100-*"]), grant("user:hw-lead", "operator"))
+    assert could_act(file, waiting) == ("user:sre",)
+    assert could_act(file, waiting.but(needs="paused by tpm: backstop resume h100-a")) == ("user:hw-lead",)
+    assert could_act(file, waiting.but(needs="mend the health source")) == ()
+    closing = waiting.but(needs="rolled back: backstop close h100-a", at_risk=(), breach_of=(), stage=Stage.ROLLED_BACK)
+    assert could_act(file, closing) == ("user:hw-lead",)
+    assert could_act(file, closing.but(breach_of=("a",))) == who_could(
+        file, "rollout.approve", Target(cluster="h100-a")
+    )
+    door = Door(in_force())
+    door.statuses = [waiting]
+    with answering(door):
+        assert run(["status", "h100-a"]) == 0
+    shown = capsys.readouterr().out
+    assert any(line.split() == ["could", "act", "user:sre"] for line in shown.splitlines())
+
+
+def test_doctor_says_whether_access_is_configured_and_what_is_odd() -> None:
+    (none,) = access_checks(None, tickets=False)
+    assert (none.ok, none.text.partition(":")[0]) == (True, "not configured")
+    (signed,) = access_checks(None, tickets=True)
+    assert (signed.ok, "every command needs a front's ticket" in signed.text) == (True, True)
+    well = AccessCheck(configured=True, admins=2)
+    assert [c.text for c in access_checks(well, tickets=True)] == ["2 admins by name"]
+    (past,) = access_checks(well, tickets=False)
+    assert (past.ok, past.remedy.partition(",")[0]) == (False, "backstop keys new")
+    assert "whoever reaches Temporal goes past all of it" in past.text
+    odd = {
+        "two_person is off": AccessCheck(configured=True, admins=2, two_person=False),
+        "nobody could countersign": AccessCheck(configured=True, admins=1),
+        "is not what was imported": AccessCheck(configured=True, wrong="it is not what was imported"),
+    }
+    for text, check in odd.items():
+        (one,) = access_checks(check, tickets=True)
+        assert not one.ok
+        assert text in one.text
+        assert one.remedy
+    _, tokens = access_checks(
+        AccessCheck(configured=True, admins=2, expiring=("ci of service:ci, 2026-12-01",)), tickets=True
+    )
+    assert (tokens.ok, tokens.text) == (False, "1 token within two weeks of the end: ci of service:ci, 2026-12-01")
+
+
+@pytest.mark.parametrize(
+    ("changes", "last"),
+    [
+        ({"in_force": True, "version": 2}, "To undo it, import the file that was in force before."),
+        (
+            {"in_force": True, "version": 1},
+            "It cannot be undone: from now on there is an access file, which another one replaces.",
+        ),
+        ({"awaits": True}, "Access file feed: it is so"),
+    ],
+)
+def test_an_import_says_how_it_is_undone_once_it_is_in_force(changes: dict[str, Any], last: str) -> None:
+    outcome = AccessOutcome(hash="feed", changes=("+ user:tpm is admin",), said="it is so", **changes)
+    assert str(outcome_parts(outcome)[-1]) == last

@@ -1,0 +1,64 @@
+"""The page that offers clusters for a launch: full pages of those without a rollout, to the last one."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from models.cluster.fleet_file import ClusterSpec
+from models.questions import LedgerCluster, LedgerClusters
+from tests.unit.cli_fakes import WORKED
+from web.console.pages.launch import launch
+from web.console.visit import Visit
+
+OPEN = {f"c-{n:03}" for n in range(400) if n % 4}
+ALL = [f"c-{n:03}" for n in range(400)]
+
+
+def answer(question: LedgerClusters, names: list[str], taken: set[str], at_once: int) -> tuple[LedgerCluster, ...]:
+    """As a desk answers; `at_once`: where clusters have many quotas, fewer than asked for."""
+    of = [n for n in names if n > question.after and not (question.free and n in taken)]
+    spec: ClusterSpec = WORKED
+    return tuple(
+        LedgerCluster(
+            cluster=spec.model_copy(update={"name": name}),
+            rollout=f"{name}/1" if name in taken else None,
+            stage=None,
+            name=name,
+        )
+        for name in of[: min(question.limit, at_once)]
+    )
+
+
+def pages(names: list[str], taken: set[str], at_once: int = 1000) -> list[dict[str, Any]]:
+    """Every page, by the link at the foot of the one before."""
+
+    async def ask(question: LedgerClusters) -> tuple[LedgerCluster, ...]:
+        return answer(question, names, taken, at_once)
+
+    made, after = [], ""
+    while True:
+        visit = SimpleNamespace(path=("launch",), query={"after": after}, ask=ask, form={})
+        page = asyncio.run(launch(cast("Visit", visit)))
+        made.append(cast("Any", page).values)
+        after = made[-1]["more"]
+        if not after:
+            return made
+
+
+@pytest.mark.parametrize("at_once", [1000, 7])
+def test_each_page_is_full_of_those_that_can_be_launched_and_none_is_left_out(at_once: int) -> None:
+    made = pages(ALL, OPEN, at_once)
+    assert [name for one in made for name, _, _ in one["rows"]] == [n for n in ALL if n not in OPEN]
+    assert [len(one["rows"]) for one in made] == ([50, 50] if at_once > 50 else [7] * 14 + [2])
+
+
+@pytest.mark.parametrize(("names", "taken", "there_are"), [([], set(), False), (["a", "b"], {"a", "b"}, True)])
+def test_where_there_is_none_it_says_whether_there_are_clusters(
+    names: list[str], taken: set[str], there_are: bool
+) -> None:
+    (one,) = pages(names, taken)
+    assert (one["rows"], one["there_are"], one["more"]) == ([], there_are, "")

@@ -1,0 +1,85 @@
+"""The leader's page on what a buffer would cost: one question to a worker, and what its answer says."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any, cast
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
+from models.errors import Unavailable
+from models.haircut_questions import HaircutSums
+from models.planning.haircut import FleetHaircut, haircut
+from tests.unit.test_console_flex import BASE
+from web.console.pages.leader import leader
+from web.console.rendering import page
+from web.console.visit import Visit
+
+NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+
+
+class _Asks:
+    """A visit of whoever may, of a fleet whose week is not known."""
+
+    def __init__(self, address: str, clusters: int, left_out: int) -> None:
+        self.path, self.query, self.now = ("leader",), dict(parse_qsl(urlsplit(address).query)), NOW
+        self.asked = list[Any]()
+        self._fleet = [(one(n), Policy()) for n in range(clusters)]
+        self._left_out = left_out
+
+    async def ask(self, question: Any) -> Any:
+        if not isinstance(question, HaircutSums):
+            raise Unavailable("the week is not known here")
+        self.asked.append(question)
+        report = haircut(self._fleet, question.buffers).but(clusters={}, teams={})
+        return FleetHaircut(report=report, untold=(0,) * len(question.buffers), left_out=self._left_out)
+
+    async def tried(self, reading: Any, _: float) -> Any:
+        try:
+            return await reading, ""
+        except Unavailable as error:
+            return None, str(error)
+
+
+def one(number: int) -> Snapshot:
+    return Snapshot.model_validate(
+        {
+            "cluster": f"c-{number}",
+            "islands": [{"name": "main", "total_gpus": 100, "healthy_gpus": 100}],
+            "quotas": [{"team": "a", "gpus": 90}],
+        }
+    )
+
+
+def looked(address: str, clusters: int, left_out: int = 0) -> tuple[str, list[Any]]:
+    visit = _Asks(address, clusters, left_out)
+    made = asyncio.run(leader(cast("Visit", visit)))
+    html = bytes(page(made.template, {**BASE, **made.values}).body).decode()
+    return html, visit.asked
+
+
+@pytest.mark.parametrize(("address", "buffer"), [("/leader?buffer=12", Fraction(12, 100)), ("/leader?buffer=x", None)])
+def test_a_chosen_buffer_is_one_question_beside_the_usual_ones(address: str, buffer: Fraction | None) -> None:
+    html, asked = looked(address, 3)
+    usual = {Fraction(5, 100), Fraction(10, 100), Fraction(15, 100), Fraction(20, 100)}
+    assert asked == [HaircutSums(buffers=tuple(sorted(usual | ({buffer} if buffer else set()))))]
+    # Of 90 may be promised 88 at 12 % and 85 at 15 %, in each of three.
+    assert ("At 12%: 6 of 270" if buffer else "At 15%: 15 of 270") in html
+    assert "cannot be planned" not in html
+
+
+def test_those_that_cannot_be_planned_are_counted() -> None:
+    assert "1 cluster cannot be planned now and is left out" in looked("/leader?buffer=12", 3, 1)[0]
+    assert "1,200 clusters cannot be planned now and are left out" in looked("/leader?buffer=12", 0, 1200)[0]
+    assert "There is no cluster to plan yet" in looked("/leader?buffer=12", 0)[0]
+
+
+def test_until_a_buffer_is_chosen_nothing_is_planned_and_the_page_says_how_long_it_takes() -> None:
+    html, asked = looked("/leader", 3)
+    assert asked == []
+    assert "the first look takes some seconds for 1,000 clusters" in html

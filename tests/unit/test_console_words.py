@@ -1,0 +1,87 @@
+"""Words of the console: what a button is called, how much a picture tells of, and what is said once."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from models.reports.tallies import Point
+from models.rollout.shown import Condition
+from views.status import awaited_alone
+from views.words import DECORATION, gpus, line, row, table
+from web.console.pages.curves import burn_down_of, curve_of
+from web.console.pages.fleet import deed_of
+from web.console.parts import markup, sentence
+
+NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("needs", "label", "path"),
+    [
+        ("approve the plan: backstop approve c --plan 0123", "Approve...", "/clusters/c/approve"),
+        ("paused by user:ana: backstop resume c", "Resume...", "/clusters/c/resume"),
+        ("a hold stands (a run): backstop resolve c --hold x --reason ...", "Resolve...", "/clusters/c/resolve"),
+        ("told twice: backstop ack c --team a", "Acknowledge...", "/clusters/c/ack"),
+        # What is to be weighed or mended first is looked at.
+        ("a lack: mend the source; only if it is so: backstop resolve c --hold x", "Look...", "/clusters/c#do"),
+        ("rolled back: backstop retry c, or backstop close c", "Look...", "/clusters/c#do"),
+        ("new: backstop approve c --plan 1, or decline it: backstop resolve c --hold p", "Look...", "/clusters/c#do"),
+        ("no health is known: mend the health source", "Look...", "/clusters/c#do"),
+    ],
+)
+def test_what_to_do_next_names_the_deed(needs: str, label: str, path: str) -> None:
+    assert deed_of("c", needs) == (label, path)
+
+
+def point(at: datetime) -> Point:
+    names = ("total_gpus", "healthy_gpus", "promised_gpus", "phantom_gpus", "flex_gpus")
+    unknown = {"pending_gpus": None, "lacking_gpus": None}
+    return Point.model_validate(
+        {"at": at, "clusters": 1, "known": 1, "asking": 0, **unknown, **dict.fromkeys(names, 8)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("back", "over"), [(timedelta(days=28), "28 days"), (timedelta(hours=30), "1 day"), (timedelta(hours=2), "2 hours")]
+)
+def test_a_picture_says_how_much_there_is(back: timedelta, over: str) -> None:
+    points = [point(NOW - back), point(NOW)]
+    for curve in (curve_of(points), burn_down_of(points)):
+        assert curve is not None
+        assert curve["over"] == over
+
+
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [("980", "980"), ("1024", "1,024"), ("1024/1024", "1,024/1,024"), ("at most 2352", "at most 2,352"), ("-", "-")],
+)
+def test_counts_look_the_same_in_tables_and_sentences(cell: str, shown: str) -> None:
+    rows = table("CLUSTER", ">HEALTHY", ">ID")
+    row(rows, "h100-1024", cell, 1024)
+    made = str(markup([rows]))
+    assert f">{shown}<" in made
+    assert ">h100-1024<" in made, "a name stays as it is"
+    assert ">1024<" in made, "and so does a number that names something"
+    assert "1,024 GPUs" in str(markup([line(gpus(1024))]))
+
+
+def test_the_fleet_rollout_among_clusters_leads_to_its_own_page() -> None:
+    rows = table("CLUSTER", "=STAGE")
+    row(rows, "(fleet)", "running")
+    row(rows, "h100-1", "planned")
+    made = str(markup([rows]))
+    assert '<a href="/rollout">(fleet)</a>' in made
+    assert '<a href="/clusters/h100-1">h100-1</a>' in made
+
+
+def test_a_bar_beside_its_numbers_is_for_the_eye_alone() -> None:
+    made = sentence(line("4 to 12 GPUs: ", ("|▁█|", DECORATION)))
+    assert made == '4 to 12 GPUs: <span class="bars" aria-hidden="true">|▁█|</span>'
+
+
+def test_a_command_that_is_needed_stands_once() -> None:
+    waits = Condition(name="approval", met=False, text="waits for approval: backstop approve c --plan 0123")
+    assert awaited_alone(waits, "approve the plan: backstop approve c --plan 0123") == "approval"
+    assert awaited_alone(waits, "") == "approval: backstop approve c --plan 0123"

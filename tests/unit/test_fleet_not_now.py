@@ -1,0 +1,46 @@
+"""What a page greys is what the fleet rollout would refuse, in the same words, wherever the rollout stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest, not_now, refusal
+from models.fleet.gates import rest_until
+from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
+from models.fleet.status import status_of
+from models.rollout.holds import HoldKind
+from tests.property.test_fleet_machine import Fleet, prospect
+
+ALL: dict[str, Any] = {"reason": "why", "undo": False}
+
+
+def stances() -> dict[str, FleetRollout]:
+    f = Fleet([prospect(0), prospect(1)], Pace()).f
+    f = f.but(members={c: m.but(state=MemberState.WAITING, rollout="") for c, m in f.members.items()})
+    now = f.entered_at
+    running = f.but(plan_hash="0" * 16, approved_by="user:ana", stage=FleetStage.RUNNING)
+    return {
+        "being planned": f.but(stage=FleetStage.PLANNED, plan_hash="", approved_by=""),
+        "planned": f.but(stage=FleetStage.PLANNED, plan_hash="0" * 16, approved_by=""),
+        "running": running,
+        "paused": running.holding(PAUSED, HoldKind.PAUSED, "a look", now, "user:ana"),
+        "aborting": running.but(stage=FleetStage.ABORTING),
+        "done": running.but(stage=FleetStage.DONE),
+    }
+
+
+@pytest.mark.parametrize("name", stances())
+def test_a_page_greys_what_would_be_refused(name: str) -> None:
+    f = stances()[name]
+    status = status_of(f, f.entered_at)
+    cluster = next(iter(f.members), "")
+    for command in FLEET_COMMANDS:
+        wave = Wave.BUSY if command == "move" else None
+        given: dict[str, Any] = {"clusters": (cluster,)} if command in ("skip", "move") else {}
+        pace = {"parallel": 7} if command == "pace" else {}
+        request = FleetCommandRequest(actor="a", plan_hash=f.plan_hash, wave=wave, pace=pace, **ALL, **given)
+        why = not_now(status, command, rests=status.rests_until is not None)
+        assert why == not_now(f, command, rests=rest_until(f) is not None)
+        assert why == (refusal(f, command, request) or ""), command

@@ -1,0 +1,50 @@
+"""The API's document: published as the code makes it, whole, and of every operation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from client.operations import API, OPERATIONS, questions
+from web.openapi import document
+
+PUBLISHED = Path(__file__).parents[2] / "docs" / "openapi.json"
+
+
+def test_what_is_published_is_what_the_code_says() -> None:
+    """BACKSTOP_WRITE_OPENAPI=1 writes it."""
+    text = json.dumps(document(), ensure_ascii=False, separators=(",", ":"), sort_keys=True) + "\n"
+    if os.environ.get("BACKSTOP_WRITE_OPENAPI"):
+        PUBLISHED.write_text(text)
+    assert PUBLISHED.read_text() == text
+
+
+def test_every_operation_is_described_under_a_name_of_its_own() -> None:
+    found = {(verb.upper(), path): one for path, verbs in document()["paths"].items() for verb, one in verbs.items()}
+    assert set(found) == {(one.verb, f"{API}{one.path}") for one in (*OPERATIONS, *questions())}
+    names = [one["operationId"] for one in found.values()]
+    assert len(set(names)) == len(names)
+    assert all(one["summary"] and "default" in one["responses"] for one in found.values())
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            yield value["$ref"]
+        for one in value.values():
+            yield from references(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from references(one)
+
+
+def test_what_it_refers_to_is_there_and_its_schemas_are_schemas() -> None:
+    schemas = document()["components"]["schemas"]
+    assert {name.removeprefix("#/components/schemas/") for name in references(document())} <= set(schemas)
+    for schema in schemas.values():
+        Draft202012Validator.check_schema(schema)

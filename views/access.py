@@ -1,0 +1,140 @@
+"""The access file, who could, and tokens, as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from models.access.decision import roles_for, who_could
+from models.access.rights import RIGHTS, Where
+from models.access.standing import (
+    COUNTERSIGNED_WITHIN,
+    NOT_CONFIGURED,
+    AccessOutcome,
+    AccessStands,
+    changes_between,
+    standing_sentence,
+    warnings_of,
+)
+from models.base import some_of
+from views.rows import RightLine
+from views.words import line, moment, none_of, row, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from models.access.access_file import AccessFile
+    from models.access.decision import Target
+    from models.access.principals import Principal
+    from models.access.rights import Right
+    from models.access.tokens import TokenLine
+
+
+def said_of(stands: AccessStands) -> str:
+    """In a sentence or two, what stands."""
+    return NOT_CONFIGURED if stands.version is None else standing_sentence(stands.version)
+
+
+def access_parts(stands: AccessStands) -> list[RenderableType]:
+    parts: list[RenderableType] = [line(said_of(stands))]
+    if stands.version is None:
+        return parts
+    parts += _file_parts(stands.version.file)
+    if (waits := stands.proposal) is not None:
+        until = f"{waits.at + COUNTERSIGNED_WITHIN:%Y-%m-%d %H:%MZ}"
+        parts += [
+            line(),
+            line((f"{waits.hash} waits", "bold"), f", proposed by {waits.by}: another admin confirms it until {until}"),
+            *map(line, changes_between(stands.version.file, waits.file)),
+            line(f"backstop access import --confirm {waits.hash}"),
+        ]
+    return parts
+
+
+def _file_parts(file: AccessFile) -> Iterator[RenderableType]:
+    yield from (line((f"! {warning}", "yellow")) for warning in warnings_of(file))
+    rows = table("WHO", "~ROLES", "~WHERE", least=["WHERE"])
+    for grant in file.grants:
+        for number, name in enumerate(grant.to):
+            again = number > 0
+            row(rows, name, '"' if again else ", ".join(grant.roles), '"' if again else grant.bounds or "everywhere")
+    yield rows
+    for service in file.services:
+        yield line(f"service:{service.name} is {service.owner}'s")
+
+
+def outcome_parts(outcome: AccessOutcome, of: int = 100) -> list[RenderableType]:
+    parts: list[RenderableType] = [line(change) for change in outcome.changes[:of]]
+    if len(outcome.changes) > of:
+        parts.append(line(f"and {len(outcome.changes) - of} changes more"))
+    if not outcome.changes:
+        parts.append(line("Nothing differs from what is in force."))
+    parts += [line((f"! {warning}", "yellow")) for warning in outcome.warnings]
+    parts.append(line(f"Access file {outcome.hash}: {outcome.said}"))
+    if outcome.in_force and outcome.changes:
+        first = "It cannot be undone: from now on there is an access file, which another one replaces."
+        before = "To undo it, import the file that was in force before."
+        parts.append(line(first if outcome.version <= 1 else before))
+    return parts
+
+
+def who_lines(file: AccessFile, key: str, target: Target) -> list[RightLine]:
+    """Of one row of the table of rights, and of each of its cases: who could there."""
+    return [
+        _right_line(key, case, right, who=who_could(file, key, target.but(cases=frozenset({case} if case else ()))))
+        for case, right in RIGHTS[key].with_cases
+    ]
+
+
+def may_lines(file: AccessFile, principal: Principal, target: Target) -> list[RightLine]:
+    """Of the whole table what somebody may there, and by which roles."""
+    return [
+        _right_line(key, case, right, roles=roles)
+        for key, row in RIGHTS.items()
+        for case, right in row.with_cases
+        if (roles := roles_for(file, principal, right, target))
+    ]
+
+
+def _right_line(
+    key: str, case: str, right: Right, roles: tuple[str, ...] | None = None, who: tuple[str, ...] = ()
+) -> RightLine:
+    return RightLine(
+        command=key,
+        to=right.to,
+        roles=tuple(map(str, right.roles if roles is None else roles)),
+        where=right.where,
+        second=right.second,
+        case=case,
+        who=who,
+    )
+
+
+def by_team_line(what: str) -> RenderableType:
+    """Where no team was named, and the answer is another for each."""
+    return line(f"{what} is by team: give --team TEAM.")
+
+
+def rights_parts(lines: Sequence[RightLine], *, who: bool, team: str = "") -> list[RenderableType]:
+    """`who`: who could; else by which role somebody may. `team`: the one that was named."""
+    rows = table("COMMAND", "~", "~WHO COULD" if who else "=ROLE", "~SECOND PERSON", least=["SECOND PERSON"])
+    for one in lines:
+        what = f"{one.to}{f' ({one.case})' if one.case else ''}"
+        second = "" if one.second == "none" else one.second
+        nobody = "nobody for all teams" if one.where == Where.TEAM and not team else "nobody"
+        last = (some_of(one.who) or nobody) if who else ", ".join(one.roles)
+        row(rows, one.command, what, last, second)
+    by_team = next((one for one in lines if who and not team and one.where == Where.TEAM), None)
+    return [rows, *([] if by_team is None else [by_team_line(f"Who could {by_team.to}")])]
+
+
+def token_parts(tokens: Sequence[TokenLine], now: datetime, of: int) -> list[RenderableType]:
+    if not tokens:
+        return [none_of(of, "token") if of else line("No token counts: `backstop access token new` makes one.")]
+    rows = table("TOKEN", "OWNER", "~SCOPE", "=UNTIL", "MADE BY", "~", least=["MADE BY"])
+    for one in tokens:
+        ended = one.expires_at <= now
+        note = f"revoked by {one.revoked_by}" if one.revoked_at else "expired" if ended else ""
+        row(rows, one.name, one.owner, one.scope.text, moment(one.expires_at), one.made_by, note)
+    return [rows]

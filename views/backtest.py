@@ -1,0 +1,91 @@
+"""The record of buffer policies as people read it, and as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.buffers.backtest import Promised, Record
+from models.buffers.estimator import WEEK_HOURS
+from models.buffers.hourly_health import Series
+from views.csv_out import csv_text
+from views.words import count, line, none_of, row, table
+
+_FIELDS = tuple(Record.model_fields)
+_DECISION = ("cluster", "policy", "horizon_weeks", "hour", "until_hour", "total", "promise")
+HEADINGS = ("POLICY", "BROKEN H", "BROKEN", "WORST", "BUFFER", "STRANDED", "CHANGES", "REFUSED")
+
+
+def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> list[RenderableType]:
+    """A table for each cluster and horizon, with a line for each policy. `of`: how many there are."""
+    if of and not records:
+        return [none_of(of, "record")]
+    hours = {one.cluster: (int((~np.isnan(one.worst)).sum()), len(one.worst)) for one in series}
+    shown: list[RenderableType] = []
+    for (cluster, horizon), group in groupby(records, key=lambda r: (r.cluster, r.horizon_weeks)):
+        rows = list(group)
+        length_known, whole = hours[cluster]
+        unknown = f" and {whole - length_known:,} unknown" if whole > length_known else ""
+        held = f", each held against up to {horizon} promises" if horizon > 1 else ""
+        shown += [Text()] if shown else []
+        shown.append(
+            line((cluster, "bold"), f", promised for {count(horizon, 'week')}: {length_known:,} hours{unknown}{held}")
+        )
+        grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]), least=("CHANGES", "REFUSED"))
+        for r in rows:
+            row(grid, *cells(r))
+        shown.append(grid)
+    notes = (
+        "Broken: hours whose worst instant fell below the promise; with several weeks ahead, an hour counts once for "
+        "each promise made for it. Stranded: healthy and not promised, of the total."
+    )
+    return [*shown, Text(), line(notes)]
+
+
+def cells(r: Record) -> tuple[object, ...]:
+    return (
+        r.policy,
+        r.broken_hours,
+        percent(r.broken_fraction),
+        percent(r.worst_shortfall_fraction),
+        percent(r.mean_buffer),
+        percent(r.stranded_fraction),
+        r.changes,
+        f"{100 * r.refused:.0f}%",
+    )
+
+
+def percent(fraction: float) -> str:
+    """0%, 0.004%, 0.25%, 12.3%: what is not zero never reads as zero."""
+    if not fraction:
+        return "0%"
+    value = 100 * fraction
+    return f"{value:.1f}%" if value >= 1 else f"{value:.2g}%"
+
+
+def decisions_csv(series: Sequence[Series], promised: Promised) -> str:
+    """A line for each week's decision: what it saw as the size, what it promised, and for which hours.
+
+    Hours are the file's, or since 1970 where it has times; `until_hour` is the first that the promise no longer holds
+    for. An empty promise: none.
+    """
+    rows: list[Sequence[object]] = [_DECISION]
+    by_name = {one.cluster: one for one in series}
+    for (cluster, horizon, policy), weekly in promised.items():
+        one = by_name[cluster]
+        for week, promise in enumerate(weekly):
+            start = week * WEEK_HOURS
+            hour = one.first + start
+            size = one.total_at(start)
+            shown = "" if promise is None else promise
+            rows.append([cluster, policy, horizon, hour, hour + horizon * WEEK_HOURS, size, shown])
+    return csv_text(rows)
+
+
+def as_csv(records: Sequence[Record]) -> str:
+    """All figures, a line for each record."""
+    return csv_text([_FIELDS, *([getattr(r, name) for name in _FIELDS] for r in records)])

@@ -1,0 +1,121 @@
+"""One cluster's buffer in five lines and a small picture."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.buffers.backtest import Explained, Record
+from models.buffers.estimator import WEEK_HOURS
+from models.cluster.derived_buffer import Derived
+from views.backtest import percent
+from views.words import count, line
+
+_BARS = " ▁▂▃▄▅▆▇█"
+_WEEKS = 60
+"""In the picture: a character each."""
+
+
+def parts(explained: Explained) -> list[RenderableType]:
+    """The lines, and the weekly worst beside the buffer."""
+    return [*(line(text) for text in lines(explained)), Text(), *_picture(explained)]
+
+
+def lines(explained: Explained) -> list[str]:
+    now, series = explained.now, explained.series
+    unit = "node" if series.unit == "nodes" else "GPU"
+    ours = explained.records[0]
+    strict = f"For {_target(explained.terms.target)} of the hours of the next {count(explained.horizon_weeks, 'week')}"
+    promise = f"{strict}: {_promised(now, unit)}."
+    if explained.looser is not None:
+        promise += f" For {_target(explained.looser_target)}: {_promised(explained.looser, unit)}."
+    return [
+        _history(explained, unit),
+        promise,
+        f"Why: {now.text}.",
+        f"Its record, decided week by week on this history: {_kept(ours)}.{_missed(ours, explained.terms.target)}",
+        f"Beside it: {_neighbours(explained)}.",
+    ]
+
+
+def _history(explained: Explained, unit: str) -> str:
+    now, hours = explained.now, len(explained.series.total)
+    size = f"{explained.series.cluster}: {count(now.total, unit)}"
+    if not now.known_hours:
+        return f"{size}; nothing is known of their health."
+    weeks = count(round(now.known_hours / WEEK_HOURS), "week")
+    seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health are known"
+    unknown = f" and {hours - now.known_hours} are not" if hours > now.known_hours else ""
+    return (
+        f"{size}; {seen}{unknown}; {now.level} have been down for most of the last two weeks or of the last day, "
+        f"and {now.worst} at the worst instant of all."
+    )
+
+
+def _target(share: Fraction) -> str:
+    return f"{float(100 * share):g}%"
+
+
+def _promised(derived: Derived, unit: str) -> str:
+    if derived.promise is None:
+        return "cannot honestly promise anything"
+    return (
+        f"promise {derived.promise:,}, keep {count(derived.needed, unit)} ({percent(derived.needed / derived.total)})"
+    )
+
+
+def _kept(r: Record) -> str:
+    broken = "none" if not r.broken_hours else f"{r.broken_hours} ({percent(r.broken_fraction)})"
+    changes = "no change" if not r.changes else count(r.changes, "change")
+    return f"{broken} of {count(r.hours, 'hour')} broken, a mean of {percent(r.mean_buffer)} kept, {changes}"
+
+
+def _missed(ours: Record, target: Fraction) -> str:
+    if ours.broken_fraction <= 1 - target:
+        return ""
+    return f" THAT MISSES THE {_target(target)} ASKED FOR: what happened here, its past did not foretell."
+
+
+def _neighbours(explained: Explained) -> str:
+    """The smallest flat buffer of an equal record, the one below it, and a larger one."""
+    ours, *flat = explained.records
+    clauses = []
+    if explained.below is not None:
+        clauses.append(f"a flat {_flat(explained.below)} would have broken {_hours(explained.below)}")
+    if explained.least is not None and explained.below is None:
+        clauses.append(f"even a flat {_flat(explained.least)} would have broken no more ({_hours(explained.least)})")
+    elif explained.least is not None:
+        more = "less" if explained.least.mean_buffer < ours.mean_buffer else "more"
+        apart = percent(abs(explained.least.mean_buffer - ours.mean_buffer))
+        equal = f"of whole percents a flat {_flat(explained.least)} is the smallest that breaks no more"
+        cost = f"keeps {apart} of the cluster {more}, which nobody could know before"
+        clauses.append(f"{equal} ({_hours(explained.least)}) and {cost}")
+    least = ours.mean_buffer if explained.least is None else max(ours.mean_buffer, explained.least.mean_buffer + 0.005)
+    for r in [r for r in flat if r.mean_buffer > least][:1]:
+        more = percent(r.mean_buffer - ours.mean_buffer)
+        clauses.append(f"a flat {_flat(r)} breaks {_hours(r)} and leaves {more} of the cluster more idle or to flex")
+    return "; ".join(clauses) or "no flat buffer up to 60% breaks as little"
+
+
+def _flat(r: Record) -> str:
+    """As it was decided: what whole nodes make of it is another number."""
+    return f"{r.policy.removeprefix('fixed-')}%"
+
+
+def _hours(r: Record) -> str:
+    return "none" if not r.broken_hours else count(r.broken_hours, "hour")
+
+
+def _picture(explained: Explained) -> list[RenderableType]:
+    """A bar for each week's worst instant, as high as the buffer where it reaches the top."""
+    down = explained.series.down
+    weeks = [down[n : n + WEEK_HOURS] for n in range(0, len(down), WEEK_HOURS)][-_WEEKS:]
+    worst = [float(np.nanmax(w)) if (~np.isnan(w)).any() else float("nan") for w in weeks]
+    kept = 0 if explained.now.promise is None else explained.now.needed
+    top = max(kept, *(w for w in worst if not np.isnan(w)), 1) if worst else 1
+    bars = "".join("?" if np.isnan(w) else _BARS[int(np.ceil((len(_BARS) - 1) * w / top))] for w in worst)
+    mark = f"  kept from now on: {_BARS[int(np.ceil((len(_BARS) - 1) * kept / top))]} ({kept})" if kept else ""
+    return [line(f"worst of each week  |{bars}|{mark}")]

@@ -1,0 +1,127 @@
+"""The curve of phantom GPUs as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.base import some_of
+from models.questions import Arrival
+from models.reports.tallies import Point
+from views.csv_out import csv_text
+from views.words import count, gpus, line, moment, none_of, row, table
+
+_WIDTH = 32
+_AGREE = timedelta(hours=1)
+"""Readings within this count as of one time: so often clusters are tallied."""
+_FIELDS = tuple(Point.model_fields)
+
+
+def burndown_parts(
+    points: Sequence[Point],
+    cluster: str,
+    began: datetime | None,
+    since: datetime,
+    of: int = 0,
+    arrived: Sequence[Arrival] = (),
+) -> list[RenderableType]:
+    """A sentence, then a line for each time with a bar for its phantom GPUs. `of`: how many times there are."""
+    if of and not points:
+        return [none_of(of, "time")]
+    if not points:
+        return [line(_nothing(cluster, began, since))]
+    most = max(p.phantom_gpus for p in points)
+    asked = any(p.lacking_gpus is not None for p in points)
+    carried = any(_carried(p) for p in points)
+    rows = table(
+        "=READ AT",
+        *(["=OLDEST"] if carried else []),
+        ">CLUSTERS",
+        ">PROMISED",
+        ">HEALTHY",
+        ">PHANTOM",
+        *([">WAITING"] if asked else []),
+        "=PHANTOM GPUS",
+        least=("OLDEST", "CLUSTERS", "WAITING", "HEALTHY", "PROMISED"),
+    )
+    for p in points:
+        row(
+            rows,
+            f"{p.at:%Y-%m-%d %H:%MZ}",
+            *([f"{p.oldest_at:%m-%d %H:%MZ}" if _carried(p) else None] if carried else []),
+            p.clusters if p.known == p.clusters else f"{p.known} of {p.clusters}",
+            p.promised_gpus if p.known else None,
+            p.healthy_gpus if p.known else None,
+            p.phantom_gpus if p.known else None,
+            *([p.lacking_gpus] if asked else []),
+            "#" * (-(-p.phantom_gpus * _WIDTH // most) if most else 0) if p.known else "unknown",
+        )
+    notes = []
+    if carried:
+        notes.append(line("Oldest: a cluster that was not read again since counts with what it was then."))
+    if arrived:
+        came = some_of([f"{a.cluster} ({gpus(a.gpus)}, {moment(a.at)})" for a in arrived], 5)
+        notes.append(line(f"New since, by bring-up: {came}."))
+    late = _late_health(max(points, key=lambda p: p.at))
+    if late:
+        notes.append(line(late))
+    if any(p.known < p.clusters for p in points):
+        notes.append(line("Clusters whose health nobody knew are left out of the sums."))
+    if asked:
+        notes.append(
+            line("Waiting: GPUs asked for inside a quota that no healthy GPU could run, as far as it is known.")
+        )
+    in_time = sorted(points, key=lambda p: p.at)
+    return [line(_sentence(in_time, cluster)), Text(), rows, *([Text(), *notes] if notes else [])]
+
+
+def _sentence(points: Sequence[Point], cluster: str) -> str:
+    measured = [p for p in points if p.known]
+    where = cluster or "the fleet"
+    if not measured:
+        return f"The health of {where} was not known at any of these times."
+    first, last = measured[0], measured[-1]
+    most = max(p.phantom_gpus for p in measured)
+    if len(measured) == 1:
+        change = "the only time that is known"
+    else:
+        less = first.phantom_gpus - last.phantom_gpus
+        than = f"{gpus(abs(less))} {'fewer' if less > 0 else 'more'} than" if less else "as many as"
+        change = f"{than} on {moment(first.at)}"
+        if first.known != last.known:
+            change += f" ({count(first.known, 'cluster')} then, {last.known} now)"
+        if most > max(first.phantom_gpus, last.phantom_gpus):
+            change += f"; in between there were up to {most}"
+    return (
+        f"On {moment(last.at)} {gpus(last.phantom_gpus)} of {last.promised_gpus:,} promised in {where} had no healthy "
+        f"GPU behind, {change}."
+    )
+
+
+def _carried(p: Point) -> bool:
+    return p.oldest_at is not None and p.at - p.oldest_at > _AGREE
+
+
+def _late_health(p: Point) -> str:
+    """Where the figures were read later than the health that they go by was seen."""
+    if p.health_at is None or p.oldest_at is None or p.oldest_at - p.health_at <= _AGREE:
+        return ""
+    return f"The last line goes by the last known health; the oldest is of {moment(p.health_at)}."
+
+
+def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:
+    where = f" of {cluster}" if cluster else ""
+    if began is None:
+        return f"There is no tally{where} yet: the watch writes a cluster's first within a minute or two of its import."
+    return (
+        f"There is no tally{where} since {moment(since)}: look at `backstop doctor`. The first is of {moment(began)}."
+    )
+
+
+def as_csv(points: Sequence[Point]) -> str:
+    """A line for each time. What is not known is empty."""
+    rows = ([p.at.isoformat(), *(getattr(p, name) for name in _FIELDS if name != "at")] for p in points)
+    return csv_text([_FIELDS, *rows])

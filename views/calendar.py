@@ -1,0 +1,82 @@
+"""Declared windows as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.base import some_of
+from models.cluster.windows import Entry, Foretold, Window, WindowKind, span_text
+from views.status import foretold_line
+from views.words import count, line, moment, none_of, row, table
+
+_FILE = "fleet file"
+_NAMED = 12
+
+
+def calendar_parts(
+    entries: Sequence[Entry],
+    gone: Sequence[Entry],
+    foretold: Mapping[str, Sequence[Foretold]],
+    now: datetime,
+    of: int = 0,
+) -> list[RenderableType]:
+    """One line for each window, and below them what was taken back, and what they will take. `of`: how many stand."""
+    if of and not entries:
+        return [none_of(of, "window")]
+    back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
+    if not entries:
+        return [*back] or [
+            line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")
+        ]
+    rows = table(
+        *("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
+    )
+    for entry in entries:
+        window = entry.window
+        row(
+            rows,
+            entry.cluster,
+            entry.id,
+            window.kind.value,
+            moment(window.starts),
+            moment(window.ends),
+            _gpus(entry),
+            "all" if window.islands is None else ", ".join(window.islands),
+            window.reason,
+            entry.declared_by if entry.source else f"{entry.declared_by}, {_FILE}" if entry.declared_by else _FILE,
+            style="yellow" if window.starts <= now < window.ends else "",
+        )
+    ahead = _losses(foretold, now)
+    return [rows, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
+
+
+def hold_parts(
+    window: Window,
+    clusters: Sequence[str],
+    rollouts: Sequence[str],
+    foretold: Mapping[str, Sequence[Foretold]],
+    now: datetime,
+) -> list[RenderableType]:
+    """What one window for several clusters would hold. `rollouts`: those of them that have one open."""
+    names = f"{count(len(clusters), 'cluster')}: {some_of(clusters, _NAMED)}."
+    held = "No rollout is open there."
+    if rollouts:
+        stays = "its gate stays" if len(rollouts) == 1 else "their gates stay"
+        held = f"{count(len(rollouts), 'open rollout')}: {stays} shut while it lasts ({some_of(rollouts, _NAMED)})."
+    return [line((span_text(window), "bold"), f": {window.reason}"), line(names), line(held), *_losses(foretold, now)]
+
+
+def _losses(foretold: Mapping[str, Sequence[Foretold]], now: datetime) -> list[RenderableType]:
+    return [
+        line((f"{name}: ", "bold")).append_text(foretold_line(f, now)) for name, all_ in foretold.items() for f in all_
+    ]
+
+
+def _gpus(entry: Entry) -> object:
+    if entry.window.kind is WindowKind.FREEZE:
+        return None
+    return "all" if entry.window.gpus is None else entry.window.gpus

@@ -1,0 +1,30 @@
+"""A cluster of the ledger as views draw it and `--json` says it."""
+
+from __future__ import annotations
+
+from models.base import GpuCount
+from models.cluster.fleet_file import ClusterSpec
+from models.cluster.island import healthy, total
+from models.cluster.quota import QuotaTree
+
+
+class ClusterAnswer(ClusterSpec):
+    """A cluster as the ledger has it."""
+
+    stage: str | None = None
+    """Of its open rollout; null where none is open."""
+    total_gpus: GpuCount = 0
+    """Of all its islands."""
+    healthy_gpus: GpuCount = 0
+    promised_gpus: GpuCount = 0
+    """A: what its quotas promise together."""
+
+    @staticmethod
+    def of(cluster: ClusterSpec, stage: str | None) -> ClusterAnswer:
+        return ClusterAnswer.model_construct(
+            **{name: getattr(cluster, name) for name in type(cluster).model_fields},
+            stage=stage,
+            total_gpus=total(cluster.islands),
+            healthy_gpus=healthy(cluster.islands),
+            promised_gpus=QuotaTree(cluster.quotas).assigned(),
+        )

@@ -1,0 +1,146 @@
+"""What a command will lead to, as a person reads it before saying yes. The figures are the rollouts' own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.base import some_of
+from models.errors import BackstopError
+from models.rollout.ahead import Ahead
+from models.rollout.shown import RolloutStatus
+from views.words import count, gpus, line, row, table
+
+_SHOWN = 30
+"""Rows of a table that nobody asked for in full."""
+_NAMED = 8
+
+
+def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]:
+    """What every team gets back, what hardware can back of it today, and who is told. `ends`: the rollouts, too."""
+    parts: list[RenderableType] = []
+    written = [a for a in rollouts if a.back]
+    if written:
+        rows = table("CLUSTER", "TEAM", ">NOW", ">COMES BACK", ">BACKED TODAY", "~NOTE")
+        lines = [(a.cluster, team) for a in written for team in a.back]
+        for cluster, t in lines[:_SHOWN]:
+            note = "changed by others: left alone" if t.by_others else ""
+            row(rows, cluster, t.team, t.gpus, t.back_gpus, t.backing_gpus, note)
+        more = len(lines) - _SHOWN
+        parts += [rows, *([_more(more)] if more > 0 else []), Text()]
+    parts += _bounded([line((a.cluster, "bold"), f" ({a.stage}): {_unwritten(a)}.") for a in rollouts if not a.back])
+    return [*parts, line(_sum(rollouts, ends=ends)), _told(rollouts, {t for a in rollouts for t in a.told})]
+
+
+def left_parts(
+    refusing: Sequence[Ahead], refusals: Mapping[str, str], silent: Mapping[str, BackstopError]
+) -> list[RenderableType]:
+    """Those that the command does not go to."""
+    lines = [
+        line((cluster, "bold"), f" is left out: {error.message}. --yes does it all the same.")
+        for cluster, error in silent.items()
+    ]
+    return [*refusing_parts(refusing, refusals), *_bounded(lines)]
+
+
+def refusing_parts(refusing: Sequence[Ahead], refusals: Mapping[str, str]) -> list[RenderableType]:
+    """Rollouts whose stage does not let it be."""
+    return _bounded([line((a.cluster, "bold"), f" ({a.stage}) will refuse: {refusals[a.cluster]}.") for a in refusing])
+
+
+def _bounded(lines: Sequence[RenderableType]) -> list[RenderableType]:
+    more = len(lines) - _SHOWN
+    return [*lines[:_SHOWN], *([_more(more)] if more > 0 else [])]
+
+
+def _more(number: int) -> Text:
+    return line(f"and {number} more: backstop status CLUSTER")
+
+
+def _unwritten(a: Ahead) -> str:
+    if a.shadow:
+        return "a shadow: no quota was written"
+    if a.undoes:
+        return "no quota has another value than before the rollout"
+    if a.undone or a.stage == "rolled_back":
+        return "what it applied is undone already"
+    return "nothing has been applied yet"
+
+
+def _sum(rollouts: Sequence[Ahead], *, ends: bool) -> str:
+    back = [t for a in rollouts for t in a.back if not t.by_others]
+    number = count(len(rollouts), "rollout")
+    sentence = f"{number} {'ends' if len(rollouts) == 1 else 'end'}" if ends else number
+    raised, lowered = [t for t in back if t.back_gpus > t.gpus], [t for t in back if t.back_gpus < t.gpus]
+    for those, verb, way in ((raised, "come", "back to"), (lowered, "go", "from")):
+        moved = sum(abs(t.back_gpus - t.gpus) for t in those)
+        if moved:
+            sentence += (
+                f"; {gpus(moved)} {verb}{'s' if moved == 1 else ''} {way} {count(len({t.team for t in those}), 'team')}"
+            )
+    lacking = sum(a.unbacked_gpus for a in rollouts if not a.shadow)
+    if not back:
+        sentence += "; no quota changes"
+    elif lacking:
+        sentence += (
+            f"; {gpus(lacking)} of what is promised then {'has' if lacking == 1 else 'have'} no healthy hardware today"
+        )
+    elif all(t.backing_gpus is not None for t in back):
+        sentence += "; today's hardware backs all of it"
+    return f"{sentence}."
+
+
+def _told(rollouts: Sequence[Ahead], teams: set[str]) -> Text:
+    if teams:
+        return line(f"Told: {some_of(sorted(teams), _NAMED)} ({count(len(teams), 'team')}).")
+    return line("A shadow: no team is told." if all(a.shadow for a in rollouts) else "No team is told.")
+
+
+def approved_line(rollouts: Sequence[Ahead]) -> Text:
+    """How many teams hear of it once their plans are approved. A build that does not say: all that a plan cuts."""
+    teams: set[str] = set()
+    for a in rollouts:
+        if a.approve_told is not None:
+            teams.update(a.approve_told)
+        elif a.plan is not None and not a.shadow:
+            teams.update(q.team for q in a.plan.quotas if q.leaf and q.cut_gpus)
+    if teams:
+        return line(f"{count(len(teams), 'team')} will be told.")
+    return line("A shadow: no team is told." if all(a.shadow for a in rollouts) else "No team will be told.")
+
+
+def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
+    """What is at risk while a promise is ended."""
+    rows = table("CLUSTER", "=STAGE", "TEAM", ">LACKS NOW")
+    for a in rollouts:
+        for team, lacking in sorted(a.at_risk.items()):
+            row(rows, a.cluster, a.stage, team, lacking)
+        if not a.at_risk:
+            row(rows, a.cluster, a.stage, None, None)
+    stuck = [a.cluster for a in rollouts if a.stage == "stuck"]
+    left = f"; what {some_of(stuck, _NAMED)} could not undo stays as it is" if stuck else ""
+    sentence = f"{count(len(rollouts), 'rollout')} {'ends' if len(rollouts) == 1 else 'end'}, and the promise with "
+    ends = f"{sentence}{'it' if len(rollouts) == 1 else 'them'}; the values stay{left}."
+    return [rows, Text(), line(ends), _told(rollouts, {t for a in rollouts for t in a.close_told})]
+
+
+def promote_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:
+    """What a promote does not waive: nobody was told, somebody objects, or the gate waits for something else."""
+    return _bounded([line((a.cluster, "bold"), f": {text}.") for a in rollouts for text in a.promote_leaves])
+
+
+def many_parts(clusters: Sequence[str], rollouts: Sequence[RolloutStatus | None]) -> list[RenderableType]:
+    """The rollouts that a command goes to."""
+    rows = table("CLUSTER", "=STAGE", ">PROMISED", ">TEAMS", "~NEEDS")
+    for cluster, r in zip(clusters, rollouts, strict=True):
+        if r is None:
+            row(rows, cluster, "no answer", None, None, None)
+        else:
+            row(rows, cluster, r.stage, r.assigned_gpus, sum(t.leaf for t in r.teams), r.needs or None)
+    statuses = [r for r in rollouts if r is not None]
+    teams = {t.team for r in statuses for t in r.teams if t.leaf}
+    promised = gpus(sum(r.assigned_gpus for r in statuses))
+    sentence = f"{count(len(clusters), 'cluster')}, {promised} promised to {count(len(teams), 'team')}."
+    return [rows, Text(), line(sentence)]

@@ -1,0 +1,62 @@
+"""What waits for a second person, as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from models.access.waiting import SHOWN_DIGITS
+from models.base import some_of
+from views.words import line, moment, none_of, row, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from models.access.waiting import Countersigned, Waiting
+
+NO_UNDO = "Backstop cannot undo it."
+_EMPTY: tuple[object, ...] = ("", None, [], {}, False)
+
+
+def given_words(done: Countersigned) -> tuple[str, str]:
+    """What is done, by whom, and how it is undone."""
+    undo = done.undo or NO_UNDO
+    return f"Given by {done.by}, countersigned by {done.second}: {done.said}.", f"Undo: {undo}"
+
+
+def waiting_parts(waiting: Sequence[Waiting], of: int) -> list[RenderableType]:
+    """`of`: how many there are, with those that nobody wants to see."""
+    if not waiting:
+        return [none_of(of, "command") if of else line("Nothing waits for a second person.")]
+    rows = table("HASH", "~WHAT IT WOULD DO", "~GIVEN BY", "=UNTIL", "~WHO COULD", least=["WHO COULD"])
+    for one in waiting:
+        what = f"{one.what} ({one.second} is countersigning it)" if one.second else one.what
+        row(rows, one.hash[:SHOWN_DIGITS], what, one.by, moment(one.until), some_of(one.could, 3) or "nobody by name")
+    return [rows, line("backstop countersign give HASH shows the whole of one, and asks.")]
+
+
+def whole_parts(one: Waiting) -> list[RenderableType]:
+    """All that would be done."""
+    state = {"given": f"It is given already: {one.second} countersigned it.", "withdrawn": "It was withdrawn."}
+    return [
+        line((f"To {one.what}", "bold"), f", given by {one.by}, {one.at:%Y-%m-%d %H:%MZ}{_why(one)}"),
+        *(line(text) for text in _lines(one.message)),
+        *(line(f"  - {text}") for text in one.changes),
+        line(state.get(one.ended) or f"It waits until {one.until:%Y-%m-%d %H:%MZ} ({one.hash})."),
+    ]
+
+
+def _why(one: Waiting) -> str:
+    return f": {one.reason}" if one.reason else ""
+
+
+def _lines(value: object, path: str = "") -> list[str]:
+    """What was given, each value with its place: `entry.nodes: 8`. What says nothing is left out."""
+    if isinstance(value, dict):
+        return [text for name, each in value.items() for text in _lines(each, f"{path}.{name}" if path else name)]
+    if isinstance(value, list) and any(isinstance(each, dict | list) for each in value):
+        return [text for number, each in enumerate(value, 1) for text in _lines(each, f"{path} {number}")]
+    if value in _EMPTY:
+        return []
+    shown = " ".join(map(str, value)) if isinstance(value, list) else value
+    return [f"  {path}: {shown}"]

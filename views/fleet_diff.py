@@ -1,0 +1,140 @@
+"""What an import does, on the screen: grouped by what becomes of it, with the place in the file of what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import RenderableType
+
+from models.base import some_of
+from models.cluster.import_lines import Departure, FilePlace, FleetOutcome, Line, Verb
+from views.words import count, indented, line
+
+_MOST = 200
+"""Lines of one kind; all of them are in the JSON."""
+_NAMED = 6
+_TOLD = 20
+"""Lines of one kind of what an import has written beside quotas."""
+_SIGNS = {Verb.ADDED: ("+", "green"), Verb.CHANGED: ("~", "yellow"), Verb.REMOVED: ("-", "red")}
+
+
+def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[RenderableType]:
+    """`places`: where each refused line stands. Of an import that is done only what is not as one would expect."""
+    parts: list[RenderableType] = []
+    for verb, (sign, style) in _SIGNS.items():
+        if verb is Verb.REMOVED or not outcome.done:
+            parts += _bounded([line((f"{sign} ", style), each.sentence) for each in outcome.of(verb)], outcome, verb)
+        else:
+            parts += _uncounted(outcome, verb)
+    parts += lost_parts(outcome)
+    parts += kept_parts(outcome)
+    refused = outcome.of(Verb.REFUSED)
+    parts += _bounded([line(("! ", "red"), _placed(each, places)) for each in refused], outcome, Verb.REFUSED)
+    if any(each.kind == "quota" for each in refused):
+        parts.append(line("  A quota under a rollout grows by `backstop request new`; or close the rollout first."))
+    return parts
+
+
+def lost_parts(outcome: FleetOutcome) -> list[RenderableType]:
+    """What goes with clusters that are removed; `fleet remove` counts it, one cluster at a time."""
+    gone = sum(each.kind == "cluster" for each in outcome.of(Verb.REMOVED))
+    if not gone:
+        return []
+    whose = "it" if gone == 1 else "them"
+    return [line(f"  lost with {whose}, and brought back by no file: health samples, tallies and past rollouts")]
+
+
+def undo_text(outcome: FleetOutcome) -> str:
+    """Of an import that is done; empty where it has written nothing."""
+    totals = outcome.totals
+    if not outcome.done or not any(totals.get(verb) for verb in _SIGNS):
+        return ""
+    if not (totals.get(Verb.CHANGED) or totals.get(Verb.REMOVED)):
+        return "To undo it, import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER"
+    pruned = " with --prune, which also takes away what this one added" if totals.get(Verb.ADDED) else ""
+    return f"To undo it, import the file as it was before{pruned}; what rollouts write from now on stays."
+
+
+def _uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
+    """Of an import that is done: what it wrote of the fleet as a whole and of clusters, beside counted quotas."""
+    sign, style = _SIGNS[verb]
+    counted = {"cluster", "quota"} | ({"team"} if verb is Verb.ADDED else set())
+    uncounted = [each for each in outcome.of(verb) if each.kind not in counted]
+    parts: list[RenderableType] = [line((f"{sign} ", style), each.sentence) for each in uncounted[:_TOLD]]
+    if (more := len(uncounted) - _TOLD) > 0:
+        parts.append(line(f"  and {more:,} more {verb} beside quotas"))
+    return parts
+
+
+def _bounded(lines: Sequence[RenderableType], outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
+    more = outcome.totals.get(verb, 0) - min(len(lines), _MOST)
+    return [*lines[:_MOST], *([line(f"  and {more} more {verb}")] if more > 0 else [])]
+
+
+def _placed(each: Line, places: Mapping[FilePlace, str]) -> str:
+    place = places.get(each.path, "") if each.path else ""
+    return f"{place + ': ' if place else ''}{each.sentence}"
+
+
+def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
+    """What stays as a rollout, a grant or a health source has it."""
+    kept = outcome.of(Verb.KEPT)
+    values = [each for each in kept if each.kind != "health"]
+    parts: list[RenderableType] = [
+        line(("= ", "cyan"), f"{each.what} stays {each.before} (the file has {each.after}): {each.why}")
+        for each in values[:_NAMED]
+    ]
+    if (more := len(values) - _NAMED) > 0:
+        parts.append(line(f"  and {more} more {'stays' if more == 1 else 'stay'} as a rollout or a grant wrote it"))
+    islands = [f"{each.cluster}/{each.name}" for each in kept if each.kind == "health"]
+    if islands:
+        are = "is" if len(islands) == 1 else "are"
+        named = some_of(islands, _NAMED)
+        parts.append(line(("= ", "cyan"), f"health of {count(len(islands), 'island')} {are} told by others: {named}"))
+    return parts
+
+
+def left_out_text(outcome: FleetOutcome) -> str:
+    """`3 quotas and 1 cluster stand in the ledger and not in the file: they stay`; empty where there is nothing."""
+    lines = outcome.of(Verb.LEFT_OUT)
+    words = {"quota": "quota", "cluster": "cluster", "island": "island", "team": "team", "policy": "policy setting"}
+    counts = {word: sum(each.kind == kind for each in lines) for kind, word in words.items()}
+    counted = [count(number, word) for word, number in counts.items() if number]
+    if not counted:
+        return ""
+    many = sum(counts.values()) > 1
+    what = counted[0] if len(counted) == 1 else f"{', '.join(counted[:-1])} and {counted[-1]}"
+    stand, stay = ("stand", "they stay") if many else ("stands", "it stays")
+    return f"{what} {stand} in the ledger and not in the file: {stay}; --prune removes {'them' if many else 'it'}"
+
+
+def left_out_parts(outcome: FleetOutcome) -> list[RenderableType]:
+    """The sentence, and which they are."""
+    text = left_out_text(outcome)
+    if not text:
+        return []
+    lines = outcome.of(Verb.LEFT_OUT)
+    shown = [line(f"{each.what}{' (' + each.before + ')' if each.before else ''}") for each in lines[:_MOST]]
+    return [line(f"{text}."), *indented(_bounded(shown, outcome, Verb.LEFT_OUT))]
+
+
+def summary_text(outcome: FleetOutcome) -> str:
+    """`2 added, 1 changed, 0 removed, 1 refused; untouched: 38 clusters, 96 quotas, 3 teams`."""
+    counts = ", ".join(f"{outcome.totals.get(verb, 0)} {verb}" for verb in (*_SIGNS, Verb.REFUSED))
+    untouched = ", ".join(count(number, what[:-1]) for what, number in outcome.untouched.items())
+    return f"{counts}; untouched: {untouched}"
+
+
+def _one_of(what: str) -> str:
+    return f"{what.removesuffix('ies')}y" if what.endswith("ies") else what.removesuffix("s")
+
+
+def undone_parts(answer: Departure, *, renamed: bool = False) -> list[RenderableType]:
+    """What there is of a cluster that is to go, or to be called otherwise."""
+    parts: list[RenderableType] = [line((answer.cluster, "bold"), f": {answer.summary}")]
+    if answer.history:
+        counted = ", ".join(
+            f"{number:,} {_one_of(what) if number == 1 else what}" for what, number in answer.history.items()
+        )
+        parts.append(line(f"  {'goes along' if renamed else 'lost with it, and brought back by no file'}: {counted}"))
+    return parts

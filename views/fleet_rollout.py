@@ -1,0 +1,318 @@
+"""A fleet rollout as people read it: its plan, and where it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.base import duration_text, some_of
+from models.fleet.kept import KeptFleet
+from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Prospect
+from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
+from views.layout import FactSheet, Grid
+from views.words import clean, count, gpus, line, moment, row, span, table
+
+_STYLES = {
+    FleetStage.PLANNED: "cyan",
+    FleetStage.RUNNING: "blue",
+    FleetStage.ABORTING: "yellow",
+    FleetStage.DONE: "green",
+}
+_GO_ON = "its clusters' rollouts go on: backstop status --all"
+_SHOWN = 8
+"""Lines of a list that nobody asked for in full."""
+
+
+def plan_parts(plan: FleetPlan, pilots: Collection[str], pace: Pace) -> list[RenderableType]:
+    """What would be done: by wave, the first clusters, and those that cannot start."""
+    mine = [p for p in plan.clusters if not p.rollout]
+    others = len(plan.clusters) - len(mine)
+    title = line(
+        (count(len(mine), "cluster"), "bold"), f", plan {plan.hash}" + (f"; {others} open already" * bool(others))
+    )
+    parts: list[RenderableType] = [title, Text(), _by_wave(mine, pilots), Text(), line(pace_text(pace))]
+    able = [p for p in mine if not p.why_not]
+    if able:
+        names = ", ".join(clean(p.cluster) for p in able[:_SHOWN])
+        parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(able[:_SHOWN]) else ''}"))
+    late = {p.cluster: p.why_last for p in mine if p.why_last and not p.why_not}
+    unable = {p.cluster: p.why_not for p in mine if p.why_not}
+    return [*parts, *_listed("CANNOT START", unable), *_listed("AFTER ALL WAVES", late)]
+
+
+def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Grid:
+    rows = table(
+        *("=WAVE", ">CLUSTERS", ">PROMISED", ">HEALTHY", ">CUT", ">PHANTOM", ">TO FLEX", ">CANNOT START"),
+        least=("HEALTHY", "PROMISED"),
+    )
+    for wave in WAVES:
+        own = [p for p in prospects if wave is (Wave.PILOT if p.cluster in pilots else p.wave)]
+        if own:
+            row(rows, wave_name(wave), len(own), *_sums(own), sum(bool(p.why_not) for p in own) or None)
+    row(rows, "all", len(prospects), *_sums(prospects), None, style="bold")
+    return rows
+
+
+def _sums(prospects: Sequence[Prospect]) -> list[int]:
+    return [sum(getattr(p, name) for p in prospects) for name in _SUMS]
+
+
+_SUMS = ("assigned_gpus", "healthy_gpus", "cut_gpus", "phantom_gpus", "to_flex_gpus")
+
+
+def _listed(what: str, reasons: Mapping[str, str]) -> list[RenderableType]:
+    if not reasons:
+        return []
+    rows = table("CLUSTER", f"~{what}")
+    for cluster, why in list(reasons.items())[:_SHOWN]:
+        row(rows, cluster, why)
+    more = [line(f"and {len(reasons) - _SHOWN} more")] if len(reasons) > _SHOWN else []
+    return [Text(), rows, *more]
+
+
+def pace_text(pace: Pace) -> str:
+    return (
+        f"pace: {count(pace.parallel, 'cluster')} at once, at most {gpus(pace.budget_per_hour)} an hour and "
+        f"{pace.budget_per_day:,} a day; pilots soak {duration_text(pace.pilot_soak)}, waves bake "
+        f"{duration_text(pace.bake)}; stops above {float(pace.max_failed):.0%} rolled back"
+    )
+
+
+def wave_name(wave: Wave) -> str:
+    if wave is Wave.AFTER:
+        return wave.where
+    return "pilot" if wave is Wave.PILOT else f"{wave.number} {wave}"
+
+
+def abort_parts(s: FleetStatus, *, undo: bool) -> list[RenderableType]:
+    """What becomes of the clusters whose rollouts do not end with it."""
+    ending = set(s.would_undo if undo else s.would_end)
+    waiting = [m.cluster for m in s.members if not m.rollout and m.state is MemberState.WAITING]
+    others = [m.cluster for m in s.members if m.rollout and m.cluster not in ending and m.stage not in _OVER]
+    parts = [
+        line(f"{count(len(waiting), 'cluster')} that {'waits is' if len(waiting) == 1 else 'wait are'} not started.")
+    ]
+    if others:
+        goes = (
+            "goes on by itself, and keeps its quotas"
+            if len(others) == 1
+            else "go on by themselves, and keep their quotas"
+        )
+        parts.append(line(f"{count(len(others), 'rollout')} {goes}: {some_of(others, _SHOWN)}."))
+    return [*parts] if waiting or others else [line("No other cluster is touched.")]
+
+
+_OVER = ("aborted", "closed")
+
+
+def kept_parts(kept: KeptFleet, launch: FleetLaunch) -> list[RenderableType]:
+    """What is known of a lost fleet rollout, and what nobody can know any more."""
+    clusters = len(kept.members) or len(kept.unplaced)
+    rows = table("WAVE", ">CLUSTERS", ">STARTED", ">SKIPPED")
+    for wave in WAVES:
+        own = [c for c, its in kept.members.items() if its is wave]
+        if own:
+            counts = (len(own), len({*own} & {*kept.started}), len({*own} & {*kept.skipped}))
+            row(rows, wave_name(wave), *(n or None for n in counts))
+    waves: list[RenderableType] = [rows, Text()] if kept.members else []
+    approved = (
+        f"its plan {kept.plan_hash} was {f'approved by {kept.approved_by}' if kept.approved_by else 'not approved'}"
+    )
+    held = f"; held: {', '.join(kept.held)}" if kept.held else ""
+    return [
+        line((f"Fleet rollout {kept.fleet}", "bold"), f", {kept.stage}, launched {moment(kept.launched_at)}"),
+        line(f"by {kept.launched_by}, owner {kept.owner}; {count(clusters, 'cluster')}; {approved}{held}."),
+        Text(),
+        *waves,
+        line(pace_text(launch.pace)),
+        line("Nothing is written or started before its plan of today is approved. Not known any more:"),
+        *unknown_lines(kept),
+    ]
+
+
+def unknown_lines(kept: KeptFleet) -> list[RenderableType]:
+    return [line(f"- {sentence}") for sentence in kept.unknown]
+
+
+def resume_parts(s: FleetStatus) -> list[RenderableType]:
+    """The failures that count no more, and what starts again."""
+    failed = [m for m in s.members if m.failed_at is not None and not m.forgiven]
+    waiting = sum(m.state is MemberState.WAITING for m in s.members)
+    holds = [line((f"{hold.id}: ", "yellow"), hold.reason) for hold in s.holds]
+    lets = f"{count(len(failed), 'failure')} {'counts' if len(failed) == 1 else 'count'} no more"
+    goes = f"{count(waiting, 'cluster')} {'waits' if waiting == 1 else 'wait'} to be started, at the pace that stands"
+    return [*holds, Text(), _members(failed, shadow=s.shadow), Text(), line(f"{lets}; {goes}.")]
+
+
+def fleet_line(s: FleetStatus) -> Text:
+    """One line, for the overview of all rollouts."""
+    done = sum(w.done for w in s.waves)
+    clusters = sum(w.clusters for w in s.waves)
+    progress = f": {done} of {clusters} clusters monitored; {s.needs or s.waits_for}"
+    return line(("Fleet rollout", "bold"), f" {s.stage}{progress}")
+
+
+def of_interest(
+    members: Sequence[Member], *, waiting: bool = False, failed: bool = False, every: bool = False
+) -> list[Member] | None:
+    """Those that somebody asked to see one by one; None: nobody did."""
+    if not (every or waiting or failed):
+        return None
+    return [m for m in members if every or (waiting and _waits(m)) or (failed and _has_failed(m))]
+
+
+def status_parts(
+    s: FleetStatus, chosen: Sequence[Member] | None = None, *, now: datetime | None = None
+) -> list[RenderableType]:
+    """Everything about it, with a line for each that is chosen. `s.at` is when it last had something to do, maybe long
+    ago.
+    """
+    parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), FactSheet(facts_of(s))]
+    if s.stage.ended and s.waves:
+        parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
+    if s.waves:
+        parts += [Text(), _waves(s), *_followed(s.members)]
+    if chosen is not None:
+        return [*parts, Text(), _members(chosen, shadow=s.shadow) if chosen else line("No cluster is like that.")]
+    return [*parts, *_running(s), *_failed(s), *_held(s)]
+
+
+def title_of(s: FleetStatus, now: datetime) -> Text:
+    return line(
+        ("fleet rollout", "bold"),
+        "  ",
+        (s.stage.value, _STYLES.get(s.stage, "dim")),
+        f" since {moment(s.entered_at)} ({span(max(s.at, now) - s.entered_at)})",
+        *([("  (shadow: nothing is written)", "magenta")] if s.shadow else []),
+    )
+
+
+def _waits(m: Member) -> bool:
+    return m.state is MemberState.WAITING
+
+
+def _has_failed(m: Member) -> bool:
+    """Ever: it may be on its way again."""
+    return m.failed_at is not None or m.state is MemberState.FAILED
+
+
+def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
+    """By name, in the order in which they are read."""
+    facts = [("id", line(f"{s.fleet}, owner {s.owner}"))]
+    if s.plan_hash:
+        approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
+        facts.append(("plan", line(f"{s.plan_hash}, {approved}")))
+    if s.stage.ended:
+        return [*facts, ("ended", line(s.ended_because))]
+    if s.stage is FleetStage.RUNNING:
+        number = "the pilots" if s.wave is Wave.PILOT else s.wave.full_name.removeprefix("wave ")
+        facts.append(("wave", line(number)))
+    facts.append(("now", line(s.waits_for)))
+    facts += [
+        ("hold", line((f"{hold.id}: ", "yellow"), f"{hold.reason} ({hold.actor}, {moment(hold.at)})"))
+        for hold in s.holds
+    ]
+    if s.stage is FleetStage.RUNNING:
+        facts.append(("budget", line(_budget(s))))
+        facts.append(("breaker", line(_breaker(s))))
+        facts.append(("pace", line(pace_text(s.pace).removeprefix("pace: "))))
+    if s.needs:
+        facts.append(("needs", line((s.needs, "yellow"))))
+    return facts
+
+
+def _breaker(s: FleetStatus) -> str:
+    """Of those that were started. Fewer than the pace says count as so many."""
+    started = sum(bool(m.rollout) and m.state is not MemberState.WAITING and not m.forgiven for m in s.members)
+    least = f" (fewer than {s.failed_of:,} count as {s.failed_of:,})" if started < s.failed_of else ""
+    return f"{s.failed:,} of {started:,} rolled back{least}; it stops above {float(s.trips_above):.0%}"
+
+
+def _budget(s: FleetStatus) -> str:
+    """With the time of the ledger's book that it goes by."""
+    left = f"{gpus(s.hour_gpus)} left for this hour, {s.day_gpus:,} for this day"
+    if s.budget_at is None:
+        return f"at most {left}: by what it started, without what others moved"
+    return f"{left}, as of {moment(s.budget_at)}"
+
+
+_CUT = {False: (">CUT",), True: (">CUT", ">WOULD CUT")}
+"""What its plans cut; of a shadow what is cut, nothing, beside it."""
+
+
+def _waves(s: FleetStatus) -> Grid:
+    rows = table(
+        *("=WAVE", ">CLUSTERS", ">WAITING", ">ON THEIR WAY", ">MONITORED", ">ROLLED BACK", ">ENDED", ">SKIPPED"),
+        *_CUT[s.shadow],
+        least=("CUT", "ENDED", "SKIPPED") if s.shadow else ("ENDED", "SKIPPED", "CUT"),
+    )
+    for w in s.waves:
+        counts = (w.clusters, w.waiting, w.running, w.done, w.failed, w.ended, w.skipped)
+        style = "bold" if w.wave is s.wave and s.stage is FleetStage.RUNNING else ""
+        cut = ("0", w.cut_gpus) if s.shadow else (w.cut_gpus or None,)
+        row(rows, wave_name(w.wave), *(n or None for n in counts), *cut, style=style)
+    return rows
+
+
+def _followed(members: Sequence[Member]) -> list[RenderableType]:
+    """Two plans of one cluster are not one: the fleet's was made once its own had changed the quotas."""
+    joined = sum(m.joined for m in members)
+    if not joined:
+        return []
+    had = "had a rollout of its own before, and is followed" if joined == 1 else "had rollouts before, and are followed"
+    own = "that its rollout carries out" if joined == 1 else "that each carries out"
+    return [
+        line(
+            f"{count(joined, 'cluster')} {had}: wave and cut here are by the fleet's plan, `backstop status` has those "
+            f"of the plan {own}"
+        )
+    ]
+
+
+def _members(members: Sequence[Member], *, shadow: bool) -> Grid:
+    rows = table(
+        *("CLUSTER", "=WAVE", "=STATE", "=STAGE", *_CUT[shadow], "=SINCE", "~WHY"), least=("SINCE", "CUT", "WAVE")
+    )
+    for m in members:
+        stage = f"{m.stage}{' (shadow)' * shadow}" if m.stage else None
+        cut = (0, m.cut_gpus) if shadow else (m.cut_gpus,)
+        row(rows, m.cluster, wave_name(m.wave), m.state, stage, *cut, moment(m.started_at), _why(m) or None)
+    return rows
+
+
+def _why(m: Member) -> str:
+    if m.state is MemberState.WAITING and m.held_until is not None:
+        return f"{m.held} (until {_day(m.held_until)})"
+    return m.needs or m.held or m.waits
+
+
+def _day(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%MZ}"
+
+
+def _some(s: FleetStatus, title: str, style: str, members: Sequence[Member], option: str) -> list[RenderableType]:
+    if not members:
+        return []
+    more = (
+        [line(f"and {len(members) - _SHOWN:,} more: backstop fleet status {option}")] if len(members) > _SHOWN else []
+    )
+    return [Text(), line((f"{len(members):,} {title}", style)), _members(members[:_SHOWN], shadow=s.shadow), *more]
+
+
+def _running(s: FleetStatus) -> list[RenderableType]:
+    states = (MemberState.RUNNING, MemberState.STARTING)
+    members = [m for m in s.members if m.state in states]
+    return _some(s, f"on {'its' if len(members) == 1 else 'their'} way", "bold", members, "--all")
+
+
+def _failed(s: FleetStatus) -> list[RenderableType]:
+    return _some(s, "rolled back", "red", [m for m in s.members if m.state is MemberState.FAILED], "--failed")
+
+
+def _held(s: FleetStatus) -> list[RenderableType]:
+    running = s.stage is FleetStage.RUNNING
+    held = [m for m in s.members if running and m.state is MemberState.WAITING and m.held]
+    return _some(s, "cannot start now", "yellow", held, "--waiting")

@@ -1,0 +1,255 @@
+"""Flex as people read it: what there is, its division, and stories of jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from fractions import Fraction
+from typing import TypeVar
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.base import duration_text
+from models.cluster.jobs import RunsOn
+from models.flex.division import Division, FlexDemand, FlexMode
+from models.flex.flex_now import FlexNow
+from models.flex.flex_sum import FlexSum
+from models.flex.scenario import JobNow, Scene
+from views.rows import FlexOffered
+from views.words import DECORATION, count, gpus, line, moment, none_of, row, span, table
+
+_FlexT = TypeVar("_FlexT", FlexNow, FlexSum)
+_BY = {FlexMode.EQUAL: "equally", FlexMode.QUOTA: "in proportion to quota", FlexMode.WEIGHT: "by weight"}
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+_WIDTH = 56
+"""Characters of a record."""
+_NAMED = 8
+"""Teams on flex that are named."""
+_WAITING = 30
+"""Waiting jobs of which it is said why."""
+_YIELDING = 12
+"""Teams of whose classes it is said which yields first."""
+
+
+def by_free_flex(offers: Iterable[_FlexT]) -> list[_FlexT]:
+    """Those with the most of it first, and last those of which nobody knows."""
+    return sorted(offers, key=lambda f: (f.health_at is None, -f.available_gpus, f.cluster))
+
+
+def fleet_parts(
+    offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered], of: int = 0
+) -> list[RenderableType]:
+    """A line for each cluster, and the record of all. `of`: how many clusters there are."""
+    if of and not offers:
+        return [none_of(of, "cluster")]
+    if not offers:
+        return [line("The ledger has no cluster: backstop fleet import FILE")]
+    shown = table(
+        *("CLUSTER", ">HEALTHY", ">PROMISED", ">IN QUOTA", ">FLEX", ">USED", ">FREE", ">LARGEST FREE BLOCK"),
+        least=("PROMISED", "IN QUOTA", "HEALTHY"),
+    )
+    for one in offers:
+        if one.health_at is None:
+            row(shown, one.cluster, "unknown", *([None] * 6), style="yellow")
+            continue
+        numbers = (one.promised_gpus, one.in_quota_gpus, one.flex_gpus, one.used_gpus, one.available_gpus)
+        row(shown, one.cluster, f"{one.healthy_gpus}/{one.total_gpus}", *numbers, block_text(*one.largest_free_block))
+    return [shown, *at_most_note(_largest(offers)), *fleet_summary(offers, record)]
+
+
+def _largest(offers: Iterable[FlexNow | FlexSum]) -> list[tuple[int, bool]]:
+    return [one.largest_free_block for one in offers if one.health_at is not None]
+
+
+def fleet_summary(offers: Sequence[FlexNow | FlexSum], record: Sequence[FlexOffered]) -> list[RenderableType]:
+    """What all of them have together, and the record of all."""
+    measured = [f for f in offers if f.health_at is not None]
+    flex, used = sum(f.flex_gpus for f in measured), sum(f.used_gpus for f in measured)
+    free = sum(f.available_gpus for f in measured)
+    summary = f"{count(len(offers), 'cluster')}: {gpus(flex)} of flex, {used:,} used, {free:,} free now."
+    return [Text(), line(f"{summary} In quota: held by jobs inside their quotas."), *_record(record)]
+
+
+AT_MOST = (
+    "At most: nobody says in which island every running job stands, so it is known how large a free block can be and "
+    "not how large it is. Where jobs come with their islands, by Slurm or `backstop fleet import --jobs`, it is exact."
+)
+"""Why the largest free block is an upper bound. It goes below each table that has one."""
+
+
+def at_most_note(blocks: Iterable[tuple[int, bool]]) -> list[RenderableType]:
+    return [line((AT_MOST, "dim"))] if not all(sure for _, sure in blocks) else []
+
+
+def block_text(gpus: int, sure: bool) -> str:
+    """How large a free block is; of one that nobody has placed it is known how large it can be at most."""
+    return f"{gpus}" if sure else f"at most {gpus}"
+
+
+def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[RenderableType]:
+    """One cluster: in quota, flex, islands, who is on it, and its record."""
+    if one.health_at is None:
+        return [line((one.cluster, "bold"), ": nobody knows its health, and so nothing of its flex."), *_record(record)]
+    of = "" if one.known_quotas == one.quotas else f" (use is known of {one.known_quotas} of {one.quotas} quotas)"
+    blocks: list[RenderableType] = [
+        line(
+            (one.cluster, "bold"), f": {one.healthy_gpus:,} of {gpus(one.total_gpus)} healthy, {moment(one.health_at)}"
+        ),
+        line(f"In quota: {one.promised_gpus:,} promised, {one.backed_gpus:,} backed, {one.in_quota_gpus:,} used{of}."),
+        line(
+            f"Flex: {one.flex_gpus:,} ({one.surplus_gpus:,} that no quota stands on, {one.unused_gpus:,} that quotas "
+            f"leave unused); {one.used_gpus:,} used, {one.available_gpus:,} free now."
+        ),
+    ]
+    placed = any(i.free_block_gpus is not None for i in one.islands)
+    if len(one.islands) > 1 or placed or any(i.block_gpus < i.healthy_gpus for i in one.islands):
+        rows = table("ISLAND", ">HEALTHY", ">HEALTHY BLOCK", ">LARGEST FREE BLOCK")
+        for i in one.islands:
+            row(rows, i.name, f"{i.healthy_gpus}/{i.total_gpus}", i.block_gpus, block_text(*one.free_block(i)))
+        blocks += [Text(), rows, *at_most_note(map(one.free_block, one.islands))]
+    if one.on_flex:
+        rows = table("ON FLEX", ">HAS", ">SHARE", ">ABOVE", "=")
+        for n, team in enumerate(one.on_flex[:_NAMED]):
+            first = "gives back first" if n == 0 and team.above_gpus > 0 else ""
+            row(rows, team.team, team.gpus, team.share_gpus, max(0, team.above_gpus), first)
+        blocks += [Text(), rows]
+        if len(one.on_flex) > _NAMED:
+            blocks.append(line(f"and {len(one.on_flex) - _NAMED} teams more."))
+    else:
+        blocks.append(line("Nobody is on flex."))
+    return [*blocks, *_jobs(one), *_record(record)]
+
+
+def _jobs(one: FlexNow) -> list[RenderableType]:
+    """Jobs on flex by name, those first that would be preempted first, and how long such jobs lived."""
+    blocks: list[RenderableType] = []
+    if one.jobs:
+        jobs = table("JOB ON FLEX", "TEAM", ">GPUS", ">FOR", "ISLAND", least=["ISLAND"])
+        for job in one.jobs[:_NAMED]:
+            row(jobs, job.job, job.team, job.gpus, span(one.at - job.started), job.island)
+        blocks += [Text(), jobs]
+        more = f"; {len(one.jobs) - _NAMED} more follow" if len(one.jobs) > _NAMED else ""
+        blocks.append(line(f"The first of them would be preempted first{more}."))
+    if one.yields:
+        blocks.append(Text())
+    for work in one.yields[:_YIELDING]:
+        where = f"On flex, of {work.team}" if work.on is RunsOn.FLEX else f"In the quota of {work.team}"
+        blocks.append(line(f"{where} {work.order}."))
+    if len(one.yields) > _YIELDING:
+        blocks.append(line(f"and {len(one.yields) - _YIELDING} more; --json has them."))
+    if one.lives is not None and one.lives.ended:
+        lives, days = one.lives, (one.at - one.lives.since).days
+        summary = (
+            f"In {count(days, 'day')} {count(lives.ended, 'job')} on flex ended, {lives.preempted} of them preempted"
+        )
+        if lives.median_seconds is not None and lives.shortest_seconds is not None:
+            middle, least = (timedelta(seconds=s) for s in (lives.median_seconds, lives.shortest_seconds))
+            summary += f", after {span(middle)} in the middle and {span(least)} at least"
+        blocks.append(line(f"{summary}."))
+    return blocks
+
+
+def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
+    """What flex has offered: a bar for some hours each, as low as it was in them."""
+    if not record:
+        return [Text(), line("No record yet: the watch notes it once an hour.")]
+    offered = [r.flex_gpus for r in record]
+    each = -(-len(offered) // _WIDTH)
+    least = [min(offered[n : n + each]) for n in range(0, len(offered), each)]
+    top = max(*offered, 1)
+    bars = "".join(_BARS[min(len(_BARS) - 1, value * len(_BARS) // (top + 1))] if value else " " for value in least)
+    middle = sorted(offered)[len(offered) // 2]
+    since = f"Since {moment(record[0].at)} flex has been"
+    if min(offered) == max(offered):
+        return [Text(), line(f"{since} {gpus(middle)} all the time.")]
+    spread = f"{min(offered):,} to {max(offered):,} GPUs, {middle:,} half of the time or more"
+    return [Text(), line(f"{since} {spread}: ", (f"|{bars}|", DECORATION))]
+
+
+def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[RenderableType]:
+    """Who gets how much of it in quota and how much beyond. `of`: how many teams there are."""
+    if of and not division.portions:
+        return [none_of(of, "team")]
+    by_name = {t.team: t for t in asked.teams}
+    teams = table(
+        *("TEAM", "NAMESPACE", ">QUOTA", ">DEMAND", ">GETS", ">IN QUOTA", ">BEYOND", ">WANTING"), least=["NAMESPACE"]
+    )
+    for p in division.portions:
+        team = by_name[p.team]
+        wanting = team.demand_gpus - p.gpus
+        row(
+            teams,
+            p.team,
+            team.parent or "",
+            team.quota_gpus or 0,
+            team.demand_gpus,
+            p.gpus,
+            p.in_quota_gpus,
+            p.flex_gpus,
+            wanting,
+            style="yellow" if p.gpus < min(team.quota_gpus or 0, team.demand_gpus) else "",
+        )
+    given_gpus = asked.capacity_gpus - division.unused_gpus
+    summary = f"{given_gpus:,} of {gpus(asked.capacity_gpus)} are given, what is beyond quota {_BY[asked.mode]}; "
+    return [teams, Text(), line(f"{summary}{division.unused_gpus:,} nobody can use.")]
+
+
+def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
+    """A line for each step, then how it ended."""
+    if not scenes:
+        return [line("Nothing happens: there are no steps.")]
+    scene_lines: list[RenderableType] = [line(f"{_when(s)}  {s.what}: {_what_came(s)}") for s in scenes]
+    last = scenes[-1]
+    teams = table(
+        *("TEAM", ">QUOTA", ">SHARE", ">HAS", ">IN QUOTA", ">SIBLINGS", ">ON FLEX", ">WAITING", "~RUNS", "~WAITS"),
+        least=("SIBLINGS", "QUOTA", "SHARE"),
+    )
+    for t in last.teams:
+        row(
+            teams,
+            t.team,
+            t.quota_gpus,
+            t.share_gpus,
+            _number(t.allocated_gpus),
+            _number(t.in_quota_gpus),
+            _number(t.siblings_gpus),
+            _number(t.allocated_gpus - t.in_quota_gpus - t.siblings_gpus),
+            _number(t.queued_gpus),
+            _names(j for j in last.running if j.team == t.team),
+            _names(j for j in last.queued if j.team == t.team),
+        )
+    free = f"{_number(last.unused_gpus)} of {gpus(last.capacity_gpus)} {'is' if last.unused_gpus == 1 else 'are'} free."
+    return [*scene_lines, Text(), teams, *_waiting(last), Text(), line(free)]
+
+
+def _when(s: Scene) -> str:
+    """The step's number; of what came of itself after it the time."""
+    return f"      at {duration_text(s.at)}" if s.woken else f"{s.step + 1:>4}"
+
+
+def _waiting(last: Scene) -> list[RenderableType]:
+    """Each job that waits in the end, and why."""
+    if not last.queued:
+        return []
+    jobs = table("JOB THAT WAITS", "TEAM", ">GPUS", "~WHY")
+    for j in last.queued[:_WAITING]:
+        row(jobs, j.job, j.team, _number(j.gpus), j.why)
+    more = len(last.queued) - _WAITING
+    return [Text(), jobs, *([line(f"and {count(more, 'job')} more; --json names all.")] if more > 0 else [])]
+
+
+def _what_came(s: Scene) -> str:
+    events = [f"{name} runs" for name in s.started]
+    events += [f"{t.job} of {t.team} gives {_number(t.gpus)} back ({t.why})" for t in s.preempted]
+    return "; ".join(events) or "nothing else"
+
+
+def _names(jobs: Iterable[JobNow]) -> str:
+    return " ".join(j.job for j in jobs)
+
+
+def _number(value: Fraction) -> str:
+    return f"{float(value):g}"

@@ -1,0 +1,142 @@
+"""A haircut report as people read it, and as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.base import fraction_text
+from models.planning.haircut import Haircut, Part, TeamPart
+from views.csv_out import csv_text
+from views.layout import Grid
+from views.words import count, gpus, line, none_of, row, table
+
+_TOLD = 5
+"""Teams of which it is said whose work stands on what they give."""
+_FIELDS = tuple(dict.fromkeys([*Part.model_fields, *TeamPart.model_fields]))
+
+
+def fleet_parts(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableType]:
+    """The whole fleet at each buffer, then each wave. `untold`: of whose work is cut, how many are left out."""
+    whole = haircut.fleet[0]
+    return [
+        line(
+            (count(whole.clusters, "cluster"), "bold"),
+            f": {gpus(whole.total_gpus)} installed, {whole.healthy_gpus:,} healthy, {whole.assigned_gpus:,} promised, "
+            f"{whole.unbacked_gpus:,} of them with no healthy GPU behind",
+        ),
+        Text(),
+        _by_buffer(haircut),
+        Text(),
+        Text("Clusters by wave, and the GPUs cut there"),
+        _cuts(haircut, "wave", at, with_clusters=True),
+        Text(),
+        line(sentence(haircut, at)),
+        *_works(haircut, at, untold),
+    ]
+
+
+def parts_by(haircut: Haircut, what: str, at: int, of: int = 0) -> list[RenderableType]:
+    """The GPUs cut at each buffer, a line for each `what`: wave, cluster or team. `of`: how many there are."""
+    if of and not rows_of(haircut, what):
+        return [none_of(of, what)]
+    return [_cuts(haircut, what, at), Text(), line(sentence(haircut, at)), *_works(haircut, at)]
+
+
+def _works(haircut: Haircut, at: int, untold: int = 0) -> list[RenderableType]:
+    """Whose work stands on the GPUs in use that are cut, where that is known: of some teams."""
+    cuts = haircut.works[at] if haircut.works else ()
+    more = len(cuts) + untold - _TOLD
+    return [
+        *(line(cut.text) for cut in cuts[:_TOLD]),
+        *([line(f"and {more} more; --json has them.")] if more > 0 else []),
+    ]
+
+
+def sentence(haircut: Haircut, at: int) -> str:
+    """The report in a few words, at one of its buffers."""
+    part, plain = haircut.fleet[at], haircut.without.cut_gpus
+    short = f"; {part.short_gpus:,} more would be needed and may not be cut" if part.short_gpus else ""
+    clusters = "1 cluster is" if part.clusters == 1 else f"{part.clusters} clusters are"
+    above = f"{part.clusters_above} of {clusters} above their ceiling, by {gpus(part.above_gpus)}"
+    anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
+    promised = "promised GPU" if part.assigned_gpus == 1 else "promised GPUs"
+    return (
+        f"At {percent(haircut.buffers[at])}: {part.cut_gpus:,} of {part.assigned_gpus:,} {promised} "
+        f"{'is' if part.cut_gpus == 1 else 'are'} cut{_became(part)}{short}.{anyhow} {above}."
+    )
+
+
+def _became(part: Part) -> str:
+    """What the cut GPUs are: beside their number, so that nobody takes it for a part of another."""
+    if not part.cut_gpus:
+        return ""
+    have, move = "has" if part.phantom_gpus == 1 else "have", "moves" if part.to_flex_gpus == 1 else "move"
+    stay = "stays" if part.to_flex_gpus == 1 else "stay"
+    to_flex = f"{part.to_flex_gpus:,} {move} to flex and {stay} usable"
+    return f": {part.phantom_gpus:,} {have} no healthy GPU behind now, {to_flex}"
+
+
+def percent(share: Fraction) -> str:
+    """15%, 12.5%; a share that has no decimal as a fraction."""
+    text = fraction_text(share * 100)
+    return fraction_text(share) if "/" in text else f"{text}%"
+
+
+def rows_of(haircut: Haircut, what: str) -> Mapping[str, Sequence[Part | TeamPart]]:
+    if what == "wave":
+        return {tier.value: parts for tier, parts in haircut.waves.items()}
+    return haircut.clusters if what == "cluster" else haircut.teams
+
+
+def as_csv(haircut: Haircut) -> str:
+    """A line for each of the fleet, its waves, clusters and teams at each buffer. What does not apply is empty."""
+    rows: list[Sequence[object]] = [["what", "name", "buffer", *_FIELDS]]
+    parts: list[tuple[str, str, Sequence[Part | TeamPart]]] = [("fleet", "", haircut.fleet)]
+    parts += [
+        (what, name, parts_of)
+        for what in ("wave", "cluster", "team")
+        for name, parts_of in rows_of(haircut, what).items()
+    ]
+    for what, name, parts_of in parts:
+        for buffer, part in zip(haircut.buffers, parts_of, strict=True):
+            rows.append([what, name, fraction_text(buffer), *(getattr(part, f, "") for f in _FIELDS)])
+    return csv_text(rows)
+
+
+def _by_buffer(haircut: Haircut) -> Grid:
+    shown = table(">BUFFER", ">CEILING", ">ABOVE IT", ">BY", ">CUT", ">PHANTOM", ">TO FLEX", ">SHORT")
+    for buffer, part in zip(haircut.buffers, haircut.fleet, strict=True):
+        row(
+            shown,
+            percent(buffer),
+            part.ceiling_gpus,
+            f"{part.clusters_above} of {part.clusters}",
+            part.above_gpus,
+            part.cut_gpus,
+            part.phantom_gpus,
+            part.to_flex_gpus,
+            part.short_gpus,
+            style="yellow" if part.short_gpus else "",
+        )
+    return shown
+
+
+def _cuts(haircut: Haircut, what: str, at: int, with_clusters: bool = False) -> Grid:
+    """Cut GPUs by buffer, as `phantom + to flex`; with the number of clusters before it. The buffer `at` goes last."""
+    held = {"team": ["QUOTA"], "cluster": ["PROMISED"]}.get(what, [])
+    heads = [f"AT {percent(b)}" for b in haircut.buffers]
+    furthest = sorted(range(len(heads)), key=lambda n: -abs(n - at))[:-1]
+    least = [*held, *(heads[n] for n in furthest)]
+    shown = table(what.upper(), *(f">{head}" for head in (*held, *heads)), least=least)
+    for name, parts in rows_of(haircut, what).items():
+        row(shown, name, *[parts[0].held_gpus for _ in held], *_cells(parts, with_clusters))
+    return shown
+
+
+def _cells(parts: Iterable[Part | TeamPart], with_clusters: bool) -> list[str]:
+    cut = [f"{p.cut_gpus} ({p.phantom_gpus} phantom)" if p.phantom_gpus else f"{p.cut_gpus}" for p in parts]
+    return [f"{p.clusters}: {c}" for p, c in zip(parts, cut, strict=True)] if with_clusters else cut

@@ -1,0 +1,452 @@
+"""How sentences and tables fit a terminal: what is left out, shortened or wrapped, and what never is.
+
+Where a table is wider than the terminal, in this order: columns that matter least are left out, and named below it;
+text goes below its row; names are shortened in the middle, as far as all cells of the column that differ still do; and
+where even that does not fit, each row becomes a few lines of its own. Numbers and short words are never cut.
+A command that is meant to be pasted is neither wrapped nor cut: where a sentence does not fit one line it stands on a
+line by itself, and the terminal may let it overflow. docs/adr/0042.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.text import Text
+
+GAP = 2
+"""Cells between two columns."""
+ELLIPSIS = "…"
+_LEAST_NAME = 9
+"""Cells of a shortened name at least: four at each end."""
+_LEAST_PROSE = 24
+"""Cells that text needs beside other columns; with less it goes below its row."""
+_INDENT = 4
+_WORD = r"""(?:'[^']*'|"[^"]*"|[^\s'"`])+"""
+_COMMAND = re.compile(rf"`(backstop {_WORD}(?: {_WORD})*)`|(?<![\w/.`-])(backstop [a-z]{_WORD}(?: {_WORD})*)")
+
+ColumnKind = Literal["name", "number", "word", "prose"]
+_KINDS: dict[str, ColumnKind] = {">": "number", "=": "word", "~": "prose"}
+
+
+# --- sentences ---------------------------------------------------------------------------------
+
+
+def commands_in(text: str) -> list[tuple[int, int]]:
+    """Where the commands of a sentence stand: in backquotes, or up to the next mark of punctuation."""
+    spans, at = [], 0
+    while match := _COMMAND.search(text, at):
+        start, end = match.span(1) if match[1] else (match.start(), _ending(text, *match.span()))
+        spans.append((start, end))
+        at = max(end, match.end() if match[1] else end)
+    return spans
+
+
+def _ending(text: str, start: int, end: int) -> int:
+    """Where a command without backquotes ends: before the punctuation that ends one of its words."""
+    for word in re.finditer(_WORD, text[start:end]):
+        if word[0].startswith("("):
+            return start + word.start() - 1
+        bare = word[0].rstrip(",;:)")
+        bare = bare if bare.endswith("...") else bare.rstrip(".")
+        if bare != word[0]:
+            return start + word.start() + len(bare)
+    return end
+
+
+class Sentence(Text):
+    """A sentence. It is wrapped between words; a command in it is not."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        for text in wrapped(self, options.max_width):
+            yield from _printed(console, text)
+
+
+def _printed(console: Console, text: Text) -> Iterator[Segment]:
+    yield from text.render(console)
+    yield Segment.line()
+
+
+def wrapped(sentence: Text, width: int) -> Iterator[Text]:
+    """Its lines. None but those of a command alone, or of a word that is longer, is wider than `width`."""
+    if cell_len(sentence.plain) <= width or not sentence.plain.strip():
+        yield sentence
+        return
+    indent = len(sentence.plain) - len(sentence.plain.lstrip(" "))
+    for part, command in _apart(_glued(sentence, width // 2)):
+        if command:
+            yield Text(" " * (indent + GAP)) + part if part.plain.strip() != sentence.plain.strip() else sentence
+            continue
+        for text in _between_words(part, width - indent):
+            text.plain = text.plain.replace(_GLUE, " ")
+            if text.plain.strip():
+                yield Text(" " * indent) + text
+
+
+def _between_words(text: Text, width: int) -> Iterator[Text]:
+    """Its lines. A word that is longer has one to itself, and is not broken as Rich would."""
+    ends, used = [], 0
+    for word in re.finditer(r"\S+\s*|\s+", text.plain):
+        if used and used + cell_len(word[0].rstrip()) > width:
+            ends.append(word.start())
+            used = 0
+        used += cell_len(word[0])
+    for line in text.divide(ends):
+        line.rstrip()
+        yield line
+
+
+_GLUE = "\ue000"
+"""Stands for a blank at which no line ends."""
+
+
+def _glued(sentence: Text, most: int) -> Text:
+    """Short commands in backquotes are named there, and not meant to be pasted: each is one word of the sentence."""
+    plain = sentence.plain
+    for start, end in commands_in(plain):
+        if plain[start - 1 : start] == "`" == plain[end : end + 1] and end - start <= most:
+            plain = plain[:start] + plain[start:end].replace(" ", _GLUE) + plain[end:]
+    glued = sentence.copy()
+    glued.plain = plain
+    return glued
+
+
+def _apart(sentence: Text) -> Iterator[tuple[Text, bool]]:
+    """Its pieces in order, and of each whether it is a command. Marks that only a command stood between are gone."""
+    at, plain = 0, sentence.plain
+    for start, end in commands_in(plain):
+        quoted = plain[start - 1 : start] == "`" == plain[end : end + 1]
+        before, after = (start - 1, end + 1) if quoted else (start, end)
+        yield _piece(sentence, at, before), False
+        yield sentence[start:end], True
+        at = after + len(plain[after:]) - len(plain[after:].lstrip(",;.:"))
+    yield _piece(sentence, at, len(plain)), False
+
+
+_LEFT_OVER = re.compile(r"(?:[ ,;]|\.(?=\s|$))*")
+"""Blanks and marks after a command that stands elsewhere; `./fleet.yaml` begins with none."""
+
+
+def _piece(sentence: Text, start: int, end: int) -> Text:
+    """Without a bracket whose other half stands beyond a command, and without blanks around it."""
+    text = sentence.plain[start:end]
+    if text.count("(") > text.count(")"):
+        opened = start + text.rindex("(")
+        before, after = _piece(sentence, start, opened), _piece(sentence, opened + 1, end)
+        return before + Text(" ") + after if before.plain.strip() else after
+    if text.count(")") > text.count("("):
+        start += text.index(")") + 1
+    start += len(_LEFT_OVER.match(sentence.plain[start:end])[0])  # type: ignore[index]  # it matches nothing, too
+    return sentence[start:end] if start < end else Text()
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Column:
+    name: str
+    kind: ColumnKind
+    cells: list[Text] = field(default_factory=list)
+
+    @property
+    def natural(self) -> int:
+        return max(cell_len(self.name), *(cell_len(c.plain) for c in self.cells), 0)
+
+    def least(self, names: set[str]) -> int:
+        """Cells with which each of its names still differs from all `names`; all of it where it has none."""
+        if self.kind != "name":
+            return self.natural
+        texts = {cell.plain for cell in self.cells}
+        least = max(cell_len(self.name), min(_LEAST_NAME, self.natural))
+        widths = range(least, self.natural)
+        # Whole, where a name has the mark in it itself: it looks like the short form of another.
+        return next((w for w in widths if _apart_from(texts, names, w)), self.natural)
+
+
+def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
+    """Each short form can stand for one of the names alone."""
+    short_forms = {shortened(text, width) for text in texts}
+    whole = (name for name in names if cell_len(name) <= width)
+    # Where each character takes a cell, two names that fit one form have the same form.
+    uneven = [text for text in texts if not text.isascii() and cell_len(text) > width]
+    return (
+        len(short_forms) == len(texts)
+        and sum(shortened(name, width) in short_forms for name in names) == len(texts)
+        and not any(_form(name, width) in short_forms for name in whole)
+        and all(sum(_may_be(_form(text, width), name) for name in names) == 1 for text in uneven)
+    )
+
+
+def _may_be(form: str, name: str) -> bool:
+    start, _, end = form.partition(ELLIPSIS)
+    return name.startswith(start) and name.endswith(end)
+
+
+def shortened(text: str, width: int) -> str:
+    """In the middle, to `width` cells; as it is where it fits."""
+    return text if cell_len(text) <= width else _form(text, width)
+
+
+def _form(text: str, width: int) -> str:
+    tail = (width - 1) // 2
+    return _upto(text, width - 1 - tail) + ELLIPSIS + _upto(text[::-1], tail)[::-1]
+
+
+def _upto(text: str, cells: int) -> str:
+    if text.isascii():
+        return text[:cells]
+    taken, used = "", 0
+    for char in text:
+        used += cell_len(char)
+        if used > cells:
+            break
+        taken += char
+    return taken
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How a table is drawn: the columns that stand side by side, each with its width, and what does not."""
+
+    columns: tuple[tuple[Column, int], ...]
+    below: tuple[Column, ...] = ()
+    """Text that goes below each row."""
+    left_out: tuple[Column, ...] = ()
+    records: bool = False
+    """Each row as lines of its own."""
+
+
+@dataclass
+class Grid:
+    """Rows under named columns. `least`: names of columns that go first where there is no room."""
+
+    columns: list[Column]
+    least: tuple[str, ...] = ()
+    header: bool = True
+    hint: bool = True
+    """Whether it is said what there was no room for."""
+    listed: bool = False
+    """Whoever asked for it can ask for all of it: -o wide."""
+    single: bool = False
+    """Each row is one line: of text its beginning, which ends before a command that has no room."""
+    margin: str = " " * _INDENT
+    """Before what goes below a row."""
+
+    @staticmethod
+    def of(names: Sequence[str], least: Sequence[str] = ()) -> Grid:
+        """A name that begins with > is of numbers, with = of short words, with ~ of text that may be wrapped."""
+        kinds = [(n[1:], _KINDS[n[0]]) if n[:1] in _KINDS else (n, "name") for n in names]
+        return Grid([Column(name, kind) for name, kind in kinds], tuple(least))
+
+    @property
+    def row_count(self) -> int:
+        return len(self.columns[0].cells)
+
+    def add_row(self, *cells: Text) -> None:
+        for column, cell in zip(self.columns, cells, strict=True):
+            column.cells.append(cell)
+
+    def fit(self, width: int) -> Fit:
+        whole = [(column, column.natural) for column in self.columns]
+        if _side_by_side(whole) <= width:
+            return Fit(tuple(whole))
+        tries = list(self._tries())
+        for fit in tries:
+            if _side_by_side(fit.columns) <= width:
+                full = self._with_what_fits(fit, width)
+                return replace(full, columns=_widened(full.columns, width))
+        narrowed = _narrowed(tries[-1].columns, width)
+        if narrowed is None and self.single:
+            names = tuple((c, w) for c, w in tries[-1].columns if c.kind != "prose")
+            return Fit(_narrowed(names, width) or names)
+        return Fit(tuple(whole), records=True) if narrowed is None else replace(tries[-1], columns=narrowed)
+
+    def _tries(self) -> Iterator[Fit]:
+        """Fewer and fewer columns, first with all text beside them, then with it below."""
+        wanted = [(column, self._wanted(column)) for column in self.columns]
+        prose = tuple(column for column in self.columns if column.kind == "prose")
+        for below in dict.fromkeys(((), () if self.single else prose)):
+            for n in range(len(self.least) + 1):
+                left_out = tuple(column for column in self.columns if column.name in self.least[:n])
+                shown = tuple((c, w) for c, w in wanted if c not in left_out and c not in below)
+                yield Fit(shown, tuple(c for c in below if c not in left_out), left_out)
+
+    def _with_what_fits(self, fit: Fit, width: int) -> Fit:
+        """A wide column may leave room for a narrow one that went before it."""
+        for column in sorted(fit.left_out, key=lambda c: -self.least.index(c.name)):
+            shown = {c.name for c, _ in fit.columns} | {column.name}
+            fuller = tuple((c, self._wanted(c)) for c in self.columns if c.name in shown)
+            if _side_by_side(fuller) <= width:
+                fit = replace(fit, columns=fuller, left_out=tuple(c for c in fit.left_out if c is not column))
+        return fit
+
+    def _wanted(self, column: Column) -> int:
+        return min(column.natural, _LEAST_PROSE) if self.single and column.kind == "prose" else _wanted(column)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        widest = _side_by_side([(c, c.natural) for c in self.columns])
+        return Measurement(min(widest, options.max_width), min(widest, options.max_width))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text in self.lines(options.max_width):
+            yield from _printed(console, text)
+
+    def lines(self, width: int) -> Iterator[Text]:
+        fit = self.fit(width)
+        if fit.records:
+            yield from self._records(width)
+            return
+        if self.header:
+            heads = [Text(c.name, style="bold") for c, _ in fit.columns]
+            yield from _beside(fit.columns, heads)
+        for n in range(self.row_count):
+            cells = [_begun(c.cells[n], w) if self.single else c.cells[n] for c, w in fit.columns]
+            yield from _beside(fit.columns, cells, self.margin)
+            for column in fit.below:
+                if column.cells[n].plain not in ("", "-"):
+                    label = f"{column.name.lower()}: " if column.name and len(fit.below) > 1 else ""
+                    yield from _indented(Text(label) + column.cells[n], self.margin, width)
+        if fit.left_out and self.hint:
+            names = ", ".join(c.name for c in self.columns if c in fit.left_out)
+            them = "it" if len(fit.left_out) == 1 else "them"
+            how = "-o wide" if self.listed else f"a wider terminal shows {them}"
+            yield from wrapped(Text(f"No room for {names}: {how}", style="dim"), width)
+
+    def _records(self, width: int) -> Iterator[Text]:
+        """Each row as a list of its cells, with an empty line between two."""
+        labels = max(cell_len(c.name) for c in self.columns)
+        for n in range(self.row_count):
+            if n:
+                yield Text()
+            for column in self.columns:
+                label = Text(column.name.ljust(labels + GAP), style="bold")
+                yield from _labelled(label, column.cells[n], labels + GAP, width)
+
+
+_Widths = tuple[tuple[Column, int], ...]
+
+
+def _side_by_side(columns: Sequence[tuple[Column, int]]) -> int:
+    return sum(width for _, width in columns) + GAP * max(0, len(columns) - 1)
+
+
+def _wanted(column: Column) -> int:
+    """Cells that it needs so that nothing has to go for it. No word of a text is broken, so that no name in it is."""
+    if column.kind != "prose":
+        return column.natural
+    prose = (part.plain for cell in column.cells for part, command in _apart(cell) if not command)
+    longest = max((cell_len(word) for text in prose for word in text.split()), default=0)
+    return min(column.natural, max(_LEAST_PROSE, cell_len(column.name), longest))
+
+
+def _narrowed(columns: _Widths, width: int) -> _Widths | None:
+    """With names shortened, the widest first, until it fits; None where it cannot."""
+    over = _side_by_side(columns) - width
+    if over <= 0:
+        return columns
+    names = {cell.plain for column, _ in columns if column.kind == "name" for cell in column.cells}
+    least = [column.least(names) for column, _ in columns]
+    widths = [w for _, w in columns]
+    if sum(widths) - sum(least) < over:
+        return None
+    for _ in range(over):
+        widths[max((n for n in range(len(widths)) if widths[n] > least[n]), key=widths.__getitem__)] -= 1
+    return tuple((column, w) for (column, _), w in zip(columns, widths, strict=True))
+
+
+def _widened(columns: _Widths, width: int) -> _Widths:
+    """Text takes what is left, the most to what lacks the most."""
+    widths = [w for _, w in columns]
+    for _ in range(width - _side_by_side(columns)):
+        lacks = [column.natural - w for (column, _), w in zip(columns, widths, strict=True)]
+        if max(lacks) > 0:
+            widths[lacks.index(max(lacks))] += 1
+    return tuple((column, w) for (column, _), w in zip(columns, widths, strict=True))
+
+
+def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], margin: str = "") -> Iterator[Text]:
+    """One row: as many lines as its longest text. Commands that have no room in their cell come below it."""
+    blocks, commands = [], []
+    for (column, width), cell in zip(columns, cells, strict=True):
+        if column.kind != "prose" or cell_len(cell.plain) <= width:
+            short = shortened(cell.plain, width) if column.kind == "name" else cell.plain
+            blocks.append([cell if short == cell.plain else Text(short, style=cell.style)])
+            continue
+        block: list[Text] = []
+        for part, command in _apart(cell):
+            if command and cell_len(part.plain) > width:
+                commands.append(part)
+            elif part.plain.strip():
+                block += [text for text in _between_words(part, width) if text.plain.strip()]
+        blocks.append(block or [Text()])
+    for n in range(max(map(len, blocks))):
+        row = Text()
+        for at, ((column, width), block) in enumerate(zip(columns, blocks, strict=True)):
+            text = block[n] if n < len(block) else Text()
+            text.rstrip()
+            fill = " " * max(0, width - cell_len(text.plain))
+            row += Text(" " * GAP * bool(at))
+            row += Text(fill) + text if column.kind == "number" else text + Text(fill)
+        row.rstrip()
+        yield row
+    yield from (Text(margin) + command for command in commands)
+
+
+def _begun(cell: Text, width: int) -> Text:
+    """As many of its words as fit; a command is there whole or not at all, and so is a name."""
+    if cell_len(cell.plain) <= width:
+        return cell
+    commands = [(start, end) for start, end in commands_in(cell.plain)]
+    ends = [
+        word.end()
+        for word in re.finditer(r"\S+", cell.plain)
+        if cell_len(cell.plain[: word.end()]) + GAP <= width and not any(a < word.end() < b for a, b in commands)
+    ]
+    text = cell[: ends[-1]] if ends else Text()
+    text.plain = text.plain.rstrip(" ,;:`(")
+    return text + Text(f" {ELLIPSIS}" if text.plain else ELLIPSIS, style=cell.style)
+
+
+def _indented(cell: Text, margin: str, width: int) -> Iterator[Text]:
+    for text in wrapped(cell, width - cell_len(margin)):
+        yield Text(margin) + text
+
+
+def _labelled(label: Text, cell: Text, indent: int, width: int) -> Iterator[Text]:
+    """A label and its text beside it; further lines stand below the text."""
+    shown = list(wrapped(cell, width - indent)) or [Text()]
+    yield label + shown[0]
+    yield from (Text(" " * indent) + text for text in shown[1:])
+
+
+@dataclass
+class FactSheet:
+    """Names on the left, sentences on the right."""
+
+    rows: list[tuple[str, Text]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for text in self.lines(options.max_width):
+            yield from _printed(console, text)
+
+    def lines(self, width: int) -> Iterator[Text]:
+        labels = max((cell_len(name) for name, _ in self.rows), default=0) + GAP
+        for name, text in self.rows:
+            yield from _labelled(Text(name.ljust(labels), "dim"), text, labels, width)
+
+
+Fitted = Text | Grid | FactSheet
+"""What knows its lines at a width."""
+
+
+def height(parts: Iterable[Fitted], width: int) -> int:
+    """Rows of a terminal that sentences, tables and fact sheets take, with those that it wraps by itself."""
+    lines = (text for part in parts for text in (wrapped(part, width) if isinstance(part, Text) else part.lines(width)))
+    return sum(max(1, -(-cell_len(text.plain) // width)) for text in lines)

@@ -1,0 +1,54 @@
+"""Milestones as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.reports.milestones import MilestoneStanding, State
+from views.words import line, moment, none_of, row, table
+
+STYLE = {State.DONE: "green", State.ON_TRACK: "", State.BEHIND: "red", State.UNKNOWN: "yellow"}
+
+
+def milestones_parts(standings: Sequence[MilestoneStanding], of: int = 0) -> list[RenderableType]:
+    """A line for each, and the rule. `of`: how many the plan has."""
+    if of and not standings:
+        return [none_of(of, "milestone")]
+    if not standings:
+        return [line("There is no milestone yet. `backstop milestones set FILE` sets them.")]
+    rows = table(
+        *("MILESTONE", "=MEASURE", ">NUMBER", "=OF", ">EXPECTED", ">TARGET", "=DUE", "=STANDS", "~LAST NOTED"),
+        least=("OF", "EXPECTED", "MEASURE"),
+    )
+    for s in standings:
+        row(
+            rows,
+            s.milestone.name,
+            words(s.milestone.measure),
+            s.number,
+            "now" if s.number_at is None and s.number is not None else s.number_at and f"{s.number_at:%Y-%m-%d %H:%MZ}",
+            s.expected,
+            s.milestone.target,
+            s.milestone.due,
+            s.state.value,
+            noted(s) or None,
+            style=STYLE[s.state],
+        )
+    return [rows, Text(), line(RULE)]
+
+
+RULE = (
+    "On track: at least where a straight line is today, from the number when the milestone was set to its target "
+    "on its last day."
+)
+
+
+def words(measure: str) -> str:
+    return measure.replace("_", " ").replace("gpus", "GPUs")
+
+
+def noted(s: MilestoneStanding) -> str:
+    return "" if s.note is None else f"{moment(s.note.at)} {s.note.actor}: {s.note.reason}"

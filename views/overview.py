@@ -1,0 +1,152 @@
+"""Where a whole fleet's rollouts stand, on one screen."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from client.answers import STALE
+from client.lost_words import ADOPT_ALL, adopt_line
+from models.base import some_of
+from models.reports.rollout_summary import RolloutSummary
+from models.rollout.stages import Stage
+from views.layout import Grid
+from views.words import clean, count, gpus, line, moment, row, span, table
+
+if TYPE_CHECKING:
+    from client.answers import Check
+
+NEEDS_UNKNOWN = "What they need from a person is not known: no worker answered in time."
+FEW_CLUSTERS = 15
+"""Rollouts up to which each has a line by itself."""
+_SHADOW = " (shadow)"
+_SHOWN = 8
+"""Lines of each list, where there are more rollouts."""
+
+
+def overview_parts(rollouts: Sequence[RolloutSummary], now: datetime, *, all_lines: bool) -> list[RenderableType]:
+    """By stage and wave, what needs a person, what is at risk; each rollout where they are few or asked for."""
+    if not rollouts:
+        return [line("There is no rollout yet. Look at `backstop plan`, then `backstop launch CLUSTER`.")]
+    opened = [r for r in rollouts if r.open]
+    if all_lines or len(rollouts) <= FEW_CLUSTERS:
+        return [*_lost(opened), _lines(rollouts), *_asked(rollouts, most=len(rollouts)), *_silent(opened, now)]
+    title = line((count(len(opened), "open rollout"), "bold"), f", {len(rollouts) - len(opened)} ended")
+    return [
+        *_lost(opened),
+        title,
+        Text(),
+        _stages(rollouts),
+        *_asked(rollouts, most=_SHOWN),
+        *_risks(opened),
+        *_silent(opened, now),
+    ]
+
+
+def watch_parts(watching: Check | None) -> list[RenderableType]:
+    """Nothing where the shared watch is alive, or was not asked for."""
+    if watching is None or watching.ok:
+        return []
+    return [Text(), line((f"The watch is {watching.text}.", "yellow"), " See `backstop doctor`.")]
+
+
+def _lost(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
+    lost = [r.cluster for r in opened if r.lost]
+    if not lost:
+        return []
+    one = len(lost) == 1
+    sentence = "1 rollout is" if one else f"{len(lost)} rollouts are"
+    sentence += f" open in the ledger, and Temporal does not run {'it' if one else 'them'}"
+    what = f" Nobody guards what stands there. Take over: `{adopt_line(lost[0]) if one else ADOPT_ALL}`."
+    return [line((f"{sentence}.", "red"), what), Text()]
+
+
+def _lines(rollouts: Sequence[RolloutSummary]) -> Grid:
+    shadows = any(r.shadow for r in rollouts)
+    would = [">WOULD BE"] if shadows else []
+    rows = table(
+        *("CLUSTER", "=STAGE", "=WAVE", "OWNER", ">UNBACKED", *would, "=STARTED", "=ENDED"),
+        least=("ENDED", "STARTED", "OWNER", "WAVE"),
+    )
+    for r in rollouts:
+        row(
+            rows,
+            r.cluster,
+            _stage(r),
+            r.wave or None,
+            r.owner or None,
+            r.unbacked_gpus,
+            *([r.would_unbacked_gpus] if shadows else []),
+            moment(r.started),
+            moment(r.closed),
+            style="" if r.open else "dim",
+        )
+    return rows
+
+
+def _stages(rollouts: Sequence[RolloutSummary]) -> Grid:
+    """Clusters by stage and wave."""
+    from models.cluster.policy import Tier
+
+    waves = [tier.value for tier in Tier]
+    count = Counter((_stage(r), r.wave if r.wave in waves else "") for r in rollouts)
+    order = [stage for s in Stage for stage in (s.value, s.value + _SHADOW)]
+    stages = order + sorted({_stage(r) for r in rollouts} - {*order})
+    rows = table("=STAGE", *(f">{wave.upper()}" for wave in waves), ">NO PLAN", ">ALL", ">UNBACKED")
+    for stage in stages:
+        counts = [count[stage, wave] for wave in [*waves, ""]]
+        if any(counts):
+            unbacked = sum(r.unbacked_gpus or 0 for r in rollouts if _stage(r) == stage and r.open)
+            row(rows, stage, *(n or None for n in counts), sum(counts), unbacked)
+    return rows
+
+
+def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType]:
+    """What people have to do; of rollouts that need the same, the first by name."""
+    if any(r.needs is None for r in rollouts):
+        return [Text(), line((NEEDS_UNKNOWN, "yellow"))]
+    needy = [r for r in rollouts if r.needs]
+    if not needy:
+        return []
+    rows = table("CLUSTER", "=STAGE", "~NEEDS", least=["STAGE"])
+    for r in needy[:most]:
+        row(rows, r.cluster, _stage(r), r.needs)
+    more = [line(f"and {len(needy) - most} more: backstop status --needs")] if len(needy) > most else []
+    unasked = sum(r.asked_at is None and not r.lost for r in needy)
+    if unasked:
+        which = "All" if unasked == len(needy) else f"{unasked}"
+        more.append(
+            line((f"{which} as the ledger last noted: these rollouts were not asked or did not answer.", "yellow"))
+        )
+    return [Text(), line((f"{len(needy)} need{'s' * (len(needy) == 1)} a person", "yellow")), rows, *more]
+
+
+def _stage(r: RolloutSummary) -> str:
+    return r.stage + _SHADOW * r.shadow
+
+
+def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
+    risky = sorted((r for r in opened if r.unbacked_gpus), key=lambda r: (-(r.unbacked_gpus or 0), r.cluster))
+    if not risky:
+        return []
+    total = sum(r.unbacked_gpus or 0 for r in risky)
+    rows = table("CLUSTER", "=STAGE", ">UNBACKED")
+    for r in risky[:_SHOWN]:
+        row(rows, r.cluster, _stage(r), r.unbacked_gpus)
+    more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []
+    title = line((f"{len(risky)} at risk", "red"), f": {gpus(total)} have no healthy hardware behind them")
+    return [Text(), title, rows, *more]
+
+
+def _silent(opened: Sequence[RolloutSummary], now: datetime) -> list[RenderableType]:
+    """Clusters whose health nobody has reported for a while: their gates are shut, and nothing else says so."""
+    silent = [r for r in opened if r.needs is not None and (r.health_at is None or now - r.health_at >= STALE)]
+    if not silent:
+        return []
+    names = some_of([clean(r.cluster) for r in silent], 3)
+    return [Text(), line((f"{len(silent)} without health for {span(STALE)}", "yellow"), f": {names}")]

@@ -1,0 +1,240 @@
+"""A plan as people read it: what is promised, what may be, who gives what, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.base import duration_text, fraction_text
+from models.cluster.derived_buffer import Derived
+from models.cluster.policy import Basis, Tier
+from models.cluster.quota import Quota
+from models.cluster.work import TeamWork
+from models.planning.ceiling import after_buffer
+from models.planning.plan import Cut, Plan, QuotaPlan, no_room_text
+from views.layout import Grid
+from views.words import count, gpus, indented, line, none_of, row, table
+
+_COUNT_OR_NAMES = re.compile(r"\([^()]*\)|(?<![\w.:/-])\d{4,15}(?![\w.:/-])")
+"""A count in a cut's reason; what stands in brackets there are islands' names, and are left alone."""
+
+
+def in_order(plans: Iterable[Plan]) -> list[Plan]:
+    """As a rollout would visit them: by wave, then the largest healthy headroom, then the name.
+
+    Those that no tier limit would mend come after all waves.
+    """
+    return sorted(plans, key=lambda p: p.place)
+
+
+def plan_parts(plan: Plan) -> list[RenderableType]:
+    """One plan in full."""
+    parts: list[RenderableType] = [
+        line(
+            (plan.cluster, "bold"),
+            f": {gpus(plan.total_gpus)} installed, {plan.healthy_gpus:,} healthy, "
+            f"{plan.assigned_gpus:,} promised; {_ceiling(plan)}",
+        ),
+        *([] if plan.derived is None else [line(f"Buffer for {_asked(plan.derived)}: {plan.derived.text}.")]),
+        _what(plan),
+        _verdict(plan),
+    ]
+    if plan.quotas:
+        parts += [Text(), _diff(plan), *_whose_phantom(plan), *gates(plan.quotas)]
+    work = {one.team: one for one in plan.work}
+    why = [
+        line(
+            (f"{quota.team}, {cut.gpus:,} {cut.tier}", "bold"),
+            f": {_grouped(cut.reason, plan.cluster)}.",
+            _standing(work, quota, cut),
+        )
+        for quota in plan.quotas
+        for cut in quota.cuts
+    ]
+    if why:
+        parts += [Text(), Text("Why"), *indented(why)]
+    if plan.advice:
+        parts += [Text(), line(f"{plan.advice} (docs/flex.md, Classes).")]
+    wave = "after all waves" if plan.why_last else f"wave {plan.wave}"
+    return [*parts, Text(), line(f"Plan {plan.hash}, {wave}, usage: {plan.usage_from}")]
+
+
+def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
+    """Which class's jobs hold the GPUs in use that are cut, where that is known."""
+    own = work.get(quota.team) if quota.leaf and cut.tier is Tier.BUSY else None
+    under = "" if own is None else own.under(cut.gpus)
+    return f" {under[0].upper()}{under[1:]}." if under else ""
+
+
+def plans_parts(plans: Sequence[Plan], of: int = 0) -> list[RenderableType]:
+    """One line for each plan. `of`: how many clusters there are."""
+    if of and not plans:
+        return [none_of(of, "cluster")]
+    rows = table(
+        *("CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">FLEX", "="),
+        least=("MAY BE", "HEALTHY", "PROMISED", "FLEX"),
+    )
+    for plan in plans:
+        row(
+            rows,
+            plan.cluster,
+            "after all" if plan.why_last else plan.wave,
+            f"{plan.healthy_gpus}/{plan.total_gpus}",
+            plan.assigned_gpus,
+            plan.ceiling_gpus,
+            plan.cut_gpus,
+            plan.phantom_gpus,
+            plan.to_flex_gpus,
+            _short_verdict(plan),
+            style="" if not plan.fault and not plan.short_by_gpus else "yellow",
+        )
+    cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
+    late = [line((p.cluster, "bold"), f" comes after all waves: {p.why_last}.") for p in plans if p.why_last]
+    total = f"{count(len(plans), 'cluster')}; {gpus(cut)} cut: {_is(phantom)} phantom, {_moves(flex)} to flex."
+    return [rows, *([Text(), *late] if late else []), Text(), line(total)]
+
+
+def _is(number: int) -> str:
+    return "1 is" if number == 1 else f"{number:,} are"
+
+
+def _moves(number: int) -> str:
+    return "1 moves" if number == 1 else f"{number:,} move"
+
+
+def _short_verdict(plan: Plan) -> str:
+    if not plan.honest:
+        return "cannot promise"
+    if plan.backed and not plan.short_by_gpus:
+        return "ok"
+    short = f"short {plan.short_by_gpus:,}" if plan.short_by_gpus else ""
+    return ", ".join(part for part in ("" if plan.backed else "not backed", short) if part)
+
+
+def _ceiling(plan: Plan) -> str:
+    by_buffer = after_buffer(plan.total_gpus if plan.basis is Basis.TOTAL else plan.healthy_gpus, plan.buffer)
+    if plan.honest and plan.ceiling_gpus < by_buffer:
+        spare = plan.healthy_gpus - plan.ceiling_gpus
+        kept = f"{spare} of the healthy {'is' if spare == 1 else 'are'} spare"
+        return f"at most {plan.ceiling_gpus:,} may be ({kept}; by the buffer alone {by_buffer:,})"
+    if plan.derived is not None:
+        return f"at most {plan.ceiling_gpus:,} may be (buffer {plan.derived.needed}, by its health history)"
+    return f"at most {plan.ceiling_gpus:,} may be (buffer {fraction_text(plan.buffer)} of {plan.basis})"
+
+
+def _grouped(reason: str, cluster: str) -> str:
+    """A cut's reason with its digits in groups. It is made without, as a plan's hash is made of it; names stay."""
+    return f"; {cluster} has ".join(
+        _COUNT_OR_NAMES.sub(lambda match: match[0] if match[0].startswith("(") else f"{int(match[0]):,}", part)
+        for part in reason.split(f"; {cluster} has ")
+    )
+
+
+def _asked(derived: Derived) -> str:
+    return f"{float(100 * derived.terms.target):g}% of the hours of {duration_text(derived.terms.horizon)}"
+
+
+def _what(plan: Plan) -> Text:
+    if not plan.haircut_gpus:
+        return line("Nothing is cut: capacity that no quota holds already covers the buffer.")
+    what = (
+        f"Cut {plan.cut_gpus:,} of a haircut of {plan.haircut_gpus:,}"
+        if plan.short_by_gpus
+        else f"Cut {plan.cut_gpus:,}"
+    )
+    return line(
+        (what, "bold"),
+        f": {_is(plan.phantom_gpus)} phantom (no healthy GPU behind now), "
+        f"{_moves(plan.to_flex_gpus)} to flex and {'stays' if plan.to_flex_gpus == 1 else 'stay'} usable.",
+    )
+
+
+def _verdict(plan: Plan) -> Text:
+    """Whether the plan will do, and if not, what would."""
+    if not plan.honest:
+        return line(
+            ("It cannot honestly be promised", "yellow"),
+            ". Such a plan cannot be launched: give a buffer yourself (--buffer), or wait for better health.",
+        )
+    if plan.backed and not plan.short_by_gpus:
+        return line(("Backed", "green"), ": after it a healthy GPU stands behind every promised one.")
+    faults = []
+    if plan.short_by_gpus:
+        left, fits = plan.assigned_gpus - plan.cut_gpus, plan.assigned_gpus - plan.haircut_gpus
+        faults.append(f"short by {plan.short_by_gpus:,}: it leaves {left:,} promised, and {fits:,} is what fits")
+    if plan.backed:
+        faults.append("backed all the same: a healthy GPU stands behind every promised one")
+    elif lacks := _lacks(plan):
+        faults.append(f"not backed: {', '.join(lacks)}")
+    faults += [no_room_text(team, size) for team, size in plan.unplaced_blocks]
+    sentence = "; ".join(faults)
+    return line((sentence[:1].upper() + sentence[1:], "yellow"), f". {_remedy(plan)}")
+
+
+def _lacks(plan: Plan) -> list[str]:
+    """What is promised and has no healthy GPU, blocks aside."""
+    lacks = [f"{gpus(plan.unbacked_gpus)} would still be phantom"] if plan.unbacked_gpus else []
+    values = plan.values
+    for team, able in plan.out_of_reach[:_NAMED]:
+        are = "is" if able == 1 else "are"
+        lacks.append(f"only {gpus(able)} {are} healthy where {team} may stand, and its quota is {values[team]}")
+    more = len(plan.out_of_reach) - _NAMED
+    return lacks if more <= 0 else [*lacks, f"and {count(more, 'quota')} more like it"]
+
+
+_NAMED = 3
+"""Quotas out of reach that a sentence names."""
+
+
+def _remedy(plan: Plan) -> str:
+    if plan.suffices is not None:
+        return f"The first tier that suffices is {plan.suffices}: --max-tier {plan.suffices}."
+    launch = "" if plan.backed else " Such a plan cannot be launched."
+    return f"No tier suffices{': floors and protected blocks hold the rest' if plan.short_by_gpus else ''}.{launch}"
+
+
+_TIERS = (Tier.UNSCHEDULED, Tier.IDLE, Tier.BUSY)
+
+
+def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
+    """Who may target a quota, where that is not anybody."""
+    return [
+        line(f"The quota of {q.team} may be targeted by {', '.join(q.namespaces) or 'nobody'} alone.")
+        for q in quotas
+        if q.namespaces is not None
+    ]
+
+
+def _whose_phantom(plan: Plan) -> list[RenderableType]:
+    """A quota's backing and the phantom part of its cut are two divisions (DESIGN.md, Backing and The cut ladder)."""
+    if not plan.phantom_gpus or sum(q.leaf for q in plan.quotas) < 2:
+        return []
+    whose = "Phantom and to flex are parts of each cut: phantom is divided in proportion to the cuts, whoever's quota"
+    return [
+        line(
+            (f"{whose} lacks hardware today. What stands behind each quota today is its backing in the status.", "dim")
+        )
+    ]
+
+
+def _diff(plan: Plan) -> Grid:
+    tiers = [t.upper() for t in _TIERS]  # the reasons below have them too
+    columns = ("TEAM", ">QUOTA", ">PLAN", ">CUT", ">PHANTOM", ">TO FLEX", *(f">{tier}" for tier in tiers))
+    rows = table(*columns, least=tiers)
+    for quota in plan.quotas:
+        by_tier = {cut.tier: cut.gpus for cut in quota.cuts}
+        row(
+            rows,
+            quota.team if quota.leaf else f"{quota.team} (parent)",
+            quota.before_gpus,
+            quota.after_gpus,
+            quota.cut_gpus,
+            quota.phantom_gpus,
+            quota.to_flex_gpus,
+            *(by_tier.get(t, 0) for t in _TIERS),
+            style="" if quota.cut_gpus else "dim",
+        )
+    return rows

@@ -1,0 +1,436 @@
+"""The weekly report in words: its sentences and tables, and all of it as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from models.cluster.windows import span_text
+from models.fleet.state import FLEET
+from models.reports.bringups import BringupsWeek
+from models.reports.tallies import Point
+from models.reports.weekly import AtRisk, BeforeAndAfter, Week
+from models.rollout.stages import Stage
+from views.milestones import RULE, noted, words
+from views.words import clean, spaced
+
+MOST = 8
+"""Lines of a list; --json has all."""
+_LINES = 9
+"""Of the curve in Markdown."""
+
+
+class Section(NamedTuple):
+    """A part of the report: `note` stands where there is no row, and below the rows otherwise."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    note: str = ""
+    numbers_from: int = 99
+    """Columns from here on are numbers."""
+
+
+def title(week: Week) -> str:
+    last = week.until - timedelta(microseconds=1)  # a week that ends with a day ends as the next one begins
+    return f"Weekly status, {week.since:%d %B} to {last:%d %B %Y}"
+
+
+def lead(week: Week) -> str:
+    """The report in a few sentences."""
+    parts = [f"{week.monitored} of {_count(week.clusters, 'cluster')} monitored{_change(week)}."]
+    if week.now is not None and week.now.known:
+        less = "" if week.week_ago is None or not week.week_ago.known else _than(week)
+        parts.append(
+            f"{_big(week.now.phantom_gpus)} of {_big(week.now.promised_gpus)} promised GPUs "
+            f"{'was' if week.now.phantom_gpus == 1 else 'were'} phantom on {_moment(week.now.at)}{less}."
+        )
+    parts.append(cut_sentence(week))
+    t = week.totals
+    if t.lacking_before is not None and t.lacking_after is not None:
+        parts.append(
+            f"In {_count(t.asking, 'cluster')} with a before and an after, GPUs that waited in quota for healthy "
+            f"hardware went from {_mean(t.lacking_before)} to {_mean(t.lacking_after)}."
+        )
+    if week.live is not None:
+        parts.append(_blocked({b.cluster for b in week.live.blocked}))
+        shadows = len(week.live.shadows)
+        if shadows:
+            rehearse = (
+                "rehearses: it changes nothing and is" if shadows == 1 else "rehearse: they change nothing and are"
+            )
+            parts.append(f"{_count(shadows, 'shadow rollout')} {rehearse} in none of these figures.")
+    return " ".join(parts)
+
+
+def _blocked(held: AbstractSet[str]) -> str:
+    """The fleet rollout is none of the clusters."""
+    clusters = len(held - {FLEET})
+    named = [_count(clusters, "cluster")] * bool(clusters) + ["the fleet rollout"] * (FLEET in held)
+    text = " and ".join(named) or "nothing"
+    return f"{text[:1].upper()}{text[1:]} {'is' if len(held) <= 1 else 'are'} blocked."
+
+
+def emergencies(week: Week) -> list[str]:
+    """What stands on top: what somebody did alone, and no other admin has looked at."""
+    return [
+        f"{clean(one.sentence)}. No other admin has looked at it: backstop access seen {one.number} --reason ..."
+        for one in week.emergencies
+    ]
+
+
+def cut_sentence(week: Week) -> str:
+    """What rollouts took from quotas this week, and what it was."""
+    cut, phantom, flex, back = cut_totals(week)
+    given_back = "" if not back else f" {_big(back)} {'was' if back == 1 else 'were'} given back by rollbacks."
+    if not cut:
+        return f"No GPU was cut this week.{given_back}"
+    clusters = _count(sum(c.cut_gpus > 0 for c in week.cuts), "cluster")
+    were = "was" if cut == 1 else "were"
+    parts = f"{_big(phantom)} phantom removed, {_big(flex)} moved to flex"
+    return f"{_count(cut, 'GPU')} {were} cut from quotas in {clusters} this week: {parts}.{given_back}"
+
+
+def cut_totals(week: Week) -> tuple[int, int, int, int]:
+    """GPUs cut this week, of them phantom, of them moved to flex; and GPUs given back."""
+    return (
+        sum(c.cut_gpus for c in week.cuts),
+        sum(c.phantom_gpus for c in week.cuts),
+        sum(c.to_flex_gpus for c in week.cuts),
+        sum(c.back_gpus for c in week.cuts),
+    )
+
+
+def every_cluster(week: Week) -> Section:
+    """All of them, a line each: for who looks for one."""
+    rows = []
+    for each in week.every:
+        cut, outcome = each.cut, each.outcome
+        taken = ("0", "0", "0") if cut is None else (_big(cut.cut_gpus), _big(cut.phantom_gpus), _big(cut.to_flex_gpus))
+        phantom = (
+            ("-", "-")
+            if outcome is None
+            else (_of(outcome, "before", "phantom_gpus"), _of(outcome, "after", "phantom_gpus"))
+        )
+        rows.append((clean(each.cluster), spaced(each.stands) or "-", *taken, *phantom))
+    columns = ("Cluster", "Stands", "Cut", "Phantom removed", "Moved to flex", "Phantom before", "Phantom after")
+    return Section(f"All {_count(len(rows), 'cluster')}", columns, rows, numbers_from=2)
+
+
+def _change(week: Week) -> str:
+    more = week.monitored - week.monitored_before
+    return f", {abs(more)} {'more' if more > 0 else 'fewer'} than a week ago" if more else ", as many as a week ago"
+
+
+def _than(week: Week) -> str:
+    if week.now is None or week.week_ago is None:
+        return ""
+    less, then = week.week_ago.phantom_gpus - week.now.phantom_gpus, _moment(week.week_ago.at)
+    return (
+        f", {_big(abs(less))} {'fewer' if less > 0 else 'more'} than on {then}" if less else f", as many as on {then}"
+    )
+
+
+class Number(NamedTuple):
+    value: str
+    text: str
+
+
+def numbers(week: Week) -> list[Number]:
+    """The week in numbers."""
+    now, ago = week.now, week.week_ago
+    has_figures = now is not None and now.known > 0
+    was = ago is not None and ago.known > 0
+    done = sum(s.state == "done" for s in week.milestones)
+    cut, phantom, flex, _ = cut_totals(week)
+    return [
+        Number(
+            f"{week.monitored}", f"of {_count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
+        ),
+        Number(
+            _big(cut),
+            f"GPU{'' if cut == 1 else 's'} cut this week: {_big(phantom)} phantom removed, {_big(flex)} moved to flex",
+        ),
+        Number(
+            _big(now.phantom_gpus) if now is not None and has_figures else "unknown",
+            "phantom GPUs" + _of_when(now, ago.phantom_gpus if ago is not None and was else None, ago),
+        ),
+        Number(
+            _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
+            "GPUs wait in quota for healthy hardware"
+            + _of_when(now, None if ago is None else ago.lacking_gpus, ago)
+            + (f" (known of {_count(now.asking, 'cluster')})" if now is not None and now.asking < now.clusters else ""),
+        ),
+        Number(f"{done} of {len(week.milestones)}", "milestones done")
+        if week.milestones
+        else Number("0", "milestones set"),
+    ]
+
+
+def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
+    """What figures from tallies are of, and what they were."""
+    read = "" if now is None else f", read {_moment(now.at)}"
+    return read + ("" if before is None or ago is None else f"; {_big(before)} on {_moment(ago.at)}")
+
+
+def sections(week: Week) -> list[Section]:
+    """All tables in their order."""
+    return [_done(week), *_live(week), *_bringups(week.bringups), _milestones(week), _outcome(week)]
+
+
+def _bringups(brought: BringupsWeek | None) -> list[Section]:
+    """New clusters: who waits for whom, and how long each state takes. Nothing where there never was one."""
+    if brought is None:
+        return []
+    going = [
+        (
+            clean(b.cluster),
+            b.stage.words,
+            _day(b.since),
+            clean(b.needs or b.waits_for) or "-",
+            clean(b.owner),
+            _big(b.touches),
+        )
+        for b in brought.going
+    ]
+    columns = ("Cluster", "State", "Since", "Waits for", "Owner", "Touches")
+    reached = [f"{clean(r.cluster)} is {r.stage.words}, {_long(r.took)} after it was entered" for r in brought.reached]
+    news = f"This week: {'; '.join(reached[:MOST])}{_more(reached, MOST)}." if reached else ""
+    lines = _cut("New clusters", columns, going, "No cluster is being brought up.", "backstop bringup status")
+    times = [
+        (t.stage.words, _big(t.bringups), _long(t.median), _long(t.slowest), clean(t.slowest_of)) for t in brought.times
+    ] + [
+        (f"waiting for a {w.whom}", _big(w.bringups), _long(w.median), _long(w.slowest), clean(w.slowest_of))
+        for w in brought.waits
+    ]
+    took = Section(
+        "How long new clusters take",
+        ("State", "Clusters", "Median", "Slowest", "Which"),
+        times,
+        _touches(brought),
+        numbers_from=1,
+    )
+    return [lines._replace(note=f"{news} {lines.note}".strip()), *([took] if times else [])]
+
+
+def _touches(brought: BringupsWeek) -> str:
+    if brought.touches_median is None:
+        return "None has come to production yet."
+    return (
+        f"{_count(brought.finished, 'cluster')} came to production, with {_mean(brought.touches_median)} touches of "
+        f"people in the median beside entry and check-in, {_big(brought.touches_most)} at most."
+    )
+
+
+def _long(time: timedelta) -> str:
+    """3.2d, 5h, 12m: seconds of a month say nothing."""
+    units = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1)))
+    name, unit = next((each for each in units if time >= 2 * each[1]), units[-1])
+    return f"{time / unit:.1f}".removesuffix(".0") + name
+
+
+def _done(week: Week) -> Section:
+    """What went back comes first: who reads only the first lines must not miss it."""
+    rows = [
+        (clean(m.cluster), "rolled back", f"{m.at:%a %d %b}", clean(m.text.partition(": ")[2])) for m in week.undone
+    ]
+    stands = {one.cluster: one.stands for one in week.every}
+    for m in reversed(week.done):
+        since = stands.get(m.cluster, Stage.MONITORED)
+        why = "" if since == Stage.MONITORED else f"{spaced(since)} since"
+        rows.append((clean(m.cluster), "monitored", f"{m.at:%a %d %b}", why))
+    return _cut("Done", ("Cluster", "Reached", "On", "Why"), rows, "Nothing reached monitored this week.")
+
+
+def _live(week: Week) -> list[Section]:
+    live = week.live
+    if live is None:
+        return [
+            Section("Next, at risk, blocked", (), [], "This week is over: what was open then is not known any more.")
+        ]
+    silent = f" {_count(len(live.silent), 'rollout')} did not answer." if live.silent else ""
+    goes = [
+        (
+            clean(n.cluster),
+            n.stage,
+            "when it can" if n.at is None else f"{n.at:%Y-%m-%d %H:%MZ}",
+            clean(n.waits_for) or "-",
+        )
+        for n in live.next
+    ]
+    risks = [
+        (clean(r.cluster), _standing(r), _big(r.lacking_gpus), clean(", ".join(r.teams[:4])) + _more(r.teams, 4))
+        for r in live.at_risk
+    ]
+    windows = [(clean(e.cluster), clean(span_text(e.window)), clean(e.window.reason)) for e in live.windows]
+    blocked = [
+        (clean(b.cluster), clean(spaced(b.kind)), clean(b.by), _day(b.since), clean(b.reason)) for b in live.blocked
+    ]
+    return [
+        _cut(
+            "Blocked, and by whom",
+            ("Cluster", "What", "By", "Since", "Why"),
+            blocked,
+            f"Nothing waits for a person.{silent}",
+            "backstop status --needs",
+        ),
+        _cut(
+            "Next",
+            ("Cluster", "Stage", "Gate opens", "Waits for"),
+            goes,
+            "No rollout goes on by itself.",
+            "backstop status",
+        ),
+        _cut(
+            "At risk: quotas that lack hardware",
+            ("Cluster", "Stage", "GPUs lacking", "Teams"),
+            risks,
+            f"Every quota of an open rollout{' that answered' if live.silent else ''} has its hardware.",
+            "backstop status --at-risk",
+        ),
+        _cut(
+            "At risk: declared windows, today and in the two weeks ahead",
+            ("Cluster", "Window", "Why"),
+            windows,
+            "No window is declared.",
+            "backstop calendar show",
+        ),
+    ]
+
+
+def _standing(risk: AtRisk) -> str:
+    return f"{risk.stage} (advisory, no promise)" if risk.advisory else risk.stage
+
+
+def _milestones(week: Week) -> Section:
+    rows = [
+        (
+            clean(s.milestone.name),
+            clean(words(s.milestone.measure)),
+            f"{s.milestone.due:%d %b}",
+            "unknown" if s.number is None else _big(s.number) + (f" ({_moment(s.number_at)})" if s.number_at else ""),
+            "-" if s.expected is None else _big(s.expected),
+            _big(s.milestone.target),
+            s.state.value,
+            clean(noted(s)),
+        )
+        for s in week.milestones
+    ]
+    columns = ("Milestone", "Measure", "Due", "Number", "Expected", "Target", "Stands", "Last noted")
+    return Section(
+        "Milestones", columns, rows, RULE if rows else "No milestone is set: `backstop milestones set FILE`."
+    )
+
+
+def _outcome(week: Week) -> Section:
+    ranked = sorted(week.outcomes, key=lambda o: (-_weight(o), o.cluster))
+    rows = [
+        (
+            clean(o.cluster),
+            _of(o, "before", "lacking_gpus"),
+            _of(o, "after", "lacking_gpus"),
+            _of(o, "before", "phantom_gpus"),
+            _of(o, "after", "phantom_gpus"),
+            "-" if o.monitored_at is None else f"{o.monitored_at:%d %b}",
+        )
+        for o in ranked
+    ]
+    columns = ("Cluster", "Waited before", "Waits after", "Phantom before", "Phantom after", "Monitored")
+    section = _cut("Did it help? By cluster", columns, rows, "No rollout has written a quota yet.", "--json")
+    if not rows:
+        return section
+    note = (
+        "Means of hourly tallies. Waited: GPUs asked for inside quota that no healthy GPU could run. Before: the "
+        "7 days before the first write; after: since monitored. Unknown: no tally then, or nobody reports demand."
+    )
+    return section._replace(note=f"{section.note} {note}".strip(), numbers_from=1)
+
+
+def _weight(o: BeforeAndAfter) -> float:
+    if o.before is None:
+        return -1.0
+    return 1000.0 * (o.before.lacking_gpus or 0.0) + (o.before.phantom_gpus or 0.0)
+
+
+def _of(o: BeforeAndAfter, when: str, what: str) -> str:
+    mean = getattr(o, when)
+    if mean is None:
+        return "not yet" if when == "after" and o.monitored_at is None else "unknown"
+    value = getattr(mean, what)
+    return "unknown" if value is None else _mean(value)
+
+
+def _cut(
+    name: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]], empty: str, all_: str = "--json"
+) -> Section:
+    if not rows:
+        return Section(name, columns, [], empty)
+    more = len(rows) - MOST
+    return Section(name, columns, rows[:MOST], f"And {more} more: `{all_}`." if more > 0 else "")
+
+
+def _more(names: Sequence[str], shown: int) -> str:
+    return f" and {len(names) - shown} more" if len(names) > shown else ""
+
+
+def _day(at: object) -> str:
+    return "-" if at is None else f"{at:%a %d %b}"
+
+
+def _moment(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%MZ}"
+
+
+def _big(number: int) -> str:
+    return f"{number:,}"
+
+
+def _mean(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+# --- Markdown --------------------------------------------------------------------------------------------
+
+
+def markdown(week: Week) -> str:
+    """The whole report. What people wrote cannot break a table or become markup."""
+    alone = "\n".join(f"- **Emergency**: {_plain(text)}" for text in emergencies(week))
+    figures = "\n".join(f"- **{n.value}** {n.text}" for n in numbers(week))
+    parts = [f"# {title(week)}", *([alone] if alone else []), lead(week), figures]
+    for section in sections(week):
+        parts.append(f"## {section.title}")
+        if section.rows:
+            parts.append(_table(section))
+        if section.note:
+            parts.append(section.note)
+    if week.points:
+        parts += ["## Phantom GPUs over time", _curve(week)]
+    elif week.began is None:
+        parts.append("There is no tally yet: the watch writes a cluster's first soon after its import.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(section: Section) -> str:
+    rule = ["---:" if n >= section.numbers_from else "---" for n in range(len(section.columns))]
+    rows = [section.columns, tuple(rule), *(tuple(_plain(cell) for cell in row) for row in section.rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _plain(text: str) -> str:
+    return "".join(f"\\{c}" if c in "\\|`*_<>[]#" else c for c in text)
+
+
+def _curve(week: Week) -> str:
+    """A line for each week's end, the latest last; of a young fleet as many lines, closer together."""
+    stride = max(1, -(-len(week.points) // _LINES))
+    shown = list(reversed(list(reversed(week.points))[::stride]))
+    rows = [
+        (_moment(p.at), _big(p.promised_gpus), _big(p.healthy_gpus), _big(p.phantom_gpus)) for p in shown if p.known
+    ]
+    return _table(Section("", ("Read", "Promised", "Healthy", "Phantom"), rows, numbers_from=1))

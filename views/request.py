@@ -1,0 +1,109 @@
+"""Requests for more quota as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
+from views.words import count, gpus, line, moment, none_of, row, table
+
+
+def request_parts(state: RequestState) -> list[RenderableType]:
+    """One request: what was asked for, where it stands, and what to do next."""
+    ask, stage = state.ask, state.stage
+    why = f": {ask.reason}" if ask.reason else ""
+    behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
+    parts: list[RenderableType] = [
+        line((ask.request, "bold"), f" ({stage}): {state.wants}."),
+        line(f"Asked for by {ask.actor}{behalf} on {moment(state.asked_at)}{why}."),
+    ]
+    if stage is RequestStage.REFUSED:
+        approved = [line(f"Approved by {state.decided_by}: {state.decision}.")] if state.decided_by else []
+        return [*parts, *approved, line(f"Refused: {state.said}."), *_instead(ask, state.assessment)]
+    if state.decided_by and stage is not RequestStage.DECLINED:
+        parts.append(line(f"Decided by {state.decided_by}: {state.decision}."))
+    news = state.said[:1].upper() + state.said[1:]
+    parts.append(line(f"{news}."))
+    if state.untold:
+        parts.append(line(f"Not told, as nothing could be delivered: {', '.join(state.untold)}."))
+    if stage is RequestStage.ASKED:
+        parts.append(line(f"An owner gives: backstop request approve {ask.request} --reason '...'"))
+    if stage is RequestStage.GRANTED:
+        above = sorted({*state.raised} - {ask.team})
+        rose = f" (with {', '.join(f'{t} by {state.raised[t]}' for t in above)} above it)" if above else ""
+        parts.append(line(f"The quota of {ask.team} rose by {state.raised.get(ask.team, 0)}{rose}."))
+    return parts
+
+
+def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
+    if not assessment.assessed:
+        return []
+    fits = 0 if assessment.room is None else assessment.room.fits_gpus
+    until = "" if ask.until is None else f" --until {ask.until:%Y-%m-%dT%H:%MZ}"
+    less = f"{gpus(fits)} fit: backstop request {ask.team} {ask.cluster} {fits}{until}" if fits else "nothing more fits"
+    flex = (
+        f"its share would be about {gpus(assessment.flex_gpus)} here"
+        if assessment.flex_gpus
+        else "it has none to share here"
+    )
+    parts: list[RenderableType] = [
+        line("What there is instead:"),
+        line(f"  less of it: {less}"),
+        line(f"  flex: {flex}, junior to every quota" if assessment.flex_gpus else f"  flex: {flex}"),
+    ]
+    for other in assessment.elsewhere:
+        model = f" ({other.gpu_model})" if other.gpu_model else ""
+        has = f"raise its quota there by up to {other.headroom_gpus:,}" if other.has_quota else _none_yet(ask, other)
+        parts.append(line(f"  {other.cluster}{model}: {has}"))
+    return parts if assessment.elsewhere else [*parts, line("  other clusters: none has room under its ceiling")]
+
+
+def _none_yet(ask: QuotaAsk, other: Elsewhere) -> str:
+    return f"could promise {other.headroom_gpus:,} more; {ask.team} has no quota there yet"
+
+
+def request_lines(requests: Sequence[RequestState]) -> list[RenderableType]:
+    """Beside a rollout's status: what was asked for, and what stands granted."""
+    if not requests:
+        return []
+    lines = [line(f"  {one.ask.request} ({one.stage}): {one.wants}; {one.said}") for one in requests]
+    return [Text(), line("Requests for more quota:"), *lines]
+
+
+def waiting_line(requests: Sequence[RequestState]) -> list[RenderableType]:
+    """Beside the fleet's status: that somebody has to decide."""
+    waiting = sum(one.stage is RequestStage.ASKED for one in requests)
+    wait = "waits" if waiting == 1 else "wait"
+    text = f"{count(waiting, 'request')} for more quota {wait} for an owner: backstop request list"
+    return [Text(), line(text)] if waiting else []
+
+
+def list_parts(requests: Sequence[RequestState], cluster: str, *, ended: bool, of: int = 0) -> list[RenderableType]:
+    """A line for each request. `of`: how many there are."""
+    if of and not requests:
+        return [none_of(of, "request")]
+    if not requests:
+        where = f" of {cluster}" if cluster else ""
+        more = "" if ended else "; those that are over: backstop request list --all"
+        return [line(f"No request{where} is open{more}." if not ended else f"There is no request{where}.")]
+    rows = table(
+        *("=ID", "CLUSTER", "TEAM", ">GPUS", "=UNTIL", "=STAGE", "BY", "~WHERE IT STANDS"), least=("UNTIL", "BY")
+    )
+    for one in requests:
+        until = "for good" if one.ask.until is None else moment(one.ask.until)
+        row(
+            rows,
+            one.ask.request,
+            one.ask.cluster,
+            one.ask.team,
+            one.ask.gpus,
+            until,
+            one.stage.value,
+            one.ask.actor,
+            one.said,
+        )
+    waiting = sum(one.stage is RequestStage.ASKED for one in requests)
+    return [rows, line(f"{count(len(requests), 'request')}; {waiting} for an owner to decide.")]

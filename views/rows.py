@@ -1,0 +1,24 @@
+"""Rows that views draw and that `--json` says, made of what several models know."""
+
+from __future__ import annotations
+
+from models.base import Model, Time
+
+
+class FlexOffered(Model):
+    at: Time
+    flex_gpus: int
+    healthy_gpus: int
+
+
+class RightLine(Model):
+    """A row of the table of rights, and who it lets."""
+
+    command: str
+    to: str
+    roles: tuple[str, ...]
+    where: str
+    second: str
+    case: str = ""
+    """The circumstance under which it is so."""
+    who: tuple[str, ...] = ()

@@ -1,0 +1,203 @@
+"""Why a team cannot use its quota, as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.base import some_of
+from models.reports.flex_offers import FlexThere, flex_offers
+from models.reports.why import Cause, Reason, TeamWhy, WhyAnswers
+from models.rollout.shown import RolloutStatus
+from models.rollout.stages import command_line
+from views.words import count, gpus, indented, line, moment, spaced
+
+_ELSEWHERE = 3
+
+
+def summary(answers: WhyAnswers, flexes: Sequence[FlexThere], *, hint: bool) -> list[RenderableType]:
+    """Two lines: what could start now, and what keeps the most of the rest, or where else there is room.
+
+    `hint`: that there is more to read.
+    """
+    teams = answers.teams
+    reasons = [(reason, one) for one in teams for reason in one.reasons]
+    beyond = max(one.over_gpus for one in teams)
+    if reasons:
+        kept = _most(reasons, many=len(teams) > 1)
+    else:
+        there = f" in {some_of([t.cluster for t in teams], _ELSEWHERE)}" if answers.unanswered else ""
+        kept = f"Nothing is in the way{' inside the quota' if beyond else ''}{there}."
+    freed = next((f" What would free it: {t.weaker.text}." for t in teams if t.weaker is not None), "")
+    offers = flex_offers(teams, flexes) if reasons or beyond else ()
+    free = "".join(f" Flex has {'at most ' * o.at_most}{o.gpus:,} free in {o.cluster}." for o in offers[:1])
+    more = max(0, len(reasons) - 1)
+    more_text = f" {count(more, 'reason')} more{'' if answers.unanswered else ': --all'}." if hint and more else ""
+    unknown = ""
+    if answers.unanswered:
+        unknown = f" Nothing is known of {some_of(sorted(answers.unanswered), _ELSEWHERE)}{': --all' if hint else ''}."
+    return [line((_could(teams), "bold")), line(kept, freed, free, more_text, (unknown, "yellow"))]
+
+
+def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
+    """The reason that keeps the most: where something is short, of that; else of what its own jobs hold."""
+    bar = next(((r, one) for r, one in reasons if r.cause is Cause.BARRED), None)
+    if bar is not None and (not many or all(one.barred for _, one in reasons)):
+        return f"None of it can start: {bar[0].text}."
+    short = [(r, one) for r, one in reasons if not r.cause.own and one.short_gpus]
+    most, one = max(short or reasons, key=lambda pair: pair[0].gpus)
+    where = f" in {one.cluster}" if many else ""
+    if short:
+        return f"What keeps {'all of it' if len(reasons) == 1 else 'the most'}, {most.gpus:,}{where}: {most.text}."
+    if not one.use_known:
+        return f"{most.gpus:,} count as used{where}: {most.text}."
+    return f"Nothing is short. Used, {most.gpus:,}{where}: {most.text}."
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _could(teams: Sequence[TeamWhy]) -> str:
+    """What is asked for, how much of it could start now, and where. Of several clusters each is asked for all of it."""
+    first, start = teams[0], sum(t.startable_gpus for t in teams)
+    block = " as one block" if first.block else ""
+    where = f"in {first.cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
+    if all(one.asked_gpus == one.quota_gpus for one in teams):
+        quota = gpus(sum(t.quota_gpus for t in teams))
+        could = f"{_held(teams, first=True)}, {start:,} more could start now{block}"
+        return f"Of {first.team}'s quota of {quota} {where}, {could}, and {_short(teams)}."
+    if len(teams) == 1:
+        rest = [_held(teams)] if first.held_gpus else []
+        rest += [_short(teams)] if first.short_gpus else []
+        rest += [f"{first.over_gpus:,} {_are(first.over_gpus)} beyond the quota"] if first.over_gpus else []
+        of = "; " + " and ".join([", ".join(rest[:-1]), rest[-1]] if rest[1:] else rest) if rest else ""
+        return (
+            f"Of {first.asked_gpus:,} asked for {where}{block}, {start:,} could start now in {first.team}'s quota{of}."
+        )
+    best = max(teams, key=lambda one: one.startable_gpus)
+    asked = f"Of {first.asked_gpus:,} asked for{block}, at most {best.startable_gpus:,} could start now in quota"
+    return f"{asked}, in {best.cluster} ({first.team} has quota {where})."
+
+
+def _held(teams: Sequence[TeamWhy], *, first: bool = False) -> str:
+    """What its own jobs hold, or count as holding where nobody says."""
+    held, silent = sum(t.held_gpus for t in teams), [t for t in teams if not t.use_known]
+    if not silent:
+        return f"its own jobs hold {held:,}" if first else f"{held:,} {_are(held)} held by its own jobs"
+    where = "" if len(silent) == len(teams) else f" in {count(len(silent), 'cluster')}"
+    return f"{held:,} {'counts' if held == 1 else 'count'} as used (nobody says what its jobs hold{where})"
+
+
+def _short(teams: Sequence[TeamWhy]) -> str:
+    short = sum(t.short_gpus for t in teams)
+    return f"{short:,} {_are(short)} short"
+
+
+def in_full(
+    answers: WhyAnswers, statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexThere]
+) -> list[RenderableType]:
+    """A paragraph for each cluster, and who else could take it."""
+    parts: list[RenderableType] = []
+    flex_of = {f.cluster: f for f in flexes}
+    for one in answers.teams:
+        parts += [Text()] if parts else []
+        parts += _paragraph(one, statuses.get(one.cluster), flex_of.get(one.cluster))
+    if answers.unanswered:
+        parts += [Text(), *(line(f"{why[:1].upper()}{why[1:]}.") for why in answers.unanswered.values())]
+    return parts + (_elsewhere(answers.teams, flexes) if flexes else [])
+
+
+def _elsewhere(teams: Sequence[TeamWhy], flexes: Sequence[FlexThere]) -> list[RenderableType]:
+    block = any(one.block for one in teams)
+    offers = flex_offers(teams, flexes)
+    if not offers:
+        what = "a free block of that size" if block else "free GPUs"
+        return [Text(), line(f"No other cluster of this GPU model is known to have {what} on flex now.")]
+    named = "; ".join(
+        f"{'at most ' * o.at_most}{o.gpus:,} in {o.cluster}{f' ({o.gpu_model})' if o.gpu_model else ''}"
+        for o in offers[:_ELSEWHERE]
+    )
+    return [Text(), line(f"Elsewhere flex has free now{' as one block' * block}: {named}.")]
+
+
+def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | None) -> list[RenderableType]:
+    block = " as one block" if one.block else ""
+    has = f" in {one.cluster} has a quota of {gpus(one.quota_gpus)}"
+    could = f"{one.startable_gpus:,}{'' if one.wanted_gpus != one.quota_gpus else ' more'} could start now{block}"
+    if one.wanted_gpus == one.quota_gpus:
+        sums = f": {_held([one], first=True)}, {could}, and {_short([one])}."
+    elif one.gap_gpus:
+        rest = [could, *([_held([one])] if one.held_gpus else []), *([_short([one])] if one.short_gpus else [])]
+        sums = f". Of {one.wanted_gpus:,} of it, {', '.join(rest[:-1])} and {rest[-1]}."
+    else:
+        sums = f". Of {one.wanted_gpus:,} of it, {could}."
+    parts: list[RenderableType] = [line((one.team, "bold"), has, sums)]
+    parts += indented(line(_told(r, one)) for r in one.reasons)
+    if one.weaker is not None:
+        parts.append(line(f"What would free it: {one.weaker.text}."))
+    parts += _gate(one)
+    if status is not None and not status.stage.ended:
+        parts.append(line(_rollout(one, status)))
+    if one.over_gpus:
+        # What its own quota leaves unused is flex too, and is counted above.
+        free = 0 if flex is None else max(0, flex.available_gpus - one.startable_gpus)
+        there = f"; flex has {free:,} free there beside that, junior to every quota"
+        offers = "" if flex is None else there if free else "; flex has no more free there"
+        parts.append(line(f"{one.over_gpus:,} more {_are(one.over_gpus)} beyond the quota{offers}."))
+    stale = "; that is stale, and nothing newer is known" if one.health_stale else ""
+    parts.append(line((f"By its health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim")))
+    return parts
+
+
+def _told(reason: Reason, one: TeamWhy) -> str:
+    """How many, whether they are used or short, and why. Jobs may still hold what hardware could not start anew."""
+    number, cause = reason.gpus, reason.cause
+    if cause.own and not one.use_known:
+        what = "counts as used" if number == 1 else "count as used"
+    elif cause.own:
+        what = f"{_are(number)} {'idle' if cause is Cause.IDLE else 'used'}"
+    elif sum(r.gpus for r in one.reasons if not r.cause.own) == one.short_gpus:
+        what = f"{_are(number)} short"
+    elif not one.short_gpus:  # all of it is among what is used
+        held = "what its own jobs hold" if one.use_known else "what counts as used"
+        what = f"of {held} could not start anew"
+    else:
+        what = "could not start anew"
+    return f"{number:,} {what}: {reason.text}."
+
+
+def _gate(one: TeamWhy) -> list[RenderableType]:
+    """Who may target the quota, where not everybody may, and whose gate that is."""
+    if one.namespaces is None:
+        return []
+    who = " and ".join((one.team, *one.namespaces))
+    if not one.barred:
+        return [line(f"Only {who} may target this quota.")]
+    opens = "whoever keeps the fleet file can let it in, and flex is open to all"
+    return [line((f"Only {who} may target this quota, not {one.barred}: {opens}.", "yellow"))]
+
+
+def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
+    was = next((t.baseline_gpus for t in status.teams if t.team == one.team), one.quota_gpus)
+    before = "" if was == one.quota_gpus else f": the quota was {was} before it"
+    kind = "A rehearsal (shadow: nothing is written)" if status.shadow else "A rollout"
+    stands = f"{kind} of {one.cluster} is {spaced(status.stage)}{before}{_next(status)}"
+    return f"{stands}. See `{command_line('status', one.cluster)}`."
+
+
+def _next(status: RolloutStatus) -> str:
+    """What holds it, who has to act, or when its next gate can open by itself: not when it looks next."""
+    held = "".join(
+        f"; held: {spaced(h.kind)}, {h.reason}" + (f", until {moment(h.until)}" if h.until is not None else "")
+        for h in status.holds
+    )
+    if status.needs:
+        return f"{held}; it waits for a person: ask its owner, {status.owner}"
+    times = [c.until for c in status.waiting_for]
+    opening_times = [t for t in times if t is not None]
+    if not times or len(opening_times) < len(times):
+        return held
+    return f"{held}; it can go on at {moment(max(opening_times))}"

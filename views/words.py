@@ -1,0 +1,96 @@
+"""Pieces of what people read, on a screen as on a page: sentences, tables, times and numbers.
+
+Text that people or other systems wrote is shown with its control characters spelt out, so that it can neither break a
+row nor speak to a terminal.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from views.layout import Grid, Sentence
+
+DECORATION = "decoration"
+"""Of a piece that shows again what words beside it say. No terminal knows it; a page hides it from who hears it."""
+ENDLESS = 100_000
+"""A width that everything fits."""
+
+
+def number(count: int) -> str:
+    """A count as people read it in a sentence, and on a page: 2,352."""
+    return f"{count:,}"
+
+
+def count(many: int, what: str) -> str:
+    """1 week, 2,352 hours."""
+    return f"{number(many)} {what}{'' if many == 1 else 's'}"
+
+
+def none_of(many: int, what: str) -> Text:
+    """Where a filter has left nothing."""
+    return line(f"The only {what} is not like that." if many == 1 else f"None of {many:,} {what}s is like that.")
+
+
+def clean(text: object) -> str:
+    """In one line, with control characters spelt out."""
+    plain = str(text)
+    if plain.isprintable():  # nearly all of what is shown, and nothing that speaks is
+        return plain
+    return "".join(
+        " " if char == "\n" else char.encode("unicode_escape").decode() if _speaks(char) else char for char in plain
+    )
+
+
+def _speaks(char: str) -> bool:
+    """Control and format characters: escape codes, and marks that reverse what is read."""
+    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def table(*columns: str, least: Sequence[str] = ()) -> Grid:
+    """Columns by name: > begins one of numbers, = one of short words, ~ one of text that may be wrapped; others have
+    names. `least`: those that go first where there is no room.
+    """
+    return Grid.of(columns, least)
+
+
+def row(into: Grid, *cells: object, style: str = "") -> None:
+    """None is shown as a dash. Numbers come as they are: who pipes a table counts with them."""
+    into.add_row(*(Text("-" if cell is None else clean(cell), style=style) for cell in cells))
+
+
+def line(*parts: str | tuple[str, str]) -> Text:
+    """Pieces of text, each with a style or without."""
+    return Sentence.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
+
+
+def indented(parts: Iterable[RenderableType]) -> list[RenderableType]:
+    return [Padding(part, (0, 0, 0, 2), expand=False) for part in parts]
+
+
+def moment(at: datetime | None) -> str:
+    """An instant in UTC, to the second."""
+    return "-" if at is None else f"{at:%Y-%m-%d %H:%M:%SZ}"
+
+
+def span(length: timedelta) -> str:
+    """Roughly how long: 40s, 12m, 5h, 3d."""
+    seconds = max(0, int(length.total_seconds()))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def spaced(name: str) -> str:
+    """A name of ours, such as a stage's, inside a sentence."""
+    return name.replace("_", " ")
+
+
+def gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{number(count)} GPUs"

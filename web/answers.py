@@ -1,0 +1,77 @@
+"""An answer as HTTP has it: JSON as `--json` writes it, parts of a list, and a mark by which it is known again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import TypeAdapter
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from models.errors import BadInput
+
+JSON = "application/json"
+_MOST_ROWS = 1000
+_OF_NOW = frozenset({"at", "asked_at"})
+"""When it was looked: another look at the same is the same."""
+
+
+def answered(
+    adapter: TypeAdapter[Any], answer: Any, path: str, query: QueryParams, wanted_tag: str, *, paged: bool, tagged: bool
+) -> Response:
+    """200 with the answer, or 304 where the caller has it. `wanted_tag`: what If-None-Match says."""
+    headers: dict[str, str] = {}
+    if paged:
+        answer, headers = _page(answer, path, query)
+    body = adapter.dump_json(answer, by_alias=True)
+    if tagged:
+        headers["etag"] = tag = tag_of(body)
+        if _names(wanted_tag, tag):
+            return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type=JSON)
+
+
+def tag_of(body: bytes) -> str:
+    """A weak ETag: of what it says, whenever it was looked at."""
+    return f'W/"{hashlib.sha256(json.dumps(_lasting(json.loads(body))).encode()).hexdigest()[:32]}"'
+
+
+def _lasting(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_lasting(one) for one in value]
+    if isinstance(value, dict):
+        return {name: one for name, one in value.items() if name not in _OF_NOW}
+    return value
+
+
+def _names(wanted: str, tag: str) -> bool:
+    """Weak comparison (RFC 9110): W/ makes no difference."""
+    bare = tag.removeprefix("W/")
+    return any(one.strip() == "*" or one.strip().removeprefix("W/") == bare for one in wanted.split(",") if one.strip())
+
+
+def _page(rows: list[Any], path: str, query: QueryParams) -> tuple[list[Any], dict[str, str]]:
+    """The part that is asked for; without a limit all of it. Errors: BadInput."""
+    limit, after = _number(query, "limit", _MOST_ROWS), _number(query, "after", 10**9)
+    headers = {"backstop-total": str(len(rows))}
+    if not limit:
+        return rows[after:], headers
+    if after + limit < len(rows):
+        others = "".join(
+            f"&{name}={quote(value, safe='')}" for name, value in query.items() if name not in ("limit", "after")
+        )
+        headers["link"] = f'<{path}?limit={limit}&after={after + limit}{others}>; rel="next"'
+    return rows[after : after + limit], headers
+
+
+def _number(query: Mapping[str, str], name: str, most: int) -> int:
+    text = query.get(name, "")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 12 and int(text) <= most):
+        raise BadInput(f"{name} must be a whole number of at most {most}, not {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,149 @@
+"""What a request says, as the arguments of the method that it asks for. Each is checked as the method declares it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.datastructures import QueryParams
+
+from client.backstop import Backstop
+from client.operations import Operation
+from models.access.principals import Principal, bare
+from models.base import Model, Name, brief, in_one_sentence
+from models.errors import BadInput
+from models.questions import QUESTIONS
+from web.failures import not_json
+
+PAYLOAD = "payload"
+"""Beside a question's own fields: a part of a large document, in base64."""
+OF_LISTS = ("limit", "after")
+WATCH = "watch"
+
+
+class Hints:
+    """What a method declares."""
+
+    def __init__(self, method: str) -> None:
+        function = getattr(Backstop, method)
+        self._types = get_type_hints(function, include_extras=True)
+        self.answer = TypeAdapter(self._types["return"])
+        parameters = inspect.signature(function).parameters.values()
+        self.names = tuple(one.name for one in parameters if one.name != "self")
+        self.needed = {one.name for one in parameters if one.name != "self" and one.default is one.empty}
+        self._adapters = {
+            name: TypeAdapter(Name if self._types[name] is str and name in _NAMES else self._types[name])
+            for name in self.names
+        }
+
+    def type_of(self, name: str) -> Any:
+        return self._types[name]
+
+    def adapter(self, name: str) -> TypeAdapter[Any]:
+        return self._adapters[name]
+
+    def checked(self, name: str, value: Any, *, of_json: bool = False) -> Any:
+        """Errors: BadInput naming the argument."""
+        adapter = self._adapters[name]
+        try:
+            return adapter.validate_json(json.dumps(value)) if of_json else adapter.validate_python(value)
+        except ValidationError as error:
+            raise BadInput(_sentence(name, value, error)) from None
+
+
+_NAMES = ("request", "build", "digest")
+"""Names in a path; a cluster's may be empty where all are meant."""
+
+
+@cache
+def hints(method: str) -> Hints:
+    return Hints(method)
+
+
+def arguments(
+    operation: Operation, in_path: Mapping[str, str], query: QueryParams, body: bytes, who: Principal
+) -> dict[str, Any]:
+    """By their names. Errors: BadInput, Problem 400."""
+    if operation.question:
+        return _question(operation.question, body)
+    declared = hints(operation.method)
+    found = {name: declared.checked(name, _name(name, value)) for name, value in in_path.items()}
+    if operation.body:
+        given = _object(body) | {name: _name(name, query[name]) for name in operation.in_query if name in query}
+        wanted = declared.type_of(operation.body)
+        found[operation.body] = said_by(wanted, given, who)
+    elif operation.verb == "POST":
+        given = _object(body)
+        _refuse_unknown(given, operation.fields, "field")
+        found |= {name: declared.checked(name, value, of_json=True) for name, value in given.items()}
+    else:
+        beside = (*(OF_LISTS if operation.paged else ()), *([WATCH] if operation.watched else []))
+        _refuse_unknown(query, (*operation.fields, *beside), "parameter")
+        found |= {name: declared.checked(name, _name(name, query[name])) for name in operation.fields if name in query}
+    missing = declared.needed - found.keys()
+    if missing:
+        raise BadInput(f"{sorted(missing)[0]} is missing")
+    return found
+
+
+def said_by(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model:
+    """The message with the caller as its actor, whoever it names. Errors: BadInput."""
+    fields = wanted.model_fields
+    if "actor" in fields:
+        given = {**given, "actor": who.name}
+    if "owner" in fields and not given.get("owner"):
+        given = {**given, "owner": bare(who.name)}
+    given.pop("ticket", None)
+    try:
+        return wanted.model_validate_json(json.dumps(given))
+    except ValidationError as error:
+        raise BadInput(in_one_sentence(error)) from None
+
+
+def _question(kind: str, body: bytes) -> dict[str, Any]:
+    given = _object(body)
+    payload = given.pop(PAYLOAD, "") if kind == "stage_import" else ""
+    if not isinstance(payload, str) or len(payload) > 1_500_000:
+        raise BadInput("payload must be text of at most 1,500,000 characters")
+    try:
+        return {"question": QUESTIONS[kind].model_validate_json(json.dumps(given)), PAYLOAD: payload}
+    except ValidationError as error:
+        raise BadInput(in_one_sentence(error)) from None
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    """Errors: Problem 400 for what is no JSON; BadInput for what is no object."""
+    if not body:
+        return {}
+    try:
+        given = json.loads(body, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise not_json(f"the body is no JSON: {str(error)[:200]}") from None
+    if not isinstance(given, dict):
+        raise BadInput(f"the body must be a JSON object, not {brief(given)}")
+    return given
+
+
+def _no_number(text: str) -> Any:
+    raise ValueError(f"{text} is no number of JSON's")
+
+
+def _name(name: str, value: str) -> str:
+    if len(value) > 600 or any(c < " " or c == "\x7f" for c in value):
+        raise BadInput(f"{name} must be one line of ordinary length, not {brief(value)}")
+    return value
+
+
+def _refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...], what: str) -> None:
+    for name in given:
+        if name not in known:
+            there = f"there are {', '.join(known)}" if known else "there are none"
+            raise BadInput(f"{brief(name)} is no {what} here: {there}")
+
+
+def _sentence(name: str, value: Any, error: ValidationError) -> str:
+    return f"{name}: {in_one_sentence(error)}" if error.error_count() == 1 else f"{name} cannot be {brief(value)}"

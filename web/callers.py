@@ -1,0 +1,51 @@
+"""Who calls: the kernel's word at the socket, a token everywhere else. A request without either is nobody's."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from starlette.requests import Request
+
+from models.access.principals import Principal, Proof
+from web.failures import unauthenticated
+from web.peer import PEER, Peer
+
+THIS_MACHINE = "this machine"
+_BEARER = "bearer "
+_MOST_TOKEN = 16_000
+"""Characters of a token: a provider may put many groups into one."""
+
+
+class Tokens(Protocol):
+    """Whoever can say whose a token is."""
+
+    async def principal(self, token: str) -> Principal | None:
+        """None: it is none of ours to judge. Errors: Refusal in one sentence, which does not repeat it."""
+        ...
+
+
+def at_the_socket(peer: Peer) -> Principal:
+    name = f"user:{peer.user}"
+    return Principal(name=name, human=name, proof=Proof.PEER, how=THIS_MACHINE)
+
+
+class Callers:
+    def __init__(self, tokens: tuple[Tokens, ...] = ()) -> None:
+        self._tokens = tokens
+
+    async def of(self, request: Request) -> Principal:
+        """Errors: Problem 401; Refusal for a token that does not count."""
+        peer = getattr(request.state, PEER, None)
+        if isinstance(peer, Peer):
+            return at_the_socket(peer)
+        given = request.headers.get("authorization", "")
+        if not given:
+            raise unauthenticated("this front does not know you: `backstop login`, or give a token in BACKSTOP_TOKEN")
+        token = given[len(_BEARER) :].strip()
+        if not given.lower().startswith(_BEARER) or not token or len(token) > _MOST_TOKEN:
+            raise unauthenticated("the Authorization header must be `Bearer TOKEN`")
+        for one in self._tokens:
+            principal = await one.principal(token)
+            if principal is not None:
+                return principal
+        raise unauthenticated("this front knows no such token: `backstop login`, or ask an admin for one")

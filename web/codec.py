@@ -1,0 +1,106 @@
+"""Temporal's codec protocol: its UI and CLI show what is encrypted, to viewers. An ASGI application to be mounted.
+
+`POST /decode` answers each payload that our keys read, decrypted, and any other as it is. So is what an import brings:
+viewers read all but contacts, and nobody needs that here. `POST /encode` is refused:
+what it made workers would take for a message of somebody with the keys, and viewers command nothing.
+Source: docs.temporal.io, "Codec Server"; the bodies are Protobuf's JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Sequence
+
+from google.protobuf import json_format
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from temporalio.api.common.v1 import Payloads
+from temporalio.converter import PayloadCodec
+
+from models.import_questions import StageImport
+
+CODEC = "/codec/"
+"""Under which a front has it."""
+MOST_BODY = 32 * 1024 * 1024
+"""Bytes: Temporal's own limit of a history's page is below it."""
+_ALLOWED = "authorization, content-type, x-namespace"
+_GUARD = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+_IMPORT = json.dumps(StageImport.kind).encode()
+"""In the payload of a part of an import, as our converter writes it."""
+
+WhyNot = Callable[[Request], Awaitable[tuple[int, str] | None]]
+"""Whether who calls may read: None, or the status (401, 403) and the sentence of the refusal."""
+
+
+class CodecEndpoint:
+    """`origins`: of the UIs whose pages may call it, such as https://temporal.example. `namespace`: ours."""
+
+    def __init__(self, codec: PayloadCodec, why_not: WhyNot, namespace: str = "", origins: Sequence[str] = ()) -> None:
+        self._codec = codec
+        self._why_not = why_not
+        self._namespace = namespace
+        self._origins = frozenset(origin.rstrip("/") for origin in origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        request = Request(scope, receive)
+        response = await self._answer(request)
+        response.headers.update({**_GUARD, **self._shared_with(request)})
+        await response(scope, receive, send)
+
+    def _shared_with(self, request: Request) -> dict[str, str]:
+        """Of a page of these origins alone, whose cookies count: never `*`."""
+        origin = request.headers.get("origin", "")
+        if origin not in self._origins:
+            return {"vary": "Origin"}
+        return {
+            "vary": "Origin",
+            "access-control-allow-origin": origin,
+            "access-control-allow-credentials": "true",
+            "access-control-allow-headers": _ALLOWED,
+            "access-control-allow-methods": "POST, OPTIONS",
+        }
+
+    async def _answer(self, request: Request) -> Response:
+        what = request.scope["path"].rstrip("/").rpartition("/")[2]
+        if what not in ("encode", "decode"):
+            return _said(404, "POST /decode is what is answered here")
+        if request.method == "OPTIONS":
+            return Response(status_code=204)
+        if request.method != "POST":
+            return _said(405, "POST /decode is what is answered here")
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in self._origins:
+            return _said(403, "pages of this origin may not read what is encrypted")
+        refused = await self._why_not(request)
+        if refused is not None:
+            return _said(*refused)
+        if what == "encode":
+            return _said(403, "nothing is encrypted here for others: commands go through backstop")
+        return await self._decoded(request)
+
+    async def _decoded(self, request: Request) -> Response:
+        namespace = request.headers.get("x-namespace", "")
+        if self._namespace and namespace and namespace != self._namespace:
+            return _said(400, "X-Namespace names another namespace than the one whose payloads are read here")
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MOST_BODY:
+                return _said(413, f"at most {MOST_BODY} bytes are taken")
+        try:
+            if not body.lstrip().startswith(b"{"):
+                raise ValueError
+            given = json_format.Parse(body.decode(), Payloads(), ignore_unknown_fields=True, max_recursion_depth=20)
+        except (json_format.ParseError, ValueError, RecursionError):
+            return _said(400, "this is no JSON document with payloads, each with metadata and data in Base64")
+        decoded = await self._codec.decode(list(given.payloads))
+        shown = [as_came if _IMPORT in one.data else one for as_came, one in zip(given.payloads, decoded, strict=True)]
+        return Response(json_format.MessageToJson(Payloads(payloads=shown)), media_type="application/json")
+
+
+def _said(status: int, sentence: str) -> Response:
+    return Response(json.dumps({"detail": sentence}), status_code=status, media_type="application/json")

@@ -1,0 +1,41 @@
+"""The door as whoever looks has it: what is made of several questions, each of them judged by their rights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from client.composed import Composed
+from models.questions import Question
+from web.console.visit import Visit
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+
+_AnswerT = TypeVar("_AnswerT")
+
+
+class _ByVisit(Composed):
+    """Methods that are no question go through the visit too: whoever may not is told so, as on any page."""
+
+    def __init__(self, visit: Visit) -> None:
+        self._visit = visit
+
+    async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
+        return await self._visit.ask(question)
+
+    async def rollouts(self) -> Any:
+        return await self._visit.call("rollouts")
+
+    async def overview(self) -> Any:
+        return await self._visit.call("overview")
+
+    async def open_fleet(self) -> Any:
+        return await self._visit.call("open_fleet")
+
+    async def ask_rollouts(self, clusters: list[str], seconds: float) -> Any:
+        return await self._visit.call("ask_rollouts", clusters=clusters, seconds=seconds)
+
+
+def door_of(visit: Visit) -> Backstop:
+    """For what reads through a door: lists in pages, the weekly report. It gives no command."""
+    return cast("Backstop", _ByVisit(visit))

@@ -1,0 +1,217 @@
+"""The console: pages for people, beside the HTTP API and behind the same door.
+
+`Console.answer` finds who looks (a session, or the kernel's word at the socket), and which page; the page asks through
+web/giving.py, as the API does, so that nobody sees or does here what they could not there. Pages read without
+JavaScript; every change is a form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qs, unquote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+
+from models.access.principals import Principal
+from models.errors import BackstopError, Refusal, Unavailable
+from web.callers import at_the_socket
+from web.console.guarding import HEADERS, cookie, cookie_name, from_our_page, of_this_machine
+from web.console.live import Live
+from web.console.pages import NAVIGATION, PAGES
+from web.console.rendering import compressed, download, page, static
+from web.console.sessions import Session, Sessions, seconds_of
+from web.console.visit import Download, Elsewhere, Page, Visit
+from web.failures import Problem, forbidden, not_found
+from web.giving import Giving
+from web.limits import body_of
+from web.peer import PEER, Peer
+
+logger = logging.getLogger("backstop.console")
+_MOST_FORM = 100_000
+_FORM = "application/x-www-form-urlencoded"
+_SECONDS = 60.0
+_NOT_KEPT = {"cache-control": "no-store"}
+
+LoginStart = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass
+class Console:
+    """One front's. `log_in`: where to send whoever is not known; None: only links of this machine begin a session."""
+
+    giving: Giving
+    sessions: Sessions = field(default_factory=Sessions)
+    log_in: LoginStart | None = None
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    public_url: str = ""
+    """Behind what speaks TLS: where browsers find it."""
+
+    def __post_init__(self) -> None:
+        self.live = Live(self.giving.doors)
+
+    async def answer(self, request: Request) -> Response:
+        """A page, or in a sentence why there is none."""
+        request_id = uuid.uuid4().hex
+        try:
+            of_this_machine(request, self.public_url)
+            return compressed(request, await asyncio.wait_for(self._answer(request), _SECONDS))
+        except Problem as failure:
+            return self._failed(request, failure.status, failure.title, failure.detail)
+        except Unavailable as error:
+            return self._failed(request, 503, "Nobody answers.", error.message)
+        except BackstopError as error:
+            return self._failed(request, 409 if isinstance(error, Refusal) else 400, "Not possible.", error.message)
+        except TimeoutError:
+            return self._failed(request, 504, "It took too long.", f"there was no answer within {_SECONDS:.0f} s")
+        except Exception as error:
+            logger.exception("page %s", request_id)
+            text = f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}"
+            return self._failed(request, 500, "The page failed.", f"{text} ({request_id})")
+
+    def begun(self, request: Request, principal: Principal, to: str = "/") -> Response:
+        """The browser has a session from here on. Errors: Refusal."""
+        secret = self.sessions.begin(principal)
+        response = RedirectResponse(to, 303, headers=HEADERS)
+        response.headers["set-cookie"] = cookie(secret, seconds_of(principal), secure=self._secure(request))
+        return response
+
+    async def _answer(self, request: Request) -> Response:
+        path = _segments(request)
+        if path[0] == "static":
+            found = static("/".join(path[1:]), compressed="gzip" in request.headers.get("accept-encoding", ""))
+            if found is None:
+                raise not_found("there is no such file")
+            return found
+        if path[0] == "open" and len(path) == 2:
+            return self._by_link(request, path[1])
+        session = self.sessions.of(self._secret(request))
+        if path[0] == "login":
+            return await self._login(request)
+        principal = self._who(request, session)
+        if principal is None:
+            return await self._login(request)
+        if path == ("live",) and request.method == "GET":
+            stream = self.live.followed(principal.name, self.stopping)
+            return StreamingResponse(stream, media_type="text/event-stream", headers={**HEADERS, **_NOT_KEPT})
+        form = await self._form(request, session) if request.method == "POST" else {}
+        if path[0] == "logout" and form:
+            return self._logout(request, session, principal, everywhere="everywhere" in form)
+        make = PAGES.get(path[0])
+        if make is None or request.method not in ("GET", "HEAD", "POST"):
+            raise not_found("there is no such page")
+        query = {name: values[-1] for name, values in parse_qs(request.url.query, max_num_fields=50).items()}
+        key = form.get("once", "")
+        visit = Visit(self.giving, principal, path, query, session, form, key)
+        mark = "" if session is None or form else await self.live.mark_now()
+        made = await make(visit)
+        if isinstance(made, Elsewhere):
+            return RedirectResponse(made.path, 303, headers=HEADERS)
+        if isinstance(made, Download):
+            return download(made)
+        return self._shown(request, made, session, principal, bool(visit.missed), mark)
+
+    def _who(self, request: Request, session: Session | None) -> Principal | None:
+        if session is not None:
+            return session.principal
+        peer = getattr(request.state, PEER, None)
+        return at_the_socket(peer) if isinstance(peer, Peer) and request.method in ("GET", "HEAD") else None
+
+    def _shown(
+        self,
+        request: Request,
+        made: Page,
+        session: Session | None,
+        principal: Principal | None,
+        missed: bool = False,
+        mark: str = "",
+    ) -> Response:
+        """`principal`: None: whoever looks is not known, or no more. `mark`: the ledger's, before it was read."""
+        values = {
+            "title": made.title,
+            "who": "" if principal is None else principal.name,
+            "how": "" if principal is None else principal.how,
+            "form_token": "" if session is None else session.form_token,
+            "once": secrets.token_urlsafe(16),
+            "said": [] if session is None or _made_anew(request) else session.told(),
+            "missed": missed,
+            "mark": mark,
+            "navigation": [] if principal is None else NAVIGATION,
+            "here": request.url.path,
+            **made.values,
+        }
+        return page(made.template, values, made.status)
+
+    def _failed(self, request: Request, status: int, title: str, detail: str) -> Response:
+        session = self.sessions.of(self._secret(request))
+        made = Page("failure.html", title, {"detail": detail}, status)
+        return self._shown(request, made, session, None if session is None else session.principal)
+
+    def _secure(self, request: Request) -> bool:
+        return request.url.scheme == "https" or bool(self.public_url)
+
+    def _secret(self, request: Request) -> str:
+        return request.cookies.get(cookie_name(secure=self._secure(request)), "")
+
+    # --- coming in and going out ----------------------------------------------------------------
+
+    def _by_link(self, request: Request, word: str) -> Response:
+        principal = self.sessions.by_link(word)
+        if principal is None:
+            raise forbidden("this link was used already, or is older than two minutes: `backstop open` makes another")
+        return self.begun(request, principal)
+
+    async def _login(self, request: Request) -> Response:
+        if self.log_in is not None:
+            return await self.log_in(request)
+        detail = "on this machine `backstop open` makes a link that knows who you are, and opens it"
+        return self._failed(request, 401, "Nobody knows who you are.", detail)
+
+    def _logout(self, request: Request, session: Session | None, principal: Principal, *, everywhere: bool) -> Response:
+        if everywhere:
+            self.sessions.end_all_of(principal)
+        self.sessions.end(self._secret(request))
+        detail = "You are logged out" + (" in every browser." if everywhere else ".")
+        response = self._shown(request, Page("failure.html", "Logged out", {"detail": detail}), None, None)
+        response.headers["set-cookie"] = cookie("", 0, secure=self._secure(request))
+        return response
+
+    async def _form(self, request: Request, session: Session | None) -> Mapping[str, str]:
+        """What a form of ours sent. Errors: Problem for one of somebody else, and for what is none."""
+        from_our_page(request, self.public_url)
+        if session is None:
+            raise forbidden("a form counts only from a page that you are logged in at")
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != _FORM:
+            raise Problem("not-a-form", 415, "It is no form.", f"a form is {_FORM}")
+        body = await body_of(request)
+        if len(body) > _MOST_FORM:
+            raise Problem("too-large", 413, "It is too large.", f"a form has at most {_MOST_FORM} bytes")
+        try:
+            fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=200, errors="strict")
+        except ValueError:
+            raise Problem("not-a-form", 400, "It is no form.", "its fields are no text") from None
+        found = {name: values[-1] for name, values in fields.items()}
+        if not session.wrote(found.pop("form_token", "")):
+            raise forbidden("this form is of another session: look at the page again, and give it from there")
+        return {"given": "1", **found}
+
+
+def _made_anew(request: Request) -> bool:
+    """By an open page, perhaps in another tab: what is said of a command is for the page that follows it."""
+    return request.headers.get("sec-fetch-dest", "") == "empty"
+
+
+def _segments(request: Request) -> tuple[str, ...]:
+    """Of the path as it came: a name may hold anything. Errors: Problem 404."""
+    raw = request.scope["raw_path"]
+    try:
+        parts = tuple(unquote(part, errors="strict") for part in raw.decode("ascii").strip("/").split("/"))
+    except UnicodeDecodeError:
+        raise not_found("the path is no text") from None
+    return parts if parts != ("",) else ("fleet",)

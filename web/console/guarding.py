@@ -1,0 +1,67 @@
+"""What every page of the console says to a browser, and what it takes from one.
+
+Nothing is loaded from elsewhere and nothing runs that is not in a file of ours; a form counts only from a page of ours;
+and over plain HTTP, which is this machine alone, the page is asked for by this machine's name: another name that leads
+here is somebody else's page.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from web.failures import Problem, forbidden
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "x-frame-options": "DENY",
+    "x-content-type-options": "nosniff",
+}
+COOKIE = "backstop"
+"""The name of a session's."""
+_OWN_NAMES = ("127.0.0.1", "localhost", "::1", "[::1]")
+
+
+def cookie_name(*, secure: bool, name: str = COOKIE) -> str:
+    """Over TLS no other host, and no plain page of this one, can have set it."""
+    return f"__Host-{name}" if secure else name
+
+
+def cookie(secret: str, seconds: float, *, secure: bool, name: str = COOKIE) -> str:
+    """The header that sets it; with no secret the one that takes it away."""
+    age = int(seconds) if secret else 0
+    tls = "; Secure" if secure else ""
+    return f"{cookie_name(secure=secure, name=name)}={secret}; Path=/; HttpOnly; SameSite=Lax; Max-Age={age}{tls}"
+
+
+def of_this_machine(request: Request, public_url: str) -> None:
+    """Errors: Problem 421 for a page that is asked for by another machine's name over plain HTTP.
+
+    `public_url`: by whose name a proxy that speaks TLS may ask; empty: there is none.
+    """
+    if request.url.scheme == "https" or request.client is None:
+        return
+    name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+    if name not in (*_OWN_NAMES, urlsplit(public_url).hostname):
+        raise Problem(
+            "misdirected",
+            421,
+            "It is another place.",
+            "over plain HTTP the console is at 127.0.0.1 alone",
+        )
+
+
+def from_our_page(request: Request, public_url: str) -> None:
+    """Errors: Problem 403 for a form that a page of somebody else sent."""
+    site, origin = request.headers.get("sec-fetch-site", ""), request.headers.get("origin", "")
+    own = (f"{request.url.scheme}://{request.headers.get('host', '')}", public_url)
+    if site not in ("", "same-origin", "none") or (origin and origin not in own):
+        raise forbidden("a form counts only from a page of this console")

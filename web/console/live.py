@@ -1,0 +1,114 @@
+"""That something has happened, told to every open page: one look for all of them, which waits at the ledger.
+
+Each page carries the mark of before it was read, as what happened since is not on it. While no page is open nobody
+looks, but for that mark and the last look, which ends by itself; while nothing happens a page is sent nothing but a
+comment now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+
+from models.access.principals import Principal, Proof
+from models.errors import BackstopError
+from models.questions import Pulse
+from web.doors import Doors
+from web.events import Streams
+
+logger = logging.getLogger("backstop.console")
+_WAITS_SECONDS = 20.0
+_LATE_SECONDS = 10.0
+_LEFT = "the worker that was asked has left"
+_AGAIN_SECONDS = 2.0
+_MARK_SECONDS = 3.0
+_QUIET_SECONDS = 15.0
+_FRONT = Principal(name="service:front", proof=Proof.SERVICE, how="the front itself")
+
+
+class Live:
+    def __init__(self, doors: Doors, streams: Streams | None = None) -> None:
+        self._doors = doors
+        self.streams = streams or Streams()
+        self.mark = ""
+        """The last that the ledger said; empty: nobody looks."""
+        self.away = ""
+        """Why nobody says it, in a sentence; empty: somebody does."""
+        self._changed = asyncio.Condition()
+        self._open = 0
+        self._looking: asyncio.Task[None] | None = None
+
+    async def mark_now(self) -> str:
+        """Of no later than now: a page that is made from here on has all of it. Empty where nobody says it in time."""
+        if not self.mark:
+            with contextlib.suppress(BackstopError, TimeoutError):
+                door = await self._doors.of(_FRONT)
+                return await asyncio.wait_for(door.ask(Pulse()), _MARK_SECONDS)
+        return self.mark
+
+    async def followed(self, who: str, stopping: asyncio.Event) -> AsyncIterator[bytes]:
+        """Server-sent events of one page: `mark`, whenever it is another one; `away`, when nobody says it any more."""
+        with self.streams.one_more(who):
+            self._open += 1
+            if self._looking is None or self._looking.done():
+                self._looking = asyncio.create_task(self._look())
+            try:
+                seen = told = ""
+                while not stopping.is_set():
+                    if self.mark and not self.away and (self.mark != seen or told):
+                        seen, told = self.mark, ""
+                        yield f"event: mark\ndata: {seen}\n\n".encode()
+                        continue
+                    if self.away and not told:
+                        told = " ".join(self.away.split())
+                        yield f"event: away\ndata: {told}\n\n".encode()
+                        continue
+                    if not await self._changes(stopping):
+                        yield b": still the same\n\n"
+            finally:
+                self._open -= 1
+
+    async def _changes(self, stopping: asyncio.Event) -> bool:
+        """Whether something did within the time in which a line may be quiet."""
+        changed = asyncio.ensure_future(self._heard((self.mark, self.away)))
+        stopped = asyncio.ensure_future(stopping.wait())
+        try:
+            await asyncio.wait((changed, stopped), timeout=_QUIET_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (changed, stopped):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        return changed.done() and not changed.cancelled()
+
+    async def _heard(self, before: tuple[str, str]) -> None:
+        async with self._changed:
+            await self._changed.wait_for(lambda: (self.mark, self.away) != before)
+
+    async def _look(self) -> None:
+        """While any page is open. What fails is tried again: a page that is not told is merely old.
+
+        A question that waits at a worker when the last page goes is left to end by itself, and serves the next page:
+        given up, it would go on to hold a thread there, one for each page that somebody leaves.
+        """
+        while self._open:
+            try:
+                door = await self._doors.of(_FRONT)
+                asked = door.ask(Pulse(since=self.mark, seconds=_WAITS_SECONDS))
+                mark = await asyncio.wait_for(asked, _WAITS_SECONDS + _LATE_SECONDS)
+            except (BackstopError, TimeoutError) as error:
+                why = error.message if isinstance(error, BackstopError) else _LEFT
+                logger.info("nobody says whether anything has happened: %s", why)
+                await self._tell(self.mark, why)
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                await self._tell(mark, "")
+        self.mark = self.away = ""
+
+    async def _tell(self, mark: str, away: str) -> None:
+        if (mark, bool(away)) != (self.mark, bool(self.away)):
+            self.mark, self.away = mark, away
+            async with self._changed:
+                self._changed.notify_all()

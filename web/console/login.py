@@ -1,0 +1,201 @@
+"""Logging in in the browser: the authorization code flow of OpenID Connect, and back with a session.
+
+Source: OpenID Connect Core 1.0, 3.1; RFC 7636 (PKCE, S256); RFC 9207 (the answer names its issuer). What was begun is
+kept here for ten minutes, bound to the browser that began it by a cookie of its own: an answer that somebody else's
+browser fetched logs nobody in. The identity's token is checked by web/oidc.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from models.access.principals import Principal
+from models.errors import Refusal, Unavailable
+from web.console.guarding import HEADERS, cookie, cookie_name
+from web.console.sessions import hash_of
+from web.failures import Problem, forbidden, unauthenticated
+from web.oidc import Provider, Terms, safe_address
+
+BACK = "/login/back"
+_SECONDS = 600.0
+_MOST = 10_000
+_HTTP_SECONDS = 10.0
+_MOST_BYTES = 1_000_000
+_COOKIE = "backstop-login"
+_ERROR = re.compile(r"[a-z_]{1,40}")
+_DENIED = "you did not say yes at the provider, so nobody is logged in: begin again at /login"
+_AGAIN = "this login was not begun in this browser, or was over ten minutes ago: begin again at /login"
+
+Begin = Callable[[Request, Principal, str], Response]
+
+
+class BrowserClient(NamedTuple):
+    """As what the provider knows this console. `secret`: empty: a public client, by PKCE alone."""
+
+    terms: Terms
+    secret: str = ""
+
+
+class _Begun(NamedTuple):
+    """One login under way. `browser`: the hash of its cookie. `to`: the page that was asked for."""
+
+    browser: str
+    verifier: str
+    nonce: str
+    to: str
+    until: float
+
+
+@dataclass
+class Login:
+    """`address`: where browsers find the console. `secret`: the client's own; empty: a public client, by PKCE alone."""
+
+    terms: Terms
+    address: Callable[[], str]
+    begin: Begin
+    secret: str = ""
+    clock: Callable[[], float] = time.monotonic
+    _begun: dict[str, _Begun] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        # What is made for the browser is meant for the client itself, whatever the API's audience is called.
+        self._provider = Provider(replace(self.terms, audience=self.terms.client))
+
+    async def __call__(self, request: Request) -> Response:
+        """To the provider, or back from it. Errors: Problem, Refusal, Unavailable."""
+        if request.url.path == BACK:
+            return await self._back(request)
+        if request.method != "GET" or request.headers.get("sec-fetch-mode", "navigate") != "navigate":
+            raise unauthenticated("this browser is logged in no more: log in again at /login")
+        if urlsplit(self.address()).netloc != request.headers.get("host", ""):
+            return RedirectResponse(f"{self.address()}/login", 303, headers=HEADERS)  # what it is known by there
+        return await self._away(request)
+
+    async def _away(self, request: Request) -> Response:
+        where = _endpoint(await self._provider.endpoints(), "authorization_endpoint")
+        self._forget()
+        if len(self._begun) >= _MOST:
+            raise Unavailable("too many log in at once: come again in ten minutes")
+        state, nonce, verifier, browser = (secrets.token_urlsafe(32) for _ in range(4))
+        until = self.clock() + _SECONDS
+        self._begun[hash_of(state)] = _Begun(hash_of(browser), verifier, nonce, _page(request), until)
+        scopes = (await self._provider.endpoints()).get("scopes_supported")
+        known = scopes if isinstance(scopes, list) else []
+        asked = {
+            "response_type": "code",
+            "client_id": self.terms.client,
+            "redirect_uri": self._redirect,
+            "scope": " ".join(["openid", *(s for s in ("profile", "groups") if s in known)]),
+            "state": state,
+            "nonce": nonce,
+            "code_challenge": _challenge(verifier),
+            "code_challenge_method": "S256",
+        }
+        response = RedirectResponse(f"{where}{'&' if '?' in where else '?'}{urlencode(asked)}", 303, headers=HEADERS)
+        response.headers["set-cookie"] = self._cookie(browser)
+        response.headers["cache-control"] = "no-store"
+        return response
+
+    async def _back(self, request: Request) -> Response:
+        said = {name: values[-1] for name, values in parse_qs(request.url.query, max_num_fields=20).items()}
+        begun = self._begun.get(hash_of(said.get("state", "")))
+        browser = hash_of(request.cookies.get(cookie_name(secure=self._secure, name=_COOKIE), ""))
+        if begun is None or self.clock() >= begun.until or not hmac.compare_digest(begun.browser, browser):
+            raise forbidden(_AGAIN)
+        del self._begun[hash_of(said["state"])]  # an answer counts once
+        if said.get("iss", self.terms.issuer) != self.terms.issuer:
+            raise forbidden("the answer is of another provider than the one that was asked: begin again at /login")
+        if "error" in said or "code" not in said:
+            raise forbidden(_told(said.get("error", "")))
+        token = await self._token(said["code"], begun.verifier)
+        try:
+            principal = await self._provider.principal(token, nonce=begun.nonce)
+        except Refusal as refusal:
+            raise forbidden(f"{refusal.message}; nobody is logged in") from None
+        if principal is None:
+            raise forbidden("the provider's answer is no token of an identity; nobody is logged in")
+        response = self.begin(request, principal, begun.to)
+        response.headers.append("set-cookie", self._cookie(""))
+        return response
+
+    async def _token(self, code: str, verifier: str) -> str:
+        """The identity's. Errors: Problem 403, Unavailable."""
+        where = _endpoint(await self._provider.endpoints(), "token_endpoint")
+        given = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": self._redirect,
+            "code_verifier": verifier,
+        }
+        headers = {}
+        if self.secret:
+            pair = f"{quote(self.terms.client, safe='')}:{quote(self.secret, safe='')}"  # RFC 6749, 2.3.1
+            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        else:
+            given["client_id"] = self.terms.client
+        try:
+            async with httpx.AsyncClient(timeout=_HTTP_SECONDS, follow_redirects=False) as client:
+                answer = await client.post(where, data=given, headers=headers)
+            found = answer.json() if len(answer.content) <= _MOST_BYTES else None
+        except (httpx.HTTPError, ValueError):
+            raise Unavailable("the provider does not answer: log in again later") from None
+        token = found.get("id_token") if isinstance(found, dict) else None
+        if answer.status_code != 200 or not isinstance(token, str):
+            why = str(found.get("error", "")) if isinstance(found, dict) else ""
+            raise forbidden(_told(why))
+        return token
+
+    @property
+    def _redirect(self) -> str:
+        return f"{self.address()}{BACK}"
+
+    @property
+    def _secure(self) -> bool:
+        return self.address().startswith("https://")
+
+    def _cookie(self, secret: str) -> str:
+        """With no secret the one that takes it away."""
+        return cookie(secret, _SECONDS, secure=self._secure, name=_COOKIE)
+
+    def _forget(self) -> None:
+        now = self.clock()
+        self._begun = {key: one for key, one in self._begun.items() if now < one.until}
+
+
+def _endpoint(known: Mapping[str, object], name: str) -> str:
+    found = known.get(name)
+    if not isinstance(found, str) or not safe_address(found):
+        raise Problem("unavailable", 503, "The provider cannot be used.", f"it names no {name} that is safe to go to")
+    return found
+
+
+def _page(request: Request) -> str:
+    """The page of ours that was asked for; never another's."""
+    path = request.scope["raw_path"].decode("latin-1")
+    if not re.fullmatch(r"/[A-Za-z0-9._~%-][A-Za-z0-9._~%/-]*", path) or path.startswith("/login"):
+        return "/"
+    return f"{path}?{request.url.query}" if request.url.query else path
+
+
+def _told(error: str) -> str:
+    if error == "access_denied":
+        return _DENIED
+    named = error if _ERROR.fullmatch(error) else "no reason"
+    return f"the provider did not log you in ({named}): begin again at /login"
+
+
+def _challenge(verifier: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).rstrip(b"=").decode()

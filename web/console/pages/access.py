@@ -1,0 +1,149 @@
+"""Who may do what: the access file in force, who can, what waits for a second person, and who acted alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from models.access.access_file import AccessFile
+from models.access.decision import Target
+from models.access.rights import RIGHTS
+from models.access.waiting import Countersigned, Emergency, Waiting
+from models.access_questions import AccessNow, ImportAccess
+from models.countersign_questions import SeenEmergency, WaitingNow, WaitingOne, WithdrawWaiting
+from models.errors import BadInput
+from models.questions import PastWeek
+from views.access import access_parts, rights_parts, who_lines
+from views.countersign import given_words, whole_parts
+from views.rows import RightLine
+from web.console.forms import tried
+from web.console.parts import place
+from web.console.visit import Elsewhere, Page, Visit
+from web.failures import not_found
+
+_WEEK = timedelta(days=7)
+_ENDED = {"given": "it is given already", "withdrawn": "it was withdrawn"}
+
+
+async def access(visit: Visit) -> Page | Elsewhere:
+    match visit.path[1:]:
+        case ():
+            return await _act(visit) if visit.form else await _standing(visit)
+        case ("waiting", digest):
+            return await _countersign(visit, digest) if visit.form else await _waiting(visit, digest)
+    raise not_found("there is no such page about access")
+
+
+# --- what is in force, and who can ----------------------------------------------------------------
+
+
+async def _standing(visit: Visit, failed: str = "") -> Page:
+    stands = await visit.ask(AccessNow())
+    waiting, no_waiting = await visit.try_ask(WaitingNow())
+    alone, no_alone = await _alone(visit)
+    cluster, team = visit.query.get("cluster", "")[:200], visit.query.get("team", "")[:200]
+    command = visit.query.get("command", "")[:100]
+    file = None if stands.version is None else stands.version.file
+    lines = [] if file is None else _who_can(file, Target(cluster=cluster, team=team), command)
+    values: dict[str, Any] = {
+        "parts": access_parts(stands),
+        "proposal": stands.proposal,
+        "waiting": waiting or (),
+        "no_waiting": no_waiting,
+        "emergencies": alone,
+        "no_emergencies": no_alone,
+        "rights": [rights_parts(lines, who=True, team=team)[0]] if lines else [],
+        "configured": file is not None,
+        "cluster": cluster,
+        "team": team,
+        "command": command,
+        "failed": failed,
+    }
+    return Page("access.html", "Access", values, 409 if failed else 200)
+
+
+async def _alone(visit: Visit) -> tuple[Sequence[Emergency], str]:
+    """What somebody did alone, and no other admin has looked at."""
+    week = PastWeek(since=visit.now - _WEEK, until=visit.now, times=(visit.now,), within_seconds=3600)
+    past, why = await visit.try_ask(week)
+    return () if past is None else past.emergencies, why
+
+
+def _who_can(file: AccessFile, target: Target, command: str) -> list[RightLine]:
+    """Of each row of the table of rights whose key or deed has this text in it."""
+    return [
+        line
+        for key, row in RIGHTS.items()
+        if not command or command.lower() in f"{key} {row.to}"
+        for line in who_lines(file, key, target)
+    ]
+
+
+async def _act(visit: Visit) -> Elsewhere | Page:
+    """An emergency is looked at, or an access file is confirmed."""
+    done, failed = await tried(visit, _acted(visit))
+    if failed:
+        return await _standing(visit.looking, failed)
+    if done:
+        visit.said(done)
+    return Elsewhere(place("access"))
+
+
+async def _acted(visit: Visit) -> str:
+    """Errors: BadInput, those of the questions."""
+    reason = visit.form.get("reason", "").strip()
+    if confirm := visit.form.get("confirm", "").strip():
+        return (await visit.ask(ImportAccess(confirm=confirm[:64], reason=reason))).said
+    number = visit.form.get("emergency_number", "").strip()
+    if not (number.isascii() and number.isdigit() and int(number[:18])):
+        raise BadInput("name an emergency of the list")
+    if not reason:
+        raise BadInput("looking at an emergency needs a reason: what you found")
+    seen = await visit.ask(SeenEmergency(number=int(number[:18]), reason=reason))
+    return f"Emergency {seen.number} is looked at, by {seen.seen_by}."
+
+
+# --- one that waits -------------------------------------------------------------------------------
+
+
+async def _waiting(visit: Visit, digest: str, failed: str = "", reason: str = "") -> Page:
+    one = await visit.ask(WaitingOne(hash=digest))
+    may_not = _ENDED.get(one.ended, "") or await visit.why_not("countersign", digest=digest)
+    own = one.by == await visit.name()
+    if not may_not and own:
+        may_not = "you gave it yourself: it takes another person"
+    values = {
+        "digest": digest,
+        "one": one,
+        "parts": whole_parts(one),
+        "own": own and not one.ended,
+        "why_not": may_not,
+        "failed": failed,
+        "reason": reason,
+    }
+    return Page("waiting.html", f"To {one.what}", values, 409 if failed else 200)
+
+
+async def _countersign(visit: Visit, digest: str) -> Elsewhere | Page:
+    reason = visit.form.get("reason", "").strip()
+    if visit.form.get("do") == "withdraw":
+        gone, failed = await tried(visit, _withdrawn(visit, digest, reason))
+        news = "" if gone is None else f"To {gone.what} waits for nobody any more."
+    else:
+        done, failed = await tried(visit, _given(visit, digest))
+        news = "" if done is None else " ".join(given_words(done))
+    if failed:
+        return await _waiting(visit.looking, digest, failed, reason)
+    if news:
+        visit.said(news)
+    return Elsewhere(place("access"))
+
+
+async def _withdrawn(visit: Visit, digest: str, reason: str) -> Waiting:
+    return await visit.ask(WithdrawWaiting(hash=digest, reason=reason))
+
+
+async def _given(visit: Visit, digest: str) -> Countersigned:
+    done: Countersigned = await visit.call("countersign", digest=digest)
+    return done

@@ -1,0 +1,66 @@
+"""Declared windows that are not over, what they will take, and a form that ends one."""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from models.cluster.windows import Foretold
+from models.errors import BadInput
+from models.planning.window_forecast import foretold
+from models.questions import Calendar, EndWindow
+from views.calendar import calendar_parts
+from web.console.asking import door_of
+from web.console.forms import tried
+from web.console.parts import place
+from web.console.visit import Elsewhere, Page, Visit
+from web.failures import not_found
+
+_ENDABLE = 200
+"""Windows that a form can name: of more the cluster is to be named in the address."""
+
+
+async def calendar(visit: Visit) -> Page | Elsewhere:
+    if len(visit.path) > 1:
+        raise not_found("there is no such page of the calendar")
+    if not visit.form:
+        return await _shown(visit)
+    reason, which = visit.form.get("reason", "").strip(), visit.form.get("window", "")
+    done, failed = await tried(visit, _ended(visit, which, reason))
+    if failed:
+        return await _shown(visit.looking, failed, which, reason)
+    if done:
+        visit.said(done)
+    cluster = visit.query.get("cluster", "")
+    return Elsewhere(place("calendar") + (f"?cluster={quote(cluster, safe='')}" if cluster else ""))
+
+
+async def _ended(visit: Visit, which: str, reason: str) -> str:
+    """`which`: the number of a window, a blank, and its cluster. Errors: BadInput, those of the question."""
+    count, _, cluster = which.partition(" ")
+    if not (count.isascii() and count.isdigit() and cluster):
+        raise BadInput("name a window of the list")
+    if not reason:
+        raise BadInput("ending a window needs a reason")
+    await visit.ask(EndWindow(cluster=cluster, number=int(count[:18]), reason=reason))
+    return f"Window {int(count)} of {cluster} is over."
+
+
+async def _shown(visit: Visit, failed: str = "", which: str = "", reason: str = "") -> Page:
+    cluster = visit.query.get("cluster", "")[:200]
+    entries = await visit.ask(Calendar(cluster=cluster, since=visit.now))
+    ahead, no_forecast = dict[str, tuple[Foretold, ...]](), ""
+    named = {e.cluster for e in entries if e.window.starts > visit.now}
+    if named:
+        specs, no_forecast = await tried(visit, door_of(visit).clusters())
+        of = [c for c in specs or () if c.name in named]
+        ahead = {c.name: foretold(c.name, c.quotas, c.islands, c.windows, visit.now) for c in of}
+    values = {
+        "cluster": cluster,
+        "parts": calendar_parts(entries, (), {name: each for name, each in ahead.items() if each}, visit.now),
+        "entries": [(f"{e.id} {e.cluster}", e) for e in entries[:_ENDABLE]],
+        "no_forecast": no_forecast,
+        "failed": failed,
+        "which": which,
+        "reason": reason,
+    }
+    return Page("calendar.html", "Calendar", values, 409 if failed else 200)

@@ -1,0 +1,245 @@
+"""One cluster: where its rollout stands, what it waits for, and every command that there is with what it would do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from models.audit import AuditEntry
+from models.base import some_of
+from models.cluster.windows import Entry
+from models.errors import BackstopError, Refusal
+from models.questions import Archived, ArchivePage, Calendar, FactsOf, FlexOf, SnapshotNow
+from models.rollout.ahead import Ahead
+from models.rollout.commands import CommandRequest
+from models.rollout.holds import PROPOSAL, HoldKind
+from models.rollout.shown import Condition, RolloutStatus
+from models.rollout.stages import Command, Stage
+from views.calendar import calendar_parts
+from views.consequence import approved_line, close_parts, promote_parts, undo_parts
+from views.flex import at_most_note, block_text
+from views.plan import plan_parts
+from views.status import awaited_alone, status_parts
+from views.words import clean, moment, row, spaced, table
+from web.console.forms import filled
+from web.console.pages.cluster_curve import bands_of, cluster_curve
+from web.console.pages.curves import tallied
+from web.console.parts import place
+from web.console.visit import Elsewhere, Page, Visit
+
+_TRACK = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
+_ENTRIES, _LOOKED = 30, 200
+"""Rows of the archive: shown, and looked at for what is marked in the picture."""
+_COULD = 3
+"""People who could approve that are named where it is waited for."""
+_CURVE, _POINTS = timedelta(days=7), 85
+
+
+class Button(NamedTuple):
+    """A command. `why_not`: why it is greyed, in a sentence; empty: it can be given."""
+
+    command: str
+    label: str
+    does: str
+    why_not: str
+
+
+WORDS: dict[Command, tuple[str, str]] = {
+    Command.APPROVE: ("Approve the plan", "teams are told, and the rollout goes on by itself"),
+    Command.PROMOTE: ("Promote", "what is left of this gate's notice, soak and acknowledgements is waived"),
+    Command.PAUSE: ("Pause", "gates stay shut; effects under way finish, and rollbacks still run"),
+    Command.RESUME: ("Resume", "gates may open again"),
+    Command.RESOLVE: ("Lift a hold", "an objection or another hold is answered"),
+    Command.ACK: ("Acknowledge", "the notice is acknowledged for a team"),
+    Command.OBJECT: ("Object", "until it is enforced this holds it; later it is recorded and answered"),
+    Command.RETRY: ("Retry", "it plans anew, and goes on inside what was approved"),
+    Command.ROLLBACK: ("Roll back", "the quotas from before come back"),
+    Command.ABORT: ("Abort", "what was written is undone, and the rollout ends"),
+    Command.CLOSE: ("Close", "the rollout ends, and with it the promise; the values stay"),
+}
+
+
+async def cluster(visit: Visit) -> Page | Elsewhere:
+    if len(visit.path) == 2:
+        return await _standing(visit, visit.path[1])
+    if len(visit.path) == 3 and visit.path[2] in {c.value for c in Command}:
+        name, command = visit.path[1], Command(visit.path[2])
+        return await _give(visit, name, command) if visit.form else await _before(visit, name, command)
+    raise Refusal("there is no such page of a cluster")
+
+
+# --- where it stands ------------------------------------------------------------------------------
+
+
+async def _standing(visit: Visit, name: str) -> Page:
+    status, why_not = await visit.try_call("status", cluster=name)
+    facts = None if status is not None else (await visit.try_ask(FactsOf(cluster=name)))[0]
+    ahead, _ = (None, "") if status is None or status.stage.ended else await visit.try_call("ahead", cluster=name)
+    could, _ = ([], "") if status is None or not status.needs else await visit.try_call("could_act", cluster=name)
+    # Beside one another: each is a question to the desk, or to the table of rights.
+    (archived, no_audit), buttons, hardware, (declared, no_windows), tallies, (plannable, _) = await asyncio.gather(
+        visit.try_ask(Archived(cluster=name, limit=_LOOKED, newest=True)),
+        _buttons(visit, status, ahead),
+        _hardware(visit, name),
+        visit.try_ask(Calendar(cluster=name, since=visit.now - _CURVE)),
+        tallied(visit, _CURVE, _POINTS, name),
+        visit.try_ask(SnapshotNow(cluster=name)),
+    )
+    known, no_curve = tallies
+    tracked = status is not None and status.stage in _TRACK[:-1]  # what it waits for stands there
+    bands = bands_of(archived, [e.window for e in declared or ()], visit.now - _CURVE, visit.now)
+    values: dict[str, Any] = {
+        "cluster": name,
+        "status": status,
+        "why_not": why_not,
+        "launchable": facts is not None,
+        "parts": [] if status is None else status_parts(status, visit.now, could=could or (), tracked=tracked)[1:],
+        "track": [] if status is None else _track(status, could or ()),
+        "plan": [] if ahead is None or ahead.plan is None else plan_parts(ahead.plan),
+        "buttons": buttons,
+        "holds": [] if status is None else [*status.holds, *status.recorded_objections],
+        "entries": [] if archived is None else _entries(archived),
+        "seals": () if archived is None else archived.seals,
+        "no_audit": no_audit,
+        **hardware,
+        "windows": _windows([e for e in declared or () if e.window.ends > visit.now], name, status, visit.now),
+        "no_windows": no_windows,
+        "curve": cluster_curve(known, archived, plannable, bands),
+        "no_curve": no_curve,
+        "bands": bands,
+    }
+    return Page("cluster.html", name, values)
+
+
+def _track(s: RolloutStatus, could: Sequence[str]) -> list[dict[str, Any]]:
+    """The four stages, each with whether it is behind, here or ahead, what its gate waits for, and who may give it."""
+    here = s.stage if s.stage in _TRACK else None
+    at = _TRACK.index(here) if here is not None else -1
+    found = []
+    for number, stage in enumerate(_TRACK):
+        state = "ahead" if number > at else "here" if number == at else "behind"
+        waits = [_awaited(s, c, could) for c in s.waiting_for] if number == at + 1 and here is not None else []
+        found.append({"stage": stage.value, "state": state, "waits": waits})
+    return found
+
+
+def _awaited(s: RolloutStatus, condition: Condition, could: Sequence[str]) -> str:
+    until = "" if condition.until is None else f", until {moment(condition.until)}"
+    if condition.name != "approval":
+        return f"{awaited_alone(condition, s.needs)}{until}"
+    approvers = could if "backstop approve" in s.needs else ()
+    by = some_of(approvers, _COULD) if approvers else "anybody, unless an access file says otherwise"
+    return f"{awaited_alone(condition, s.needs)}, by {by}{until}"
+
+
+async def _buttons(visit: Visit, status: RolloutStatus | None, ahead: Ahead | None) -> list[Button]:
+    if status is None or status.stage.ended:
+        return []
+    refused = await asyncio.gather(*(_why_not(visit, status, ahead, command) for command in Command))
+    return [Button(command.value, *WORDS[command], why) for command, why in zip(Command, refused, strict=True)]
+
+
+async def _why_not(visit: Visit, status: RolloutStatus, ahead: Ahead | None, command: Command) -> str:
+    """By the rollout's stage first, by its holds, then by the table of rights."""
+    if command is Command.APPROVE and ahead is not None and ahead.plan is None:
+        return "nothing awaits an approval"
+    if ahead is not None and (refusal := ahead.refusal(command, "given")):
+        return refusal
+    pauses = {hold.id for hold in status.holds if hold.kind is HoldKind.PAUSED}
+    paused = bool(pauses)
+    if command in (Command.PAUSE, Command.RESUME) and paused is (command is Command.PAUSE):
+        return "already paused" if paused else "not paused"
+    if command is Command.RESOLVE and not status.lifts.keys() - pauses and status.proposal is None:
+        return "no hold stands that a person can lift"
+    request = CommandRequest(actor=visit.principal.name, reason="may it")
+    return await visit.why_not("command", cluster=status.cluster, command=command, request=request)
+
+
+async def _hardware(visit: Visit, name: str) -> dict[str, Any]:
+    """Its islands, and how large a block each could take."""
+    found, why = await visit.try_ask(FlexOf(cluster=name))
+    one = found[0] if found else None
+    if one is None or one.health_at is None:
+        return {"islands": [], "no_islands": why or "nobody knows its health"}
+    rows = table("=ISLAND", ">HEALTHY", ">TOTAL", ">HEALTHY BLOCK", ">LARGEST FREE BLOCK")
+    for i in one.islands:
+        style = "yellow" if i.healthy_gpus < i.total_gpus else ""
+        row(rows, i.name, i.healthy_gpus, i.total_gpus, i.block_gpus, block_text(*one.free_block(i)), style=style)
+    return {"islands": [rows, *at_most_note(map(one.free_block, one.islands))], "no_islands": ""}
+
+
+def _windows(entries: Sequence[Entry], name: str, status: RolloutStatus | None, now: datetime) -> Sequence[Any]:
+    """What is declared and not over, and what it will take, as the rollout foretells it."""
+    ahead = {} if status is None or not status.foretold else {name: status.foretold}
+    return calendar_parts(entries, (), ahead, now) if entries else []
+
+
+def _entries(archived: ArchivePage) -> list[tuple[AuditEntry, int | None]]:
+    """The newest first, each with the first seal that has it under it, as far as the last seals say; None: none yet."""
+    oldest_first = list(reversed(archived.seals))
+    newest = archived.rows[-_ENTRIES:]
+    return [(r.entry, next((s.number for s in oldest_first if s.length >= r.seq), None)) for r in reversed(newest)]
+
+
+# --- a command ------------------------------------------------------------------------------------
+
+
+async def _before(visit: Visit, name: str, command: Command) -> Page:
+    """What it would lead to, and a form that asks for what it needs."""
+    status = await visit.call("status", cluster=name)
+    ahead, silent = await visit.try_call("ahead", cluster=name)
+    why_not = await _why_not(visit, status, ahead, command)
+    if status.stage.ended:  # nothing is unknown of it: it leads to nothing
+        why_not, silent = silent or why_not, ""
+    label, does = WORDS[command]
+    values = {
+        "cluster": name,
+        "command": command.value,
+        "label": label,
+        "does": does,
+        "why_not": why_not,
+        "silent": silent,
+        "consequence": [] if ahead is None else _consequence(command, ahead),
+        "plan_hash": ahead.plan.hash if ahead is not None and ahead.plan is not None else "",
+        "holds": _liftable(status),
+        "hold": visit.query.get("hold", "")[:300],
+        "teams": [t.team for t in status.teams if t.leaf],
+        "reason": "",
+        "needs_reason": command.value not in ("approve", "ack", "resume", "retry"),
+        "failed": "",
+    }
+    return Page("command.html", f"{label}: {name}", values)
+
+
+def _liftable(status: RolloutStatus) -> list[tuple[str, str]]:
+    """What the form offers to resolve, each with its id; a pause is resumed instead, and a proposal is declined."""
+    holds = [h for h in (*status.holds, *status.recorded_objections) if h.kind is not HoldKind.PAUSED]
+    named = [(h.id, f"{spaced(h.kind)}: {clean(h.reason)}") for h in holds]
+    proposal = status.proposal
+    return named if proposal is None else [(PROPOSAL, f"decline the proposed plan {proposal.plan_hash}"), *named]
+
+
+def _consequence(command: Command, ahead: Ahead) -> Sequence[Any]:
+    if command is Command.APPROVE:
+        return [] if ahead.plan is None else [*plan_parts(ahead.plan), approved_line([ahead])]
+    if command in (Command.ABORT, Command.ROLLBACK):
+        return undo_parts([ahead], ends=command is Command.ABORT)
+    if command is Command.PROMOTE:
+        return promote_parts([ahead])
+    return close_parts([ahead]) if command is Command.CLOSE else []
+
+
+async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
+    fields = ("reason", "plan_hash", "team", "hold", "how")
+    said = {field: visit.form.get(field, "").strip() for field in fields}
+    try:
+        request = filled(CommandRequest, actor=await visit.name(), **said)
+        answer = await visit.call("command", cluster=name, command=command, request=request)
+    except BackstopError as error:
+        made = await _before(visit, name, command)
+        again = {"failed": error.message, "reason": said["reason"], "hold": said["hold"]}
+        return made._replace(values={**made.values, **again}, status=409)
+    visit.said(f"{answer.said}.{f' {answer.undo}' if answer.undo else ''}")
+    return Elsewhere(place("clusters", name))

@@ -1,0 +1,107 @@
+"""One cluster over a week in one picture: what is installed, healthy, assigned and promised, how much may be, and when.
+
+What is marked in it stands in a list below too: breaches by the cluster's own archive, and declared windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from models.audit import AuditEntry, AuditKind
+from models.cluster.snapshot import Snapshot
+from models.cluster.windows import Window
+from models.planning.ceiling import ceiling_of
+from models.questions import ArchivePage, Plannable
+from models.reports.tallies import Point
+from models.rollout.stages import Stage
+from web.console.pages.curves import over
+
+BACKED_AGAIN = "backed again"
+"""How the guard's entry begins that ends a breach (models/rollout/time_reducers.py)."""
+_SERIES = ("installed", "healthy", "ceiling", "assigned", "promise", "phantom")
+_ROWS = 14
+"""Of the table: the newest."""
+
+
+class Band(NamedTuple):
+    """A stretch of time that is marked. `kind`: breach, or that of a window."""
+
+    kind: str
+    begins: datetime
+    ends: datetime
+    text: str
+    over: bool
+
+
+def bands_of(archive: ArchivePage | None, windows: Iterable[Window], since: datetime, now: datetime) -> list[Band]:
+    """All that lies in this time, by its beginning; what is not over ends now."""
+    marked = [Band(w.kind.value, max(w.starts, since), min(w.ends, now), w.reason, w.ends <= now) for w in windows]
+    if archive is not None:
+        marked += _breaches([row.entry for row in archive.rows], now)
+    return sorted(
+        (band for band in marked if band.ends > since and band.begins < now), key=lambda b: (b.begins, b.kind)
+    )
+
+
+def _breaches(entries: Sequence[AuditEntry], now: datetime) -> list[Band]:
+    """From the guard's word that there is one to its word that it is over, or to the rollout's next stage."""
+    found, begun = list[Band](), list[AuditEntry]()
+    for entry in entries:
+        if entry.kind is AuditKind.GUARD and entry.data.get("breach"):
+            begun.append(entry)
+        elif begun and (entry.kind is AuditKind.TRANSITION or entry.text.startswith(BACKED_AGAIN)):
+            found.append(Band("breach", begun[0].at, entry.at, begun[0].text, over=True))
+            begun.clear()
+    return [*found, *(Band("breach", first.at, now, first.text, over=False) for first in begun[:1])]
+
+
+def cluster_curve(
+    points: Sequence[Point], archive: ArchivePage | None, plannable: Plannable | None, bands: Sequence[Band]
+) -> dict[str, Any] | None:
+    """`data`: seconds since 1970, then a row for each series; None for fewer than two points."""
+    if len(points) < 2:
+        return None
+    guarded = _guarded(archive)
+    values = [_values(p, plannable, promised=guarded(p.at)) for p in points]
+    rows = [(p.at, *each) for p, each in zip(points, values, strict=True)]
+    return {
+        "over": over(points),
+        "names": _SERIES,
+        "data": [[int(p.at.timestamp()) for p in points], *map(list, zip(*values, strict=True))],
+        "rows": list(reversed(rows[-_ROWS:])),
+        "bands": [[b.kind, int(b.begins.timestamp()), int(b.ends.timestamp())] for b in bands],
+    }
+
+
+def _values(p: Point, plannable: Plannable | None, *, promised: bool) -> tuple[int | None, ...]:
+    ceiling = None if plannable is None else _ceiling(p, plannable)
+    promise = p.promised_gpus if promised else None
+    return (p.total_gpus, p.healthy_gpus, ceiling, p.promised_gpus, promise, p.phantom_gpus)
+
+
+def _ceiling(p: Point, plannable: Plannable) -> int:
+    """The most that might have been promised then, by today's policy."""
+    return ceiling_of(_as_of(plannable.snapshot, p), plannable.policy)
+
+
+def _as_of(snapshot: Snapshot, p: Point) -> Snapshot:
+    """Of that time's size and health, in one island: a ceiling asks for the sums alone."""
+    first = snapshot.islands[0]
+    whole = {"total_gpus": p.total_gpus, "healthy_gpus": min(p.healthy_gpus, p.total_gpus), "block_gpus": None}
+    return snapshot.model_copy(update={"islands": (first.model_copy(update=whole),)})
+
+
+def _guarded(archive: ArchivePage | None) -> Any:
+    """Whether quotas were a promise at a time, by the stages that the archive tells of."""
+    passed = [
+        (row.entry.at, str(row.entry.data.get("after", "")))
+        for row in ([] if archive is None else archive.rows)
+        if row.entry.kind is AuditKind.TRANSITION
+    ]
+    guards = {stage.value for stage in Stage if stage.guarded}
+    spans = [(at, end) for (at, stage), (end, _) in pairwise(passed) if stage in guards]
+    last = passed[-1][0] if passed and passed[-1][1] in guards else None
+    return lambda at: any(begin <= at < end for begin, end in spans) or (last is not None and at >= last)

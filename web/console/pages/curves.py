@@ -1,0 +1,76 @@
+"""What a picture is drawn from in the browser, and the table that says the same without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from models.questions import Tallies
+from models.reports.tallies import Point, slot_of
+from views.words import count
+from web.console.visit import Visit
+
+_SERIES = (
+    ("installed", "total_gpus"),
+    ("healthy", "healthy_gpus"),
+    ("promised", "promised_gpus"),
+    ("phantom", "phantom_gpus"),
+)
+_ROWS = 14
+"""Of the table: the newest."""
+
+
+def times_back(now: datetime, length: timedelta, points: int) -> tuple[list[datetime], timedelta]:
+    """So many times up to now, over about this length, oldest first; and how far apart they are.
+
+    All but the last are the same at every look of that time, so that what was tallied then is summed up once.
+    """
+    step = length / (points - 1)
+    newest = slot_of(now, step)
+    return [*(newest - step * n for n in reversed(range(points - 1))), now], step
+
+
+async def tallied(visit: Visit, length: timedelta, points: int, cluster: str = "") -> tuple[list[Point], str]:
+    """The points of which a tally is known, oldest first; and why there are none. Without `cluster`: the fleet's."""
+    times, step = times_back(visit.now, length, points)
+    question = Tallies(cluster=cluster, times=tuple(times), within_seconds=int(step.total_seconds()))
+    curve, why = await visit.try_ask(question)
+    if curve is None:
+        return [], why
+    known = [point for point in curve.points if point.known]
+    return known, "" if known else "no tally is known yet"
+
+
+def over(points: Sequence[Point]) -> str:
+    """How much time they tell of: what there is, however far back was asked for."""
+    length = points[-1].at - points[0].at
+    days, hours = round(length / timedelta(days=1)), round(length / timedelta(hours=1))
+    return count(days, "day") if length >= timedelta(days=1) else count(hours, "hour")
+
+
+def burn_down_of(points: Sequence[Point]) -> dict[str, Any] | None:
+    """Phantom GPUs alone: beside what is installed they could not be seen. None for fewer than two points."""
+    if len(points) < 2:
+        return None
+    return {
+        "over": over(points),
+        "names": ["phantom"],
+        "data": [[int(p.at.timestamp()) for p in points], [p.phantom_gpus for p in points]],
+        "rows": [(p.at, p.phantom_gpus) for p in reversed(points[-_ROWS:])],
+    }
+
+
+def curve_of(points: Sequence[Point]) -> dict[str, Any] | None:
+    """`data`: seconds since 1970, then a row for each series; None for fewer than two points."""
+    if len(points) < 2:
+        return None
+    return {
+        "over": over(points),
+        "names": [name for name, _ in _SERIES],
+        "data": [
+            [int(p.at.timestamp()) for p in points],
+            *([getattr(p, field) for p in points] for _, field in _SERIES),
+        ],
+        "rows": [(p.at, *(getattr(p, field) for _, field in _SERIES)) for p in reversed(points[-_ROWS:])],
+    }

@@ -1,0 +1,164 @@
+"""The fleet: what needs a person first, then every cluster, by stage and wave. What is filtered is in the address."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from client.answers import STALE
+from models.cluster.policy import Tier
+from models.reports.rollout_summary import RolloutSummary
+from models.rollout.stages import Command, Stage
+from views.layout import commands_in
+from views.words import span
+from web.console.forms import is_like
+from web.console.pages.curves import burn_down_of, curve_of, tallied
+from web.console.pages.fleet_rollout import fleet_buttons
+from web.console.parts import place
+from web.console.visit import Page, Visit
+
+_SHOWN = 1_000
+_CURVE, _POINTS = timedelta(weeks=4), 57
+_STAGES = [stage.value for stage in Stage]
+_WAVES = [tier.value for tier in Tier]
+
+
+class Deed(NamedTuple):
+    """What a button is called, and where it leads. Dots: it asks before it does anything."""
+
+    label: str
+    path: str
+
+
+_DEEDS = {
+    Command.APPROVE: "Approve...",
+    Command.RESOLVE: "Resolve...",
+    Command.RESUME: "Resume...",
+    Command.ACK: "Acknowledge...",
+}
+_CARE = re.compile(r"\b(mend|wait|import)\b")
+
+
+def deed_of(cluster: str, needs: str) -> Deed:
+    """Where one command alone is called for, that command; where a person is to weigh or mend something, a look."""
+    commands = {needs[start:end].split()[1] for start, end in commands_in(needs) if " " in needs[start:end]}
+    for command, label in _DEEDS.items():
+        if commands == {command.value} and not _CARE.search(needs):
+            return Deed(label, place("clusters", cluster, command.value))
+    return Deed("Look...", f"{place('clusters', cluster)}#do")
+
+
+class Row(NamedTuple):
+    """One cluster as the page has it. `unbacked` is what is so; `would`: of a shadow, what would be."""
+
+    cluster: str
+    stage: str
+    shadow: bool
+    open: bool
+    wave: str
+    owner: str
+    unbacked: int | None
+    would: int | None
+    needs: str
+    silent: str
+    lost: bool
+
+    @property
+    def deed(self) -> Deed:
+        return deed_of(self.cluster, self.needs)
+
+    @property
+    def mood(self) -> str:
+        """How urgent it is, as a class."""
+        if self.lost or self.stage == Stage.STUCK:
+            return "bad"
+        return "warn" if self.needs or self.silent else "bad" if self.open and self.unbacked else ""
+
+
+class Filter(NamedTuple):
+    """What is in the address."""
+
+    name: str = ""
+    stage: str = ""
+    wave: str = ""
+    show: str = ""
+
+    def has(self, row: Row) -> bool:
+        return (
+            is_like(row.cluster, self.name)
+            and (not self.stage or row.stage == self.stage)
+            and (not self.wave or row.wave == self.wave)
+            and (self.show != "needs" or bool(row.needs))
+            and (self.show != "risk" or bool(row.open and row.unbacked))
+            and (self.show != "silent" or bool(row.silent))
+        )
+
+
+async def fleet(visit: Visit) -> Page:
+    summaries: Sequence[RolloutSummary]
+    # Beside one another: where no worker answers each waits for itself.
+    summaries, (under_way, why_not), drawn = await asyncio.gather(
+        visit.call("overview"), visit.try_call("open_fleet"), _burn_down(visit)
+    )
+    rows = [_row(s, visit) for s in summaries]
+    asked = Filter(**{name: visit.query.get(name, "")[:200] for name in Filter._fields})
+    shown = [row for row in rows if asked.has(row)]
+    opened = [row for row in rows if row.open]
+    values: dict[str, Any] = {
+        "rows": shown[:_SHOWN],
+        "more": max(0, len(shown) - _SHOWN),
+        "all": len(rows),
+        "opened": len(opened),
+        "needs": [row for row in opened if row.needs or row.lost],
+        "risky": [row for row in opened if row.unbacked],
+        "silent": [row for row in opened if row.silent],
+        "silence": span(STALE),
+        "rehearse": any(row.shadow for row in shown),
+        "grid": _grid(rows),
+        "waves": _WAVES,
+        "asked": asked,
+        "stages": [stage for stage in _STAGES if any(row.stage == stage for row in rows)],
+        "under_way": under_way,
+        "no_fleet": why_not,
+        "fleet_can": [] if under_way is None else [b for b in await fleet_buttons(visit, under_way) if not b.why_not],
+        "unknown": any(s.needs is None for s in summaries),
+        **drawn,
+    }
+    return Page("fleet.html", "Fleet", values)
+
+
+def _row(s: RolloutSummary, visit: Visit) -> Row:
+    silent = ""
+    if s.open and s.needs is not None and (s.health_at is None or visit.now - s.health_at >= STALE):
+        silent = "no health is known" if s.health_at is None else f"no health for {span(visit.now - s.health_at)}"
+    needs = "taken over: nobody guards what stands" if s.lost else s.needs or ""
+    figures = s.unbacked_gpus, s.would_unbacked_gpus
+    return Row(s.cluster, s.stage, s.shadow, s.open, s.wave, s.owner, *figures, needs, silent, s.lost)
+
+
+def _grid(rows: Sequence[Row]) -> list[tuple[str, list[int], int, int]]:
+    """By stage: how many of each wave, of none, all, and GPUs that have no healthy hardware behind them."""
+    count = Counter((row.stage, row.wave if row.wave in _WAVES else "") for row in rows)
+    stages = [*_STAGES, *sorted({row.stage for row in rows} - {*_STAGES})]
+    found = []
+    for stage in stages:
+        counts = [count[stage, wave] for wave in (*_WAVES, "")]
+        if any(counts):
+            theirs = [row for row in rows if row.stage == stage and row.open]
+            found.append((stage, counts, sum(counts), sum(row.unbacked or 0 for row in theirs)))
+    return found
+
+
+async def _burn_down(visit: Visit) -> Mapping[str, Any]:
+    """Phantom GPUs of the whole fleet, four weeks back: a picture and its table."""
+    known, why = await tallied(visit, _CURVE, _POINTS)
+    return {
+        "burn_down": burn_down_of(known),
+        "curve": curve_of(known),
+        "no_curve": why,
+        "phantom": known[-1] if known else None,
+    }

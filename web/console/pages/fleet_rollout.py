@@ -1,0 +1,194 @@
+"""The fleet rollout: where it stands, and every command to it with what it leads to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from models.base import duration_text
+from models.errors import BadInput
+from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, not_now
+from models.fleet.messages import FleetStatus
+from models.fleet.state import WAVES, Pace, Wave
+from models.rollout.ahead import Ahead
+from models.rollout.stages import Command
+from views.consequence import undo_parts
+from views.fleet_rollout import abort_parts, of_interest, plan_parts, resume_parts, status_parts, wave_name
+from views.words import count, line
+from web.console.forms import filled, given, tried
+from web.console.parts import place
+from web.console.visit import Elsewhere, Page, Visit
+from web.failures import not_found
+
+_ASKED = 12
+"""Rollouts that say what every team would get back: of more it is said which they are."""
+_WORDS: dict[FleetCommand, tuple[str, str]] = {
+    "approve": ("Approve the plan", "each cluster's rollout goes on by itself as far as it cuts no more than this"),
+    "pause": ("Pause", "no more clusters are started; rollouts on their way go on, each by its own gates"),
+    "resume": ("Resume", "a pause, the breaker or the hold of a failed pilot is lifted; known failures count no more"),
+    "promote": ("Promote", "what is left of the pilots' soak, or of this wave's bake, is waived"),
+    "pace": ("Change the pace", "how many at once, how long waves bake, and how many GPUs may move"),
+    "skip": ("Skip clusters", "they are left out; a rollout that is open there goes on"),
+    "move": ("Move clusters", "to another wave, or in again after they were skipped"),
+    "abort": ("Abort", "it ends; rollouts that changed nothing yet end with it, the others go on or are undone"),
+}
+_FIELDS = ("reason", "plan_hash", "clusters", "wave", "undo")
+
+
+class FleetButton(NamedTuple):
+    """A command. `why_not`: why it is greyed, in a sentence; empty: it can be given."""
+
+    command: FleetCommand
+    label: str
+    does: str
+    why_not: str
+
+
+async def fleet_rollout(visit: Visit) -> Page | Elsewhere:
+    match visit.path[1:]:
+        case ():
+            return await _standing(visit)
+        case (command,) if command in FLEET_COMMANDS:
+            known = next(one for one in FLEET_COMMANDS if one == command)
+            return await _give(visit, known) if visit.form else await _before(visit, known)
+    raise not_found("there is no such page of the fleet rollout")
+
+
+async def _standing(visit: Visit) -> Page:
+    status, why_not = await visit.try_call("fleet_status")
+    show = visit.query.get("show", "")
+    chosen = None if status is None else _chosen(status, show)
+    values: dict[str, Any] = {
+        "status": status,
+        "why_not": why_not,
+        "parts": [] if status is None else status_parts(status, chosen, now=visit.now),
+        "show": show,
+        "buttons": [] if status is None else await fleet_buttons(visit, status),
+    }
+    return Page("fleet_rollout.html", "Fleet rollout", values)
+
+
+def _chosen(status: FleetStatus, show: str) -> Sequence[Any] | None:
+    return of_interest(status.members, waiting=show == "waiting", failed=show == "failed", every=show == "all")
+
+
+async def fleet_buttons(visit: Visit, status: FleetStatus) -> list[FleetButton]:
+    """Every command there is; none once it has ended."""
+    if status.stage.ended:
+        return []
+    refused = await asyncio.gather(*(_why_not(visit, status, command) for command in FLEET_COMMANDS))
+    return [FleetButton(c, *_WORDS[c], why) for c, why in zip(FLEET_COMMANDS, refused, strict=True)]
+
+
+async def _why_not(visit: Visit, status: FleetStatus, command: FleetCommand) -> str:
+    """By where it stands first, then by the table of rights."""
+    if why := not_now(status, command, rests=status.rests_until is not None):
+        return why
+    request = FleetCommandRequest(actor=visit.principal.name, reason="may it", plan_hash=status.plan_hash)
+    return await visit.why_not("fleet_command", command=command, request=request)
+
+
+async def _before(visit: Visit, command: FleetCommand, failed: str = "", said: Mapping[str, str] | None = None) -> Page:
+    """What it would lead to, and a form that asks for what it needs."""
+    status: FleetStatus = await visit.call("fleet_status")
+    label, does = _WORDS[command]
+    consequence, silent = await tried(visit, _consequence(visit, command, status))
+    values: dict[str, Any] = {
+        "command": command,
+        "label": label,
+        "does": does,
+        "why_not": await _why_not(visit, status, command),
+        "consequence": consequence or [],
+        "silent": silent,
+        "plan_hash": status.plan_hash,
+        "clusters": [m.cluster for m in status.members],
+        "waves": [(wave.value, wave_name(wave)) for wave in WAVES if wave is not Wave.AFTER],
+        "pace": _pace_texts(status.pace),
+        "typed": dict.fromkeys((*_FIELDS, *Pace.model_fields), "") | dict(said or {}),
+        "failed": failed,
+    }
+    return Page("fleet_command.html", f"{label}: the fleet rollout", values, 409 if failed else 200)
+
+
+async def _consequence(visit: Visit, command: FleetCommand, status: FleetStatus) -> list[Any]:
+    match command:
+        case "approve":
+            pilots = [m.cluster for m in status.members if m.wave is Wave.PILOT]
+            return plan_parts(await visit.call("fleet_plan"), pilots, status.pace)
+        case "resume":
+            return resume_parts(status) if status.failed else []
+        case "abort":
+            return await _ending(visit, status)
+    return []
+
+
+async def _ending(visit: Visit, status: FleetStatus) -> list[Any]:
+    """Without `undo`, and with it. What undo adds are those that have changed something: the others end either way."""
+    ending = set(status.would_end)
+    names = [name for name in status.would_undo if name not in ending]
+    found = await asyncio.gather(*(visit.try_call("ahead", cluster=name) for name in names[:_ASKED]))
+    aheads: list[Ahead] = [one for one, _ in found if one is not None and not one.refusal(Command.ABORT, "asked ahead")]
+    ends = f"{count(len(status.would_end), 'rollout')} that changed nothing yet would end with it."
+    undone = f"With undo {count(len(names), 'rollout')} of these would be undone, the newest first."
+    return [
+        line(ends),
+        *abort_parts(status, undo=False),
+        line(undone if names else "With undo nothing more would happen: no quota has been changed."),
+        *_given_back(aheads, len(names)),
+    ]
+
+
+def _given_back(aheads: Sequence[Ahead], of: int) -> list[Any]:
+    """What teams get back, and first of how many rollouts that is said: it is no sum of all."""
+    parts: list[Any] = undo_parts(aheads, ends=True) if aheads else []
+    if not aheads and of:
+        return [line("What their teams would get back is not known.")]
+    first = (
+        f"{len(aheads):,} of these {of:,}, the newest, {'says' if len(aheads) == 1 else 'say'} what would come back:"
+    )
+    return [line(first), *parts] if len(aheads) < of else parts
+
+
+def _pace_texts(pace: Pace) -> dict[str, str]:
+    """By setting, as a form shows it."""
+    return {name: _text(getattr(pace, name)) for name in Pace.model_fields}
+
+
+def _text(value: Any) -> str:
+    if hasattr(value, "total_seconds"):
+        return duration_text(value)
+    return str(value) if isinstance(value, int) else f"{float(value):g}"
+
+
+async def _give(visit: Visit, command: FleetCommand) -> Page | Elsewhere:
+    said = given(visit.form, *_FIELDS, *Pace.model_fields)
+    done, failed = await tried(visit, _given(visit, command, said))
+    if failed:
+        return await _before(visit.looking, command, failed, said)
+    if done is not None:
+        visit.said(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
+    return Elsewhere(place("rollout"))
+
+
+async def _given(visit: Visit, command: FleetCommand, said: Mapping[str, str]) -> Any:
+    """Errors: BadInput for what is no request, those of the command."""
+    fields: dict[str, Any] = {"actor": await visit.name(), "reason": said["reason"], "undo": bool(said["undo"])}
+    if command == "approve":
+        fields["plan_hash"] = said["plan_hash"]
+    if command in ("skip", "move"):
+        fields["clusters"] = tuple(name for name in said["clusters"].replace(",", " ").split() if name)
+        fields["wave"] = said["wave"] or None
+    if command == "pace":
+        status: FleetStatus = await visit.looking.call("fleet_status")
+        fields["pace"] = _changed(visit.form, _pace_texts(status.pace))
+    request = filled(FleetCommandRequest, **fields)
+    return await visit.call("fleet_command", command=command, request=request)
+
+
+def _changed(form: Mapping[str, str], stands: Mapping[str, str]) -> dict[str, str | int]:
+    """Errors: BadInput where nothing is another."""
+    found = {name: text for name, now in stands.items() if (text := form.get(name, "").strip()) and text != now}
+    if not found:
+        raise BadInput("nothing would change: write another value into a field")
+    return {name: int(text) if text.isascii() and text.isdigit() else text for name, text in found.items()}

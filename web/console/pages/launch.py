@@ -1,0 +1,86 @@
+"""A rollout is launched: which clusters have none, and for one of them a form.
+
+Nothing changes before its plan is approved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from client.rollout_ids import rollout_id
+from client.who_acts import lifted_by_others
+from models.errors import BackstopError, Refusal
+from models.questions import LedgerCluster, LedgerClusters
+from models.rollout.messages import LaunchRequest
+from web.console.forms import filled
+from web.console.parts import place
+from web.console.visit import Elsewhere, Page, Visit
+
+_AT_ONCE = 50
+
+
+async def launch(visit: Visit) -> Page | Elsewhere:
+    if len(visit.path) == 1:
+        return await _which(visit)
+    if len(visit.path) == 2:
+        return await _launched(visit, visit.path[1]) if visit.form else await _form(visit, visit.path[1])
+    raise Refusal("there is no such page of a launch")
+
+
+async def _which(visit: Visit) -> Page:
+    """Clusters without an open rollout, some at a time: the ledger leaves the others out, so that a page is full."""
+    after = visit.query.get("after", "")[:300]
+    rows = await visit.ask(LedgerClusters(after=after, limit=_AT_ONCE, free=True))
+    last = _name(rows[-1]) if rows else ""
+    # Of clusters with many quotas a page may have fewer than it may: whether there are more is asked.
+    more = last if rows and await visit.ask(LedgerClusters(after=last, limit=1, free=True)) else ""
+    there_are = bool(rows or after or await visit.ask(LedgerClusters(limit=1)))
+    free = [(_name(row), _gpus(row), row.wrong) for row in rows if row.rollout is None]
+    values = {"rows": free, "after": after, "more": more, "there_are": there_are}
+    return Page("launch.html", "Launch a rollout", values)
+
+
+async def _form(visit: Visit, name: str, failed: str = "") -> Page:
+    request = _request(name, visit.principal.name, {})
+    values: dict[str, Any] = {
+        "cluster": name,
+        "owner": visit.form.get("owner", visit.principal.name),
+        "reason": visit.form.get("reason", ""),
+        "shadow": "shadow" in visit.form,
+        "failed": failed,
+        "why_not": await visit.why_not("launch", request=request),
+    }
+    return Page("launch_one.html", f"Launch a rollout: {name}", values, 409 if failed else 200)
+
+
+async def _launched(visit: Visit, name: str) -> Page | Elsewhere:
+    try:
+        request = _request(name, visit.principal.name, visit.form)
+        answer = await visit.call("launch", request=request)
+    except BackstopError as error:
+        return await _form(visit, name, error.message)
+    resolves = await lifted_by_others(visit.ask, answer, request.actor)
+    visit.said(f"A rollout of {name} is open, and its plan waits for an approval.{f' {resolves}' if resolves else ''}")
+    return Elsewhere(place("clusters", name))
+
+
+def _request(name: str, who: str, form: Mapping[str, str]) -> LaunchRequest:
+    """Errors: BadInput in one sentence."""
+    return filled(
+        LaunchRequest,
+        cluster=name,
+        rollout=rollout_id(name),
+        owner=form.get("owner", "").strip() or who,
+        actor=who,
+        reason=form.get("reason", "").strip(),
+        shadow="shadow" in form,
+    )
+
+
+def _name(row: LedgerCluster) -> str:
+    return row.name or ("" if row.cluster is None else row.cluster.name)
+
+
+def _gpus(row: LedgerCluster) -> int | None:
+    return None if row.cluster is None else sum(island.total_gpus for island in row.cluster.islands)

@@ -1,0 +1,87 @@
+"""Requests for more quota: which are open, and one of them with the forms that decide on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.errors import BadInput
+from models.questions import OneRequest, RequestsOf
+from models.requests.commands import RequestCommand, RequestOrder, refusal, undo_line
+from models.requests.state import RequestStage, RequestState
+from views.request import request_parts
+from web.console.forms import filled, tried
+from web.console.parts import place
+from web.console.visit import Elsewhere, Page, Visit
+from web.failures import not_found
+
+_SHOWN = 500
+_WORDS = {
+    RequestCommand.APPROVE: ("Approve", "the quota rises as soon as nothing is in the way"),
+    RequestCommand.DECLINE: ("Decline", "who asked is told, with the reason"),
+    RequestCommand.WITHDRAW: ("Withdraw", "it is taken back; what was granted for a time is given back now"),
+}
+
+
+async def requests(visit: Visit) -> Page | Elsewhere:
+    if len(visit.path) == 1:
+        return await _all(visit)
+    if len(visit.path) == 2:
+        return await _decide(visit, visit.path[1]) if visit.form else await _one(visit, visit.path[1])
+    raise not_found("there is no such page of a request")
+
+
+async def _all(visit: Visit) -> Page:
+    cluster, ended = visit.query.get("cluster", "")[:200], bool(visit.query.get("ended"))
+    found = await visit.ask(RequestsOf(cluster=cluster, ended=ended))
+    waiting = [one for one in found if one.stage is RequestStage.ASKED]
+    values = {
+        "cluster": cluster,
+        "ended": ended,
+        "requests": found[-_SHOWN:],
+        "more": max(0, len(found) - _SHOWN),
+        "waiting": len(waiting),
+    }
+    return Page("requests.html", "Requests", values)
+
+
+async def _one(visit: Visit, name: str, failed: str = "", reason: str = "") -> Page:
+    state = await visit.ask(OneRequest(request=name))
+    buttons = [(command.value, *_WORDS[command], await _why_not(visit, state, command)) for command in RequestCommand]
+    values: dict[str, Any] = {
+        "request": name,
+        "parts": request_parts(state),
+        "ask": state.ask,
+        "buttons": buttons,
+        "can": any(not why_not for *_, why_not in buttons),
+        "failed": failed,
+        "reason": reason,
+    }
+    return Page("request.html", f"Request {name}", values, 409 if failed else 200)
+
+
+async def _why_not(visit: Visit, state: RequestState, command: RequestCommand) -> str:
+    """By where the request stands first, then by the table of rights."""
+    order = RequestOrder(actor=visit.principal.name, reason="may it")
+    if why := refusal(state, command, order):
+        return why
+    return await visit.why_not("decide_request", request=state.ask.request, command=command, order=order)
+
+
+async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
+    reason = visit.form.get("reason", "").strip()
+    done, failed = await tried(visit, _decided(visit, name, visit.form.get("command", ""), reason))
+    if failed:
+        return await _one(visit.looking, name, failed, reason)
+    if done is not None:
+        news = f"{done.said[:1].upper()}{done.said[1:]}".rstrip(".")
+        visit.said(f"Request {name} is {done.stage}: {news}. {undo_line(done)}")
+    return Elsewhere(place("requests", name))
+
+
+async def _decided(visit: Visit, name: str, command: str, reason: str) -> RequestState:
+    """Errors: Refusal, BadInput; those of the operation."""
+    if command not in set(RequestCommand):
+        raise BadInput(f"approve, decline or withdraw it, not {command[:80]!r}")
+    order = filled(RequestOrder, actor=await visit.name(), reason=reason)
+    state: RequestState = await visit.call("decide_request", request=name, command=RequestCommand(command), order=order)
+    return state

@@ -1,0 +1,152 @@
+"""What a team says: it acknowledges, objects, and asks for more."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from models.planning.grants import Room, room
+from models.questions import SnapshotNow, WhyNot
+from models.requests.commands import undo_line
+from models.requests.state import QuotaAsk, RequestStage, RequestState
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import CommandAnswer
+from models.rollout.stages import Command
+from views.request import request_parts
+from web.console.forms import day_ahead, filled, given, number, tried
+from web.console.parts import place
+from web.console.visit import Elsewhere, Page, Visit
+
+_LOOKED_AT = 12
+"""Clusters of which it is said how much fits."""
+_WORDS = {
+    Command.ACK: ("Acknowledge", "The notice is acknowledged for the team: a gate that waits for that may open."),
+    Command.OBJECT: (
+        "Object",
+        "Until the plan is enforced an objection holds it; later it is recorded, and a person answers it.",
+    ),
+}
+_ASKED = ("cluster", "gpus", "until", "namespace", "reason")
+
+
+# --- acknowledge, object --------------------------------------------------------------------------
+
+
+async def speak(visit: Visit, team: str, command: Command, cluster: str) -> Page | Elsewhere:
+    """The form, or what came of it."""
+    if not visit.form:
+        return await _before(visit, team, command, cluster)
+    reason = visit.form.get("reason", "").strip()
+    done, failed = await tried(visit, _spoken(visit, team, command, cluster, reason))
+    if failed:
+        return await _before(visit.looking, team, command, cluster, failed, reason)
+    if done is not None:
+        visit.said(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
+    return Elsewhere(place("teams", team))
+
+
+async def _spoken(visit: Visit, team: str, command: Command, cluster: str, reason: str) -> CommandAnswer:
+    request = filled(CommandRequest, actor=await visit.name(), team=team, reason=reason)
+    answer: CommandAnswer = await visit.call("command", cluster=cluster, command=command, request=request)
+    return answer
+
+
+async def _before(visit: Visit, team: str, command: Command, cluster: str, failed: str = "", reason: str = "") -> Page:
+    label, does = _WORDS[command]
+    ahead, silent = await visit.try_call("ahead", cluster=cluster)
+    why_not = "" if ahead is None else ahead.refusal(command, "given")
+    request = CommandRequest(actor=visit.principal.name, team=team, reason="may it")
+    why_not = why_not or await visit.why_not("command", cluster=cluster, command=command, request=request)
+    status, _ = await visit.try_call("status", cluster=cluster)
+    if status is not None and status.stage.ended:
+        why_not, silent = silent or why_not, ""
+    own = None if status is None else next((t for t in status.teams if t.team == team), None)
+    values = {
+        "team": team,
+        "cluster": cluster,
+        "command": command.value,
+        "label": label,
+        "does": does,
+        "own": own,
+        "silent": silent,
+        "why_not": why_not,
+        "failed": failed,
+        "reason": reason,
+    }
+    return Page("team_command.html", f"{label}: {team} in {cluster}", values, 409 if failed else 200)
+
+
+# --- ask for more ---------------------------------------------------------------------------------
+
+
+async def ask(visit: Visit, team: str) -> Page | Elsewhere:
+    """The form with what fits, or what came of it: refused at once where it does not fit, with what else there is."""
+    if not visit.form:
+        return await _asking(visit, team)
+    said = given(visit.form, *_ASKED)
+    state, failed = await tried(visit, _asked(visit, team, said))
+    if failed or (state is not None and state.stage is RequestStage.REFUSED):
+        return await _asking(visit.looking, team, said, failed, state)
+    if state is None:
+        return Elsewhere(place("teams", team))
+    news = state.said[:1].upper() + state.said[1:].rstrip(".")
+    visit.said(f"Request {state.ask.request}: {state.wants}. {news}. {undo_line(state)}")
+    return Elsewhere(place("requests", state.ask.request))
+
+
+async def _asked(visit: Visit, team: str, said: dict[str, str]) -> RequestState:
+    asked = filled(
+        QuotaAsk,
+        request=_id(visit),
+        team=team,
+        cluster=said["cluster"],
+        gpus=number("How many more", said["gpus"]),
+        until=day_ahead("Until", said["until"], visit.now) if said["until"] else None,
+        namespace=said["namespace"],
+        actor=await visit.name(),
+        reason=said["reason"],
+    )
+    state: RequestState = await visit.call("request", ask=asked)
+    return state
+
+
+def _id(visit: Visit) -> str:
+    """The same for a form that is sent twice, so that it asks once."""
+    return f"q-{hashlib.sha256(chr(0).join((visit.principal.name, visit.key)).encode()).hexdigest()[:12]}"
+
+
+async def _asking(
+    visit: Visit, team: str, said: dict[str, str] | None = None, failed: str = "", state: RequestState | None = None
+) -> Page:
+    said = said or {**dict.fromkeys(_ASKED, ""), "cluster": visit.query.get("cluster", "")[:200]}
+    answers, no_why = await visit.try_ask(WhyNot(team=team))
+    clusters = [] if answers is None else [(one.cluster, one.quota_gpus) for one in answers.teams]
+    rooms = await asyncio.gather(*(_room(visit, name, team) for name, _ in clusters[:_LOOKED_AT]))
+    values: dict[str, Any] = {
+        "team": team,
+        "rows": _rows(clusters, rooms),
+        "no_why": no_why,
+        "refused": [] if state is None else request_parts(state),
+        "failed": failed,
+        "typed": said,
+    }
+    return Page("team_ask.html", f"{team}: ask for more", values, 409 if failed or state is not None else 200)
+
+
+def _rows(
+    clusters: Sequence[tuple[str, int]], rooms: Sequence[tuple[Room | None, str]]
+) -> list[tuple[str, int, Room | None, str]]:
+    unknown: list[tuple[Room | None, str]] = [(None, "it was not looked at")] * (len(clusters) - len(rooms))
+    found = [*rooms, *unknown]
+    return [(name, quota, fits, why) for (name, quota), (fits, why) in zip(clusters, found, strict=True)]
+
+
+async def _room(visit: Visit, cluster: str, team: str) -> tuple[Room | None, str]:
+    """How much more fits there now, as far as one can say before it is asked for."""
+    seen, why = await visit.try_ask(SnapshotNow(cluster=cluster))
+    if seen is None:
+        return None, why
+    most = max(1, seen.snapshot.total_gpus)
+    return await asyncio.to_thread(room, seen.snapshot, seen.policy, team, most), ""

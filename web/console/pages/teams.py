@@ -1,0 +1,211 @@
+"""Teams, and one team's home: its quotas everywhere, why a gap, what changes when, its requests, where flex is free."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from models.flex.flex_sum import FlexSum
+from models.questions import AllTeams, FlexSums, RequestsOf, TeamSums, WhyNot
+from models.reports.rollout_summary import RolloutSummary
+from models.reports.why import TeamWhy, WhyAnswers
+from models.requests.state import RequestState
+from models.rollout.shown import RolloutStatus
+from models.rollout.stages import Command, Refused, Stage, answer
+from views.flex import by_free_flex
+from views.status import awaited
+from views.why import in_full
+from views.words import gpus, moment
+from web.console.forms import is_like
+from web.console.pages.flex import flex_rows
+from web.console.pages.team_forms import ask, speak
+from web.console.visit import Elsewhere, Page, Visit
+from web.failures import not_found
+
+_SHOWN = 1_000
+_ASKED = 24
+"""Rollouts that are asked what changes when."""
+_ROLLOUT_SECONDS = 5
+_FREE = 10
+_REQUESTS = 100
+
+
+async def teams(visit: Visit) -> Page | Elsewhere:
+    match visit.path[1:]:
+        case ():
+            return await _list(visit)
+        case (team,):
+            return await _home(visit, team)
+        case (team, "ask"):
+            return await ask(visit, team)
+        case (team, "ack" | "object" as command, cluster):
+            return await speak(visit, team, Command(command), cluster)
+    raise not_found("there is no such page of a team")
+
+
+async def _list(visit: Visit) -> Page:
+    asked = visit.query.get("name", "")[:200]
+    known, told = await asyncio.gather(visit.ask(AllTeams()), visit.ask(TeamSums()))
+    sums = {one.team: (one.clusters, one.gpus) for one in told}
+    names = sorted({*sums, *(team.name for team in known)})
+    found = [(name, *sums.get(name, (0, 0))) for name in names if is_like(name, asked)]
+    values = {"teams": found[:_SHOWN], "more": max(0, len(found) - _SHOWN), "name": asked, "all": len(names)}
+    return Page("teams.html", "Teams", values)
+
+
+# --- one team's home ------------------------------------------------------------------------------
+
+
+class Holding(NamedTuple):
+    """What it has in one cluster. Units: whole GPUs; None: nobody knows."""
+
+    cluster: str
+    promised: int
+    backed: int | None
+    used: int | None
+    idle: int | None
+    startable: int
+    short: int | None
+    since: str
+    health_at: str
+
+
+class Change(NamedTuple):
+    """A rollout on its way. `planned`: of this team; None: it is not said. `buttons`: command, label, why not."""
+
+    cluster: str
+    stage: str
+    shadow: bool
+    now: int | None
+    planned: int | None
+    waits: Sequence[str]
+    acknowledged: bool
+    buttons: Sequence[tuple[str, str, str]]
+
+
+async def _home(visit: Visit, team: str) -> Page:
+    cluster = visit.query.get("cluster", "")[:200]
+    (answers, no_why), (flexes, no_flex), (rollouts, no_rollouts), (requests, no_requests) = await asyncio.gather(
+        visit.try_ask(WhyNot(team=team, cluster=cluster)),
+        visit.try_ask(FlexSums()),
+        visit.try_call("rollouts"),
+        visit.try_ask(RequestsOf(ended=False)),
+    )
+    answers, flexes = answers or WhyAnswers(teams=()), flexes or ()
+    moving, settled = _opened(answers, rollouts or [])
+    statuses = await _statuses(visit, [*moving, *settled][:_ASKED])
+    own: list[RequestState] = [one for one in requests or () if one.ask.team == team]
+    values: dict[str, Any] = {
+        "team": team,
+        "cluster": cluster,
+        "no_why": no_why or _nowhere(answers, team),
+        "lead": _lead(answers) if answers.teams else [],
+        "holdings": [_holding(one) for one in answers.teams],
+        "in_full": _in_full(answers, statuses, flexes),
+        "changes": [_change(team, status) for status in statuses.values()],
+        "settled": [name for name in settled if name not in statuses],
+        "unheard": [name for name in moving if name not in statuses],
+        "no_rollouts": no_rollouts or no_why,
+        "requests": own[-_REQUESTS:],
+        "no_requests": no_requests,
+        "flex": flex_rows([f for f in by_free_flex(flexes) if f.available_gpus][:_FREE]),
+        "no_flex": no_flex,
+    }
+    return Page("team.html", team, values)
+
+
+def _nowhere(answers: WhyAnswers, team: str) -> str:
+    if answers.teams:
+        return ""
+    return "; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}"
+
+
+def _in_full(answers: WhyAnswers, statuses: Mapping[str, RolloutStatus], flexes: Sequence[FlexSum]) -> list[Any]:
+    if not answers.teams:
+        return []
+    lacking = any(one.gap_gpus or one.over_gpus for one in answers.teams)
+    return in_full(answers, statuses, flexes if lacking else [])
+
+
+def _opened(answers: WhyAnswers, rollouts: Sequence[RolloutSummary]) -> tuple[list[str], list[str]]:
+    """Clusters where it has a quota and a rollout is open: those where something changes, and those that are watched.
+
+    Of one that is monitored the quota changes no more: what it needs then is for whoever owns it.
+    """
+    here = {one.cluster for one in answers.teams}
+    opened = sorted((one.cluster, one.stage) for one in rollouts if one.open and one.cluster in here)
+    settled = [name for name, stage in opened if stage == Stage.MONITORED]
+    return [name for name, stage in opened if stage != Stage.MONITORED], settled
+
+
+async def _statuses(visit: Visit, clusters: Sequence[str]) -> dict[str, RolloutStatus]:
+    """Of these, as far as they answer in time."""
+    if not clusters:
+        return {}
+    found, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
+    return {name: status for name, status in (found or {}).items() if status is not None and not status.stage.ended}
+
+
+def _short(one: TeamWhy) -> int | None:
+    """What of the quota its own jobs neither hold nor could take; None: nobody says what they hold."""
+    return one.short_gpus if one.use_known else None
+
+
+def _lead(answers: WhyAnswers) -> list[str]:
+    """What it has in all, in a sentence, and what keeps the most of what is short."""
+    teams = answers.teams
+    known = [one for one in teams if one.use_known]
+    quota, held = sum(one.quota_gpus for one in teams), sum(one.used_gpus for one in known)
+    idle, start = sum(one.idle_gpus or 0 for one in known), sum(one.startable_gpus for one in teams)
+    short = sum(_short(one) or 0 for one in teams)
+    where = f"in {teams[0].cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
+    silent = f", as far as is known of {len(known)} of them" if len(known) < len(teams) else ""
+    has = f"its jobs hold {held:,}{silent}, {idle:,} of these idle"
+    lead = [f"Of a quota of {gpus(quota)} {where} {has}; {start:,} more could start now, and {short:,} are short."]
+    others = [(r, one) for one in teams for r in one.reasons if not r.cause.own]
+    if short and others:
+        most, one = max(others, key=lambda pair: pair[0].gpus)
+        lead.append(f"What keeps the most, {most.gpus:,} in {one.cluster}: {most.text}.")
+    return lead
+
+
+def _holding(one: TeamWhy) -> Holding:
+    since = [missing.since for missing in one.missing if missing.since is not None]
+    unbacked = one.backed_gpus is not None and one.backed_gpus < one.quota_gpus
+    return Holding(
+        cluster=one.cluster,
+        promised=one.quota_gpus,
+        backed=one.backed_gpus,
+        used=one.used_gpus if one.use_known else None,
+        idle=one.idle_gpus,
+        startable=one.startable_gpus,
+        short=_short(one),
+        since=moment(min(since)) if since and (_short(one) or unbacked) else "",
+        health_at=moment(one.health_at),
+    )
+
+
+def _change(team: str, status: RolloutStatus) -> Change:
+    own = next((t for t in status.teams if t.team == team), None)
+    buttons = [
+        (command.value, label, _why_not(status, command))
+        for command, label in ((Command.ACK, "Acknowledge"), (Command.OBJECT, "Object"))
+    ]
+    waits = [awaited(c) + ("" if c.until is None else f", until {moment(c.until)}") for c in status.waiting_for]
+    return Change(
+        cluster=status.cluster,
+        stage=status.stage.value,
+        shadow=status.shadow,
+        now=None if own is None else own.quota_gpus,
+        planned=None if own is None else own.planned_gpus,
+        waits=waits,
+        acknowledged=own is not None and own.acknowledged,
+        buttons=buttons,
+    )
+
+
+def _why_not(status: RolloutStatus, command: Command) -> str:
+    """By the rollout's stage: rights are looked at before the form is shown."""
+    cell = answer(status.stage, command, effects_stand=False)
+    return cell.reason if isinstance(cell, Refused) else ""

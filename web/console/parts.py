@@ -1,0 +1,145 @@
+"""What views make for a terminal (views/), as HTML: the same sentences, tables and facts on the page as there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote
+
+from markupsafe import Markup, escape
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from models.fleet.state import FLEET
+from views.layout import Column, FactSheet, Grid, commands_in
+from views.words import DECORATION, number
+
+_CLASSES = {
+    "bold": "strong",
+    "red": "bad",
+    "bold red": "bad strong",
+    "yellow": "warn",
+    "green": "good",
+    "cyan": "soon",
+    "blue": "soon",
+    "magenta": "shadow",
+    "dim": "dim",
+}
+_NAMES = ("ID",)
+"""Columns of numbers that name something."""
+_COUNT = re.compile(r"(?<![\d,.])\d{4,15}(?![\d,.])")
+_LINKS = {"CLUSTER": "/clusters/", "TEAM": "/teams/"}
+
+
+def place(kind: str, *names: str) -> str:
+    """A path of the console, whatever the names hold."""
+    return "/" + "/".join([kind, *(quote(name, safe="") for name in names)])
+
+
+def markup(parts: Iterable[RenderableType], label: str = "") -> Markup:
+    """All of them, one below the other; what was an empty line is the distance between blocks.
+
+    `label`: of the tables among them, for who does not see where they stand.
+    """
+    return Markup("\n").join(
+        _part(part, label) for part in parts if not (isinstance(part, Text) and not part.plain.strip())
+    )
+
+
+def _part(part: RenderableType, label: str) -> Markup:
+    if isinstance(part, Padding):
+        return Markup('<div class="inner">{}</div>').format(_part(part.renderable, label))
+    if isinstance(part, Grid):
+        return table(part, label=label)
+    if isinstance(part, FactSheet):
+        return facts(part)
+    if isinstance(part, Text):
+        return Markup("<p>{}</p>").format(sentence(part))
+    if isinstance(part, str):
+        return Markup("<p>{}</p>").format(part)
+    raise TypeError(f"nobody has said how {type(part).__name__} looks on a page")
+
+
+def grouped(text: str) -> str:
+    """A cell of counts, as sentences have them: 1,024/1,024, at most 2,352."""
+    return _COUNT.sub(lambda digits: number(int(digits[0])), text)
+
+
+def facts(sheet: FactSheet) -> Markup:
+    rows = (Markup("<div><dt>{}</dt><dd>{}</dd></div>").format(name, sentence(text)) for name, text in sheet.rows)
+    return Markup('<dl class="facts">{}</dl>').format(Markup("").join(rows))
+
+
+def table(grid: Grid, caption: str = "", label: str = "") -> Markup:
+    head = Markup("").join(
+        Markup('<th scope="col" class="{}">{}</th>').format(column.kind, _heading(column.name))
+        if column.name
+        else Markup("<td></td>")  # a heading that says nothing is none
+        for column in grid.columns
+    )
+    body = Markup("\n").join(
+        Markup("<tr>{}</tr>").format(Markup("").join(_cell(column, column.cells[n], n == 0) for column in grid.columns))
+        for n in range(grid.row_count)
+    )
+    title = Markup("<caption>{}</caption>").format(caption) if caption else Markup("")
+    return Markup(
+        '<div class="scroll" tabindex="0" role="group" aria-label="{}"><table>{}<thead><tr>{}</tr></thead>'
+        "<tbody>\n{}\n</tbody></table></div>"
+    ).format(caption or label or "table", title, head, body)
+
+
+def _heading(name: str) -> str:
+    """As in a sentence, whether it came in capitals or not."""
+    return " ".join("GPUs" if word.lower() == "gpus" else word for word in name.capitalize().split(" "))
+
+
+def _cell(column: Column, text: Text, _: bool) -> Markup:
+    if column.kind == "number" and column.name not in _NAMES:
+        text = Text(grouped(text.plain), text.style, spans=text.spans if text.plain == grouped(text.plain) else [])
+    styled = _CLASSES.get(str(text.style), "")
+    classes = f"{column.kind} {styled}".strip()
+    inner = sentence(Text(text.plain)) if styled else sentence(text)
+    if column.name in _LINKS and text.plain not in ("", "-"):
+        href = "/rollout" if text.plain == FLEET else f"{_LINKS[column.name]}{quote(text.plain, safe='')}"
+        inner = Markup('<a href="{}">{}</a>').format(href, inner)
+    return Markup('<td class="{}">{}</td>').format(classes, inner)
+
+
+def sentence(text: Text) -> Markup:
+    """With its styles as classes, and commands as code."""
+    pieces = list[Markup]()
+    for start, end, style in _runs(text):
+        piece = _with_code(text.plain, start, end)
+        if style == DECORATION:
+            piece = Markup('<span class="bars" aria-hidden="true">{}</span>').format(piece)
+        named = _CLASSES.get(style, "")
+        pieces.append(Markup('<span class="{}">{}</span>').format(named, piece) if named else piece)
+    return Markup("").join(pieces)
+
+
+def _runs(text: Text) -> Sequence[tuple[int, int, str]]:
+    """Its pieces in order, each with its style. Ours never lie over one another."""
+    found, at = list[tuple[int, int, str]](), 0
+    for span in sorted(text.spans):
+        if span.start > at:
+            found.append((at, span.start, str(text.style)))
+        if span.end > max(at, span.start):
+            found.append((max(at, span.start), span.end, str(span.style)))
+        at = max(at, span.end)
+    if at < len(text.plain):
+        found.append((at, len(text.plain), str(text.style)))
+    return found
+
+
+def _with_code(plain: str, start: int, end: int) -> Markup:
+    """A piece of the text; commands that lie in it whole are code, without their quotes."""
+    pieces, at = list[Markup](), start
+    for first, last in commands_in(plain):
+        if first < start or last > end:
+            continue
+        quoted = plain[first - 1 : first] == "`" == plain[last : last + 1]
+        before, after = (first - 1, last + 1) if quoted else (first, last)
+        pieces += [escape(plain[at:before]), Markup("<code>{}</code>").format(plain[first:last])]
+        at = after
+    return Markup("").join([*pieces, escape(plain[at:end])])

@@ -1,0 +1,114 @@
+"""Pages from templates. What people and other systems wrote is escaped, always."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import jinja2
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import Response
+
+from views.flex import AT_MOST
+from views.words import clean, gpus, line, moment, number
+from web.console.guarding import HEADERS
+from web.console.parts import grouped, markup, place, sentence
+from web.console.visit import Download
+
+STATIC = Path(__file__).parent / "static"
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".json": "application/json"}
+_WORTH_IT = 1_000
+_FOR_GOOD = "public, max-age=31536000, immutable"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("web.console"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "moment": moment,
+        "number": _number,
+        "gpus": gpus,
+        "clean": clean,
+        "parts": markup,
+        "sentence": _sentence,
+    }
+    made.globals |= {"place": place, "static": static_path, "at_most": AT_MOST}
+    return made
+
+
+def page(template: str, values: Mapping[str, Any], status: int = 200) -> Response:
+    """One page, whole."""
+    text = _environment().get_template(template).render(values)
+    return Response(text, status, headers={**HEADERS, "cache-control": "no-store"}, media_type="text/html")
+
+
+def download(made: Download) -> Response:
+    """A file to keep; nothing of it is shown as a page of ours."""
+    name = quote(made.name, safe="")
+    headers = {**HEADERS, "cache-control": "no-store", "content-disposition": f"attachment; filename*=UTF-8''{name}"}
+    return Response(made.text, headers=headers, media_type=made.kind)
+
+
+def compressed(request: Request, response: Response) -> Response:
+    """A page as the browser takes it: smaller where it came of itself or from a page of ours.
+
+    Nobody else can have it asked for again and again with guesses, to learn from its length what is on it
+    (BREACH; docs/adr/0065-the-console.md).
+    """
+    own = request.headers.get("sec-fetch-site", "") in ("same-origin", "none")
+    whole = type(response) is Response and response.media_type == "text/html" and len(response.body) > _WORTH_IT
+    if own and whole and "gzip" in request.headers.get("accept-encoding", ""):
+        response.body = gzip.compress(response.body, 5, mtime=0)
+        response.headers["content-length"] = str(len(response.body))
+        response.headers["content-encoding"] = "gzip"
+    return response
+
+
+def _number(value: object) -> object:
+    """A count as everywhere; what is none stays as it is."""
+    if isinstance(value, str):
+        return grouped(value)
+    return number(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _sentence(text: str) -> Markup:
+    """One line of text, commands in it as code."""
+    return sentence(line(text))
+
+
+@cache
+def _digest(name: str) -> str:
+    return hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:16]
+
+
+def static_path(name: str) -> str:
+    """Its path, with what it holds: a browser keeps it for good, and asks for another one once it is another one."""
+    return f"/static/{name}?{_digest(name)}" if (STATIC / name).is_file() else ""
+
+
+def static(name: str, *, compressed: bool = False) -> Response | None:
+    """A file of ours; None where there is none. `compressed`: the browser takes gzip."""
+    file = STATIC / name
+    if file.suffix not in _TYPES or ".." in name.split("/") or not file.is_file():
+        return None
+    headers = {"cache-control": _FOR_GOOD, "x-content-type-options": "nosniff", "vary": "accept-encoding"}
+    if compressed:
+        headers["content-encoding"] = "gzip"
+    return Response(_packed(name) if compressed else file.read_bytes(), headers=headers, media_type=_TYPES[file.suffix])
+
+
+@cache
+def _packed(name: str) -> bytes:
+    return gzip.compress((STATIC / name).read_bytes(), mtime=0)

@@ -1,0 +1,129 @@
+"""One look of one person at one page: who they are, what they asked for, and how the page asks on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple, TypeVar
+
+from client.operations import Operation, by_method, by_question
+from models.access.decision import Denied
+from models.access.principals import Principal
+from models.errors import BackstopError, Unavailable
+from models.questions import Question
+from web.console.sessions import Session
+from web.failures import Problem
+from web.giving import Asking, Giving, question_asking
+
+_AnswerT = TypeVar("_AnswerT")
+_PATIENCE_SECONDS = 15.0
+
+
+class Page(NamedTuple):
+    """What is to be shown: a template, and what it says."""
+
+    template: str
+    title: str
+    values: Mapping[str, Any]
+    status: int = 200
+
+
+class Elsewhere(NamedTuple):
+    """The browser is to go there."""
+
+    path: str
+
+
+class Download(NamedTuple):
+    """A file for whoever looks, under this name."""
+
+    name: str
+    kind: str
+    text: str
+
+
+@dataclass
+class Visit:
+    """`query`: of the address. `form`: what a form of ours sent; empty: it is a look."""
+
+    giving: Giving
+    principal: Principal
+    path: tuple[str, ...]
+    query: Mapping[str, str]
+    session: Session | None = None
+    form: Mapping[str, str] = field(default_factory=dict)
+    key: str = ""
+    missed: list[str] = field(default_factory=list)
+    """What nobody answered of it: the page is made anew once somebody does."""
+
+    @property
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    @property
+    def looking(self) -> Visit:
+        """The same look without the form: what is asked then repeats nothing of it."""
+        return replace(self, form={}, key="")
+
+    def said(self, sentence: str) -> None:
+        """It stands on the next page."""
+        if self.session is not None:
+            self.session.said.append(sentence)
+
+    async def name(self) -> str:
+        """Whoever the access file says that this is: how others name them."""
+        return (await self.giving.known(self.principal, by_method()["audit"])).name
+
+    async def call(self, method: str, **found: Any) -> Any:
+        """An operation of the door, as far as they may. Errors: Problem 403, those of the operation."""
+        return await self.giving.given(await self._asking(by_method()[method], found))
+
+    async def ask(self, question: Question[_AnswerT]) -> _AnswerT:
+        """The same of a question to the desk."""
+        operation = by_question()[question.kind]
+        who = await self.giving.known(self.principal, operation)
+        answer: _AnswerT = await self.giving.given(question_asking(who, operation, question, self.key))
+        return answer
+
+    async def try_call(self, method: str, **found: Any) -> tuple[Any, str]:
+        """The answer, and why there is none: a page says what it can."""
+        return await self.tried(self.call(method, **found))
+
+    async def try_ask(self, question: Question[_AnswerT]) -> tuple[_AnswerT | None, str]:
+        return await self.tried(self.ask(question))
+
+    async def tried(
+        self, reading: Awaitable[_AnswerT], seconds: float = _PATIENCE_SECONDS
+    ) -> tuple[_AnswerT | None, str]:
+        """What was read, and why it was not, in so much time."""
+        try:
+            return await asyncio.wait_for(reading, seconds), ""
+        except TimeoutError:
+            why = f"there was no answer within {seconds:.0f} s"
+            self.missed.append(why)
+        except (BackstopError, Problem) as error:
+            why = why_of(error)
+            if isinstance(error, Unavailable):
+                self.missed.append(why)
+        return None, why
+
+    async def why_not(self, method: str, **found: Any) -> str:
+        """Why they may not, by the table of rights, or for whom it would wait; empty: they may."""
+        try:
+            judged = await self.giving.judged(await self._asking(by_method()[method], found))
+        except BackstopError as error:
+            return error.message
+        return judged.decision.reason if isinstance(judged.decision, Denied) else ""
+
+    async def _asking(self, operation: Operation, found: dict[str, Any]) -> Asking:
+        who = await self.giving.known(self.principal, operation)
+        in_path = {name: str(found[name]) for name in operation.in_path if name in found}
+        emergency = bool(self.form.get("emergency"))
+        return Asking(who, operation, in_path, found, emergency, self.key)
+
+
+def why_of(error: BaseException) -> str:
+    """In a sentence, what somebody is told of a failure."""
+    return error.detail if isinstance(error, Problem) else getattr(error, "message", str(error))

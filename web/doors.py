@@ -1,0 +1,91 @@
+"""The front's own way on: one connection to Temporal, and for each request a door at which its principal speaks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from temporalio.client import Client
+
+from client.backstop import Backstop
+from client.connection import TemporalTarget
+from client.front_signer import FrontSigner, SigningKey
+from models.access.principals import Principal
+from models.base import Model
+
+_LATELY_SECONDS = 5.0
+"""A worker that answered so long ago is taken for one that answers."""
+
+SignedT = TypeVar("SignedT", bound=Model)
+Connect = Callable[[], Awaitable[tuple[Client, TemporalTarget]]]
+
+
+class Doors:
+    """Connected when it is first needed, and again where that failed: a front may start before its Temporal.
+
+    `key`: what goes out is signed with what it answers, each message for who gives it; None: workers have to take our
+    word.
+    """
+
+    def __init__(self, connect: Connect, key: Callable[[], SigningKey | None] = lambda: None) -> None:
+        self._connect = connect
+        self._key = key
+        self._connected: tuple[Client, TemporalTarget] | None = None
+        self._turn = asyncio.Lock()
+        self._heard_at = float("-inf")
+
+    async def of(
+        self,
+        principal: Principal,
+        *,
+        two_person: bool = False,
+        roles: tuple[str, ...] = (),
+        emergency: bool = False,
+        second: str = "",
+    ) -> Backstop:
+        """`two_person`: an access file wants a second person where the table does. Errors: Unavailable.
+
+        `roles`: that were used. `emergency`: they act alone. `second`: the signed ticket of whom they countersign.
+        """
+        async with self._turn:
+            if self._connected is None:
+                self._connected = await self._connect()
+        client, target = self._connected
+        # Until an access file says who may do what, its machine's user is one person with all roles.
+        signer = self._signer(principal, two_person=two_person, roles=roles, emergency=emergency, second=second)
+        door = Backstop(client, principal.name, target, signer)
+        door.heard = _Heard(self)
+        return door
+
+    def signed(
+        self, message: SignedT, command: str, workflow: str, principal: Principal, roles: tuple[str, ...]
+    ) -> SignedT:
+        """The message as this one gives it now, to be kept; as it is where this front has no key."""
+        signer = self._signer(principal, two_person=True, roles=roles)
+        return message if signer is None else signer(message, command, workflow)
+
+    def _signer(self, principal: Principal, **more: Any) -> FrontSigner | None:
+        key = self._key()
+        return None if key is None else FrontSigner(key, principal, **more)
+
+    def hear(self) -> None:
+        """A worker has answered something."""
+        self._heard_at = time.monotonic()
+
+    @property
+    def heard_lately(self) -> bool:
+        return time.monotonic() - self._heard_at < _LATELY_SECONDS
+
+
+class _Heard(asyncio.Event):
+    """Tells the front as well."""
+
+    def __init__(self, doors: Doors) -> None:
+        super().__init__()
+        self._doors = doors
+
+    def set(self) -> None:
+        super().set()
+        self._doors.hear()

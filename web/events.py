@@ -1,0 +1,83 @@
+"""What changes, told as it does: server-sent events (`?watch`), one for each change of a status."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import contextmanager
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from client.problems import problem
+from models.errors import BackstopError, Refusal
+from web.answers import tag_of
+from web.failures import too_many
+
+LOOK_SECONDS = 1.0
+_QUIET_SECONDS = 15.0
+"""After so long without a change a comment is sent: who hears nothing at all may take the line for dead."""
+_MOST_STREAMS, _MOST_OF_ONE = 200, 20
+
+
+class Streams:
+    """How many follow something at once."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, int] = {}
+
+    @contextmanager
+    def one_more(self, caller: str) -> Any:
+        """Errors: Problem 429."""
+        if self._of.get(caller, 0) >= _MOST_OF_ONE or sum(self._of.values()) >= _MOST_STREAMS:
+            raise too_many(f"{caller} follows {self._of.get(caller, 0)} things already: end one of them first", 5)
+        self._of[caller] = self._of.get(caller, 0) + 1
+        try:
+            yield
+        finally:
+            self._of[caller] -= 1
+            if not self._of[caller]:
+                del self._of[caller]
+
+
+async def changes(
+    look: Callable[[], Awaitable[Any]], adapter: TypeAdapter[Any], first: Any, request_id: str, stopping: asyncio.Event
+) -> AsyncIterator[bytes]:
+    """The first status, then each that differs; `end` once it has ended. What fails is told, and waited out."""
+    answer, tag, said_at, complaint = first, "", time.monotonic(), ""
+    while not stopping.is_set():
+        body = adapter.dump_json(answer, by_alias=True)
+        if (now := tag_of(body)) != tag:
+            tag, said_at = now, time.monotonic()
+            yield _event("status", body, tag)
+            if answer.stage.ended:
+                yield _event("end", b"{}")
+                return
+        elif time.monotonic() - said_at >= _QUIET_SECONDS:
+            said_at = time.monotonic()
+            yield b": still the same\n\n"
+        await _pause(stopping)
+        try:
+            answer, complaint = await look(), ""
+        except BackstopError as error:
+            if error.message != complaint:
+                complaint, said_at = error.message, time.monotonic()
+                yield _event("problem", json.dumps(problem(error, request_id)[1]).encode())
+            if isinstance(error, Refusal):
+                yield _event("end", b"{}")
+                return
+
+
+async def _pause(stopping: asyncio.Event) -> None:
+    try:
+        await asyncio.wait_for(stopping.wait(), LOOK_SECONDS)
+    except TimeoutError:
+        return
+
+
+def _event(kind: str, data: bytes, tag: str = "") -> bytes:
+    """Our JSON has no line breaks in it."""
+    head = f"event: {kind}\n" + (f"id: {tag}\n" if tag else "")
+    return head.encode() + b"data: " + data + b"\n\n"

@@ -1,0 +1,63 @@
+"""What the front itself refuses, each in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import JSONResponse, Response
+
+from client.problems import MEDIA, own_problem, problem
+from models.errors import BackstopError
+
+
+class Problem(Exception):
+    """Told as problem details. `kind`: of client/problems.py."""
+
+    def __init__(
+        self, kind: str, status: int, title: str, detail: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.kind, self.status, self.title, self.detail = kind, status, title, detail
+        self.headers = dict(headers or {})
+
+    def document(self, request_id: str) -> dict[str, Any]:
+        return own_problem(self.kind, self.status, self.title, self.detail, request_id)
+
+
+def not_found(detail: str) -> Problem:
+    return Problem("not-found", 404, "There is no such place.", detail)
+
+
+def unauthenticated(detail: str) -> Problem:
+    return Problem(
+        "unauthenticated", 401, "Nobody knows who you are.", detail, {"www-authenticate": 'Bearer realm="backstop"'}
+    )
+
+
+def forbidden(detail: str) -> Problem:
+    return Problem("forbidden", 403, "It is not for you to do.", detail)
+
+
+def too_large(detail: str) -> Problem:
+    return Problem("too-large", 413, "It is too large.", detail, {"connection": "close"})
+
+
+def not_json(detail: str) -> Problem:
+    return Problem("not-json", 400, "The body is no JSON.", detail)
+
+
+def too_many(detail: str, seconds: int) -> Problem:
+    return Problem("too-many", 429, "Too many requests.", detail, {"retry-after": str(seconds)})
+
+
+def too_slow(status: int, detail: str) -> Problem:
+    return Problem("too-slow", status, "It took too long.", detail, {"connection": "close"} if status == 408 else {})
+
+
+def told(failure: Problem | BackstopError, request_id: str) -> Response:
+    """As HTTP answers it."""
+    if isinstance(failure, Problem):
+        return JSONResponse(failure.document(request_id), failure.status, headers=failure.headers, media_type=MEDIA)
+    status, document = problem(failure, request_id)
+    return JSONResponse(document, status, headers={"retry-after": "1"} if status == 503 else {}, media_type=MEDIA)

@@ -1,0 +1,287 @@
+"""The front as one ASGI application: who calls, what is asked, whether it may, and on to the door.
+
+It keeps nothing but counts of requests and a connection: two fronts may run beside each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+from opentelemetry import context as traces
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+from temporalio.converter import PayloadCodec
+
+from client.backstop import Backstop
+from client.http_door import ALONE, HEARD
+from client.operations import API, by_method
+from models.access.principals import Principal, Proof
+from models.access.waiting import COUNTERSIGN
+from models.errors import BackstopError, BadInput, Refusal
+from models.questions import QUESTIONS
+from web.answers import answered
+from web.arguments import WATCH, arguments, hints
+from web.callers import Callers
+from web.codec import CODEC, CodecEndpoint
+from web.console.console import Console
+from web.console.login import BrowserClient, Login
+from web.doors import Doors
+from web.events import Streams, changes
+from web.failures import Problem, forbidden, not_found, told, unauthenticated
+from web.giving import Asking, Giving, called
+from web.limits import Rate, body_of
+from web.metrics import FrontDoor, took
+from web.openapi import document
+from web.permission import Everybody, Rights
+from web.routes import Routes, all_routes
+from web.slack.desk import SLACK_PATHS, SlackDesk, SlackTerms
+
+logger = logging.getLogger("backstop.front")
+_TRACE = TraceContextTextMapPropagator()
+_ID = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_KEY = re.compile(r"[!-~]{1,200}")
+_LARGE = 100_000
+"""Bytes of a body that is read beside other requests, and not between them."""
+_GUARD = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+
+
+About = Callable[[], Awaitable[Mapping[str, Any]]]
+
+
+async def _of_nothing() -> Mapping[str, Any]:
+    return {"oidc": None}
+
+
+class Codec(NamedTuple):
+    """What shows payloads to Temporal's UI and CLI, and the origins of the UIs whose pages may ask."""
+
+    payloads: PayloadCodec
+    origins: tuple[str, ...] = ()
+
+
+@dataclass
+class Front:
+    """One process's. `about`: what anybody may know before they are known: how to log in.
+
+    `codec`: None: nothing is shown to Temporal's own tools.
+    """
+
+    doors: Doors
+    callers: Callers
+    about: About = _of_nothing
+    rights: Rights = field(default_factory=Everybody)
+    rate: Rate = field(default_factory=Rate)
+    routes: Routes = field(default_factory=all_routes)
+    streams: Streams = field(default_factory=Streams)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    codec: Codec | None = None
+    with_console: bool = False
+    public_url: str = ""
+    console_at: str = ""
+    """The address of its pages, once it listens there."""
+    browsers: BrowserClient | None = None
+    """By which browsers log in; None: by links of this machine alone."""
+    slack: SlackTerms | None = None
+    """How Slack's requests are known; None: nothing is taken from Slack."""
+
+    @cached_property
+    def console(self) -> Console | None:
+        if not self.with_console:
+            return None
+        made = Console(self.giving, stopping=self.stopping, public_url=self.public_url)
+        if self.browsers is not None:
+            made.log_in = Login(self.browsers.terms, lambda: self.console_at, made.begun, self.browsers.secret)
+        return made
+
+    @cached_property
+    def slack_desk(self) -> SlackDesk | None:
+        return None if self.slack is None else SlackDesk(self.slack, self.giving, self.rate)
+
+    @cached_property
+    def giving(self) -> Giving:
+        return Giving(self.doors, self.rights)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        if self.codec is not None and scope["path"].startswith(CODEC):
+            await CodecEndpoint(self.codec.payloads, self._may_read, origins=self.codec.origins)(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        if (
+            self.console is not None
+            and not self._is_slacks(request)
+            and not scope["path"].startswith(("/api/", "/healthz"))
+        ):
+            await self._page(self.console, request, send)
+            return
+        response = await self._response(request)
+        for name, value in _GUARD.items():
+            response.headers.setdefault(name, value)
+        with contextlib.suppress(OSError):
+            await response(scope, receive, send)
+
+    def _is_slacks(self, request: Request) -> bool:
+        return self.slack_desk is not None and request.scope["path"].startswith(SLACK_PATHS)
+
+    async def _page(self, console: Console, request: Request, send: Send) -> None:
+        """Browsers are counted by where they come from."""
+        began = time.monotonic()
+        try:
+            client = request.client
+            self.rate.take(f"a browser at {client.host if client else 'the socket'}")
+            response = await console.answer(request)
+        except Problem as failure:
+            response = told(failure, uuid.uuid4().hex)
+        took(FrontDoor.PAGE, response.status_code, time.monotonic() - began)
+        with contextlib.suppress(OSError):
+            await response(request.scope, request.receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        given, began = request.headers.get("x-request-id", ""), time.monotonic()
+        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        try:
+            response = await self._answer(request, request_id)
+        except (Problem, BackstopError) as failure:
+            response = told(failure, request_id)
+        except Exception as error:
+            logger.exception("request %s", request_id)
+            text = f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}"
+            response = told(Problem("fault", 500, "The front failed.", text), request_id)
+        response.headers["x-request-id"] = request_id
+        if self.doors.heard_lately:
+            response.headers[HEARD] = "1"
+        seconds = time.monotonic() - began
+        took(FrontDoor.SLACK if self._is_slacks(request) else FrontDoor.API, response.status_code, seconds)
+        logger.info("%s %s %s %.3f s", request.method, request.url.path, response.status_code, seconds)
+        return response
+
+    async def _answer(self, request: Request, request_id: str) -> Response:
+        if self.slack_desk is not None and self._is_slacks(request):
+            return await self.slack_desk.answer(request)
+        open_to_all = await self._open_to_all(request)
+        if open_to_all is not None:
+            return open_to_all
+        principal = await self._principal(request)
+        if request.method == "POST" and request.scope["raw_path"] == f"{API}/console-link".encode():
+            return self._link(principal)
+        if request.method == "GET" and request.scope["raw_path"] == f"{API}/whoami".encode():
+            return JSONResponse((await self.rights.known(principal, None)).model_dump(mode="json"))
+        asked = self.routes.of(request.method, request.scope["raw_path"])
+        body = await _body(request)
+        principal = await self.giving.known(principal, asked.operation)
+        read = partial(arguments, asked.operation, asked.in_path, request.query_params, body, principal)
+        found = await asyncio.to_thread(read) if len(body) > _LARGE else read()
+        alone = request.headers.get(ALONE) == "1"
+        asking = Asking(principal, asked.operation, asked.in_path, found, alone, _key(request, principal))
+        door = await self.giving.allowed(asking)
+        # The caller's trace goes on behind us; of what else the header could carry along nothing is taken.
+        trace = traces.attach(_TRACE.extract(request.headers))
+        try:
+            return await self._done(asking, door, request, request_id)
+        finally:
+            traces.detach(trace)
+
+    def _link(self, principal: Principal) -> Response:
+        """For whoever the kernel knows: a link that begins a browser's session, once and soon."""
+        if self.console is None or not self.console_at:
+            raise not_found("this front shows no console: start it with `backstop serve --listen HOST:PORT`")
+        if principal.proof is not Proof.PEER:
+            raise forbidden("a link is made for whoever asks at this machine's socket; others log in in the browser")
+        return JSONResponse({"url": f"{self.console_at}/open/{self.console.sessions.link(principal)}"})
+
+    async def _may_read(self, request: Request) -> tuple[int, str] | None:
+        """Whether who calls may read what Temporal keeps: everything, so what a viewer of all clusters may."""
+        try:
+            principal = await self._principal(request)
+            principal = await self.rights.known(principal, by_method()["audit"])
+            judged = await self.rights.judged(principal, by_method()["audit"], "read.audit", {"cluster": ""})
+        except Problem as failure:
+            return failure.status, failure.detail
+        except BackstopError as error:
+            return 503, error.message
+        return (403, judged.why_not) if judged.why_not else None
+
+    async def _open_to_all(self, request: Request) -> Response | None:
+        path = request.scope["raw_path"].decode("latin-1")
+        if request.method == "GET" and path == f"{API}/auth":
+            return JSONResponse(dict(await self.about()))
+        if request.method == "GET" and path == f"{API}/openapi.json":
+            return JSONResponse(await asyncio.to_thread(document))  # making it takes seconds
+        if request.method == "GET" and path == "/healthz":
+            return JSONResponse({"front": "answers"})
+        return None
+
+    async def _principal(self, request: Request) -> Principal:
+        """Whoever calls, and has not called too often."""
+        try:
+            principal = await self.callers.of(request)
+        except (Problem, Refusal) as failure:
+            client = request.client
+            self.rate.take(f"somebody at {client.host if client else 'the socket'}")
+            raise (failure if isinstance(failure, Problem) else unauthenticated(failure.message)) from None
+        self.rate.take(principal.name)
+        return principal
+
+    async def _done(self, asking: Asking, door: Backstop, request: Request, request_id: str) -> Response:
+        operation = asking.operation
+        answer = await self.giving.done(asking, door)
+        if operation.command == COUNTERSIGN:
+            return JSONResponse(answer.model_dump(mode="json"))
+        adapter: TypeAdapter[Any] = (
+            QUESTIONS[operation.question].answers() if operation.question else (hints(operation.method).answer)
+        )
+        if WATCH in request.query_params:
+            return StreamingResponse(
+                self._followed(asking, door, adapter, answer, request_id), media_type="text/event-stream"
+            )
+        return answered(
+            adapter,
+            answer,
+            request.scope["raw_path"].decode("ascii"),
+            request.query_params,
+            request.headers.get("if-none-match", ""),
+            paged=operation.paged,
+            tagged=operation.tagged,
+        )
+
+    async def _followed(
+        self, asking: Asking, door: Backstop, adapter: TypeAdapter[Any], first: Any, request_id: str
+    ) -> AsyncIterator[bytes]:
+        with self.streams.one_more(asking.who.name):
+            async for part in changes(
+                lambda: called(asking.operation, door, asking.found), adapter, first, request_id, self.stopping
+            ):
+                yield part
+
+
+async def _body(request: Request) -> bytes:
+    body = await body_of(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if body and kind != "application/json":
+        raise Problem(
+            "not-json", 415, "It is no JSON.", f"a body is application/json, and this one says {kind[:80] or 'nothing'}"
+        )
+    return body
+
+
+def _key(request: Request, who: Principal) -> str:
+    """Of this principal alone: nobody gets the answer that was another's. Errors: BadInput."""
+    given = request.headers.get("idempotency-key", "")
+    if not given or request.method != "POST":
+        return ""
+    if not _KEY.fullmatch(given):
+        raise BadInput("Idempotency-Key must be up to 200 characters of ASCII without a space")
+    return f"{who.name}\0{given}"

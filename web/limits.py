@@ -1,0 +1,70 @@
+"""How much one caller may ask for: requests in a while, bytes of a body, and seconds to send it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+from starlette.requests import ClientDisconnect, Request
+
+from web.failures import Problem, not_json, too_large, too_many, too_slow
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Of a body. The largest that the command line sends are samples of health, 2,000 at a time."""
+BODY_SECONDS = 30.0
+_MOST_KNOWN = 10_000
+"""Callers that are remembered; whoever has not come for the longest is forgotten first."""
+
+
+class Rate:
+    """Each caller may ask `burst` times at once, and `each_second` in the long run. Of this front alone."""
+
+    def __init__(
+        self, each_second: float = 50.0, burst: float = 300.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._each_second, self._burst, self._clock = each_second, burst, clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """By caller how much was left, and when."""
+
+    def take(self, caller: str) -> None:
+        """Errors: Problem 429, saying when to come again."""
+        now = self._clock()
+        left, since = self._left.pop(caller, (self._burst, now))
+        left = min(self._burst, left + (now - since) * self._each_second)
+        self._left[caller] = (max(left - 1, 0.0) if left >= 1 else left, now)
+        if len(self._left) > _MOST_KNOWN:
+            self._left.popitem(last=False)
+        if left < 1:
+            seconds = max(1, math.ceil((1 - left) / self._each_second))
+            text = f"{caller} has asked more than {self._burst:g} times at once: come again in {seconds} s"
+            raise too_many(text, seconds)
+
+
+async def body_of(request: Request, most: int = MOST_BYTES) -> bytes:
+    """All of it. Errors: Problem 413, 408, 400."""
+    said = request.headers.get("content-length", "0")
+    if said.isdigit() and int(said) > most:
+        raise _too_large(most)
+    try:
+        return await asyncio.wait_for(_read(request, most), BODY_SECONDS)
+    except TimeoutError:
+        raise too_slow(408, f"the body was not there within {BODY_SECONDS:.0f} s") from None
+    except ClientDisconnect:
+        raise not_json("the body ended before all of it was there") from None
+
+
+def _too_large(most: int) -> Problem:
+    return too_large(f"a body has at most {most} bytes")
+
+
+async def _read(request: Request, most: int) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most:
+            raise _too_large(most)
+        parts.append(part)
+    return b"".join(parts)

@@ -1,0 +1,69 @@
+"""What a front counts: requests by door, and what became of Slack's. Its labels are words of ours, never a caller's."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from opentelemetry import metrics
+
+from models.errors import AwaitsSecond, BackstopError, Unavailable
+from web.failures import Problem
+
+_meter = metrics.get_meter("backstop")
+_seconds = _meter.create_histogram(
+    "backstop.front_seconds", unit="s", description="Until a front began to answer, by door and status"
+)
+_slack = _meter.create_counter("backstop.slack_requests", description="Slack's requests, by what became of them")
+_replies = _meter.create_counter("backstop.slack_replies", description="Answers sent to Slack, by whether it took them")
+
+
+class FrontDoor(StrEnum):
+    """Which of a front's three ways in a request took."""
+
+    API = "api"
+    PAGE = "page"
+    SLACK = "slack"
+
+
+class SlackEnd(StrEnum):
+    """What became of a request of Slack's."""
+
+    ANSWERED = "answered"
+    WAITS = "waits"
+    """For a second person."""
+    REFUSED = "refused"
+    """As anybody would be: no right, no such cluster, not at this stage, of no form that we know, one too many."""
+    UNPROVEN = "unproven"
+    """Not signed by Slack, of another time, or sent again."""
+    AWAY = "away"
+    """No worker answered, or the front cannot read the signing secret."""
+    FAULT = "fault"
+
+
+_UNPROVEN = (401, 409)
+
+
+def took(door: FrontDoor, status: int, seconds: float) -> None:
+    """A front has begun its answer; what streams on after that is not in it."""
+    _seconds.record(seconds, {"door": door.value, "status": str(status)})
+
+
+def slack_ended(button: bool, error: Exception | None) -> None:
+    """A request of Slack's is over, and so it ended."""
+    _slack.add(1, {"by": "button" if button else "command", "end": _end_of(error).value})
+
+
+def slack_replied(taken: bool) -> None:
+    _replies.add(1, {"taken": "yes" if taken else "no"})
+
+
+def _end_of(error: Exception | None) -> SlackEnd:
+    if error is None:
+        return SlackEnd.ANSWERED
+    if isinstance(error, AwaitsSecond):
+        return SlackEnd.WAITS
+    if isinstance(error, Unavailable) or (isinstance(error, Problem) and error.status >= 500):
+        return SlackEnd.AWAY
+    if isinstance(error, Problem) and error.status in _UNPROVEN:
+        return SlackEnd.UNPROVEN
+    return SlackEnd.REFUSED if isinstance(error, BackstopError | Problem) else SlackEnd.FAULT

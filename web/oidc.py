@@ -1,0 +1,221 @@
+"""Whose a token of an OpenID Connect provider is: its signature by the provider's keys, and what it says of itself.
+
+Source: OpenID Connect Core 1.0 and Discovery 1.0, RFC 7519, RFC 8725 (algorithms by an allow-list, never `none`, never
+a key of another kind). A failure is one sentence that repeats nothing of the token but names that it is short of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from joserfc import jws, jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+
+from models.access.principals import Principal, Proof
+from models.errors import Refusal, Unavailable
+
+warnings.filterwarnings("ignore", message="EdDSA is deprecated")  # RFC 9864 renames it, and providers still say it
+
+ALGORITHMS = ("EdDSA", "Ed25519", "ES256", "RS256")
+_KEY_KINDS = ("OKP", "EC", "RSA")
+_SKEW_SECONDS = 60
+MOST_SECONDS = 15 * 60
+"""Since a token was issued: who is in which group is as of then."""
+_REFETCH_SECONDS = 60.0
+"""Between two looks at the provider's keys, however many tokens name one that is not known."""
+_KEPT_SECONDS = 3600.0
+_MOST_GROUPS, _MOST_GROUP = 500, 200
+_HTTP_SECONDS = 10.0
+_MOST_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What this front takes. `client`: by which the command line logs in. `groups`: the claim; empty: none is read."""
+
+    issuer: str
+    audience: str
+    client: str = ""
+    groups: str = "groups"
+
+
+class Provider:
+    """One issuer, its keys kept for a while and looked up again when a token names another."""
+
+    def __init__(self, terms: Terms, clock: Callable[[], float] = time.time) -> None:
+        self.terms = terms
+        self._clock = clock
+        self._keys: KeySet | None = None
+        self._looked = float("-inf")
+        self._known: dict[str, Any] = {}
+        self._turn = asyncio.Lock()
+
+    async def principal(self, token: str, *, nonce: str = "") -> Principal | None:
+        """None for what is no JWT. `nonce`: of the login that it has to answer; empty: of any.
+
+        Errors: Refusal; Unavailable where the provider's keys cannot be had.
+        """
+        if token.count(".") != 2:
+            return None
+        key_id = _checked_head(token)
+        keys = await self._keys_with(key_id)
+        try:
+            claims = jwt.decode(token, keys, algorithms=list(ALGORITHMS)).claims
+        except (JoseError, ValueError, TypeError):
+            raise Refusal("the token's signature is none of its provider's") from None
+        principal = _principal(claims, self.terms, self._clock())
+        if nonce and claims.get("nonce") != nonce:
+            raise Refusal("the token answers another login than this one")
+        if nonce and claims.get("azp", self.terms.client) != self.terms.client:
+            raise Refusal(f"the token was made for another client than {self.terms.client}")
+        return principal
+
+    async def endpoints(self) -> Mapping[str, Any]:
+        """What the provider says of itself. Errors: Unavailable."""
+        if not self._known:
+            found = dict(await _fetched(f"{self.terms.issuer.rstrip('/')}/.well-known/openid-configuration"))
+            if found.get("issuer") != self.terms.issuer:
+                raise Unavailable(f"the provider at {self.terms.issuer} calls itself otherwise: mend the issuer")
+            self._known = found
+        return self._known
+
+    async def _keys_with(self, key_id: str) -> KeySet:
+        async with self._turn:
+            since = time.monotonic() - self._looked
+            known = self._keys is not None and (not key_id or any(key.kid == key_id for key in self._keys.keys))
+            if self._keys is None or since > _KEPT_SECONDS or (not known and since > _REFETCH_SECONDS):
+                self._looked = time.monotonic()
+                try:
+                    self._keys = _usable(await _fetched(str((await self.endpoints()).get("jwks_uri", ""))))
+                except Unavailable:
+                    if not known:
+                        raise
+            if self._keys is None or not (known or not key_id or any(key.kid == key_id for key in self._keys.keys)):
+                raise Refusal("the token is signed with a key that its provider does not have")
+            return self._keys
+
+
+def _checked_head(token: str) -> str:
+    """The key's id. Errors: Refusal."""
+    try:
+        head = jws.extract_compact(token.encode()).headers()
+    except (JoseError, ValueError, UnicodeEncodeError):
+        raise Refusal("the token is none that a provider makes") from None
+    if head.get("alg") not in ALGORITHMS:
+        raise Refusal(f"the token is not signed in a way that counts: {', '.join(ALGORITHMS)} do")
+    if "crit" in head:
+        raise Refusal("the token asks for more than this front understands")
+    return str(head.get("kid", ""))
+
+
+def _usable(document: Mapping[str, Any]) -> KeySet:
+    """Public keys for signing; a shared secret is none."""
+    rows = document.get("keys")
+    kept = [
+        row
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict) and row.get("kty") in _KEY_KINDS and row.get("use", "sig") == "sig"
+    ]
+    try:
+        return KeySet.import_key_set({"keys": [{k: v for k, v in row.items() if k not in _PRIVATE} for row in kept]})
+    except (JoseError, ValueError, TypeError, KeyError):
+        raise Unavailable("the provider's keys cannot be read") from None
+
+
+_PRIVATE = ("d", "p", "q", "dp", "dq", "qi", "oth", "k")
+
+
+def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal:
+    """Errors: Refusal for claims of somebody else, for somebody else, or of another time."""
+    if claims.get("iss") != terms.issuer:
+        raise Refusal(f"the token is of another issuer than {terms.issuer}")
+    audience = claims.get("aud")
+    if terms.audience not in (audience if isinstance(audience, list) else [audience]):
+        raise Refusal(f"the token is not for this front, which is {terms.audience}")
+    issued, ends = _time(claims, "iat"), _time(claims, "exp")
+    if now >= ends + _SKEW_SECONDS:
+        raise Refusal("the token has expired: log in again with `backstop login`")
+    if ("nbf" in claims and now < _time(claims, "nbf") - _SKEW_SECONDS) or now < issued - _SKEW_SECONDS:
+        raise Refusal("the token is of a time to come: the clocks of the provider and the front differ")
+    if now - issued > MOST_SECONDS + _SKEW_SECONDS:
+        raise Refusal("the token was issued more than 15 minutes ago, and groups may have changed: get a new one")
+    subject = claims.get("sub")
+    if not isinstance(subject, str) or not 0 < len(subject) <= 300 or not subject.isprintable():
+        raise Refusal("the token names nobody: its claim sub is missing, or no ordinary text")
+    name = f"oidc:{subject}@{terms.issuer}"
+    return Principal(name=name, human=name, proof=Proof.OIDC, how=terms.issuer, groups=_groups(claims, terms.groups))
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float:
+    value = claims.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**11:
+        raise Refusal(f"the token has no claim {name} that is a time")
+    return float(value)
+
+
+def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
+    """Fails closed: who has too many groups to be told may be in one that matters."""
+    if not claim:
+        return ()
+    elsewhere = claims.get("_claim_names")
+    if (isinstance(elsewhere, dict) and claim in elsewhere) or claims.get("hasgroups"):
+        raise Refusal(f"the provider does not tell all groups in {claim}: let it tell those alone that matter")
+    found = claims.get(claim)
+    if found is None:
+        raise Refusal(
+            f"the token has no claim {claim}: let the provider add it, or name another in BACKSTOP_OIDC_GROUPS"
+        )
+    if not isinstance(found, list) or not all(isinstance(g, str) and 0 < len(g) <= _MOST_GROUP for g in found):
+        raise Refusal(f"the token's claim {claim} is no list of groups' names")
+    if len(found) > _MOST_GROUPS:
+        raise Refusal(f"the token names {len(found)} groups, and {_MOST_GROUPS} are read: let the provider tell fewer")
+    return tuple(sorted(set(found)))
+
+
+async def _fetched(url: str) -> Mapping[str, Any]:
+    """Errors: Unavailable."""
+    if not safe_address(url):
+        raise Unavailable("the provider names an address that is neither https:// nor on this machine")
+    try:
+        async with httpx.AsyncClient(timeout=_HTTP_SECONDS, follow_redirects=False) as client:
+            answer = await client.get(url)
+        if answer.status_code != 200 or len(answer.content) > _MOST_BYTES:
+            raise Unavailable(f"the provider answers {answer.status_code} at {url}")
+        found = answer.json()
+    except (httpx.HTTPError, ValueError, httpx.InvalidURL):
+        raise Unavailable(f"the provider does not answer at {url}") from None
+    if not isinstance(found, dict):
+        raise Unavailable(f"the provider's answer at {url} is no document of a provider's")
+    return found
+
+
+def safe_address(url: str) -> bool:
+    """TLS, or this machine."""
+    return url.startswith(("https://", "http://127.0.0.1:", "http://127.0.0.1/", "http://localhost:", "http://[::1]"))
+
+
+async def how_to_log_in(provider: Provider | None) -> Mapping[str, Any]:
+    """For the command line: where, and as which client. Nothing of it is secret."""
+    if provider is None:
+        return {"oidc": None}
+    known, terms = await provider.endpoints(), provider.terms
+    names = ("device_authorization_endpoint", "token_endpoint", "revocation_endpoint")
+    told = {name: known[name] for name in names if isinstance(known.get(name), str) and safe_address(known[name])}
+    scopes = known.get("scopes_supported", [])
+    wanted = [s for s in ("openid", "profile", "groups", "offline_access") if s == "openid" or s in scopes]
+    return {
+        "oidc": {
+            "issuer": terms.issuer,
+            "client_id": terms.client,
+            "audience": terms.audience,
+            "scope": " ".join(wanted),
+            **told,
+        }
+    }

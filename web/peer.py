@@ -1,0 +1,122 @@
+"""How the front hears HTTP: who is at the other end of a socket, and patience that ends.
+
+Over a Unix socket the kernel names the process at the other end (SO_PEERCRED), as of when it connected. It stands in
+the request's state, which nothing that a caller sends can reach; a caller over TCP has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pwd
+import socket
+import struct
+from typing import Any, NamedTuple
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from client.problems import MEDIA, own_problem
+
+PEER = "peer"
+"""Where a request's state has it."""
+HEAD_SECONDS = 10.0
+"""From a request's first byte until its head is whole."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+class Peer(NamedTuple):
+    """Who is at the other end, by the kernel's word."""
+
+    uid: int
+    user: str
+    """The name of the user; of one that the system has no name for, `uid-NUMBER`."""
+
+
+def peer_of(connection: socket.socket) -> Peer | None:
+    """None where it is no socket of this machine."""
+    if connection.family != socket.AF_UNIX:
+        return None
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(data)
+    return Peer(uid, user_name(uid))
+
+
+def user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid-{uid}"
+
+
+def own_user() -> Peer:
+    """Whose process this is."""
+    return Peer(os.getuid(), user_name(os.getuid()))
+
+
+class Listening(H11Protocol):
+    """Of one connection."""
+
+    _impatient: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        connection = transport.get_extra_info("socket")
+        peer = None if connection is None else _peer(connection)
+        self.app_state = {**self.app_state, PEER: peer}
+        self._hurry()
+
+    def data_received(self, data: bytes) -> None:
+        if self._impatient is None and self.conn.their_state is h11.IDLE:
+            self._hurry()
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._impatient is not None and self.conn.their_state is not h11.IDLE:
+            self._impatient.cancel()
+            self._impatient = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._impatient is not None:
+            self._impatient.cancel()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """In one sentence, as everything else is refused."""
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.close()
+            return
+        detail = f"this is no HTTP request that the front understands: {msg.rstrip('.').lower()}"
+        document = own_problem("not-json", 400, "It is no HTTP request.", detail, "none")
+        self._refuse(400, document)
+
+    def _refuse(self, status: int, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        headers = [
+            (b"content-type", MEDIA.encode()),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        response = h11.Response(status_code=status, headers=headers, reason=STATUS_PHRASES[status])
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _hurry(self) -> None:
+        self._impatient = self.loop.call_later(HEAD_SECONDS, self._too_slow)
+
+    def _too_slow(self) -> None:
+        """The head of a request does not come to its end; or nothing came at all."""
+        self._impatient = None
+        if self.conn.their_state is not h11.IDLE or self.transport.is_closing():
+            return
+        self.transport.close()
+
+
+def _peer(connection: Any) -> Peer | None:
+    try:
+        return peer_of(connection)
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,160 @@
+"""Rights as the ledger has them: who somebody is by the access file in force, and what they may do by the table.
+
+Where no access is configured the front's own user may do everything, as before; whoever else comes in may read.
+Source: ACCESS.md; models/access/decision.py decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from client.backstop import Backstop
+from client.operations import Operation
+from models.access.access_file import USER, AccessFile
+from models.access.aiming import asks_ledger, target_of
+from models.access.decision import Denied, Target, decide
+from models.access.principals import Principal, Proof
+from models.access.rights import READS_DESK, Case
+from models.access.standing import ANEW, READS_KEPT
+from models.access.tokens import Token, TokenScope
+from models.errors import Refusal, Unavailable
+from models.questions import AccessNow, AimOf, TokenOf
+from web.doors import Doors
+from web.peer import own_user
+from web.permission import ALLOWED, Judged, message_of, reason_of
+
+_KEPT_SECONDS = READS_KEPT.total_seconds()
+"""For what is only read. Whoever changes something is judged by the file as it is then."""
+_ANEW_SECONDS = ANEW.total_seconds()
+"""One request asks twice: who it is, and whether they may."""
+_TOKENS_SECONDS = 15.0
+"""A token that is revoked counts no longer than that."""
+_FRONT = Principal(name="service:front", proof=Proof.SERVICE, how="the front itself")
+_ANSWER_SECONDS, _AWAY_SECONDS = 5.0, 2.0
+_NOBODY = "no worker answers, and nobody can say who may do what: start one with `backstop up` or `backstop worker`"
+_OF_ALL = frozenset({"read.unserved"})
+"""Whether anybody answers is asked while nobody does."""
+_NOT_SET_UP = (
+    "no access is configured, so that only the user who runs the front commands here, and you may read: "
+    "import an access file (`backstop access import FILE`)"
+)
+
+
+class LedgerRights:
+    """web.permission.Rights and web.tokens.TokenBook, by questions to the desk."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+        self._file: AccessFile | None = None
+        self._read_at = self._failed_at = float("-inf")
+        self._tokens: dict[str, tuple[float, Token | None]] = {}
+        self._scopes: dict[str, TokenScope] = {}
+
+    @property
+    def two_person(self) -> bool:
+        return self._file is not None and self._file.two_person
+
+    async def in_force(self) -> bool:
+        return await self._access(anew=True) is not None
+
+    async def known(self, principal: Principal, operation: Operation | None) -> Principal:
+        try:
+            file = await self._access(anew=operation is None or _changes(operation))
+        except Unavailable:
+            return principal  # by its own name: what it asks for is judged, and refused, by itself
+        return principal if file is None else file.known(principal)
+
+    async def whose(self, token_hash: str) -> Principal | None:
+        """Errors: Refusal for one that counts no more."""
+        at, token = self._tokens.get(token_hash, (float("-inf"), None))
+        if time.monotonic() - at > _TOKENS_SECONDS:
+            door = await self._doors.of(_FRONT)
+            token = await door.ask(TokenOf(hash=token_hash))
+            if len(self._tokens) > 10_000:
+                self._tokens.clear()
+            self._tokens[token_hash] = time.monotonic(), token
+        file = await self._access()
+        if token is None or file is None:
+            return None
+        if why := token.why_not(datetime.now(UTC)):
+            raise Refusal(why)
+        principal = token.principal(file)
+        self._scopes[principal.how] = token.scope
+        return principal
+
+    async def judged(
+        self,
+        principal: Principal,
+        operation: Operation,
+        command: str,
+        found: Mapping[str, Any],
+        *,
+        emergency: bool = False,
+    ) -> Judged:
+        if command in _OF_ALL:
+            return ALLOWED
+        file = await self._access(anew=_changes(operation))
+        if file is None:
+            return _without_file(principal, command)
+        door = await self._doors.of(_FRONT)
+        target = await _target(door, command, found)
+        scope = self._scopes.get(principal.how) if principal.proof is Proof.TOKEN else None
+        answer = decide(file, principal, command, target, emergency=emergency, reason=reason_of(found), scope=scope)
+        return Judged(answer, target)
+
+    async def _access(self, *, anew: bool = False) -> AccessFile | None:
+        """Errors: Unavailable where nobody answers and it was never read, or is to be read anew."""
+        now = time.monotonic()
+        if now - self._read_at <= (_ANEW_SECONDS if anew else _KEPT_SECONDS):
+            return self._file
+        try:
+            if now - self._failed_at < _AWAY_SECONDS:
+                raise Unavailable(_NOBODY)
+            door = await self._doors.of(_FRONT)
+            stands = await asyncio.wait_for(door.ask(AccessNow()), _ANSWER_SECONDS)
+        except (Unavailable, TimeoutError):
+            self._failed_at = time.monotonic()
+            if anew or self._read_at == float("-inf"):
+                raise Unavailable(_NOBODY) from None
+            return self._file
+        self._file = None if stands.version is None else stands.version.file
+        self._read_at = time.monotonic()
+        return self._file
+
+
+def _without_file(principal: Principal, command: str) -> Judged:
+    """On one machine root is everybody."""
+    if principal.proof is Proof.PEER and principal.name in (USER + own_user().user, f"{USER}root"):
+        return ALLOWED
+    return ALLOWED if _only_reads(command) else Judged(Denied(reason=_NOT_SET_UP))
+
+
+def _changes(operation: Operation) -> bool:
+    return not _only_reads(operation.command)
+
+
+def _only_reads(command: str) -> bool:
+    return command.startswith("read.") or command in _READING
+
+
+_READING = frozenset(f"desk.{kind}" for kind in READS_DESK - {"tokens", "token_of", "aim", "push_health"})
+"""Of tokens an admin alone reads; and not everybody has the watch look."""
+
+
+async def _target(door: Backstop, command: str, found: Mapping[str, Any]) -> Target:
+    """What it is aimed at, and what the ledger says of that where the table asks for it. Errors: those of the door."""
+    cluster = str(found.get("cluster") or "")
+    message = message_of(found)
+    target = target_of(command, message, cluster)
+    if not asks_ledger(command, target):
+        return target
+    if command == "rollout.close":
+        status = await door.status(target.cluster)
+        risky = status.stage == "stuck" or status.at_risk or status.breach_of
+        target = target.but(cases=target.cases | ({Case.AT_RISK} if risky else set()))
+    subject = found.get("request") if command.startswith("request.") else getattr(message, "fleet", "")
+    return await door.ask(AimOf(command=command, target=target, subject=subject if isinstance(subject, str) else ""))

@@ -1,0 +1,70 @@
+"""Which operation a request asks for: by the path as it came, segment by segment, so that a name may hold anything.
+
+A path is decoded after it was divided: `%2F` in a cluster's name is no further segment, and `..` is a name like others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from client.operations import API, OPERATIONS, Operation, questions
+from models.errors import BadInput
+from web.failures import Problem, not_found
+
+_MOST = 3000
+"""Characters of a path: a name of 200 in UTF-8, percent-encoded, and what stands around it."""
+
+
+class Asked(NamedTuple):
+    """An operation, and what the path says of its arguments."""
+
+    operation: Operation
+    in_path: Mapping[str, str]
+
+
+class Routes:
+    def __init__(self, operations: Iterable[Operation]) -> None:
+        self._operations = tuple(operations)
+
+    def of(self, verb: str, raw_path: bytes) -> Asked:
+        """Words of the table win over names. Errors: Problem 404, 405; BadInput for what is no text."""
+        segments = self._segments(raw_path)
+        fitting = [asked for one in self._operations if (asked := _fits(one, segments)) is not None]
+        if not fitting:
+            raise not_found(f"there is nothing at this path: {API}/openapi.json has all that there is")
+        found = [asked for asked in fitting if asked.operation.verb == verb]
+        if not found:
+            verbs = ", ".join(sorted({asked.operation.verb for asked in fitting}))
+            text = f"{verb} is not answered at this path, {verbs} is"
+            raise Problem("not-allowed", 405, "It is not asked that way.", text, {"allow": verbs})
+        return min(found, key=lambda asked: len(asked.in_path))
+
+    def _segments(self, raw_path: bytes) -> tuple[str, ...]:
+        prefix = f"{API}/".encode()
+        if len(raw_path) > _MOST or not raw_path.startswith(prefix):
+            raise not_found(f"there is nothing at this path: all there is begins with {API}")
+        try:
+            return tuple(unquote(part, errors="strict") for part in raw_path[len(prefix) :].decode("ascii").split("/"))
+        except UnicodeDecodeError:
+            raise BadInput("the path is no text: names in it are UTF-8, percent-encoded") from None
+
+
+def _fits(operation: Operation, segments: tuple[str, ...]) -> Asked | None:
+    if len(segments) != len(operation.parts):
+        return None
+    found: dict[str, str] = {}
+    for part, segment in zip(operation.parts, segments, strict=True):
+        if part.startswith("{"):
+            if not segment:
+                return None
+            found[part[1:-1]] = segment
+        elif part != segment:
+            return None
+    return Asked(operation, found)
+
+
+def all_routes() -> Routes:
+    """Of every method, and every question that is asked from outside."""
+    return Routes((*OPERATIONS, *questions()))

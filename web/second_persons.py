@@ -1,0 +1,152 @@
+"""What takes two persons, at the front: the first one's command is kept, and carried out when the second gives it.
+
+The desk keeps and judges (activities/second_persons.py). The front signs the first one's ticket while they are there,
+and puts it into the second's own: whoever checks that one sees both. Source: ACCESS.md, "Tickets".
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from client.backstop import Backstop
+from client.questions import desk_workflow_id
+from client.repeats import repeat_key
+from models.access.decision import Permitted, Target
+from models.access.principals import Principal
+from models.access.waiting import SHOWN_DIGITS, Countersigned, TakenCommand, deed
+from models.base import Model, count_text
+from models.bringup.messages import BringupStart
+from models.bringup.state import bringup_workflow_id
+from models.countersign_questions import KeepWaiting, TellEmergency, Turn, TurnWaiting
+from models.errors import AwaitsSecond, BackstopError, Refusal, Unavailable
+from models.fleet.commands import FleetCommandRequest
+from models.fleet.messages import FLEET_ID
+from models.import_questions import TakeFleet
+from models.questions import DeskRequest
+from web.doors import Doors
+
+
+class _Outcome(NamedTuple):
+    said: str
+    undo: str = ""
+
+
+class _Way(NamedTuple):
+    """How a command that waits is carried out. `argument`: of the door's method; `workflow`: whom it is signed for.
+
+    `wrapped`: the message that goes on its way with it.
+    """
+
+    argument: str
+    message: type[Model]
+    workflow: Callable[[Any], str]
+    give: Callable[[Backstop, Any], Awaitable[_Outcome]]
+    wrapped: Callable[[Any], Any] = lambda message: message
+
+
+async def _enter(door: Backstop, start: BringupStart) -> _Outcome:
+    cluster = start.entry.cluster
+    answer = await door.bring_up(start)
+    undo = f"backstop bringup cancel {shlex.quote(cluster)} --reason ..."
+    return _Outcome(f"{cluster} is entered, and {answer.stage or 'begun'}", undo)
+
+
+async def _abort(door: Backstop, request: FleetCommandRequest) -> _Outcome:
+    answer = await door.fleet_command("abort", request)
+    return _Outcome(answer.said, answer.undo)
+
+
+def _question(request: DeskRequest) -> TakeFleet:
+    return TakeFleet.model_validate(request.arguments)
+
+
+async def _import(door: Backstop, request: DeskRequest) -> _Outcome:
+    question = _question(request)
+    outcome = await door.ask(question)
+    file = question.terms.file or "the file"
+    clusters = count_text(outcome.counts.get("clusters", 0), "cluster")
+    undo = "backstop fleet import FILE, with the policies as they were, and another admin"
+    return _Outcome(f"{file} is in the ledger, {clusters} of it", undo)
+
+
+WAYS: Mapping[str, _Way] = {
+    "bringup.add": _Way("start", BringupStart, lambda start: bringup_workflow_id(start.entry.cluster), _enter),
+    "fleet.abort": _Way("request", FleetCommandRequest, lambda _: FLEET_ID, _abort),
+    "desk.take_fleet": _Way(
+        "question",
+        DeskRequest,
+        lambda request: desk_workflow_id(_question(request)),
+        _import,
+        lambda question: DeskRequest(kind=question.kind, arguments=question.model_dump(mode="json")),
+    ),
+}
+"""By their keys in the table of rights. An access file waits at the desk, which has a way of its own."""
+
+
+class SecondPersons:
+    """For one front."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    async def keep(
+        self, who: Principal, command: str, target: Target, found: Mapping[str, Any], permitted: Permitted
+    ) -> BackstopError:
+        """What to answer: the command waits, and nothing was done. Errors: those of the desk."""
+        way = WAYS.get(command)
+        if way is None:
+            return Refusal(f"{who.name} may not {deed(command, target)} alone: {permitted.sentence}")
+        message = way.wrapped(found[way.argument])
+        signed = self._doors.signed(message, command, way.workflow(message), who, permitted.roles)
+        door = await self._doors.of(who)
+        waits = await door.ask(
+            KeepWaiting(
+                command=command,
+                target=target,
+                message=signed.but(ticket="").model_dump(mode="json"),
+                ticket=signed.ticket,
+                reason=getattr(message, "reason", "") or "",
+            )
+        )
+        digits = waits.hash[:SHOWN_DIGITS]
+        text = (
+            f"to {waits.what} waits for a second person: {permitted.sentence}, until {waits.until:%Y-%m-%d %H:%MZ}, by "
+            f"`backstop countersign give {digits}`"
+        )
+        return AwaitsSecond(text, digits, waits.until)
+
+    async def alone(self, who: Principal, command: str, target: Target, reason: str) -> None:
+        """All admins are told, before anything is done. Errors: those of the desk."""
+        door = await self._doors.of(who)
+        await door.ask(TellEmergency(command=command, target=target, reason=reason))
+
+    async def give(self, who: Principal, digits: str) -> Countersigned:
+        """The kept command is carried out for both. Errors: Refusal, those of the command."""
+        door = await self._doors.of(who)
+        taken = await door.ask(TurnWaiting(hash=digits, turn=Turn.TAKE))
+        try:
+            done = await self._carried_out(who, taken)
+        except BackstopError as error:
+            if not isinstance(error, Unavailable):  # else it may be done: whoever has taken it asks again
+                await door.ask(TurnWaiting(hash=digits, turn=Turn.REFUSED))
+            raise
+        await door.ask(TurnWaiting(hash=digits, turn=Turn.DONE))
+        waits = taken.waiting
+        return Countersigned(
+            hash=waits.hash, command=waits.command, by=waits.by, second=who.name, said=done.said, undo=done.undo
+        )
+
+    async def _carried_out(self, who: Principal, taken: TakenCommand) -> _Outcome:
+        """Once, however often it is asked: Temporal knows it by its hash."""
+        way = WAYS.get(taken.command)
+        if way is None:
+            raise Refusal(f"this front is of another build, and does not know how {taken.command} is countersigned")
+        message = way.message.model_validate(taken.message).but(actor=who.name)
+        door = await self._doors.of(who, two_person=True, second=taken.ticket)
+        key = repeat_key.set(f"countersign\0{taken.waiting.hash}")
+        try:
+            return await way.give(door, message)
+        finally:
+            repeat_key.reset(key)

@@ -1,0 +1,107 @@
+"""`backstop serve`, and the front of `backstop up`: a process that answers HTTP, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from dataclasses import replace
+from functools import partial
+
+from temporalio.client import Client
+
+from client import telemetry
+from client.compression import Zlib
+from client.connection import TemporalTarget, connect, find_target
+from client.encryption import Encrypted
+from client.key_files import FrontKey
+from client.payload_keys import configured_ring
+from models.errors import BackstopError, BadInput
+from web.callers import Callers, Tokens
+from web.console.login import BrowserClient
+from web.doors import Doors
+from web.front import Codec, Front
+from web.oidc import Provider, how_to_log_in
+from web.rights import LedgerRights
+from web.server import listening
+from web.settings import beside_up, load_front_settings
+from web.slack.desk import REPLIES, SlackTerms
+from web.tokens import OwnTokens
+
+_READY = "front: ready"
+"""The line that whoever started it waits for."""
+
+
+async def _main(arguments: argparse.Namespace) -> None:
+    settings = load_front_settings(arguments.listen, arguments.tls_cert, arguments.tls_key)
+    if arguments.console and settings.listen is None:
+        settings = replace(settings, listen=beside_up())
+    plugins, runtime, flush = telemetry.of_worker("backstop-front")
+    target = find_target()
+
+    async def connected() -> tuple[Client, TemporalTarget]:
+        return await connect(target, plugins, runtime, identity="front (backstop)"), target
+
+    provider = None if settings.oidc is None else Provider(settings.oidc)
+    doors = Doors(connected, FrontKey())
+    rights = LedgerRights(doors)
+    tokens: tuple[Tokens, ...] = (OwnTokens(rights), *([] if provider is None else [provider]))
+    ring = configured_ring()
+    codec = Codec(Zlib() if ring is None else Encrypted(ring), settings.codec_origins)
+    about = partial(how_to_log_in, provider)
+
+    browsers = None
+    if settings.oidc is not None and settings.oidc.client:
+        browsers = BrowserClient(settings.oidc, settings.oidc_secret)
+    slack = None
+    if settings.slack is not None:
+        slack = SlackTerms(settings.slack, settings.slack_replies or REPLIES, settings.public_url)
+    front = Front(doors, Callers(tokens), about=about, rights=rights, codec=codec, browsers=browsers, slack=slack)
+    async with listening(front, settings, {"address": target.address, "namespace": target.namespace}) as where:
+        for place in where:
+            print(f"front      {place}")
+        print(_READY, flush=True)
+        await _until_told(arguments.child)
+        print("front: stopping", flush=True)
+    flush()
+
+
+async def _until_told(child: bool) -> None:
+    """Returns at Ctrl-C, SIGTERM or SIGHUP; `child`: also where whoever started it is gone."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(name, stopped.set)
+    if child:
+        loop.add_reader(0, lambda: None if os.read(0, 1) else stopped.set())
+    await stopped.wait()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="backstop serve", add_help=False)
+    parser.add_argument("--listen", default="")
+    parser.add_argument("--tls-cert", default="")
+    parser.add_argument("--tls-key", default="")
+    parser.add_argument("--console", action="store_true")
+    parser.add_argument("--child", action="store_true")
+    return parser.parse_args()
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        asyncio.run(_main(_arguments()))
+    except BackstopError as error:
+        print(f"backstop: {error.message}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, BadInput) else 1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(BrokenPipeError):
+        main()

@@ -1,0 +1,163 @@
+"""The front's settings, read from the environment and its options in this one place."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from client.places import front_socket
+from client.slack_secret import SigningSecret
+from models.base import brief
+from models.errors import BadInput
+from web.oidc import Terms, safe_address
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+OWN_MODE, SHARED_MODE = 0o600, 0o666
+CONSOLE_PORT = 8420
+
+
+@dataclass(frozen=True)
+class Address:
+    """To listen at, over TCP."""
+
+    host: str
+    port: int
+    or_any: bool = False
+    """Another port of the host where this one is taken."""
+
+    @property
+    def loopback(self) -> bool:
+        return self.host in _LOOPBACK
+
+
+@dataclass(frozen=True)
+class FrontSettings:
+    """Where the front listens. `shared`: other users of this machine may speak at the socket too."""
+
+    socket: Path | None
+    shared: bool = False
+    listen: Address | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    public_url: str = ""
+    """Where browsers find it, behind what speaks TLS; empty: where it listens."""
+    codec_origins: tuple[str, ...] = ()
+    """Of Temporal UIs whose pages may ask what is encrypted."""
+    oidc: Terms | None = None
+    """The provider whose tokens count; None: none."""
+    oidc_secret: str = field(default="", repr=False)
+    """By which the console's client is known to the provider; empty: a public client."""
+    slack: SigningSecret | None = None
+    """What Slack signs with; None: nothing is taken from Slack."""
+    slack_replies: tuple[str, ...] = ()
+    """Origins where answers to it go, in place of Slack's own; none: Slack's own."""
+
+
+def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "") -> FrontSettings:
+    """Errors: BadInput naming the option or the variable and its value."""
+    named = os.environ.get("BACKSTOP_SOCKET", "")
+    if named and not named.startswith("/"):
+        raise BadInput(f"BACKSTOP_SOCKET must be an absolute path, not {brief(named)}")
+    address = _address(listen) if listen else None
+    for option, path in (("--tls-cert", tls_cert), ("--tls-key", tls_key)):
+        if path and not Path(path).is_file():
+            raise BadInput(f"{option} {path}: there is no such file")
+    if bool(tls_cert) != bool(tls_key):
+        raise BadInput("--tls-cert and --tls-key belong together: give both")
+    if address is None and tls_cert:
+        raise BadInput("--tls-cert is for --listen HOST:PORT: give that too")
+    if address is not None and not address.loopback and not tls_cert:
+        raise BadInput(
+            f"--listen {listen}: plain HTTP would show everybody on the way each token; give --tls-cert and --tls-key, "
+            "or listen at 127.0.0.1 behind what speaks TLS"
+        )
+    return FrontSettings(
+        socket=front_socket(),
+        shared=bool(named),
+        listen=address,
+        tls_cert=Path(tls_cert) if tls_cert else None,
+        tls_key=Path(tls_key) if tls_key else None,
+        public_url=_public_url(os.environ.get("BACKSTOP_PUBLIC_URL", "")),
+        codec_origins=_origins(os.environ.get("BACKSTOP_CODEC_ORIGINS", "")),
+        oidc=_oidc(),
+        oidc_secret=_secret(os.environ.get("BACKSTOP_OIDC_CLIENT_SECRET_FILE", "")),
+        slack=SigningSecret.configured(),
+        slack_replies=_slack_replies(os.environ.get("BACKSTOP_SLACK_REPLIES", "")),
+    )
+
+
+def beside_up() -> Address:
+    """Where the console of `backstop up` is: BACKSTOP_CONSOLE_PORT of this machine, else 8420, else any that is free.
+
+    Errors: BadInput.
+    """
+    text = os.environ.get("BACKSTOP_CONSOLE_PORT", "") or str(CONSOLE_PORT)
+    if not (text.isascii() and text.isdigit() and int(text) <= 65535):
+        raise BadInput(f"BACKSTOP_CONSOLE_PORT must be a port from 0 to 65535, not {brief(text)}")
+    return Address("127.0.0.1", int(text), or_any=True)
+
+
+def _public_url(text: str) -> str:
+    if text and not re.fullmatch(r"https://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?/?", text):
+        raise BadInput(
+            f"BACKSTOP_PUBLIC_URL must be the console's address, such as https://backstop.example, not {brief(text)}"
+        )
+    return text.rstrip("/")
+
+
+def _origins(text: str) -> tuple[str, ...]:
+    origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+    for origin in origins:
+        if not re.fullmatch(r"https?://[A-Za-z0-9.:\[\]-]{1,253}", origin):
+            raise BadInput(
+                "BACKSTOP_CODEC_ORIGINS must be origins of Temporal UIs such as https://temporal.example, "
+                f"with commas between, not {brief(origin)}"
+            )
+    return origins
+
+
+def _slack_replies(text: str) -> tuple[str, ...]:
+    """A gateway to Slack, or a test: over plain HTTP on this machine alone."""
+    origins = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
+    for origin in origins:
+        here = re.fullmatch(r"http://(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", origin)
+        if not here and not re.fullmatch(r"https://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?", origin):
+            raise BadInput(
+                "BACKSTOP_SLACK_REPLIES must be origins such as https://slack-gateway.example, with commas between, "
+                f"not {brief(origin)}"
+            )
+    return origins
+
+
+def _oidc() -> Terms | None:
+    issuer, client = os.environ.get("BACKSTOP_OIDC_ISSUER", ""), os.environ.get("BACKSTOP_OIDC_CLIENT_ID", "")
+    audience = os.environ.get("BACKSTOP_OIDC_AUDIENCE") or client
+    if not issuer:
+        return None
+    if not safe_address(issuer) or issuer.split() != [issuer]:
+        raise BadInput(f"BACKSTOP_OIDC_ISSUER must begin with https://, not {brief(issuer)}")
+    if not audience:
+        raise BadInput("BACKSTOP_OIDC_AUDIENCE is missing: a token for somebody else must not count here")
+    return Terms(issuer, audience, client, os.environ.get("BACKSTOP_OIDC_GROUPS", "groups"))
+
+
+def _secret(path: str) -> str:
+    """In a file, so that no list of processes shows it. Errors: BadInput."""
+    if not path:
+        return ""
+    try:
+        found = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        raise BadInput(f"BACKSTOP_OIDC_CLIENT_SECRET_FILE {brief(path)} cannot be read") from None
+    if not found:
+        raise BadInput(f"BACKSTOP_OIDC_CLIENT_SECRET_FILE {brief(path)} is empty")
+    return found
+
+
+def _address(text: str) -> Address:
+    found = re.fullmatch(r"(\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9.-]{1,253}):([0-9]{1,5})", text)
+    if found is None or int(found[2]) > 65535:
+        raise BadInput(f"--listen takes HOST:PORT, such as 127.0.0.1:8443, not {brief(text)}")
+    return Address(found[1].strip("[]"), int(found[2]))

@@ -1,0 +1,269 @@
+"""What a button or a slash command does, for a person who is known: everything through the door that pages and the API
+have (web/giving.py), in the words that they have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from activities.buttons import Act, Press
+from models.errors import BadInput, Refusal
+from models.questions import WhyNot
+from models.rollout.ahead import Ahead
+from models.rollout.commands import CommandRequest, other_plan
+from models.rollout.messages import CommandAnswer
+from models.rollout.shown import RolloutStatus
+from models.rollout.stages import Command
+from views.consequence import approved_line
+from views.plan import plan_parts
+from views.status import status_parts
+from views.why import in_full, summary
+from views.words import line, moment
+from web.console.asking import door_of
+from web.console.forms import filled, number
+from web.console.pages.cluster import WORDS
+from web.console.parts import place
+from web.console.visit import Visit
+from web.slack import messages
+from web.slack.messages import REASON, SURE, Answered, Message
+from web.slack.reading import Pressed, SlackPerson, Typed
+from web.slack.sure import SECONDS, Sure, sure_of
+
+_MOST_KEPT = 1000
+_WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')
+HELP = (
+    "/backstop why TEAM [CLUSTER] [GPUS]: why a team cannot use its quota. "
+    "/backstop status CLUSTER: where its rollout stands, and what awaits an approval. "
+    "/backstop ack CLUSTER TEAM: acknowledge. /backstop object CLUSTER TEAM REASON: object. "
+    'Names with blanks in "quotes".'
+)
+
+
+class Reply(NamedTuple):
+    """`at`: where Slack takes it."""
+
+    at: str
+    message: Message
+
+
+class Caller(NamedTuple):
+    """Who presses or types: as Slack and as the access file names them, and how they ask on."""
+
+    slack: SlackPerson
+    name: str
+    visit: Visit
+
+    async def command(self, cluster: str, command: Command, **said: str) -> CommandAnswer:
+        """Errors: BackstopError, Problem: nothing was done."""
+        request = filled(CommandRequest, actor=self.name, **said)
+        answer: CommandAnswer = await self.visit.call("command", cluster=cluster, command=command, request=request)
+        return answer
+
+    async def why_not(self, cluster: str, command: Command, **said: str) -> str:
+        request = filled(CommandRequest, actor=self.name, **said)
+        return await self.visit.why_not("command", cluster=cluster, command=command, request=request)
+
+
+@dataclass
+class Acts:
+    """Of one front. `secret`: reads Slack's signing secret; `page`: where people look in a browser, empty: nowhere."""
+
+    secret: Callable[[], str]
+    page: str = ""
+    clock: Callable[[], float] = time.time
+    notices: OrderedDict[str, Answered] = field(default_factory=OrderedDict)
+    """By where it is answered, what a notice says under which somebody was asked a second time. Best effort: without it
+    the channel gets another message."""
+
+    # --- buttons ------------------------------------------------------------------------------------
+
+    async def pressed(self, who: Caller, given: Pressed) -> list[Reply]:
+        """Errors: BackstopError, Problem: nothing was done."""
+        if given.button == SURE:
+            return await self._sure(who, given)
+        try:
+            press = Press.model_validate_json(given.value)
+        except ValidationError:
+            raise BadInput("this button is none of Backstop's, or of another build") from None
+        if given.button != f"backstop.{press.act}":
+            raise BadInput("this button is none of Backstop's")
+        return await _ACTS[press.act](self, who, given, press)
+
+    async def _ack(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
+        answer = await who.command(press.cluster, Command.ACK, team=press.team)
+        return [self._told(given.reply_at, messages.answered(given.message), press, _by(press.cluster, answer, who))]
+
+    async def _approve(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
+        """Shows what the plan does now, and asks."""
+        ahead: Ahead = await who.visit.call("ahead", cluster=press.cluster)
+        if refusal := ahead.refusal(Command.APPROVE, ""):
+            raise Refusal(f"{Command.APPROVE} is not possible while {press.cluster} is {ahead.stage}: {refusal}")
+        if ahead.plan is None:
+            status: RolloutStatus = await who.visit.call("status", cluster=press.cluster)
+            done = status.approved_by and status.plan_hash == press.plan
+            already = f"plan {press.plan} is approved already, by {status.approved_by}"
+            raise Refusal(already if done else f"nothing awaits an approval in {press.cluster}")
+        if ahead.plan.hash != press.plan:
+            raise Refusal(f"{other_plan(ahead.plan.hash, press.plan)} (/backstop status {_quoted(press.cluster)})")
+        if why := await who.why_not(press.cluster, Command.APPROVE, plan_hash=press.plan):
+            raise Refusal(why)
+        ask = f"Approve plan {press.plan} of {press.cluster}? Then {WORDS[Command.APPROVE][1]}."
+        shown = messages.printed([*plan_parts(ahead.plan), approved_line([ahead])])
+        button = messages.sure(f"Approve plan {press.plan}", self._signed(who, given, press))
+        return [Reply(given.reply_at, messages.to_one(*shown, messages.plain(ask), button, text=ask))]
+
+    async def _object(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
+        """Asks for the reason."""
+        if why := await who.why_not(press.cluster, Command.OBJECT, team=press.team, reason="asked ahead"):
+            raise Refusal(why)
+        ask = f"Why does {press.team} object to the rollout in {press.cluster}?"
+        does = f"{WORDS[Command.OBJECT][1].capitalize()}."
+        line_ = f"/backstop object {_quoted(press.cluster)} {_quoted(press.team)} REASON"
+        typed = f"Where there is no field to type into: {line_}"
+        blocks = (
+            messages.asks_reason(ask),
+            messages.sure("Object", self._signed(who, given, press), danger=True),
+            messages.plain(f"{does} {typed}"),
+        )
+        return [Reply(given.reply_at, messages.to_one(*blocks, text=ask))]
+
+    async def _show(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
+        return [Reply(given.reply_at, await self.status(who, press.cluster))]
+
+    async def _sure(self, who: Caller, given: Pressed) -> list[Reply]:
+        """The second press: it is done."""
+        asked = sure_of(given.value, self.secret(), who.slack, self.clock())
+        press = asked.press
+        if press.act is Act.APPROVE:
+            answer, more = await who.command(press.cluster, Command.APPROVE, plan_hash=press.plan), ""
+        else:
+            reason = given.typed.get(REASON, "").strip()
+            answer = await who.command(press.cluster, Command.OBJECT, team=press.team, reason=reason)
+            more = f" The reason: {reason}"
+        replies = [Reply(given.reply_at, messages.in_place(_undoable(press.cluster, answer)))]
+        if asked.back:
+            notice = self.notices.pop(asked.back, None)
+            replies.append(self._told(asked.back, notice, press, _by(press.cluster, answer, who) + more))
+        return replies
+
+    def _signed(self, who: Caller, given: Pressed, press: Press) -> str:
+        """The value of the second button. Errors: Refusal."""
+        notice = messages.answered(given.message)
+        if notice is not None:
+            self.notices[given.reply_at] = notice
+            while len(self.notices) > _MOST_KEPT:
+                self.notices.popitem(last=False)
+        back = given.reply_at if notice is not None else ""
+        until = int(self.clock()) + SECONDS
+        sure = Sure(press=press, workspace=who.slack.workspace, user=who.slack.user, until=until, back=back)
+        return sure.signed(self.secret())
+
+    def _told(self, at: str, notice: Answered | None, press: Press, said: str) -> Reply:
+        """In the channel: under the notice where that is known, else beside it."""
+        return Reply(at, messages.to_all(said) if notice is None else notice.with_done(said, press).message)
+
+    # --- slash commands -----------------------------------------------------------------------------
+
+    async def typed(self, who: Caller, given: Typed) -> Message:
+        """Errors: BackstopError, Problem: nothing was done."""
+        words, _ = _split(given.text, 4)
+        command = words[0].lower() if words else "help"
+        match command, len(words):
+            case "why", 2 | 3 | 4:
+                return await self._why(who, *words[1:])
+            case "status", 2:
+                return await self.status(who, words[1])
+            case "ack", 3:
+                answer = await who.command(words[1], Command.ACK, team=words[2])
+                return messages.to_one(text=_undoable(words[1], answer))
+            case "object", 3 | 4:
+                reason = _split(given.text, 3)[1]
+                answer = await who.command(words[1], Command.OBJECT, team=words[2], reason=reason)
+                return messages.to_one(text=_undoable(words[1], answer))
+            case "help", _:
+                return messages.to_one(text=HELP)
+        raise BadInput(f"that is no command here. {HELP}")
+
+    async def _why(self, who: Caller, team: str, cluster: str = "", gpus: str = "") -> Message:
+        """As `backstop why` says it; of one cluster every reason."""
+        wanted = number("GPUS", gpus) if gpus else None
+        answers = await who.visit.ask(filled(WhyNot, team=team, cluster=cluster, gpus=wanted))
+        if not answers.teams:
+            raise BadInput(
+                "; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}"
+            )
+        lacking = [one for one in answers.teams if one.gap_gpus or one.over_gpus]
+        flexes, _ = await who.visit.tried(door_of(who.visit).flex()) if lacking else ([], "")
+        parts = summary(answers, flexes or [], hint=False)
+        if cluster:
+            status, _ = await who.visit.try_call("status", cluster=cluster)
+            known = {cluster: status} if status is not None else {}
+            parts = [*parts, line(), *in_full(answers, known, flexes or [])]
+        return messages.to_one(
+            *messages.printed(parts), *self._link("teams", team), text=f"Why {team} cannot use its quota"
+        )
+
+    async def status(self, who: Caller, cluster: str) -> Message:
+        """As `backstop status` says it, with a button where a plan awaits an approval."""
+        status: RolloutStatus = await who.visit.call("status", cluster=cluster)
+        visit = who.visit
+        (could, _), (ahead, _) = await asyncio.gather(
+            visit.try_call("could_act", cluster=cluster) if status.needs else _nothing([]),
+            visit.try_call("ahead", cluster=cluster) if not status.stage.ended else _nothing(None),
+        )
+        blocks = messages.printed(status_parts(status, visit.now, could=could or ()))
+        plan = None if ahead is None else ahead.plan
+        if plan is not None:
+            press = Press(act=Act.APPROVE, cluster=cluster, plan=plan.hash)
+            blocks += [*messages.printed(plan_parts(plan)), *messages.buttons(press)]
+        return messages.to_one(*blocks, *self._link("clusters", cluster), text=f"{cluster} is {status.stage}")
+
+    def _link(self, *path: str) -> list[dict[str, Any]]:
+        return [messages.link(self.page + place(*path), "Open the page")] if self.page else []
+
+
+_ACTS: dict[Act, Callable[[Acts, Caller, Pressed, Press], Awaitable[list[Reply]]]] = {
+    Act.APPROVE: Acts._approve,
+    Act.ACK: Acts._ack,
+    Act.OBJECT: Acts._object,
+    Act.SHOW: Acts._show,
+}
+
+
+async def _nothing(value: Any) -> tuple[Any, str]:
+    return value, ""
+
+
+def _by(cluster: str, answer: CommandAnswer, who: Caller) -> str:
+    """For the channel: what was done, by whom and when."""
+    return f"{cluster}: {answer.said}, by {who.name} at {moment(who.visit.now)}."
+
+
+def _undoable(cluster: str, answer: CommandAnswer) -> str:
+    """For who did it: what follows, and how it is undone."""
+    undo = f" {answer.undo}." if answer.undo else ""
+    return f"{cluster}: {answer.said}.{undo}"
+
+
+def _split(text: str, most: int) -> tuple[list[str], str]:
+    """The first words, and what comes after them as it was typed. Slack makes curled quotes of straight ones."""
+    rest, words = text.replace("“", '"').replace("”", '"').strip(), list[str]()
+    while rest and len(words) < most:
+        found = _WORD.match(rest)
+        if found is None:
+            break
+        words.append(found[1] if found[1] is not None else found[2])
+        rest = rest[found.end() :].strip()
+    return words, rest
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"' if re.search(r"\s", name) else name

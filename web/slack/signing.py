@@ -1,0 +1,73 @@
+"""Whether Slack sent a request, just now, and for the first time.
+
+Slack signs `v0:TIMESTAMP:BODY` with the app's signing secret (HMAC-SHA256). What was taken once is known by its
+signature for as long as its time would count, so that it is not taken again here; at another front, or after this one
+was started anew, the command that it leads to is known to Temporal by the same mark. Source: docs.slack.dev,
+"Verifying requests from Slack".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+
+from models.errors import BackstopError, Unavailable
+from web.failures import Problem
+
+SKEW_SECONDS = 300.0
+_MOST_SEEN = 100_000
+_STAMP = re.compile(r"[0-9]{1,12}", re.ASCII)
+_SIGNATURE = re.compile(r"v0=[0-9a-f]{64}", re.ASCII)
+
+
+def signature_of(secret: str, timestamp: str, body: bytes) -> str:
+    """As Slack writes it into X-Slack-Signature."""
+    return "v0=" + hmac.new(secret.encode(), b"v0:%b:%b" % (timestamp.encode(), body), hashlib.sha256).hexdigest()
+
+
+class Signatures:
+    """Of one front. `secret`: reads the signing secret."""
+
+    def __init__(self, secret: Callable[[], str], clock: Callable[[], float] = time.time) -> None:
+        self._secret, self._clock = secret, clock
+        self._seen: OrderedDict[str, float] = OrderedDict()
+
+    def checked(self, headers: Mapping[str, str], body: bytes) -> str:
+        """The mark of a request that Slack sent. Errors: Problem 401, 409 for one that was taken already, 503."""
+        timestamp, signature = headers.get("x-slack-request-timestamp", ""), headers.get("x-slack-signature", "")
+        if not _STAMP.fullmatch(timestamp) or not _SIGNATURE.fullmatch(signature):
+            raise _not_slack("it has no X-Slack-Request-Timestamp and X-Slack-Signature as Slack writes them")
+        now = self._clock()
+        if abs(now - int(timestamp)) > SKEW_SECONDS:
+            raise _not_slack(f"its time is more than {SKEW_SECONDS / 60:.0f} minutes from this front's")
+        if not hmac.compare_digest(signature_of(self.secret(), timestamp, body), signature):
+            raise _not_slack("it is not signed with this app's signing secret")
+        self._forget(now)
+        if signature in self._seen:
+            raise Problem(
+                "repeated", 409, "It was taken already.", "this very request was taken before: nothing is done twice"
+            )
+        self._seen[signature] = now
+        return hashlib.sha256(signature.encode()).hexdigest()[:32]
+
+    def secret(self) -> str:
+        """Errors: Problem 503: what is wrong with it is for `backstop doctor` to say."""
+        try:
+            return self._secret()
+        except BackstopError:
+            raise Unavailable("the front cannot read Slack's signing secret: `backstop doctor` says why") from None
+
+    def _forget(self, now: float) -> None:
+        """What its time lets nobody repeat, and whatever is too many: Temporal knows these."""
+        while self._seen and (
+            len(self._seen) >= _MOST_SEEN or now - next(iter(self._seen.values())) > 2 * SKEW_SECONDS
+        ):
+            self._seen.popitem(last=False)
+
+
+def _not_slack(why: str) -> Problem:
+    return Problem("unauthenticated", 401, "Slack did not send this.", why)

@@ -1,0 +1,59 @@
+"""The second press of a command that asks twice: what it does, for whom, until when, and that this front's kind asked.
+
+A button's value comes back as it was sent, but whoever knows a webhook's address can send one. So what does something
+is signed, under a key that is made of the signing secret and that every front of the installation has; nothing has
+to be kept. Source: docs/adr/0075.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from pydantic import Field, ValidationError
+
+from activities.buttons import VALUE_CHARS, Press
+from models.base import Model
+from models.errors import BadInput, Refusal
+from web.slack.reading import SlackPerson
+
+SECONDS = 15 * 60
+_FOR = b"backstop: the second press\0"
+_MAC_CHARS = 64
+
+
+class Sure(Model):
+    """`back`: where the notice it all began with is answered; empty: nowhere."""
+
+    press: Press
+    workspace: str = Field(max_length=32)
+    user: str = Field(max_length=32)
+    until: int
+    back: str = Field(default="", max_length=500)
+
+    def signed(self, secret: str) -> str:
+        """Errors: Refusal for names that are too long for a button."""
+        text = self.model_dump_json(exclude_defaults=True)
+        if len(text) + _MAC_CHARS > VALUE_CHARS:
+            raise Refusal("these names are too long for a button: give the command on the page, or in a shell")
+        return _mac(secret, text) + text
+
+
+def sure_of(value: str, secret: str, who: SlackPerson, now: float) -> Sure:
+    """What was asked, of whom it was asked, not long ago. Errors: BadInput, Refusal."""
+    mac, text = value[:_MAC_CHARS], value[_MAC_CHARS:]
+    if not hmac.compare_digest(_mac(secret, text).encode(), mac.encode(errors="replace")):
+        raise BadInput("this button is none of Backstop's")
+    try:
+        found = Sure.model_validate_json(text)
+    except ValidationError:
+        raise BadInput("this button is of another build: begin again") from None
+    if (found.workspace, found.user) != who:
+        raise Refusal("somebody else was asked this: press the button in the message yourself")
+    if now > found.until:
+        raise Refusal(f"this was asked more than {SECONDS // 60} minutes ago: begin again, and look at what is so now")
+    return found
+
+
+def _mac(secret: str, text: str) -> str:
+    return hmac.new(secret.encode(), _FOR + text.encode(), hashlib.sha256).hexdigest()

@@ -1,0 +1,30 @@
+"""Tokens that an admin made, for people and services without a browser: known by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol
+
+from models.access.principals import Principal
+
+PREFIX = "bst_"
+
+
+class TokenBook(Protocol):
+    """Where hashes of tokens are looked up."""
+
+    async def whose(self, token_hash: str) -> Principal | None:
+        """None where there is none. Errors: Refusal for one that expired or was revoked, Unavailable."""
+        ...
+
+
+class OwnTokens:
+    """web.callers.Tokens, of a book."""
+
+    def __init__(self, book: TokenBook) -> None:
+        self._book = book
+
+    async def principal(self, token: str) -> Principal | None:
+        if not token.startswith(PREFIX):
+            return None
+        return await self._book.whose(hashlib.sha256(token.encode()).hexdigest())

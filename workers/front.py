@@ -1,0 +1,88 @@
+"""The front beside `backstop up`: a process of its own (web/serve.py), begun again where it dies, gone where we are."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from backstop.program import program
+
+logger = logging.getLogger("backstop.front")
+_READY = "front: ready"
+_PLACE = "front      "
+_START_SECONDS = 60.0
+_AGAIN_SECONDS = 2.0
+_STOP_SECONDS = 10.0
+
+
+class FrontBeside:
+    """Its output is read to its end: a pipe that nobody reads would stop it."""
+
+    def __init__(self) -> None:
+        self.places: list[str] = []
+        """Where it listens, once it is ready."""
+        self._ready = asyncio.Event()
+        self._process: Process | None = None
+
+    async def ready(self) -> None:
+        """It answers, or it will not: then the error stream says why, and everything else goes on."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._ready.wait(), _START_SECONDS)
+
+    async def keep(self) -> None:
+        """It runs, until this is cancelled."""
+        while True:
+            command = [*program("web.serve"), "--console", "--child"]
+            self._process = await asyncio.create_subprocess_exec(
+                *command, stdin=PIPE, stdout=PIPE, start_new_session=True
+            )
+            places = await self._heard(self._process)
+            code = await self._process.wait()
+            self._ready.set()  # whoever waits need not: what it complained of stands on the screen
+            if not places:
+                return  # it never began to listen, and would not the next time
+            logger.warning("the front has ended (%s), and is started again", code)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _heard(self, process: Process) -> list[str]:
+        """Where it listened, once it has ended."""
+        assert process.stdout is not None
+        places: list[str] = []
+        async for line in process.stdout:
+            text = line.decode(errors="replace").rstrip()
+            if text.startswith(_PLACE):
+                places.append(text.removeprefix(_PLACE))
+            if text == _READY:
+                self.places = places
+                self._ready.set()
+        return places
+
+    async def stop(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def front_beside() -> AsyncIterator[FrontBeside]:
+    """It is being started; it is gone afterwards, also where this process is killed: its standard input ends."""
+    sys.stdout.flush()
+    front = FrontBeside()
+    keeping = asyncio.create_task(front.keep())
+    try:
+        yield front
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await front.stop()

@@ -1,0 +1,87 @@
+"""What a worker knows of fronts: their public keys, and whether every command needs one's ticket.
+
+Both are kept in memory, as validators do no I/O, and asked for again every few seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from client.key_files import read_book
+from models.access.signing import PublicKey
+from models.errors import BackstopError, BadInput
+
+log = logging.getLogger("backstop.worker")
+_EVERY_SECONDS = 5.0
+
+
+class KeysKept:
+    """Called, it answers the keys by id: validators do no I/O. Errors: BadInput for a book that is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._keys = read_book(path).by_id
+
+    def __call__(self) -> Mapping[str, PublicKey]:
+        return self._keys
+
+    def read_again(self) -> None:
+        """A book that has gone, or is none, leaves what was known: it must not open the door."""
+        try:
+            self._keys = read_book(self._path).by_id
+        except BadInput as error:
+            log.warning("the keys stay as they were: %s", error.message)
+
+
+class TicketsWanted:
+    """Whether every command needs a ticket: from the first access file on, and then for good.
+
+    `configured`: whether there is one; None: every command needs one from the beginning.
+    """
+
+    def __init__(self, configured: Callable[[], bool] | None = None) -> None:
+        self._configured = configured
+        self._known: bool | None = True if configured is None else None
+
+    def known(self) -> bool:
+        """As of the last time it was asked. Where the ledger has not answered yet they are: it may say so."""
+        return self._known is not False
+
+    def now(self) -> bool:
+        """Errors: Unavailable."""
+        if not self._known and self._configured is not None:
+            self._known = self._configured()
+        return bool(self._known)
+
+    def ask_again(self) -> None:
+        try:
+            self.now()
+        except BackstopError as error:
+            log.warning("whether an access file is in force is not known: %s", error.message)
+
+
+@asynccontextmanager
+async def renewed(keys: KeysKept | None, wanted: TicketsWanted) -> AsyncIterator[None]:
+    """Within, a change of the book or a first access file is known seconds later."""
+    if keys is None:
+        yield
+        return
+
+    async def renew() -> None:
+        while True:
+            await asyncio.sleep(_EVERY_SECONDS)
+            await asyncio.to_thread(keys.read_again)
+            await asyncio.to_thread(wanted.ask_again)
+
+    task = asyncio.create_task(renew())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

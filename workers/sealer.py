@@ -1,0 +1,174 @@
+"""Seals the archive every so often, and when the worker stops. Source: ACCESS.md, "The sealed audit"; docs/adr/0059.
+
+Whichever worker finds a seal due makes it: the ledger takes each number once. Then each worker brings its own keepers
+up to date. What goes wrong costs a line in the log and one in `doctor`, and never a rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from activities.adapters.ledger.facade import Ledger
+from activities.adapters.ledger.seals import extends
+from activities.adapters.seals.keepers import Keeper, alone
+from activities.metrics import sealed
+from client.private_files import written_beside
+from models.audit import ChainHead
+from models.errors import BackstopError, Refusal, Unavailable
+from models.seals import SealedSeal, forgeries, next_seal, sealed_heads, verifier_key
+
+logger = logging.getLogger("backstop.seals")
+_LOOKS = 4
+"""In the time between two seals."""
+_LAST_SECONDS = 20.0
+"""That the seal of a stopping worker may take."""
+
+
+def seal_key(path: Path) -> Ed25519PrivateKey:
+    """The key of the file, made where there is none; its public half lies beside it. Errors: Refusal."""
+    try:
+        if not path.exists():
+            _make(path)
+        key = load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise Refusal(f"{path} holds no private key for seals: {type(error).__name__}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise Refusal(f"{path} holds a key of another kind than Ed25519")
+    return key
+
+
+def _make(path: Path) -> None:
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    with written_beside(path, text) as part:
+        try:
+            os.link(part, path)  # who was first has made it
+        except FileExistsError:
+            return
+    path.with_suffix(".pub").write_text(verifier_key(key.public_key()) + "\n")
+
+
+class Sealer:
+    """Of one worker."""
+
+    def __init__(self, ledger: Ledger, keepers: Sequence[Keeper], key_file: Path, every: timedelta) -> None:
+        self._ledger = ledger
+        self._keepers = keepers
+        self._key_file = key_file
+        self._every = every
+
+    def look(self, *, stops: bool = False) -> str:
+        """A seal is made where one is due, and keepers have all. Answers what is wrong; empty: nothing."""
+        try:
+            trouble = self._looked(stops)
+        except BackstopError as error:
+            trouble = error.message
+        except Exception as error:
+            logger.exception("seals")
+            trouble = f"sealing failed: {type(error).__name__}"
+        self._tell(trouble)
+        return trouble
+
+    def _looked(self, stops: bool) -> str:
+        book, now = self._ledger.seals, self._ledger.now()
+        have = book.all()
+        wrong = self._differing(have)
+        if wrong:
+            return wrong
+        seals = [one.seal for one in have]
+        before, heads = sealed_heads(seals), book.heads()
+        moved = [head for head in heads if before.get(head.cluster) != head and head.length]
+        faults = {head.cluster: fault for head in moved if (fault := book.fault_of(before.get(head.cluster), head))}
+        there = {head.cluster for head in heads}
+        faults |= {cluster: "is gone, and was sealed" for cluster in before if cluster not in there}
+        if self._due(seals[-1].at if seals else None, now) or (stops and moved):
+            good = [head for head in moved if head.cluster not in faults]
+            have = self._sealed(have, good, now)
+        self._bring_up_to_date(have)
+        return f"chains that are not those that were sealed: {forgeries(faults)}" if faults else ""
+
+    def _due(self, last: datetime | None, now: datetime) -> bool:
+        return last is None or now - last >= self._every
+
+    def _sealed(self, have: list[SealedSeal], heads: Sequence[ChainHead], now: datetime) -> list[SealedSeal]:
+        seal = next_seal(have, heads, now, seal_key(self._key_file))
+        return [*have, seal] if self._ledger.seals.add(seal) else self._ledger.seals.all()
+
+    def _differing(self, have: Sequence[SealedSeal]) -> str:
+        """Why nothing can be sealed: what a keeper has is not what the ledger has."""
+        for keeper in self._keepers:
+            try:
+                kept = keeper.kept()
+            except BackstopError:
+                continue  # said when it is brought up to date
+            if not extends(have, kept):
+                return (
+                    f"the ledger's seals are not those that {keeper.name} has: it was restored from a backup, or "
+                    "somebody has rewritten it (docs/seals.md)"
+                )
+        return ""
+
+    def _bring_up_to_date(self, have: Sequence[SealedSeal]) -> None:
+        """Errors: Unavailable naming each keeper that does not keep."""
+        failed = []
+        for keeper in self._keepers:
+            try:
+                with alone(keeper.place):  # workers of one machine may share it
+                    missing = have[len(keeper.kept()) :]
+                    if missing:
+                        keeper.append(missing)
+            except BackstopError as error:
+                failed.append(error.message)
+        if failed:
+            raise Unavailable("; ".join(failed))
+
+    def _tell(self, trouble: str) -> None:
+        if trouble:
+            logger.warning("%s", trouble)
+        try:
+            self._ledger.seals.note(self._every, trouble)
+            sealing_now = self._ledger.seals.sealing()
+        except BackstopError as error:
+            logger.warning("seals: %s", error.message)
+            return
+        if sealing_now is not None:
+            sealed((self._ledger.now() - (sealing_now.at or sealing_now.since)).total_seconds())
+
+
+@asynccontextmanager
+async def sealing(ledger: Ledger, keepers: Sequence[Keeper], key_file: Path, every: timedelta) -> AsyncIterator[None]:
+    """Within, the archive is sealed every so often; once more at the end. Without keepers nothing is."""
+    if not keepers:
+        yield
+        return
+    sealer = Sealer(ledger, keepers, key_file, every)
+
+    async def keep_on() -> None:
+        while True:
+            await asyncio.to_thread(sealer.look)
+            await asyncio.sleep(min(60.0, every.total_seconds() / _LOOKS))
+
+    task = asyncio.create_task(keep_on())
+    try:
+        yield
+    finally:
+        task.cancel()
+        try:
+            await asyncio.wait_for(asyncio.to_thread(sealer.look, stops=True), _LAST_SECONDS)
+        except TimeoutError:
+            logger.warning("the last seal took longer than %g s and is left to the next worker", _LAST_SECONDS)

@@ -1,0 +1,79 @@
+"""Tickets of updates, checked before a workflow hears of them. What has one is checked also where none is needed.
+
+In the validator, by the worker's own clock: it does no I/O, and does not run on replay; on what a reset brings again it
+does, and finds it expired. What comes from a machine names a warrant instead, which the handler has admitted before it
+obeys (workflows/tickets.py), as only an activity can look that up.
+
+The signature is verified in a thread of its own. Inside the workflows' sandbox cryptography's native code ends the
+whole process where it imports the error that it raises: one altered ticket would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import (
+    HandleUpdateInput,
+    Interceptor,
+    WorkflowInboundInterceptor,
+    WorkflowInterceptorClassInput,
+)
+
+from activities.warrants import KeysOf
+from models.access.checking import checked
+from models.access.signing import PublicKey
+from models.base import Model
+from models.bringup.messages import BRINGUP_WORKFLOW
+from models.errors import Refusal
+from models.fleet.messages import FLEET_WORKFLOW
+from models.wire import REQUEST_WORKFLOW, ROLLOUT_WORKFLOW
+
+_OUTSIDE = ThreadPoolExecutor(4, "tickets")
+_WHOSE: Mapping[str, str] = {
+    ROLLOUT_WORKFLOW: "rollout",
+    FLEET_WORKFLOW: "fleet",
+    REQUEST_WORKFLOW: "request",
+    BRINGUP_WORKFLOW: "bringup",
+}
+"""Whose commands the table of rights names, by workflow."""
+
+
+class TicketsChecked(Interceptor):
+    """`keys`, and whether every command needs a ticket (`wanted`): as they are known now, in memory."""
+
+    def __init__(self, keys: KeysOf, wanted: Callable[[], bool]) -> None:
+        self._keys = keys
+        self._wanted = wanted
+
+    def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
+        keys, wanted = self._keys, self._wanted
+
+        class Checked(WorkflowInboundInterceptor):
+            def handle_update_validator(self, input: HandleUpdateInput) -> None:
+                refuse_unsigned(input.update, input.args, keys(), wanted=wanted())
+                super().handle_update_validator(input)
+
+        return Checked
+
+
+def refuse_unsigned(update: str, args: Any, keys: Mapping[str, PublicKey], *, wanted: bool) -> None:
+    """Errors: ApplicationError of type Refusal, in one sentence."""
+    message = args[0] if args else None
+    if not isinstance(message, Model) or "ticket" not in type(message).model_fields:
+        return  # `launched` asks; an order of a request is judged when it is written
+    info = workflow.info()
+    bare = not str(getattr(message, "ticket", ""))
+    if bare and (not wanted or str(getattr(message, "warrant", ""))):
+        return
+    command = f"{_WHOSE.get(info.workflow_type, '')}.{update}"
+    try:
+        with workflow.unsafe.sandbox_unrestricted():
+            now = datetime.now(UTC)
+            _OUTSIDE.submit(checked, message, command, info.workflow_id, keys, now).result()
+    except Refusal as error:
+        raise ApplicationError(error.message, type=Refusal.__name__, non_retryable=True) from None

@@ -1,0 +1,16 @@
+"""When a workflow that lives for long begins its history anew: as it grows long, or for another build of the worker."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+_SETTLED = timedelta(seconds=10)
+"""A run this old moves on to another build; a deployment that flaps must not make a storm of runs."""
+
+
+def next_run_is_due() -> bool:
+    info = workflow.info()
+    settled = workflow.now() - info.start_time >= _SETTLED
+    return info.is_continue_as_new_suggested() or (settled and info.is_target_worker_deployment_version_changed())

@@ -1,0 +1,112 @@
+"""Tickets inside a workflow: each is good once, and is admitted into the ledger before its command is obeyed.
+
+Only a command that has a ticket (or a machine's warrant) goes this way, so no history from before there were any is
+replayed otherwise. What was spent is carried over by continue-as-new for as long as a ticket could be used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.warrants import Warrants
+    from models.access.tickets import LIFETIME, SKEW, nonce_of
+    from models.access.warrants import AdmitRequest, Spent
+    from models.base import Model
+    from workflows.failures import reason_of
+    from workflows.options import ASKED_CALL
+
+_KEPT = 2 * (LIFETIME + 2 * SKEW) + timedelta(minutes=1)
+"""Longer than any clock takes a ticket for good."""
+_MOST = 1000
+
+
+class TicketBook:
+    """Of one workflow. `of`: whose commands they are. `subject`, `attempt`: as the ledger is told."""
+
+    def __init__(
+        self,
+        of: str,
+        spent: Iterable[Spent],
+        subject: Callable[[], str] = str,
+        attempt: Callable[[], int] = int,
+    ) -> None:
+        self._of = of
+        self._spent = {one.nonce: one for one in spent}
+        self._subject = subject
+        self._attempt = attempt
+        self._turn = asyncio.Lock()
+        self._admitted: dict[str, bool | None] = {}
+        """Of what is being obeyed: whether roles allowed it."""
+
+    def carried(self) -> tuple[Spent, ...]:
+        """For the next run: what could be used again still."""
+        now = workflow.now()
+        return tuple(one for one in self._spent.values() if now - one.at < _KEPT)[-_MOST:]
+
+    def check(self, message: Model) -> None:
+        """The same nonce under another update's id is a replay. Errors: ApplicationError of type Refusal."""
+        spent = self._spent.get(_nonce(message))
+        if spent is not None and spent.update != _update_id():
+            raise ApplicationError(
+                "its ticket was used already: give the command again", type="Refusal", non_retryable=True
+            )
+
+    def by_roles(self, message: Model) -> bool | None:
+        """Whether roles say who may give it, in place of the policy's owners and authorities.
+
+        None: nobody was asked. Of what is not admitted yet they may: it is looked at again once it is.
+        """
+        nonce = _nonce(message)
+        return self._admitted.get(nonce, True) if nonce else None
+
+    async def obeyed(
+        self, command: str, message: Model, check: Callable[[], None], obey: Callable[[], Awaitable[object]]
+    ) -> object:
+        """Admitted, looked at again (the workflow may have moved on meanwhile), and obeyed: one at a time."""
+        async with self._turn:
+            self.check(message)
+            await self._admit(command, message)
+            check()
+            return await obey()
+
+    async def _admit(self, command: str, message: Model) -> None:
+        nonce = _nonce(message)
+        if nonce:
+            self._spent[nonce] = Spent(nonce=nonce, update=_update_id(), at=workflow.now())
+            self._spent = {one.nonce: one for one in self.carried()}
+        request = AdmitRequest(
+            kind=self._of,
+            command=command,
+            update_id=_update_id(),
+            message=message.model_dump(mode="json", by_alias=True),
+            subject=self._subject(),
+            attempt=self._attempt(),
+        )
+        try:
+            answer = await workflow.execute_activity_method(
+                Warrants.admit, request, **ASKED_CALL, summary=f"admit {command} of {getattr(message, 'actor', '')}"
+            )
+        except ActivityError as error:
+            kind, reason = reason_of(error)
+            raise ApplicationError(reason, type=kind, non_retryable=True) from error
+        self._admitted = {nonce: None if answer.roles is None else bool(answer.roles)}
+
+
+def signed(message: Model) -> bool:
+    """It has a ticket, or comes from a machine that names a warrant."""
+    return bool(getattr(message, "ticket", "") or getattr(message, "warrant", ""))
+
+
+def _nonce(message: Model) -> str:
+    return nonce_of(str(getattr(message, "ticket", "")))
+
+
+def _update_id() -> str:
+    info = workflow.current_update_info()
+    return "" if info is None else info.id
