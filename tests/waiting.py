@@ -1,0 +1,54 @@
+"""The one place where tests of the gate wait: until something is true, never until time has passed.
+
+A wait ends as soon as what it waits for is so. Its patience only bounds how long a broken test hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+PATIENCE = 90.0
+"""Seconds until a wait is a failure: far above what any scene needs on a busy machine, and longer than a call is waited for
+whose answer the server lost (60 s); until then a rollout heals by itself."""
+PAUSES = (0.01, 0.02, 0.03, 0.03, 0.06, 0.06, 0.12)
+"""Seconds between two looks, the last again and again: a machine that answers all the time does nothing else."""
+
+
+def _pauses(what: str, seconds: float) -> Iterator[float]:
+    """Seconds to wait before the next look. Errors: AssertionError, with `what`, once the patience is over."""
+    ends = time.monotonic() + seconds
+    for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
+        yield pause
+        assert time.monotonic() < ends, f"not within {seconds:g} s: {what}"
+
+
+def attempts(what: str, seconds: float = PATIENCE) -> Iterator[None]:
+    """Turns of a loop that looks whether `what` is so and leaves by itself: `for _ in attempts("it is there"): ...`."""
+    for pause in _pauses(what, seconds):
+        yield
+        time.sleep(pause)
+
+
+async def async_attempts(what: str, seconds: float = PATIENCE) -> AsyncIterator[None]:
+    """The same for a loop that awaits: `async for _ in async_attempts("it is there"): ...`."""
+    for pause in _pauses(what, seconds):
+        yield
+        await asyncio.sleep(pause)
+
+
+def wait_until(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    """It is true now."""
+    for _ in attempts(what, seconds):
+        if true():
+            return
+
+
+async def eventually(true: Callable[[], bool | Awaitable[bool]], what: str, seconds: float = PATIENCE) -> None:
+    """It is true now; `true` may be a coroutine function."""
+    async for _ in async_attempts(what, seconds):
+        answer = true()
+        if answer if isinstance(answer, bool) else await answer:
+            return
