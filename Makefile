@@ -19,7 +19,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& { command -v "$$candidate"; break; }; done)
 
-.PHONY: help setup demo slurm-demo bringup-demo packages real quick swift test nightly chaos bench bench-fleet \
+.PHONY: help setup demo slurm-demo bringup-demo packages real quick swift test nightly coverage chaos bench bench-fleet \
 	lint style types imports up lock clean
 
 help: ## list the targets
@@ -52,13 +52,17 @@ quick: setup ## in a minute: lint, types, import contracts, unit and replay test
 swift: setup
 	$(PYTEST) -n 2 --quiet -m "not slow and not nightly" tests/unit tests/replay $(ARGS)
 
-test: setup packages ## all tests but the nightly ones (ARGS="-k name" for some, JOBS=0 for one process)
+test: setup packages ## the gate's tests: all but the nightly ones (ARGS="-k name" for some, JOBS=0 for one process)
 	$(PYTEST) -m "not nightly" $(ARGS)
 
-# What takes minutes fills both cores, and keeps time by them.
-nightly: JOBS = 2
-nightly: setup packages ## the tests that take minutes each: benchmark, Slurm's story, chaos; all examples of fuzzed ones
-	TRIES=all $(PYTEST) -m "nightly or fuzzed" $(ARGS)
+# A test that fails is tried twice more; one that passes then is flaky, and fails the night as well.
+nightly: setup packages ## by hand: real daemons, chaos, what takes real seconds, all examples of fuzzed tests (an hour)
+	TRIES=all $(PYTEST) -p tests.nightly_report --reruns 2 -m "nightly or fuzzed" $(ARGS)
+
+coverage: setup packages ## lines and branches of models and workflows that the gate's tests reach
+	$(PYTEST) -m "not nightly" --cov --cov-report= $(ARGS)
+	@for room in models workflows; do \
+		echo "$$room:"; $(VENV)/bin/coverage report --precision=2 --include="$$room/*" | grep -E '^(Name|TOTAL)'; done
 
 packages: ## Debian's packages of the services that tests start: Slurm, Prometheus (as root; else it says which)
 	@tests/packages.sh

@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 PATIENCE = 90.0
-"""Seconds until a wait is a failure: far above what any scene needs on a busy machine, and longer than a call is waited for
-whose answer the server lost (60 s); until then a rollout heals by itself."""
+"""Seconds until a wait is a failure: far above what any scene needs on a busy machine, and longer than a call whose
+answer the server lost is waited for (60 s); until then a rollout heals by itself."""
 PAUSES = (0.01, 0.02, 0.03, 0.03, 0.06, 0.06, 0.12)
 """Seconds between two looks, the last again and again: a machine that answers all the time does nothing else."""
 
