@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +23,8 @@ from models.cluster.readings import HealthSample, Present, QuotaReading
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 from models.wire import WatchInput, watch_parts
+from tests.unit.loop_clock import LoopClock
+from tests.waiting import PATIENCE, eventually
 from workers.settings import load_settings
 
 pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
@@ -31,12 +33,17 @@ CLUSTERS = [f"c{n:02d}" for n in range(12)]
 
 
 class SlowTemporal:
-    """Signals take their time. `told`: whom, in order; `refuses`: whose signals fail; `most`: under way at once."""
+    """Signals take their time. `told`: whom, in order; `refuses`: whose signals fail; `most`: under way at once.
 
-    def __init__(self, seconds: float = 0.05, refuses: Sequence[str] = ()) -> None:
+    `lets`: how many more signals get through now, the others being held; None: all of them. `signalled`: called
+    whenever one did.
+    """
+
+    def __init__(self, refuses: Sequence[str] = (), lets: asyncio.Semaphore | None = None) -> None:
         self.told: list[str] = []
         self.tried: list[str] = []
-        self.seconds = seconds
+        self.lets = lets
+        self.signalled: Callable[[], object] = lambda: None
         self.refuses = set(refuses)
         self.under_way = self.most = 0
 
@@ -53,18 +60,20 @@ class SlowHandle:
         temporal.tried.append(self._cluster)
         temporal.under_way += 1
         temporal.most = max(temporal.most, temporal.under_way)
-        await asyncio.sleep(temporal.seconds)
+        await asyncio.sleep(0)  # the others begin theirs
+        if temporal.lets is not None:
+            await temporal.lets.acquire()
         temporal.under_way -= 1
         if self._cluster in temporal.refuses:
             raise RPCError("too busy", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
         temporal.told.append(self._cluster)
+        temporal.signalled()
 
 
-class SlowLedger:
-    """Every port that the watch reads; one cluster's quotas take a while."""
+class Ledger:
+    """Every port that the watch reads."""
 
-    def __init__(self, seconds: float = 0.0, clusters: Sequence[str] = CLUSTERS) -> None:
-        self._seconds = seconds
+    def __init__(self, clusters: Sequence[str] = CLUSTERS) -> None:
         self._clusters = clusters
 
     def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
@@ -77,22 +86,29 @@ class SlowLedger:
         return {}
 
 
-class Quotas(SlowLedger):
+class Quotas(Ledger):
+    """`reading`: called whenever one cluster's quotas are read."""
+
     reads = 0
+
+    def __init__(self, reading: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self._reading = reading
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         return dict.fromkeys(clusters, "1")
 
     def read(self, cluster: str) -> QuotaReading:
-        time.sleep(self._seconds)
+        self._reading()
         Quotas.reads += 1
         return QuotaReading(cluster=cluster, generation=1, quotas=(Present(team="a", gpus=8),))
 
 
-class Health(SlowLedger):
-    """`failed`: clusters that lack a GPU."""
+class Health(Ledger):
+    """`failed`: clusters that lack a GPU; `reads`: how often they were looked at."""
 
     failed: frozenset[str] = frozenset()
+    reads = 0
 
     def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         raise AssertionError("the watch does not ask for history")
@@ -107,6 +123,8 @@ class Health(SlowLedger):
         raise AssertionError("the watch does not ask for history")
 
     def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
+        self.reads += 1
+
         def islands(cluster: str) -> tuple[Island]:
             return (Island(name="main", total_gpus=8, healthy_gpus=8 - (cluster in self.failed)),)
 
@@ -115,99 +133,125 @@ class Health(SlowLedger):
 
 def watching(
     temporal: SlowTemporal,
-    ledger_seconds: float = 0.0,
+    reading: Callable[[], object] = lambda: None,
     clusters: Sequence[str] = CLUSTERS,
     health: Health | None = None,
     tallier: Any = None,
     pushes: Any = None,
 ) -> WatchActivities:
-    ledger: Any = SlowLedger(clusters=clusters)
-    quotas: Any = Quotas(ledger_seconds)
+    ledger: Any = Ledger(clusters)
+    quotas: Any = Quotas(reading)
     client: Any = temporal
     return WatchActivities(client, quotas, health or Health(), ledger, ledger, ledger, tallier, pushes=pushes)
 
 
 @pytest.fixture(autouse=True)
 def _beats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Often; and however slow the machine is, a round has room for all that there is to tell."""
     monkeypatch.setattr(health_watch, "_BEAT_SECONDS", 0.04)
+    monkeypatch.setattr(health_watch, "_TELLING_SECONDS", 3600.0)
+
+
+async def meanwhile(call: asyncio.Task[Any], true: Callable[[], bool], what: str) -> None:
+    """It is true now, and the call goes on."""
+
+    def so() -> bool:
+        assert not call.done(), call.exception()
+        return true()
+
+    await eventually(so, what)
+
+
+async def ended(call: asyncio.Task[Any]) -> None:
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
 
 
 async def test_a_round_that_is_cut_off_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call ends after three signals; the next one goes by what the last heartbeat said."""
     monkeypatch.setattr(health_watch, "_AT_ONCE", 1)
-    temporal = SlowTemporal()
-    cursor = ""
-    for _ in range(len(CLUSTERS)):
+    cursor, told = "", list[str]()
+    for calls in range(1, len(CLUSTERS) // 3 + 1):
+        temporal = SlowTemporal(lets=asyncio.Semaphore(3))
         beats: list[str] = []
         env = ActivityEnvironment()
         env.on_heartbeat = beats.append
         env.info = type(env.info)(**{**vars(env.info), "heartbeat_details": [cursor] if cursor else []})
         call = asyncio.create_task(env.run(watching(temporal).watch, WatchInput(interval_seconds=60)))
-        reached = min(len(temporal.told) + 3, 2 * len(CLUSTERS))
-        while len(temporal.told) < reached and set(temporal.told) != set(CLUSTERS):
-            assert not call.done(), call.exception()
-            await asyncio.sleep(0.005)
-        seen = len(beats)
-        while len(beats) <= seen and not (beats and len(told_of(beats[-1])) == len(CLUSTERS)):
-            await asyncio.sleep(0.005)
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
+        await meanwhile(call, lambda t=temporal: len(t.told) == 3, "three signals are through")  # type: ignore[misc]
+        said = f"it says of {3 * calls} that they are told"
+        await meanwhile(call, lambda b=beats, n=calls: bool(b) and len(told_of(b[-1])) == 3 * n, said)  # type: ignore[misc]
+        await ended(call)
         cursor = beats[-1]
-        if len(told_of(cursor)) == len(CLUSTERS):
-            break
-    assert set(temporal.told) == set(CLUSTERS)
-    assert len(temporal.told) <= 2 * len(CLUSTERS), "signals are repeated again and again"
+        told += temporal.told
+    assert sorted(told) == CLUSTERS, "signals are lost, or repeated"
 
 
-async def test_slow_reading_is_not_silence() -> None:
+async def test_slow_reading_is_not_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def reading() -> None:
+        nonlocal now
+        now += 0.05  # longer than it may be silent
+
+    monkeypatch.setattr(health_watch, "time", SimpleNamespace(monotonic=lambda: now))
     beats: list[Any] = []
     env = ActivityEnvironment()
     env.on_heartbeat = beats.append
-    temporal = SlowTemporal()
-    call = asyncio.create_task(env.run(watching(temporal, ledger_seconds=0.05).watch, WatchInput(interval_seconds=60)))
-    while not temporal.told:
-        assert not call.done(), call.exception()
-        await asyncio.sleep(0.01)
-    assert len(beats) >= len(CLUSTERS) // 2
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    temporal = SlowTemporal(lets=asyncio.Semaphore(0))
+    call = asyncio.create_task(env.run(watching(temporal, reading).watch, WatchInput(interval_seconds=60)))
+    await meanwhile(call, lambda: bool(temporal.tried), "all are read")
+    assert len(beats) >= len(CLUSTERS)
+    await ended(call)
 
 
-async def test_what_is_wrong_is_told_again_and_again_and_what_is_well_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_wrong_is_told_again_and_again_and_what_is_well_once(loop_clock: LoopClock) -> None:
     """A rollout at rest looks once a day by itself: a signal that came to nothing must not be the only one."""
-    monkeypatch.setattr(health_watch, "_TELL_AGAIN_SECONDS", 0.4)
-    temporal, health = SlowTemporal(seconds=0), Health()
+    temporal, health = SlowTemporal(), Health()
     health.failed = frozenset({"c03", "c07"})
     call = asyncio.create_task(
         ActivityEnvironment().run(watching(temporal, health=health).watch, WatchInput(interval_seconds=0.05))
     )
 
     async def told(cluster: str, times: int) -> None:
-        async with asyncio.timeout(90):
-            while temporal.told.count(cluster) < times:
-                assert not call.done(), call.exception()
-                await asyncio.sleep(0.01)
+        await meanwhile(call, lambda: temporal.told.count(cluster) >= times, f"{cluster} is told {times} times")
 
-    began = time.monotonic()
-    await told("c03", 3)
-    assert time.monotonic() - began >= 0.8, "told more often than that"
+    async def rounds() -> None:
+        """Two of them begin and end."""
+        seen = health.reads
+        await meanwhile(call, lambda: health.reads > seen + 2, "it looks again and again")
+
+    again = health_watch._TELL_AGAIN_SECONDS
+    for times in (1, 2, 3):
+        await told("c03", times)
+        await told("c07", times)
+        await rounds()
+        loop_clock.forward(0.8 * again)
+        await rounds()
+        assert temporal.told.count("c03") == temporal.told.count("c07") == times, "told more often than that"
+        if times < 3:
+            loop_clock.forward(0.3 * again)
     temporal.refuses = {"c07"}
     before = temporal.told.count("c07")
     tried = temporal.tried.count("c07")
-    async with asyncio.timeout(90):
-        while temporal.tried.count("c07") < tried + 2:  # refused, it is tried again with the next round
-            await asyncio.sleep(0.01)
+    loop_clock.forward(0.3 * again)
+    await told("c03", 4)
+    refused = f"refused, c07 is tried again with the next round, after {tried} times"
+    await meanwhile(call, lambda: temporal.tried.count("c07") >= tried + 2, refused)
     assert temporal.told.count("c07") == before
     temporal.refuses, health.failed = set(), frozenset({"c07"})
     await told("c03", temporal.told.count("c03") + 1)  # that it is well again
     well = temporal.told.count("c03")
-    await told("c07", before + 3)
+    for times in (1, 2, 3):
+        await told("c07", before + times)
+        await rounds()
+        loop_clock.forward(1.1 * again)
+    await rounds()
     assert temporal.told.count("c03") == well
     assert {
         cluster: temporal.told.count(cluster) for cluster in CLUSTERS if cluster not in ("c03", "c07")
     } == dict.fromkeys([c for c in CLUSTERS if c not in ("c03", "c07")], 1)
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    await ended(call)
 
 
 # --- tallies ---------------------------------------------------------------------------------------------
@@ -228,7 +272,7 @@ class Tallying:
             self.told_before = len(self._temporal.told)
         if self._fails is not None:
             raise self._fails
-        assert self.free.wait(30)
+        assert self.free.wait(PATIENCE)
         return 0
 
 
@@ -251,17 +295,12 @@ async def test_tallies_come_after_the_edges_and_hold_up_none() -> None:
     call = asyncio.create_task(
         ActivityEnvironment().run(watch_.watch, WatchInput(interval_seconds=0.01, tally_seconds=300))
     )
-    while len(temporal.told) < 3 * len(CLUSTERS):
-        assert not call.done(), call.exception()
-        await asyncio.sleep(0.01)
+    await meanwhile(call, lambda: len(temporal.told) >= 3 * len(CLUSTERS), "three rounds are told")
     assert tallying.told_before >= len(CLUSTERS)
     assert tallying.goes == 1, "one portion at a time"
     tallying.free.set()
-    while tallying.goes < 2:
-        assert not call.done(), call.exception()
-        await asyncio.sleep(0.01)
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    await meanwhile(call, lambda: tallying.goes >= 2, "the next portion is begun")
+    await ended(call)
 
 
 @pytest.mark.parametrize("error", [Unavailable("the ledger is busy"), ZeroDivisionError("our own bug")])
@@ -270,11 +309,8 @@ async def test_the_watch_goes_on_whatever_is_wrong_with_the_tallies(error: Excep
     tallying = Tallying(temporal, fails=error)
     request = WatchInput(interval_seconds=0.01, tally_seconds=300)
     call = asyncio.create_task(ActivityEnvironment().run(watching(temporal, tallier=tallying).watch, request))
-    while tallying.goes < 3:
-        assert not call.done(), call.exception()
-        await asyncio.sleep(0.01)
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    await meanwhile(call, lambda: tallying.goes >= 3, "it tallies again and again")
+    await ended(call)
 
 
 class Calls:
@@ -292,85 +328,78 @@ class Calls:
         env.on_heartbeat = beats.append
         asked = WatchInput(interval_seconds=0.01, cursor=self.cursor, **self._request)
         call = asyncio.create_task(env.run(self._watching.watch, asked))
-        async with asyncio.timeout(90):
-            while not (reached() and beats):
-                assert not call.done(), call.exception()
-                await asyncio.sleep(0.005)
-            seen = len(beats)
-            while len(beats) < seen + 3:
-                await asyncio.sleep(0.005)
+        await meanwhile(call, lambda: reached() and bool(beats), "so far it gets")
+        seen = len(beats)
+        await meanwhile(call, lambda: len(beats) >= seen + 3, "it beats a few times more")
         self.cursor = beats[-1]
-        call.cancel()
-        await asyncio.gather(call, return_exceptions=True)
+        await ended(call)
 
 
 MANY = [f"c{n:05d}" for n in range(10_000)]
 
 
 async def test_an_edge_of_all_clusters_is_told_a_few_at_a_time_and_once() -> None:
-    temporal = SlowTemporal(seconds=0.001)
+    temporal = SlowTemporal()
     calls = Calls(watching(temporal, clusters=MANY[:400]))
     await calls.rounds(lambda: len(temporal.told) >= 400)
     assert sorted(temporal.told) == MANY[:400]
     assert temporal.most == health_watch._AT_ONCE
 
 
-async def test_what_finds_no_room_in_a_round_is_told_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_finds_no_room_in_a_round_is_told_in_the_next(
+    monkeypatch: pytest.MonkeyPatch, loop_clock: LoopClock
+) -> None:
     """So what lacks hardware since does not wait until all that came before it is told."""
-    monkeypatch.setattr(health_watch, "_TELLING_SECONDS", 0.1)
+    monkeypatch.setattr(health_watch, "_TELLING_SECONDS", 10.0)
     monkeypatch.setattr(health_watch, "_AT_ONCE", 4)
-    temporal, health = SlowTemporal(seconds=0.03), Health()
+    temporal, health = SlowTemporal(), Health()
+
+    def signalled() -> None:
+        loop_clock.forward(1.0)
+        if len(temporal.told) == 8:
+            health.failed = frozenset({MANY[199]})
+
+    temporal.signalled = signalled
     everything = watching(temporal, clusters=MANY[:200], health=health)
     env = ActivityEnvironment()
     call = asyncio.create_task(env.run(everything.watch, WatchInput(interval_seconds=0.01)))
-    async with asyncio.timeout(90):
-        while len(temporal.told) < 8:
-            await asyncio.sleep(0.005)
-        health.failed = frozenset({MANY[199]})
-        while set(temporal.told) != set(MANY[:200]):
-            assert not call.done(), call.exception()
-            await asyncio.sleep(0.005)
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    await meanwhile(call, lambda: set(temporal.told) == set(MANY[:200]), "all are told")
+    await ended(call)
     assert temporal.tried.index(MANY[199]) < 150
     assert sorted(temporal.told) == MANY[:200]
 
 
-async def test_what_lacks_hardware_is_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_lacks_hardware_is_told_first() -> None:
     health = Health()
     health.failed = frozenset(MANY[80:90])
-    temporal = SlowTemporal(seconds=0.001)
+    temporal = SlowTemporal()
     await Calls(watching(temporal, clusters=MANY[:100], health=health)).rounds(lambda: len(temporal.told) >= 100)
     assert set(temporal.tried[:10]) == set(MANY[80:90])
 
 
 async def test_a_server_that_refuses_is_left_alone_until_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_watch, "_BEAT_SECONDS", 60.0)  # it beats at the end of the round
-    temporal = SlowTemporal(seconds=0.0, refuses=MANY[:100])
+    monkeypatch.setattr(health_watch, "_BEAT_SECONDS", 3600.0)  # it beats at the end of the round
+    temporal = SlowTemporal(refuses=MANY[:100])
     rounds = watching(temporal, clusters=MANY[:100])
     env = ActivityEnvironment()
     beats: list[str] = []
     env.on_heartbeat = beats.append
-    call = asyncio.create_task(env.run(rounds.watch, WatchInput(interval_seconds=60)))
-    async with asyncio.timeout(90):
-        while not beats:
-            assert not call.done(), call.exception()
-            await asyncio.sleep(0.005)
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    call = asyncio.create_task(env.run(rounds.watch, WatchInput(interval_seconds=3600)))
+    await meanwhile(call, lambda: bool(beats), "the round ends")
+    await ended(call)
     assert len(temporal.tried) == health_watch._AT_ONCE
     assert [told_of(beat) for beat in beats] == [set()]
 
 
 async def test_rollouts_that_cannot_be_signalled_keep_nobody_else_from_it() -> None:
     """More of them than senders, and the first by name: the others have their turn in the next rounds."""
-    temporal = SlowTemporal(seconds=0.0, refuses=MANY[:40])
+    temporal = SlowTemporal(refuses=MANY[:40])
     await Calls(watching(temporal, clusters=MANY[:100])).rounds(lambda: len(temporal.told) >= 60)
     assert sorted(temporal.told) == MANY[40:100]
 
 
 async def test_a_call_goes_on_from_the_cursor_of_the_call_before() -> None:
-    temporal = SlowTemporal(seconds=0.0)
+    temporal = SlowTemporal()
     calls = Calls(watching(temporal))
     await calls.rounds(lambda: len(temporal.told) >= len(CLUSTERS))
     health = Health()
@@ -382,15 +411,31 @@ async def test_a_call_goes_on_from_the_cursor_of_the_call_before() -> None:
     assert temporal.told == [CLUSTERS[3]]
 
 
+class Later(datetime):
+    """A clock that is `ahead` of the true one."""
+
+    ahead = timedelta()
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Any:
+        return datetime.now(tz) + cls.ahead
+
+
 async def test_a_call_that_returns_answers_with_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_watch, "_ROUND", timedelta(seconds=0.05))
-    temporal = SlowTemporal(seconds=0.0)
+    monkeypatch.setattr(health_watch, "datetime", Later)
+    temporal = SlowTemporal()
+
+    def signalled() -> None:
+        if len(temporal.told) == len(CLUSTERS):
+            monkeypatch.setattr(Later, "ahead", 2 * health_watch._ROUND)
+
+    temporal.signalled = signalled
     answer = await ActivityEnvironment().run(watching(temporal).watch, WatchInput(interval_seconds=0.01))
     assert len(told_of(answer)) == len(CLUSTERS)
 
 
 async def test_shards_share_the_clusters_among_them() -> None:
-    temporal = SlowTemporal(seconds=0.0)
+    temporal = SlowTemporal()
     together = watching(temporal, clusters=MANY[:200])  # one process may watch several shards
     parts = []
     for shard in range(3):
@@ -448,14 +493,16 @@ def test_a_number_of_shards_that_is_none_is_refused(shards: str, monkeypatch: py
 
 
 class Pushes:
-    """Clusters that wait to be looked at."""
+    """Clusters that wait to be looked at. `takes`: how often they were asked for."""
 
     def __init__(self) -> None:
         self.waiting: list[str] = []
+        self.takes = 0
 
     def take(self, mine: Callable[[str], bool]) -> dict[str, datetime]:
         taken = self.waiting[:]
         del self.waiting[: len(taken)]  # in a thread: what is pushed meanwhile stays
+        self.takes += 1
         return dict.fromkeys(filter(mine, taken), datetime.now(UTC))
 
 
@@ -475,28 +522,35 @@ class LateHealth(Health):
 
 
 async def test_a_pushed_cluster_is_looked_at_at_once_and_once_more_and_no_other_is(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, loop_clock: LoopClock
 ) -> None:
     """Once more, as a source that is polled itself may have had nothing new to say the first time."""
-    monkeypatch.setattr(health_watch, "_AGAIN_SECONDS", 0.5)
+    monkeypatch.setattr(health_watch, "_PUSH_SECONDS", 0.01)
+    monkeypatch.setattr(health_watch, "_AGAIN_SECONDS", 600.0)
     temporal, health, pushes, env = SlowTemporal(), LateHealth(), Pushes(), ActivityEnvironment()
     watch = watching(temporal, health=health, pushes=pushes)
-    call = asyncio.create_task(env.run(watch.watch, WatchInput(interval_seconds=600)))
+    call = asyncio.create_task(env.run(watch.watch, WatchInput(interval_seconds=3600)))
 
     async def told(count: int) -> None:
-        async with asyncio.timeout(90):
-            while len(temporal.told) < count:
-                assert not call.done(), call.exception()
-                await asyncio.sleep(0.01)
+        await meanwhile(call, lambda: len(temporal.told) >= count, f"{count} are told")
+
+    async def asked() -> None:
+        """Twice more, whether anything was pushed: what the time before led to is done."""
+        seen = pushes.takes
+        await meanwhile(call, lambda: pushes.takes > seen + 2, "it asks for what was pushed")
 
     await told(len(CLUSTERS))
     pushes.waiting += [CLUSTERS[0]] * 100  # nothing is new yet: the first look finds nothing
+    await asked()
+    assert health.looks[1:] == [CLUSTERS[:1]]
+    assert len(temporal.told) == len(CLUSTERS)
+    loop_clock.forward(600.0)
     await told(len(CLUSTERS) + 1)
-    await asyncio.sleep(0.8)
+    loop_clock.forward(900.0)
+    await asked()
     assert temporal.told[len(CLUSTERS) :] == [CLUSTERS[0]]
     assert health.looks[1:] == [CLUSTERS[:1]] * 2
     pushes.waiting += [CLUSTERS[1], "no-such"]
     await told(len(CLUSTERS) + 2)
     assert temporal.told[len(CLUSTERS) :] == [*CLUSTERS[:2]]
-    call.cancel()
-    await asyncio.gather(call, return_exceptions=True)
+    await ended(call)
