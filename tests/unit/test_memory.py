@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 
+from tests.waiting import eventually
 from workers.garbage_collection import tended
 
 pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
@@ -31,14 +32,13 @@ async def test_what_lives_on_is_set_aside_and_given_back_at_the_end() -> None:
 
 async def test_what_dies_after_it_was_set_aside_is_found() -> None:
     async with tended(seconds=0.01, rounds=3):
-        ring = Ring()
-        gone = weakref.ref(ring)
-        await asyncio.sleep(0.05)
-        del ring
+        rings = [Ring()]
+        gone = weakref.ref(rings[0])
+        await eventually(lambda: all(found is not rings[0] for found in gc.get_objects()), "it is set aside")
+        rings.clear()
         gc.collect()
-        async with asyncio.timeout(20):
-            while gone() is not None:
-                await asyncio.sleep(0.01)
+        assert gone() is not None, "it is looked for where the collector does not look"
+        await eventually(lambda: gone() is None, "it is found")
 
 
 async def test_a_worker_sets_aside_in_steps_and_looks_through_everything_seldom() -> None:
@@ -51,9 +51,7 @@ async def test_a_worker_sets_aside_in_steps_and_looks_through_everything_seldom(
     gc.callbacks.append(looked)
     try:
         async with tended(seconds=0.01, rounds=4):
-            async with asyncio.timeout(20):
-                while len(looks) < 9:
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: len(looks) >= 9, "it has looked nine times")
     finally:
         gc.callbacks.remove(looked)
     whole = [number for number, aside in enumerate(looks) if not aside]
