@@ -19,6 +19,7 @@ from models.questions import DeskAnswer, Pulse
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage
+from tests.unit.loop_clock import LoopClock
 
 REQUEST = CommandRequest(actor="tpm", team="research")
 ANSWER = CommandAnswer(cluster="a", command=Command.ACK, stage=Stage.MONITORED, said="taken")
@@ -134,8 +135,9 @@ async def test_a_rollout_of_an_earlier_build_is_told_to_be_looked_at_by_its_stat
 class Deaf:
     """A server that missed the end of a run while somebody waited for it: who waits anew is answered."""
 
-    def __init__(self, misses: int, length: int = 11) -> None:
+    def __init__(self, misses: int, clock: LoopClock, length: int = 11) -> None:
         self._misses = misses
+        self._clock = clock
         self.history_length = length
         self.asked = self.given_up = 0
 
@@ -146,6 +148,7 @@ class Deaf:
         self.asked += 1
         if self.asked > self._misses:
             return DeskAnswer(result="7")
+        self._clock.forward(max(questions._WAITS))  # it is waited for in vain
         try:
             return await asyncio.Future[DeskAnswer]()
         finally:
@@ -165,17 +168,19 @@ async def answer_of(server: Deaf) -> str:
 
 @pytest.mark.parametrize("misses", [0, 1, 7])
 async def test_an_answer_that_the_server_missed_is_asked_for_again(
-    misses: int, monkeypatch: pytest.MonkeyPatch
+    misses: int, monkeypatch: pytest.MonkeyPatch, loop_clock: LoopClock
 ) -> None:
-    monkeypatch.setattr(questions, "_WAITS", (0.001, 0.002))
-    server = Deaf(misses)
+    monkeypatch.setattr(questions, "_WAITS", (600, 1200))
+    server = Deaf(misses, loop_clock)
     assert await answer_of(server) == "7"
     assert (server.asked, server.given_up) == (misses + 1, misses)
 
 
-async def test_a_question_that_no_worker_took_up_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "_WAITS", (0.001, 0.002))
-    server = Deaf(10**6, length=2)
+async def test_a_question_that_no_worker_took_up_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, loop_clock: LoopClock
+) -> None:
+    monkeypatch.setattr(questions, "_WAITS", (600, 1200))
+    server = Deaf(10**6, loop_clock, length=2)
     with pytest.raises(Unavailable, match="no worker"):
         await answer_of(server)
     await asyncio.sleep(0)
