@@ -13,6 +13,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
 from models.wire import MOVES_ON
+from tests.waiting import PATIENCE
 from workers.untimely_queries import _OnTime
 
 
@@ -78,6 +79,22 @@ def test_nothing_is_thrown_into_the_thread_of_a_slow_activation() -> None:
     assert _OnTime(inner, versioned=False, info=INFO).get_thread_id() is None
 
 
+class Turnstile:
+    """A lock. `asked`: set when somebody wants it whom it keeps waiting."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.asked.set()
+            assert self._lock.acquire(timeout=PATIENCE)
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 def test_what_comes_after_a_slow_activation_waits_for_it() -> None:
     """temporalio sends the run out of the cache while an activation that it gave up still lives in its loop."""
     entered, may_end, inside, together = threading.Event(), threading.Event(), [], []
@@ -87,22 +104,27 @@ def test_what_comes_after_a_slow_activation_waits_for_it() -> None:
             inside.append(act)
             together.append(len(inside))
             entered.set()
-            may_end.wait(10)
+            may_end.wait(PATIENCE)
             inside.pop()
             return super().activate(act)
 
     inner: Any = Slow()
     runner = _OnTime(inner, versioned=False, info=INFO)
+    turnstile: Any = Turnstile()
+    runner._one_at_a_time = turnstile
     slow, eviction = WorkflowActivation(run_id="r"), WorkflowActivation(run_id="r")
     slow.jobs.add().fire_timer.seq = 1
     eviction.jobs.add().remove_from_cache.SetInParent()
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(runner.activate, slow)
-        assert entered.wait(10)
+        assert entered.wait(PATIENCE)
         second = threads.submit(runner.activate, eviction)
-        with pytest.raises(TimeoutError):
-            second.result(0.2)
-        may_end.set()
-        assert first.result(10).HasField("successful")
-        assert second.result(10).HasField("successful")
+        try:
+            assert turnstile.asked.wait(PATIENCE)
+            assert inside == [slow]
+            assert not second.done()
+        finally:
+            may_end.set()
+        assert first.result(PATIENCE).HasField("successful")
+        assert second.result(PATIENCE).HasField("successful")
     assert together == [1, 1]
