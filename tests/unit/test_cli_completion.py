@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from cli.main import run
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering, status
 from tests.unit.test_cli_request import asked
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 TREE = made()
@@ -28,6 +28,23 @@ KNOWN: dict[str, Any] = {
     "windows": {"h100-pods": ["7", "12"]},
     "requests": {"q-1": "a c1 asked"},
 }
+
+
+class Clock:
+    """By which names grow old."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(names, "time", clock)
+    return clock
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +109,7 @@ def test_a_stage_is_said_beside_its_cluster() -> None:
 # --- names -------------------------------------------------------------------------------------------------
 
 
-def test_commands_keep_the_names_that_they_see(kept: Path) -> None:
+def test_commands_keep_the_names_that_they_see(kept: Path, clock: Clock) -> None:
     with answering(FakeBackstop(statuses=[status()], requests_open=[asked()])):
         assert run(["fleet", "show", "--json"]) == 0
         assert run(["status", WORKED.name, "--json"]) == 0
@@ -102,7 +119,9 @@ def test_commands_keep_the_names_that_they_see(kept: Path) -> None:
     assert known["clusters"][WORKED.name] == "planned"
     assert known["clusters"]["cluster-with-a-rather-long-name-000000"] == "monitored"
     assert known["holds"] == {WORKED.name: ["paused"]}
-    assert names.age() < 60
+    assert names.age() == 0
+    clock.now += 60
+    assert names.age() == 60
     (file,) = kept.glob("names-*.json")
     assert file.stat().st_mode & 0o077 == 0, "names are nobody else's"
 
@@ -148,7 +167,7 @@ def told(kept: Path, shell: str, typed: str, **more: str) -> subprocess.Complete
     }
     environment = {**os.environ, **asked_by, "PYTHONPATH": str(ROOT), **more}
     program = [sys.executable, *(["-X", "importtime"] if "importtime" in more else []), "-m", "cli.main"]
-    return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(program, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 @pytest.fixture
@@ -199,16 +218,17 @@ def test_bash_completes_by_the_script_that_is_installed(kept: Path, fresh: None,
 
 
 def test_old_names_are_looked_up_aside_and_not_at_every_tab(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fresh: None
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], clock: Clock, fresh: None
 ) -> None:
     started: list[Any] = []
+    monkeypatch.setattr(completion, "_PAUSE_SECONDS", 10**6)  # by the files' own time: three looks of any length
     monkeypatch.setattr(os, "posix_spawn", lambda *given, **more: started.append((given, more)))
     monkeypatch.setenv(completion.ASKED_BY, "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "backstop\nstatus\n")
     monkeypatch.setenv("COMP_CWORD", "2")
     assert completion.answer() == 0
     assert started == [], "they are fresh"
-    names.write(names.file(), {**names.kept(), "seen": time.time() - 3600})
+    clock.now += 3600
     for _ in range(3):
         assert completion.answer() == 0
     ((program, more),) = started
@@ -217,7 +237,7 @@ def test_old_names_are_looked_up_aside_and_not_at_every_tab(
     assert capsys.readouterr().out.split("\n")[:2] == ["a:b", "h100-pods"]
 
 
-def test_the_look_aside_keeps_all_names(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_look_aside_keeps_all_names(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     async def ask(question: Any) -> Any:
         return (asked(),)
 
@@ -226,7 +246,7 @@ def test_the_look_aside_keeps_all_names(monkeypatch: pytest.MonkeyPatch, capsys:
     with answering(door):
         exec(completion._LOOK.format(main="cli.main"), {})
     assert (WORKED.name in names.kept()["clusters"], [*names.kept()["requests"]]) == (True, ["q-1"])
-    assert names.age() < 60
+    assert names.age() == 0
 
 
 @pytest.fixture
