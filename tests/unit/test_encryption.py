@@ -166,6 +166,7 @@ def test_without_keys_nothing_is_encrypted_and_a_named_file_must_be_there(
     assert (tmp_path / "gone.json").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.nightly
 async def test_encrypting_costs_little(ring: KeyRing) -> None:
     """Of a small payload: far below a millisecond each way, on any machine."""
     codec, payloads = Encrypted(ring, "w"), await data_converter.encode([SAID])
