@@ -273,12 +273,12 @@ def test_a_job_is_of_the_class_that_its_qos_says_where_that_is_of_its_own_team()
 # --- how they are called -----------------------------------------------------------------------
 
 
-def tool(folder: Path, name: str, script: str) -> Talk:
-    """A program of this name that does so."""
+def tool(folder: Path, name: str, script: str, seconds: float = 50) -> Talk:
+    """A program of this name that does so, and for how long it is waited for."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    return Talk(Connection(path=str(folder), conf="/etc/slurm/other.conf", timeout=timedelta(seconds=0.5)))
+    return Talk(Connection(path=str(folder), conf="/etc/slurm/other.conf", timeout=timedelta(seconds=seconds)))
 
 
 def test_a_tool_is_run_with_its_settings_in_plain_english_and_utc(tmp_path: Path) -> None:
@@ -290,7 +290,6 @@ def test_a_tool_is_run_with_its_settings_in_plain_english_and_utc(tmp_path: Path
 @pytest.mark.parametrize(
     ("script", "error", "sentence"),
     [
-        ("exec sleep 9", Unavailable, "sacctmgr did not answer within 0.5 s"),
         ("echo 'sacctmgr: error: Unable to contact' >&2; exit 1", Unavailable, "Unable to contact"),
         ("echo 'sacctmgr: error: nothing' >&2; exit 0", Unavailable, "sacctmgr failed"),
         ("echo ' Access denied' >&2; exit 1", Refusal, "Slurm does not let us run sacctmgr"),
@@ -302,6 +301,11 @@ def test_a_tool_is_run_with_its_settings_in_plain_english_and_utc(tmp_path: Path
 def test_what_goes_wrong_is_told_apart(script: str, error: type[Exception], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(error, match=sentence):
         tool(tmp_path, "sacctmgr", script).run("sacctmgr", "show")
+
+
+def test_a_tool_that_never_answers_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match=r"sacctmgr did not answer within 0\.5 s"):
+        tool(tmp_path, "sacctmgr", "exec tail -f /dev/null", seconds=0.5).run("sacctmgr", "show")
 
 
 def test_words_of_an_answer_are_no_refusal(tmp_path: Path) -> None:
