@@ -49,24 +49,29 @@ def status(capsys: pytest.CaptureFixture[str], summaries: list[RolloutSummary], 
     return capsys.readouterr().out
 
 
-THOUSAND = [one(number) for number in range(1000)]
+@pytest.fixture
+def thousand() -> list[RolloutSummary]:
+    """Made when they are asked for: their health grows old."""
+    return [one(number) for number in range(1000)]
 
 
-def test_a_thousand_fit_on_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    said = status(capsys, THOUSAND)
+def test_a_thousand_fit_on_one_screen(thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]) -> None:
+    said = status(capsys, thousand)
     assert len(said.splitlines()) <= 40
     assert said.startswith("875 open rollouts, 125 ended\n")
     (monitored,) = [line.split() for line in said.splitlines() if line.startswith("monitored ")]
     assert monitored[-2] == "375"
     assert "125 need a person" in said
     assert "and 117 more: backstop status --needs" in said
-    risky = [s for s in THOUSAND if s.open and s.unbacked_gpus]
+    risky = [s for s in thousand if s.open and s.unbacked_gpus]
     total = sum(s.unbacked_gpus or 0 for s in risky)
     assert f"{len(risky)} at risk: {total} GPUs have no healthy hardware behind them" in said
 
 
-def test_by_stage_and_wave_everything_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [line.split() for line in status(capsys, THOUSAND).splitlines()]
+def test_by_stage_and_wave_everything_is_counted_once(
+    thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [line.split() for line in status(capsys, thousand).splitlines()]
     table = rows[
         rows.index(["STAGE", "UNALLOCATED", "UNSCHEDULED", "IDLE", "BUSY", "NO", "PLAN", "ALL", "UNBACKED"]) + 1 :
     ]
@@ -75,9 +80,9 @@ def test_by_stage_and_wave_everything_is_counted_once(capsys: pytest.CaptureFixt
     assert all(sum(row[:-1]) == row[-1] for row in counted)
 
 
-def test_few_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    said = status(capsys, THOUSAND[:10])
-    assert [line.split()[0] for line in said.splitlines()[1:11]] == [s.cluster for s in THOUSAND[:10]]
+def test_few_have_a_line_each(thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]) -> None:
+    said = status(capsys, thousand[:10])
+    assert [line.split()[0] for line in said.splitlines()[1:11]] == [s.cluster for s in thousand[:10]]
     assert "1 needs a person" in said
 
 
@@ -94,10 +99,12 @@ def test_few_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
         (["--stage", "stuck", "--owner", "oncall"], lambda s: False),
     ],
 )
-def test_filters_leave_what_fits(words: list[str], fits: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = json.loads(status(capsys, THOUSAND, "--json", *words))
-    assert [r["cluster"] for r in answer["rollouts"]] == [s.cluster for s in THOUSAND if fits(s)]
-    said = status(capsys, THOUSAND, *words)
+def test_filters_leave_what_fits(
+    words: list[str], fits: Any, thousand: list[RolloutSummary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = json.loads(status(capsys, thousand, "--json", *words))
+    assert [r["cluster"] for r in answer["rollouts"]] == [s.cluster for s in thousand if fits(s)]
+    said = status(capsys, thousand, *words)
     if answer["rollouts"]:
         assert said.count("cluster-") >= len(answer["rollouts"])
     else:
