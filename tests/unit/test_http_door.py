@@ -21,6 +21,7 @@ from client.http_door import http_door
 from client.problems import exit_code, problem, told
 from models.errors import BY_NAME, BackstopError, BadFile, BadInput, BlastRadius, Refusal, Unavailable
 from tests.unit.cli_fakes import status as a_status
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 KEPT_OUT = (
@@ -211,7 +212,7 @@ async def test_an_answer_that_was_cut_short_is_none(data: bytes, tmp_path: Path)
         a_front(tmp_path / "s", lambda _: data),
         pytest.raises(Unavailable, match="hung up before its answer was whole"),
     ):
-        await asyncio.wait_for(http_door(AtSocket(tmp_path / "s")).unserved(), 10)
+        await asyncio.wait_for(http_door(AtSocket(tmp_path / "s")).unserved(), PATIENCE)
 
 
 async def test_a_socket_deep_in_folders_is_reached(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from client.telemetry import _Outage, within
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,7 +42,7 @@ def test_a_command_says_nothing_of_a_collector_that_is_away(collector: str, tmp_
         env={**inherited, **nowhere, "OTEL_EXPORTER_OTLP_ENDPOINT": collector},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
     said = "backstop: Temporal does not answer at 127.0.0.1:1: check TEMPORAL_ADDRESS or the profile\n"
@@ -53,13 +54,13 @@ def test_a_flush_that_does_not_end_is_left_behind() -> None:
     ended = threading.Event()
 
     def flush() -> None:
-        answered.wait(60)
+        answered.wait(PATIENCE)
         ended.set()
 
     within(0.01, flush)
     assert not ended.is_set()
     answered.set()
-    assert ended.wait(60)
+    assert ended.wait(PATIENCE)
 
 
 def test_an_outage_is_told_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
