@@ -63,6 +63,7 @@ async def test_a_golden_history_replays(path: Path) -> None:
     await replays(replayer, parsed(path))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seconds", [0.06, 0.08, 0.1, 0.12, 0.14])
 async def test_a_task_that_took_too_long_leaves_a_run_that_can_be_played_anew(
     seconds: float, monkeypatch: pytest.MonkeyPatch
