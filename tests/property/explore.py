@@ -18,12 +18,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
@@ -615,7 +614,7 @@ class Exploration:
         self.visited: Callable[[Node, int], None] = lambda world, state: None
 
     def run(self) -> Found:
-        began, found = time.monotonic(), self.found
+        found = self.found
         level: list[tuple[Node, int]] = []
         root = Node(**self.setting.policy)
         if self.setting.before:
@@ -638,7 +637,6 @@ class Exploration:
                     self._expand(world, state, reached)
             found.by_depth.append(found.states - before - len(reached))
             level = reached
-        found.seconds = time.monotonic() - began
         return found
 
     @property
@@ -794,7 +792,9 @@ def main(argv: list[str]) -> int:
     together = Found(args.depth)
     with remembering():
         for name in args.setting or SETTINGS:
+            began = datetime.now(UTC)
             found = Exploration(SETTINGS[name], args.depth, args.most_states).run()
+            found.seconds = (datetime.now(UTC) - began).total_seconds()
             print(report(name, found), flush=True)
             together.events += found.events
             together.states += found.states
