@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.tried import SAID, TRIED, examples
@@ -44,9 +44,10 @@ DATABASES = ("sqlite", "postgresql")
 
 # CI runs the same examples each time, so that a change is judged by what it changed. On a laptop every run
 # looks elsewhere: that is where new cases are found; a case that was found joins the tests by hand.
-# None is timed: a machine may be slow.
-settings.register_profile("ci", derandomize=True, deadline=None)
-settings.register_profile("laptop", deadline=None)
+# None is timed, nor how long its inputs take to make: a machine may be slow.
+_UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", _UNTIMED, derandomize=True)
+settings.register_profile("laptop", _UNTIMED)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "laptop")
 
 
