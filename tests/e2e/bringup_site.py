@@ -5,7 +5,6 @@ It outlives workers, as a real one does. A run ends when a test says so, or at o
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import uuid
@@ -51,7 +50,8 @@ from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.errors import BadInput, Unavailable
 from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TASK_QUEUE
-from tests.e2e.world import PATIENCE
+from tests.e2e.world import PATIENCE, seen
+from tests.waiting import async_attempts
 from workers.bringups import BringupParts
 from workers.main import make_worker
 
@@ -219,38 +219,28 @@ class Story:
         return answer
 
     async def status(self) -> BringupStatus:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                with contextlib.suppress(
-                    WorkflowQueryFailedError, RPCError
-                ):  # it moves on, or its worker has just died
-                    status: BringupStatus = await self.handle.query(STATUS_QUERY, result_type=BringupStatus)
-                    return status
-                await asyncio.sleep(0.1)
+        async for _ in async_attempts(f"{self.id} tells its status"):
+            with contextlib.suppress(WorkflowQueryFailedError, RPCError):  # it moves on, or its worker has just died
+                status: BringupStatus = await self.handle.query(STATUS_QUERY, result_type=BringupStatus)
+                return status
+        raise AssertionError("attempts end by themselves")
 
     async def say(self, command: str, **fields: Any) -> BringupCommandAnswer:
         order = BringupOrder(actor="ann", **{"reason": "because", **fields})
         update = uuid.uuid4().hex
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                try:
-                    answer: BringupCommandAnswer = await self.handle.execute_update(
-                        command, order, id=update, result_type=BringupCommandAnswer
-                    )
-                    return answer
-                except RPCError as error:  # a history begins anew at this moment: client/calls.py asks again too
-                    if error.status is not RPCStatusCode.FAILED_PRECONDITION:
-                        raise
-                await asyncio.sleep(0.1)
+        async for _ in async_attempts(f"{self.id} takes {command}"):
+            try:
+                answer: BringupCommandAnswer = await self.handle.execute_update(
+                    command, order, id=update, result_type=BringupCommandAnswer
+                )
+                return answer
+            except RPCError as error:  # a history begins anew at this moment: client/calls.py asks again too
+                if error.status is not RPCStatusCode.FAILED_PRECONDITION:
+                    raise
+        raise AssertionError("attempts end by themselves")
 
     async def until(self, true: Callable[[BringupStatus], bool], seconds: float = PATIENCE) -> BringupStatus:
-        ends = asyncio.get_running_loop().time() + seconds
-        while True:
-            status = await self.status()
-            if true(status):
-                return status
-            assert asyncio.get_running_loop().time() < ends, status
-            await asyncio.sleep(0.1)
+        return await seen(self.status, true, f"{self.id} is so", seconds)
 
 
 @asynccontextmanager

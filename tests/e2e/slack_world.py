@@ -6,7 +6,6 @@ a press carries what stands in the message, whoever posted that.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import time
@@ -24,6 +23,7 @@ from client.connection import NAMESPACE, TemporalTarget
 from client.front_signer import SigningKey
 from client.slack_secret import SigningSecret
 from tests.integration.notice_servers import Web
+from tests.waiting import eventually
 from web.callers import Callers
 from web.doors import Doors
 from web.front import Front
@@ -97,10 +97,7 @@ class Workspace:
         before = len(self.web.posts("/actions"))
         answer = await self.sent("/slack/interactive", urlencode({"payload": json.dumps(payload)}).encode())
         assert (answer.status_code, answer.content) == (200, b""), answer.text
-        ends = time.monotonic() + 20
-        while len(self.web.posts("/actions")) == before:
-            assert time.monotonic() < ends, "nothing was answered"
-            await asyncio.sleep(0.05)
+        await eventually(lambda: len(self.web.posts("/actions")) > before, "it is answered")
         return self.answers()[before:]
 
     def answers(self) -> list[dict[str, Any]]:
@@ -123,12 +120,9 @@ class Workspace:
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         assert found["response_type"] == "ephemeral"
-        ends = time.monotonic() + 20
-        while words(found) == "Looking…":
-            assert time.monotonic() < ends, "nothing was answered"
-            await asyncio.sleep(0.05)
-            if len(self.web.posts("/actions")) > before:
-                found = self.web.posts("/actions")[before].json
+        if words(found) == "Looking…":
+            await eventually(lambda: len(self.web.posts("/actions")) > before, "it is answered")
+            found = self.web.posts("/actions")[before].json
         return found
 
 

@@ -9,7 +9,6 @@ import select
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -62,9 +61,7 @@ class Terminal:
 
     def _reads(self) -> bool:
         """Some more of what is shown; False where there is no more to come."""
-        ends = time.monotonic() + PATIENCE
-        while not select.select([self._ours], [], [], 0.2)[0]:
-            assert time.monotonic() < ends, f"it shows nothing more: {self.shown}"
+        assert select.select([self._ours], [], [], PATIENCE)[0], f"it shows nothing more: {self.shown}"
         try:
             more = os.read(self._ours, 65536)
         except OSError:  # as Linux says that nobody has the other end any more

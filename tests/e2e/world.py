@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import itertools
 import json
-import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
@@ -54,6 +53,7 @@ from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
+from tests import waiting
 from tests.integration.ledger.world import ForeignTool
 from tests.replaying import NO_TIME, replays
 from workers.bringups import BringupParts
@@ -64,11 +64,7 @@ from workflows.fleet_rollout import FleetRolloutWorkflow
 from workflows.quota_request import QuotaRequest
 
 WATCH_SECONDS = 0.3
-PAUSES = (0.03, 0.03, 0.03, 0.06, 0.06, 0.06, 0.12)
-"""Seconds between two questions, the last again and again: a machine that answers all the time does nothing else."""
-PATIENCE = 90.0
-"""Seconds until a wait is a failure; far above what any scene needs on a noisy machine, and longer than a call is
-waited for whose answer the server lost (60 s): until then a rollout heals by itself."""
+PATIENCE = waiting.PATIENCE
 RESTS = 3.0
 """Seconds in which nothing happens: a record waits up to two for others."""
 CLOCKS: dict[str, Any] = {
@@ -88,6 +84,7 @@ UNPACED = Telling(UNBOUNDED)
 """A story's days are seconds: waiting for companions would be weeks."""
 
 _numbers = itertools.count(1)
+_T = TypeVar("_T")
 
 
 def fresh(name: str) -> str:
@@ -195,16 +192,22 @@ def without_flex_moves(kinds: Iterable[str]) -> list[str]:
     return left
 
 
-def pausing() -> Iterator[float]:
-    return itertools.chain(PAUSES, itertools.repeat(PAUSES[-1]))
+eventually = waiting.eventually
 
 
-async def eventually(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """It has become true. Fails with what it waited for."""
-    ends, pauses = time.monotonic() + seconds, pausing()
-    while not true():
-        assert time.monotonic() < ends, f"not within {seconds:g} s: {what}"
-        await asyncio.sleep(next(pauses))
+async def seen(look: Callable[[], Awaitable[_T]], so: Callable[[_T], bool], what: str, seconds: float = PATIENCE) -> _T:
+    """What is seen, once it is so. Fails with what it waited for, and with what was seen last."""
+    last = list[_T]()
+
+    async def is_so() -> bool:
+        last[:] = [await look()]
+        return so(last[0])
+
+    try:
+        await eventually(is_so, what, seconds)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; seen: {last}") from error
+    return last[0]
 
 
 class World:
@@ -331,55 +334,50 @@ class World:
 
     async def until_fleet(self, reached: Callable[[FleetStatus], bool], seconds: float = PATIENCE) -> FleetStatus:
         """The fleet rollout's status once it is so. Fails, with what it is instead, when it takes too long."""
-        ends = time.monotonic() + seconds
-        while True:
-            try:
-                status = await self.tpm.fleet_status()
-            except Unavailable:
-                if not self.shaky or time.monotonic() > ends:
-                    raise
-            else:
-                if reached(status):
-                    return status
-                assert time.monotonic() < ends, status.model_dump_json(indent=1)
-            await asyncio.sleep(0.1)
+        return await seen(
+            lambda: self._answered(self.tpm.fleet_status, seconds), reached, "the fleet rollout is so", seconds
+        )
 
     # --- what people see ------------------------------------------------------------------------
 
-    async def status(self, cluster: str, seconds: float = PATIENCE) -> RolloutStatus:
-        ends = time.monotonic() + seconds
-        while True:
+    async def _answered(self, ask: Callable[[], Awaitable[_T]], seconds: float) -> _T:
+        """Where servers and workers die it is asked again until somebody answers."""
+        async for _ in waiting.async_attempts("somebody answers", seconds):
             try:
-                return await self.tpm.status(cluster)
+                return await ask()
             except Unavailable:
-                if not self.shaky or time.monotonic() > ends:
+                if not self.shaky:
                     raise
-            await asyncio.sleep(0.2)
+        raise AssertionError("attempts end by themselves")
+
+    async def status(self, cluster: str, seconds: float = PATIENCE) -> RolloutStatus:
+        return await self._answered(lambda: self.tpm.status(cluster), seconds)
 
     async def state(self, cluster: str) -> dict[str, Any]:
         """What the rollout carries, as JSON; asked again where its worker has only just replayed it."""
-        ends = time.monotonic() + PATIENCE
-        while True:
+        async for _ in waiting.async_attempts(f"{cluster} tells its state"):
             try:
                 found: dict[str, Any] = await self.handle(cluster).query("state")
                 return found
             except WorkflowQueryFailedError as error:
                 too_slow = NO_TIME in str(error)  # a state is long in copying on a busy machine
-                if time.monotonic() > ends or not (MOVES_ON in str(error) or too_slow):
+                if not (MOVES_ON in str(error) or too_slow):
                     raise
-            await asyncio.sleep(0.2)
+        raise AssertionError("attempts end by themselves")
 
     async def until(
         self, cluster: str, reached: Stage | Callable[[RolloutStatus], bool], seconds: float = PATIENCE
     ) -> RolloutStatus:
-        """The status once it is so. Fails, with where the rollout is instead, when it takes too long."""
-        ends, pauses = time.monotonic() + seconds, pausing()
-        while True:
-            status = await self.status(cluster, seconds)
-            if status.stage is reached or (callable(reached) and reached(status)):
-                return status
-            assert time.monotonic() < ends, f"{cluster} is {status.stage}: {status.model_dump_json(indent=1)}"
-            await asyncio.sleep(next(pauses))
+        """The status once it is so. Fails, with where the rollout is instead, when it takes too long.
+
+        A stage that the rollout leaves by itself after a fraction of a second may be over before anybody asks.
+        """
+
+        def so(status: RolloutStatus) -> bool:
+            return status.stage is reached or (callable(reached) and reached(status))
+
+        wanted = f"is {reached}" if isinstance(reached, Stage) else "is so"
+        return await seen(lambda: self.status(cluster, seconds), so, f"{cluster} {wanted}", seconds)
 
     async def ended(self, cluster: str) -> dict[str, Any]:
         """How the rollout's workflow ended; the archive is complete then."""
@@ -388,14 +386,15 @@ class World:
 
     async def calling(self, cluster: str, activity: str) -> None:
         """This call of the rollout is under way."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                with contextlib.suppress(RPCError):  # there may be no rollout yet
-                    described = await self.handle(cluster).describe()
-                    calls = described.raw_description.pending_activities
-                    if activity in [call.activity_type.name for call in calls]:
-                        return
-                await asyncio.sleep(0.05)
+
+        async def called() -> bool:
+            with contextlib.suppress(RPCError):  # there may be no rollout yet
+                described = await self.handle(cluster).describe()
+                calls = described.raw_description.pending_activities
+                return activity in [call.activity_type.name for call in calls]
+            return False
+
+        await eventually(called, f"{activity} of {cluster} is under way")
 
     async def archived(self, cluster: str) -> None:
         """What led to the present stage stands in the archive, and the registry shows the stage."""
@@ -422,17 +421,21 @@ class World:
 
     async def listed(self, cluster: str) -> None:
         """Temporal's list has its rollout, which comes a moment late."""
-        async with asyncio.timeout(PATIENCE):
-            while cluster not in [one.cluster for one in await self.tpm.rollouts()]:
-                await asyncio.sleep(0.1)
+
+        async def found() -> bool:
+            return cluster in [one.cluster for one in await self.tpm.rollouts()]
+
+        await eventually(found, f"{cluster} is listed")
 
     async def overview(self, cluster: str, true: Callable[[RolloutSummary], bool] = lambda _: True) -> RolloutSummary:
         """The cluster's row of the overview, once it is so: Temporal's list and what is noted are a moment late."""
-        row: RolloutSummary | None = None
-        async with asyncio.timeout(PATIENCE):
-            while row is None or not true(row):
-                row = next((one for one in await self.tpm.overview() if one.cluster == cluster), None)
-        return row
+
+        async def row() -> RolloutSummary | None:
+            return next((one for one in await self.tpm.overview() if one.cluster == cluster), None)
+
+        found = await seen(row, lambda one: one is not None and true(one), f"the row of {cluster} is so")
+        assert found is not None
+        return found
 
     def notices(self, cluster: str) -> list[tuple[str, str]]:
         """(kind, audience) of every notice of a cluster, in order."""
@@ -509,15 +512,18 @@ async def forget_fleet(client: Client) -> None:
 
     What it lists is a moment late, and what it lists no more it may know still.
     """
-    async with asyncio.timeout(PATIENCE):
-        while (runs := await _fleets(client)) or await _known(client, FLEET_ID):
-            for run in runs:
-                execution = WorkflowExecution(workflow_id=run.id, run_id=run.run_id)
-                with contextlib.suppress(RPCError):  # it is on its way out
-                    await client.workflow_service.delete_workflow_execution(
-                        DeleteWorkflowExecutionRequest(namespace=NAMESPACE, workflow_execution=execution)
-                    )
-            await asyncio.sleep(0.1)
+
+    async def forgotten() -> bool:
+        runs = await _fleets(client)
+        for run in runs:
+            execution = WorkflowExecution(workflow_id=run.id, run_id=run.run_id)
+            with contextlib.suppress(RPCError):  # it is on its way out
+                await client.workflow_service.delete_workflow_execution(
+                    DeleteWorkflowExecutionRequest(namespace=NAMESPACE, workflow_execution=execution)
+                )
+        return not runs and not await _known(client, FLEET_ID)
+
+    await eventually(forgotten, "no run of a fleet rollout is known")
 
 
 async def _fleets(client: Client) -> list[WorkflowExecutionRow]:
@@ -543,6 +549,7 @@ async def replayed(client: Client, ids: Iterable[str]) -> None:
             workflow_runner=sandbox(),
             workflow_failure_exception_types=FAILURES,
             data_converter=client.data_converter,
+            debug_mode=True,  # without the watch for a workflow that does not yield: the machine may be busy
         )
 
     for workflow_id in ids:
