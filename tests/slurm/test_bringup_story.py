@@ -8,8 +8,9 @@ from tests.slurm.bringup_story import HEAD, tell_bringup, told_by
 from tests.slurm.lab import Lab
 from tests.slurm.story import ROOT
 
+pytestmark = pytest.mark.nightly  # a real Slurm
 
-@pytest.mark.nightly
+
 def test_a_cluster_comes_from_an_entry_to_monitored_by_two_touches_and_the_docs_show_it(lab: Lab) -> None:
     assert lab.idle(), "the packages are there"
     with told_by(lambda _: None) as story:

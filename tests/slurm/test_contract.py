@@ -14,6 +14,8 @@ from models.errors import Conflict, Drift, Refusal
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
 from tests.slurm.conftest import Site
 
+pytestmark = pytest.mark.nightly  # a real Slurm
+
 T = TypeVar("T")
 
 
@@ -69,7 +71,7 @@ class System:
         return self.port.apply(Change(cluster=self._site.cluster, kind=kind, fence=fence, writes=made, **more))
 
 
-@pytest.fixture(params=[pytest.param("ledger", marks=pytest.mark.nightly), "slurm"])
+@pytest.fixture(params=["ledger", "slurm"])
 def system(site: Site, request: pytest.FixtureRequest) -> System:
     return System(site, str(request.param))
 

@@ -19,6 +19,8 @@ from models.errors import Unavailable
 from tests.ports import free_port
 from tests.slurm.conftest import Site
 
+pytestmark = pytest.mark.nightly  # a real Slurm
+
 _CONFIG = """\
 ListenAddress 127.0.0.1
 HostKey {folder}/host
@@ -73,7 +75,6 @@ def connection(site: Site, tmp_path: Path) -> Iterator[Connection]:
         process.wait(60)
 
 
-@pytest.mark.nightly
 def test_limits_are_read_and_written_over_ssh(site: Site, connection: Connection) -> None:
     talk = Talk(connection)
     asked = ("sacctmgr", "-n", "-P", "show", "assoc", "cluster=lab", "user=")

@@ -21,6 +21,8 @@ from tests.slurm.lab import Lab
 from tests.slurm.test_slurm_quotas import land as landed
 from tests.slurm.test_slurm_quotas import opened
 
+pytestmark = pytest.mark.nightly  # a real Slurm
+
 CLASSES = ("training", "engines")
 QOS_FORMAT = "format=Name,Priority,Preempt,PreemptMode,GraceTime,MaxTRESPA"
 
@@ -77,7 +79,6 @@ def submit(site: Site, letter: str, job_class: str, gpus: int, name: str, *more:
     return site.lab.submit(site.team(letter), gpus, name, of, "--requeue", *more)
 
 
-@pytest.mark.nightly
 def test_nothing_is_written_before_a_rollout_is_and_then_it_is_kept_in_step(site: Site) -> None:
     brought_in(site, written(site, yields={"engines": Yield(grace=timedelta(seconds=5))}))
     opened(site)
@@ -121,7 +122,6 @@ def ends(site: Site, job: str) -> list[str]:
     return site.lab.run("sacct", "-n", "-P", "-D", "-X", "-j", job, "-o", "State").split("\n")
 
 
-@pytest.mark.nightly
 def test_engines_leave_room_for_the_block_and_never_go_beyond_the_quota(full: Site) -> None:
     first, second, third = (submit(full, "a", "engines", 8, f"engine-{n}") for n in range(3))
     running(full, first, second)
@@ -153,7 +153,6 @@ def mended(lab: Lab) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("mended")
-@pytest.mark.nightly
 def test_engines_yield_to_a_block_of_their_own_account_and_nobody_else_does(full: Site) -> None:
     lab = full.lab
     lab.run("scontrol", "update", f"nodename={lab.all_nodes[-1]}", "state=drain", "reason=Xid 79")
@@ -180,7 +179,6 @@ def lab_guest(site: Site) -> str:
     return f"{site.root}-guest"
 
 
-@pytest.mark.nightly
 def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> None:
     brought_in(site, written(site))
     first_write(site)
@@ -219,7 +217,6 @@ def test_what_backstop_made_goes_with_it_and_jobs_in_it_run_on(site: Site) -> No
     site.lab.run("scancel", engine, waiting, without_gpus, held)
 
 
-@pytest.mark.nightly
 def test_classes_that_are_named_no_more_go_and_an_order_may_turn_round(site: Site) -> None:
     brought_in(site, written(site))
     first_write(site)
@@ -242,7 +239,6 @@ def test_classes_that_are_named_no_more_go_and_an_order_may_turn_round(site: Sit
     assert may_use(site, "a") == ["normal"]
 
 
-@pytest.mark.nightly
 def test_classes_that_are_off_go_without_a_rollout_too_and_the_doctor_names_what_is_left(site: Site) -> None:
     brought_in(site, written(site))
     first_write(site)
@@ -271,7 +267,6 @@ def test_classes_that_are_off_go_without_a_rollout_too_and_the_doctor_names_what
     assert check.note.startswith(f"classes are off, and Backstop's QOS {names[0]} is still there: {takes_out}; ")
 
 
-@pytest.mark.nightly
 def test_where_classes_are_off_the_doctor_says_what_an_administrator_would_type(site: Site) -> None:
     brought_in(site, site.source)
     (check,) = site.slurms.check().values()
@@ -294,7 +289,6 @@ def test_where_classes_are_off_the_doctor_says_what_an_administrator_would_type(
     assert len(qos(site)) == 2, "they are the site's own"
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("classes", "said"),
     [
@@ -315,7 +309,6 @@ def test_a_class_that_slurm_cannot_name_is_said_and_nothing_is_written(
     assert said.format(a=site.team("a")) in check.wrong
 
 
-@pytest.mark.nightly
 def test_a_qos_of_that_name_that_somebody_made_is_left_alone_until_it_is_handed_over(site: Site) -> None:
     theirs = f"lab-{site.root}-a-engines"
     site.lab.run("sacctmgr", "-i", "-Q", "add", "qos", theirs, "Priority=7")
@@ -335,7 +328,6 @@ def test_a_qos_of_that_name_that_somebody_made_is_left_alone_until_it_is_handed_
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
 
 
-@pytest.mark.nightly
 def test_where_slurm_conf_does_not_allow_it_nothing_is_written_and_the_doctor_says_what_to_set(site: Site) -> None:
     conf, lab = site.lab.conf, site.lab
     as_it_was = conf.read_text()

@@ -11,8 +11,9 @@ from tests.slurm.classes_story import HEAD, tell
 from tests.slurm.lab import Lab, running
 from tests.slurm.story import ROOT, Story
 
+pytestmark = pytest.mark.nightly  # a real Slurm
 
-@pytest.mark.nightly
+
 def test_engines_yield_to_training_of_their_account_alone_and_the_docs_show_it(lab: Lab, tmp_path: Path) -> None:
     assert lab.idle(), "the packages are there"
     with running({"island1": 3, "island2": 3}) as own:

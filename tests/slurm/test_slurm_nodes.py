@@ -10,6 +10,8 @@ import pytest
 from models.cluster.jobs import RunsOn
 from tests.slurm.conftest import Site
 
+pytestmark = pytest.mark.nightly  # a real Slurm
+
 
 def healthy(site: Site) -> dict[str, int]:
     return {i.name: i.healthy_gpus for i in site.health.read([site.cluster])[site.cluster].islands}
@@ -34,7 +36,6 @@ def test_a_node_that_is_out_is_not_healthy_and_back_it_is(site: Site, state: str
     until(lambda: healthy(site) == {"island1": 24, "island2": 24}, "healthy again")
 
 
-@pytest.mark.nightly
 def test_a_node_in_maintenance_is_not_healthy(site: Site) -> None:
     site.adopt()
     site.lab.run(
@@ -48,7 +49,6 @@ def test_a_node_in_maintenance_is_not_healthy(site: Site) -> None:
     until(lambda: healthy(site)["island2"] == 24, "it is over")
 
 
-@pytest.mark.nightly
 def test_a_node_that_does_not_answer_is_not_healthy(site: Site) -> None:
     site.adopt()
     site.lab.kill("slurmd.gpu006")
@@ -88,7 +88,6 @@ def test_what_jobs_hold_is_use_and_flex_jobs_stand_on_no_quota(site: Site) -> No
         lab.run("scancel", *jobs, waiting)
 
 
-@pytest.mark.nightly
 def test_of_a_slurm_that_does_not_answer_the_last_health_stands_and_grows_old(site: Site) -> None:
     site.adopt()
     before = site.health.read([site.cluster])[site.cluster]
@@ -103,7 +102,6 @@ def test_of_a_slurm_that_does_not_answer_the_last_health_stands_and_grows_old(si
     until(lambda: site.health.read([site.cluster])[site.cluster].at > before.at, "it is read again")
 
 
-@pytest.mark.nightly
 def test_steady_health_keeps_two_rows_an_island_however_often_it_is_read(site: Site) -> None:
     site.adopt()
     for _ in range(5):

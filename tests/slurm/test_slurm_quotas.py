@@ -17,6 +17,8 @@ from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, 
 from tests.integration.ledger.world import note_stage
 from tests.slurm.conftest import Site
 
+pytestmark = pytest.mark.nightly  # a real Slurm
+
 T = TypeVar("T")
 
 
@@ -82,7 +84,6 @@ def test_a_whole_rollout_is_seen_in_sacctmgr(site: Site) -> None:
     assert site.quotas.read(site.cluster).generation == reading.generation, "none of it was a change by others"
 
 
-@pytest.mark.nightly
 def test_other_limits_of_an_account_stay(site: Site) -> None:
     site.lab.run("sacctmgr", "-i", "-Q", "modify", "account", site.team("a"), "set", "GrpTRES=cpu=512")
     site.adopt()
@@ -94,7 +95,6 @@ def test_other_limits_of_an_account_stay(site: Site) -> None:
     assert shown == "cpu=512,gres/gpu=16"
 
 
-@pytest.mark.nightly
 def test_a_raise_that_slurm_lets_through_is_found_and_says_who(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -115,7 +115,6 @@ def test_a_raise_that_slurm_lets_through_is_found_and_says_who(site: Site) -> No
     assert site.limits()[1:] == ["24", "40"], "left alone"
 
 
-@pytest.mark.nightly
 def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_write(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -129,7 +128,6 @@ def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_writ
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
 
 
-@pytest.mark.nightly
 def test_a_look_while_a_bound_is_written_takes_it_for_nobody_s(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.adopt()
     opened(site)
@@ -159,7 +157,6 @@ def test_what_is_not_there_is_said_so(site: Site) -> None:
         site.slurms.detach("nowhere", restore=True)
 
 
-@pytest.mark.nightly
 def test_an_account_that_comes_or_goes_is_a_change_by_others(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -180,7 +177,6 @@ def test_fences_are_kept_though_slurm_has_none(site: Site) -> None:
     assert site.limits()[1] == "16"
 
 
-@pytest.mark.nightly
 def test_what_was_cut_short_is_finished_by_the_next_try(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -201,7 +197,6 @@ def test_what_was_cut_short_is_finished_by_the_next_try(site: Site) -> None:
     assert site.limits()[1:] == ["8", "8"]
 
 
-@pytest.mark.nightly
 def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) -> None:
     site.adopt()
     opened(site)
@@ -217,7 +212,6 @@ def test_without_slurmdbd_nothing_is_known_and_nothing_is_written(site: Site) ->
     assert site.limits()[1] == "16"
 
 
-@pytest.mark.nightly
 def test_the_doctor_tells_whether_it_can_be_read(site: Site) -> None:
     site.adopt()
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
@@ -226,7 +220,6 @@ def test_the_doctor_tells_whether_it_can_be_read(site: Site) -> None:
     assert check.wrong == "this worker has no Slurm connection 'lab': BACKSTOP_SLURM names them"
 
 
-@pytest.mark.nightly
 def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
     site.adopt()
     opened(site)

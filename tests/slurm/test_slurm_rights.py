@@ -13,6 +13,8 @@ from models.rollout.effects import EffectKind, Reserve
 from tests.slurm.conftest import LESSER, Site
 from tests.slurm.test_slurm_quotas import land, opened
 
+pytestmark = pytest.mark.nightly  # a real Slurm
+
 ACCOUNTS = "may not set limits of accounts in Slurm: AdminLevel Operator may"
 QOS = "may not set the limit of the QOS flex in Slurm: AdminLevel Admin may, or import the cluster with --no-size-flex"
 
@@ -49,7 +51,6 @@ def test_whoever_may_only_look_can_plan_and_rehearse(lesser: Site) -> None:
     assert lesser.limits() == ["", "24", "16"]
 
 
-@pytest.mark.nightly
 def test_an_operator_may_all_but_size_flex(known: Site) -> None:
     known.adopt()
     level(known, "Operator")
@@ -73,7 +74,6 @@ def test_an_operator_may_all_but_size_flex(known: Site) -> None:
     assert known.limits() == ["", "24", "16"]
 
 
-@pytest.mark.nightly
 def test_an_administrator_may_size_flex(known: Site) -> None:
     known.adopt()
     opened(known)
@@ -95,7 +95,6 @@ def test_a_coordinator_cannot_bound_what_is_freed(known: Site) -> None:
     assert known.limits() == ["", "24", "16"]
 
 
-@pytest.mark.nightly
 def test_an_operator_may_not_make_qos_for_classes_and_limits_are_written_all_the_same(known: Site) -> None:
     source = known.source.model_copy(update={"size_flex": False, "classes": ClassesInSlurm.WRITE})
     level(known, "Operator")

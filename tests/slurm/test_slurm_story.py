@@ -10,8 +10,9 @@ import pytest
 from tests.slurm.lab import Lab, running
 from tests.slurm.story import HEAD, ROOT, Story, tell
 
+pytestmark = pytest.mark.nightly  # a real Slurm
 
-@pytest.mark.nightly
+
 def test_a_whole_rollout_is_seen_in_slurm_and_the_docs_show_it(lab: Lab, tmp_path: Path) -> None:
     assert lab.idle(), "the packages are there"
     with running({"island1": 3, "island2": 3}) as own:

@@ -17,10 +17,11 @@ from tests.slurm.conftest import Site
 from tests.slurm.test_slurm_nodes import healthy
 from tests.slurm.test_slurm_quotas import land, opened
 
+pytestmark = pytest.mark.nightly  # a real Slurm
+
 OTHER = "lab2"
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     "reason",
     [
@@ -51,7 +52,6 @@ def test_the_reason_of_a_drain_is_only_a_reason(site: Site, reason: str) -> None
 HOSTILE = ["access denied", "x" * 500, "a\tb\n999|c", '"};{', "a\udcffb", "=1+1", "\N{FIRE}" * 60]
 
 
-@pytest.mark.nightly
 def test_a_job_may_be_called_anything(site: Site) -> None:
     lab, team = site.lab, site.team("a")
     jobs = [lab.submit(team, 1, name, f"--comment={name}") for name in HOSTILE]
@@ -70,7 +70,6 @@ def test_a_job_may_be_called_anything(site: Site) -> None:
         lab.run("scancel", *jobs)
 
 
-@pytest.mark.nightly
 def test_an_account_may_be_called_anything(site: Site) -> None:
     lab = site.lab
     names = ["permission denied", "o'neil", "a|b", "n\nm", "c:d"]
@@ -130,7 +129,6 @@ def look(*sites: Site) -> None:
         site.quotas.read(site.cluster)
 
 
-@pytest.mark.nightly
 def test_two_clusters_on_one_slurmdbd_do_not_fight_over_its_flex_qos(site: Site, other: Site) -> None:
     site.adopt()
     adopt_other(other)
@@ -149,7 +147,6 @@ def test_two_clusters_on_one_slurmdbd_do_not_fight_over_its_flex_qos(site: Site,
     )
 
 
-@pytest.mark.nightly
 def test_a_qos_of_its_own_is_found_and_the_old_one_given_back(site: Site, other: Site) -> None:
     lab = site.lab
     site.adopt()
