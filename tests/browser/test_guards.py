@@ -94,6 +94,7 @@ async def test_names_and_reasons_that_are_markup_run_nothing_and_nothing_leaves(
         assert len(window.asked) > 5
 
 
+@pytest.mark.nightly
 async def test_without_javascript_pages_read_and_commands_are_given(console: Console) -> None:
     world, name = console.world, fresh("plain")
     await world.fleet(worked_case(name, soak_buffered="1h"))

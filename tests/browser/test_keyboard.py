@@ -11,7 +11,7 @@ from tests.browser.browsing import Console, Window
 from tests.browser.test_looks import asked_for_more
 from tests.e2e.world import eventually, fresh, worked_case
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.nightly]
 
 CONTROLS = """() => [...document.querySelectorAll(
     'a[href], button, input:not([type=hidden]), select, textarea, summary, .scroll[tabindex]')]

@@ -209,6 +209,7 @@ async def asked_for_more(world: World, cluster: str) -> None:
     await eventually(lambda: world.sql.one("SELECT count(*) FROM requests") > 0, "a request")
 
 
+@pytest.mark.nightly
 async def test_a_page_with_something_on_it_fits_a_phone(browser: Browser, tmp_path: Path) -> None:
     """A window in a list of windows, requests, a fleet rollout: what is empty is narrow by itself."""
     wide = dict[str, int]()

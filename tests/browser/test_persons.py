@@ -61,6 +61,7 @@ async def test_who_launched_cannot_approve_and_another_can(by_two: Console) -> N
         assert set(given) <= {"user:hw-lead"}
 
 
+@pytest.mark.nightly
 async def test_a_plan_that_changed_meanwhile_is_not_approved(console: Console) -> None:
     world, name = console.world, fresh("stale")
     await world.fleet(worked_case(name, soak_buffered="1h"))
@@ -99,6 +100,7 @@ async def test_a_worker_away_is_said_and_its_return_too(
         assert "Nobody says whether anything has changed" in await window.text("#away")
 
 
+@pytest.mark.nightly
 async def test_out_of_this_browser_and_out_of_all(console: Console) -> None:
     async with console.window() as one, console.window() as other, console.window("somebody") as another:
         await one.page.get_by_role("button", name="Log out", exact=True).click()

@@ -7,7 +7,7 @@ import pytest
 from tests.browser.browsing import Console
 from tests.e2e.world import fresh, worked_case
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.nightly]
 
 
 @pytest.mark.parametrize("path", ["/leader", "/", "/calendar", "/audit"])

@@ -137,6 +137,7 @@ async def archived(world: World, name: str, command: Command) -> None:
     )
 
 
+@pytest.mark.nightly
 async def test_an_open_page_costs_nothing_while_nothing_changes_and_follows_what_does(console: Console) -> None:
     world, name = console.world, fresh("live")
     await world.fleet(worked_case(name, soak_buffered="1h"))
@@ -165,6 +166,7 @@ async def test_an_open_page_costs_nothing_while_nothing_changes_and_follows_what
 
 
 @pytest.mark.parametrize("first", [True, False], ids=["the first page", "a later one"])
+@pytest.mark.nightly
 async def test_what_happens_between_a_page_and_its_line_is_shown(console: Console, first: bool) -> None:
     """It is made of what stood before; what its line hears first is what stands by then."""
     world, name = console.world, fresh("between")
@@ -193,6 +195,7 @@ async def test_what_happens_between_a_page_and_its_line_is_shown(console: Consol
         await expect(window.page.get_by_role("row", name=name)).to_contain_text("paused")
 
 
+@pytest.mark.nightly
 async def test_of_two_looks_the_later_one_stays(console: Console) -> None:
     """The page is asked for anew while an answer from before is still on its way."""
     world, name = console.world, fresh("twice")
