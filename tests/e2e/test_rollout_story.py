@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
 
 from activities import health_watch
@@ -18,16 +19,13 @@ from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import WATCH_ID
-from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, on_postgresql, team, worked_case
+from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, seen, team, worked_case
 
 LONG = "1h"
+FORWARD = ["reserve", "set_soft", "harden", "follow"]
 
 
-def nightly(item: pytest.Item) -> bool:
-    """By day the worked case alone is played on both databases."""
-    return on_postgresql(item) and "test_the_worked_case" not in item.name
-
-
+nightly = on_postgresql
 NOTHING_TO_RETRY = "nothing to retry: the rollout is waiting at its first gate"
 
 
@@ -61,7 +59,7 @@ async def test_the_worked_case_goes_from_planned_to_closed(world_on_each: World)
     world, sql = world_on_each, world_on_each.sql
     name = fresh("worked")
     rollout = f"{name}/1"
-    await world.fleet(worked_case(name, soak_buffered="1s", soak_enforced="1s"))
+    await world.fleet(worked_case(name, soak_buffered=LONG, soak_enforced=LONG))
     imported = sql.row("clusters", name=name)
 
     answer = await world.launch(name)
@@ -91,11 +89,13 @@ async def test_the_worked_case_goes_from_planned_to_closed(world_on_each: World)
         "reserved_by": rollout,
     }
 
+    await world.say(name, Command.PROMOTE)  # a soak that ends by itself would end while this is looked at
     await world.until(name, Stage.ENFORCED)
     assert sql.gpus(name) == {"research": 306}
     assert sql.mode(name) == "hard"
     assert sql.row("clusters", name=name) == buffered | {"last_counter": 3}
 
+    await world.say(name, Command.PROMOTE)
     status = await world.until(name, Stage.MONITORED)
     assert sql.gpus(name) == {"research": 306}
     assert sql.mode(name) == "hard"
@@ -150,12 +150,8 @@ async def seen_by_temporal(world: World, name: str) -> None:
         "BackstopOwner": "tpm",
         "BackstopUnbacked": 0,
     }
-    here: list[dict[str, Any]] = []
-    async with asyncio.timeout(PATIENCE):  # it lags a little behind
-        while not here:
-            here = await found(f"BackstopStage = 'monitored' AND BackstopCluster = '{name}'")
-            await asyncio.sleep(0.1)
-    assert here == [attributes]
+    query = f"BackstopStage = 'monitored' AND BackstopCluster = '{name}'"
+    assert await seen(lambda: found(query), bool, "it lags a little behind") == [attributes]
     assert await found(
         f"BackstopWave = 'busy' AND BackstopUnbacked = 0 AND BackstopOwner = 'tpm' AND BackstopCluster = '{name}'"
     ) == [attributes]
@@ -170,6 +166,7 @@ async def told_by_history(world: World, name: str) -> None:
     assert commands == [
         ("tpm", "launched by tpm", "a story"),
         ("tpm", "approve by tpm", "as the story goes"),
+        *[("tpm", "promote by tpm", "as the story goes")] * 2,
         ("tpm", "close by tpm", "as the story goes"),
     ]
     effects = [r for r in records if r.kind == "effect"]
@@ -195,12 +192,12 @@ async def told_by_history(world: World, name: str) -> None:
     [("sqlite", 0, {"a": 200, "b": 161}), ("postgresql", 0.15, {"a": 200, "b": 106})],
     indirect=["world_by_url"],
 )
-async def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_the_baseline(
+@pytest.mark.nightly
+async def test_a_blip_is_no_breach_and_what_lasts_is_one(
     world_by_url: World, buffer: float, promised: dict[str, int]
 ) -> None:
     world, sql = world_by_url, world_by_url.sql
-    name = fresh("breach")
-    rollout = f"{name}/1"
+    name = fresh("blip")
     quotas = [team("a", 200), team("b", 161, busy=100)]
     policy = {"buffer": buffer, "spare_gpus": 8 if buffer else 0, "breach_after": "6s"}
     await world.fleet(cluster(name, {"main": (361, 361)}, quotas, **policy))
@@ -217,9 +214,27 @@ async def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_t
     await world.healthy(name, main=(361, 361))
     await world.until(name, lambda s: not s.at_risk)
     await stays(world, name, Stage.MONITORED, 0.7)
-    forward = ["reserve", "set_soft", "harden", "follow"]
-    assert sql.effects(rollout) == forward
+    assert sql.effects(f"{name}/1") == FORWARD
 
+    await breached_and_retried(world, name, answer, promised)
+    guard = {e["text"].split(":")[0]: e["at"] for e in sql.archive(name) if e["kind"] == "guard"}
+    waited = datetime.fromisoformat(guard["breach"]) - datetime.fromisoformat(guard["at risk"])
+    assert waited >= timedelta(seconds=3), "half of what it may be short"
+
+
+async def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_the_baseline(world: World) -> None:
+    name, promised = fresh("breach"), {"a": 200, "b": 161}
+    quotas = [team("a", 200), team("b", 161, busy=100)]
+    await world.fleet(cluster(name, {"main": (361, 361)}, quotas, buffer=0, spare_gpus=0))
+    answer = await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    assert world.sql.gpus(name) == promised
+    await breached_and_retried(world, name, answer, promised)
+
+
+async def breached_and_retried(world: World, name: str, answer: LaunchAnswer, promised: dict[str, int]) -> None:
+    """From monitored, with all 361 GPUs healthy, to monitored at the second attempt."""
+    sql, rollout, forward = world.sql, f"{name}/1", FORWARD
     await world.healthy(name, main=(361, 300))
     await world.until(name, Stage.ROLLED_BACK)
 
@@ -228,10 +243,6 @@ async def test_a_breach_rolls_back_to_what_is_backed_and_the_retry_starts_from_t
     held = sql.row("clusters", name=name)
     assert (held["reserve_limit"], held["reserved_gpus"], bool(held["follows_health"])) == (300, 61, False)
     assert sql.effects(rollout) == [*forward, "unfollow", "soften", "restore", "release"]
-    await world.archived(name)
-    guard = {e["text"].split(":")[0]: e["at"] for e in sql.archive(name) if e["kind"] == "guard"}
-    waited = datetime.fromisoformat(guard["breach"]) - datetime.fromisoformat(guard["at risk"])
-    assert waited >= timedelta(seconds=3), "half of what it may be short"
 
     await world.healthy(name, main=(361, 361))
     status = await world.until(name, Stage.MONITORED)
@@ -292,6 +303,7 @@ async def test_the_safety_poll_makes_up_for_a_dead_watch(world: World) -> None:
     assert world.sql.gpus(name) == {"research": 300}
 
 
+@pytest.mark.nightly
 async def test_the_watch_makes_up_for_a_lost_signal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rollout's own look is a day away."""
     name, lost = fresh("lost-signal"), list[str]()
@@ -393,7 +405,6 @@ async def test_an_undo_restores_the_baseline_bit_for_bit(world: World) -> None:
     (undo,) = [e for e in sql.archive(name) if e["data"].get("after") == "rolling_back"]
     assert undo["actor"] == "tia"
     assert "8 GPUs of the baseline have no healthy hardware today" in undo["text"]
-    await stays(world, name, Stage.ROLLED_BACK, 1.5)  # a person's undo is not retried by itself
 
     await world.say(name, Command.RETRY)
     await world.until(name, Stage.MONITORED)
@@ -413,6 +424,17 @@ async def test_an_undo_restores_the_baseline_bit_for_bit(world: World) -> None:
     assert sql.effects(f"{name}/2") == []
     assert sql.row("clusters", name=name) == book | {"completed_rollouts": 1}
     assert sql.broken_links(name) == []
+
+
+@pytest.mark.nightly
+async def test_a_persons_undo_is_not_retried_by_itself(world: World) -> None:
+    name = fresh("undone")
+    await world.fleet(tree(name))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.say(name, Command.ROLLBACK, actor="tia", reason="jobs fail")
+    await world.until(name, Stage.ROLLED_BACK)
+    await stays(world, name, Stage.ROLLED_BACK, 1.5)
 
 
 @pytest.mark.nightly
@@ -447,7 +469,7 @@ async def test_a_cancel_that_comes_before_the_rollout_is_open_counts_too(world: 
     await world.calling(name, "open_rollout")
 
     await world.handle(name).cancel()
-    await asyncio.sleep(0.3)
+    await eventually(lambda: cancel_is_heard(world, name), "the rollout has heard of the cancel")
     sql.run("ROLLBACK")
 
     with pytest.raises(Refusal, match="the workflow was cancelled"):
@@ -457,13 +479,23 @@ async def test_a_cancel_that_comes_before_the_rollout_is_open_counts_too(world: 
     assert sql.gpus(name) == {"research": 345}
 
 
+async def cancel_is_heard(world: World, name: str) -> bool:
+    """A workflow task has been completed since the cancel was asked for."""
+    events = [event.event_type for event in (await world.handle(name).fetch_history()).events]
+    asked = events.index(EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED)
+    return EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED in events[asked:]
+
+
 async def lost(world: World, lost_in: Stage) -> str:
-    """A rollout of the tree was terminated in this stage; nothing is undone."""
+    """A rollout of the tree was terminated in this stage; nothing is undone. The next one stays in its first soak."""
     name = fresh("lost")
-    await world.fleet(tree(name, soak_buffered=LONG if lost_in is Stage.BUFFERED else "0.3s"))
+    await world.fleet(tree(name, soak_buffered=LONG))
     world.sql.run("UPDATE quotas SET mode = 'soft' WHERE cluster = ? AND team = 'b'", name)
     await world.start(name)
-    await world.until(name, lost_in)
+    await world.until(name, Stage.BUFFERED)
+    if lost_in is not Stage.BUFFERED:
+        await world.say(name, Command.PROMOTE)
+        await world.until(name, lost_in)
     await world.archived(name)
     await world.handle(name).terminate("an operator's mistake")
     return name
@@ -564,7 +596,7 @@ async def test_freed_gpus_cannot_be_taken_and_other_writes_show_as_drift(world_o
     assert hold.id == "drift"
     assert hold.reason.startswith("changed by others: b 25 -> 20, by ")
     await world.say(name, Command.PROMOTE)
-    await stays(world, name, Stage.BUFFERED, 0.5)
+    await world.until(name, lambda s: s.stage is Stage.BUFFERED and waits_for(s) == {"drift", "holds"})
     await world.say(name, Command.RESOLVE, hold="drift", how="restore")
     await world.until(name, Stage.MONITORED)
     assert sql.gpus(name) == {"a": 60, "b": 25}
