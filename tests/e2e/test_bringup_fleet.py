@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,8 +29,9 @@ from models.errors import Refusal, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
 from tests.e2e.bringup_site import BARE, Site, Story, worker_of
-from tests.e2e.world import CLOCKS, PATIENCE, Sql, World, eventually, fresh, on_postgresql, worked_case
+from tests.e2e.world import CLOCKS, Sql, World, eventually, fresh, on_postgresql, worked_case
 from tests.unit.bringup_world import ENTRY, recipe
+from tests.waiting import async_attempts
 from workers.bringups import BringupParts
 
 nightly = on_postgresql
@@ -50,17 +50,18 @@ def book_of(world: World, url: str) -> Iterator[FleetBringups]:
 
 async def insisting(call: Callable[[], _T], until: Callable[[_T], bool] = lambda _: True) -> _T:
     """What a call answers that is made again while it is Unavailable, as an activity is."""
-    ends = time.monotonic() + PATIENCE
-    while True:
-        try:
-            found = await asyncio.to_thread(call)
-            if until(found):
-                return found
-            why = repr(found)
-        except Unavailable as error:
-            why = error.message
-        assert time.monotonic() < ends, why
-        await asyncio.sleep(0.2)
+    last: object = None
+    try:
+        async for _ in async_attempts("it is answered"):
+            try:
+                last = found = await asyncio.to_thread(call)
+                if until(found):
+                    return found
+            except Unavailable as error:
+                last = error.message
+    except AssertionError as error:
+        raise AssertionError(f"{error}; last: {last!r}") from error
+    raise AssertionError("attempts end by themselves")
 
 
 @pytest.mark.nightly

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -22,7 +21,7 @@ from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage, RequestState
 from models.rollout.stages import Command, Stage
 from models.wire import request_workflow_id
-from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, on_postgresql, team, worked_case
+from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, seen, team, worked_case
 from tests.ports import free_port
 from workflows import quota_request
 
@@ -52,19 +51,15 @@ async def say(world: World, asked: RequestState, command: RequestCommand, actor:
 
 
 async def until(world: World, asked: RequestState, stage: RequestStage) -> RequestState:
-    ends = time.monotonic() + PATIENCE
-    while True:
-        found = await world.tpm.ask(OneRequest(request=asked.ask.request))
-        if found.stage is stage:
-            return found
-        assert time.monotonic() < ends, f"{found.stage}, not {stage}: {found.said}"
-        await asyncio.sleep(0.05)
+    what = f"{asked.ask.request} is {stage}"
+    return await seen(lambda: world.tpm.ask(OneRequest(request=asked.ask.request)), lambda it: it.stage is stage, what)
 
 
 def quota(world: World, name: str, who: str = "research") -> int:
     return world.sql.gpus(name)[who]
 
 
+@pytest.mark.nightly
 async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_day(world_on_each: World) -> None:
     world, name = world_on_each, fresh("request")
     await world.fleet(roomy(name))
@@ -94,6 +89,40 @@ async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_
     ]
     assert world.sql.broken_links(name) == []
     told = [("request", "capacity"), *[("request", t) for t in ("research", "dev")] * 2]
+    await eventually(lambda: world.notices(name) == told, f"{told} are told")
+
+
+async def test_a_request_is_approved_by_the_owner_written_and_given_back_when_it_is_withdrawn(world: World) -> None:
+    name = fresh("request")
+    await world.fleet(roomy(name))
+    asked = await ask(world, name, 10, until=datetime.now(UTC) + timedelta(days=9))
+    assert (asked.stage, quota(world, name)) == (RequestStage.ASKED, 40)
+    for actor in ("dev", "stranger"):
+        with pytest.raises(Refusal, match=f"{actor} does not own {name}: ask capacity"):
+            await say(world, asked, RequestCommand.APPROVE, actor)
+    await say(world, asked, RequestCommand.APPROVE)
+    granted = await until(world, asked, RequestStage.GRANTED)
+    assert (quota(world, name), granted.raised) == (50, {"research": 10})
+    assert quota(world, name, "evals") == 30
+    told = [("request", "capacity"), *[("request", t) for t in ("research", "dev")] * 2]
+    await eventually(lambda: world.notices(name) == told[:3], f"{told[:3]} are told")
+    await say(world, asked, RequestCommand.WITHDRAW)
+    returned = await until(world, asked, RequestStage.RETURNED)
+    assert (quota(world, name), returned.said) == (40, "given back (research 50 -> 40)")
+    archived = [e for e in world.sql.archive(name) if not e["refused"] and not e["key"].startswith("import/")]
+    said = [e["text"].partition(": ")[2] for e in archived]
+    assert [text.partition(" until")[0] for text in said] == [
+        f"10 GPUs more for research in {name}",
+        "approved",
+        "granted",
+        "withdrawn: it is given back",
+        "given back (research 50 -> 40)",
+    ]
+    assert world.sql.refusals(name) == [
+        f"{actor}: approve of request {asked.ask.request} refused: {actor} does not own {name}: ask capacity"
+        for actor in ("dev", "stranger")
+    ]
+    assert world.sql.broken_links(name) == []
     await eventually(lambda: world.notices(name) == told, f"{told} are told")
 
 

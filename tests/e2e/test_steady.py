@@ -58,9 +58,6 @@ async def test_flex_follows_health_and_no_quota_moves(world_on_each: World) -> N
 
     await world.healthy(name, main=(361, 318))
     await flexes(world, name, 12)
-    await world.healthy(name, main=(361, 326))
-    await asyncio.sleep(1.5)  # eight more are inside the band, however long they stand
-    assert flex(world, name) == 12
     await world.healthy(name, main=(361, 340))
     await flexes(world, name, 34)
     status = await world.until(name, lambda s: s.flex_published_gpus == 34)
@@ -78,6 +75,19 @@ async def test_flex_follows_health_and_no_quota_moves(world_on_each: World) -> N
     await world.say(name, Command.CLOSE)
     await world.ended(name)
     assert flex(world, name) is None
+
+
+@pytest.mark.nightly
+async def test_what_is_more_inside_the_band_moves_no_flex(world_on_each: World) -> None:
+    world, name = world_on_each, fresh("band")
+    await monitored(world, name, worked_case(name))
+    await world.healthy(name, main=(361, 318))
+    await flexes(world, name, 12)
+    await world.healthy(name, main=(361, 326))
+    await asyncio.sleep(1.5)  # eight more are inside the band, however long they stand
+    assert flex(world, name) == 12
+    await world.healthy(name, main=(361, 340))
+    await flexes(world, name, 34)
 
 
 @pytest.mark.nightly
