@@ -9,8 +9,9 @@ import pytest
 from temporalio.client import Client
 
 from tests.e2e.keys import FRONT_KEY, public_keys
-from tests.e2e.world import World, connected, world_of
+from tests.e2e.world import PATIENCE, World, connected, world_of
 from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
+from web import rights
 from workers.embedded_temporal import EmbeddedTemporal
 
 
@@ -18,6 +19,12 @@ from workers.embedded_temporal import EmbeddedTemporal
 async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Client]:
     async with EmbeddedTemporal(tmp_path_factory.mktemp("temporal"), None, None) as server:
         yield await connected(server.address)
+
+
+@pytest.fixture(autouse=True)
+def patient_fronts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A front waits longer for the access file than people do: the machine may be busy."""
+    monkeypatch.setattr(rights, "_ANSWER_SECONDS", PATIENCE)
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ async def test_a_breach_is_answered_and_the_next_attempt_stands_on_the_same_appr
 
 async def test_an_abort_brings_the_baseline_back(ticketed: World) -> None:
     name = fresh("aborted")
-    await ticketed.fleet(worked_case(name))
+    await ticketed.fleet(worked_case(name, soak_buffered="1h"))
     await ticketed.start(name)
     await ticketed.until(name, Stage.BUFFERED)
     await ticketed.say(name, Command.ABORT, "sre")

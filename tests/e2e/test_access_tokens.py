@@ -19,7 +19,7 @@ from models.access_questions import ImportAccess, MakeToken
 from models.rollout.stages import Stage
 from tests.e2e.front_world import front_of
 from tests.e2e.keys import FRONT_KEY
-from tests.e2e.world import World, cluster, fresh, team
+from tests.e2e.world import World, cluster, eventually, fresh, team
 from web.doors import Doors
 from web.rights import LedgerRights
 from web.settings import Address
@@ -83,7 +83,12 @@ async def planned(world: World) -> tuple[str, str]:
     await world.fleet(cluster(name, {"main": (100, 80)}, quotas, notice="1h", soak_buffered="1h", soak_enforced="1h"))
     await world.launch(name)
     plan = (await world.until(name, Stage.PLANNED)).plan_hash or ""
-    await world.at_rest()  # the launch is archived
+    launched = ("launch", False)
+
+    def archived() -> list[tuple[str, bool]]:
+        return [(e["data"].get("command", ""), e["refused"]) for e in world.sql.archive(name)]
+
+    await eventually(lambda: launched in archived(), "the launch is archived")
     return name, plan
 
 

@@ -81,7 +81,7 @@ def commands(world: World, name: str) -> list[Any]:
 
 async def test_who_launched_it_does_not_approve_it(world: World) -> None:
     name = fresh("alone")
-    await world.fleet(worked_case(name))
+    await world.fleet(worked_case(name, soak_buffered="1h"))
     await configured(world, access())
     plan = await launched(world, name)
     with pytest.raises(Refusal, match=f"{TPM} launched it: another approver has to approve \\({SRE}, {LEAD}\\)"):
@@ -112,7 +112,7 @@ async def test_a_role_that_was_taken_away_since_the_fronts_look_admits_nothing(w
 
 async def test_who_changed_a_quota_since_does_not_approve(world: World) -> None:
     name = fresh("changed")
-    given = worked_case(name)
+    given = worked_case(name, soak_buffered="1h")
     await world.fleet(given)
     await configured(world, access())
     given["quotas"][0]["gpus"] = 346
@@ -201,7 +201,7 @@ async def test_an_open_breaker_lets_one_undo_the_fleet_rollout(world: World) -> 
 async def test_an_emergency_that_no_front_told_of_is_told_as_it_is_admitted(world: World) -> None:
     """Whoever has a front's key tells nobody: the ticket says `emergency`, and that is all."""
     name = fresh("emergency")
-    await world.fleet(worked_case(name))
+    await world.fleet(worked_case(name, soak_buffered="1h"))
     await configured(world, access())
     plan = await launched(world, name)
     signer = world.signer(TPM, emergency=True)
@@ -221,7 +221,7 @@ async def test_an_emergency_that_no_front_told_of_is_told_as_it_is_admitted(worl
 
 async def test_before_access_is_configured_nothing_is_asked_but_the_signature(world: World) -> None:
     name = fresh("before")
-    await world.fleet(worked_case(name))
+    await world.fleet(worked_case(name, soak_buffered="1h"))
     plan = await launched(world, name)
     await approves(world, name, TPM, plan)
     await world.until(name, Stage.BUFFERED)

@@ -17,7 +17,6 @@ from models.rollout.messages import RolloutInput
 from models.rollout.stages import Command, Stage
 from models.wire import TASK_QUEUE, rollout_workflow_id
 from tests.e2e.world import (
-    PATIENCE,
     WATCH_SECONDS,
     Sql,
     World,
@@ -42,9 +41,11 @@ async def build(world: World, url: str, name: str) -> AsyncIterator[None]:
 
 async def polled(world: World, name: str) -> None:
     """The server knows the build."""
-    async with asyncio.timeout(PATIENCE):
-        while name not in [b.build for b in await world.tpm.builds() if b.workers]:
-            await asyncio.sleep(0.1)
+
+    async def known() -> bool:
+        return name in [b.build for b in await world.tpm.builds() if b.workers]
+
+    await eventually(known, f"build {name} is known")
 
 
 async def builds_of(world: World, cluster: str) -> list[list[str]]:
@@ -172,9 +173,10 @@ async def test_a_run_that_another_build_continued_waits_for_one_that_understands
             id=rollout_workflow_id(name),
             task_queue=TASK_QUEUE,
         )
-        async with asyncio.timeout(PATIENCE):
-            while not any(
-                e.HasField("workflow_task_failed_event_attributes") for e in (await handle.fetch_history()).events
-            ):
-                await asyncio.sleep(0.1)
+
+        async def failed() -> bool:
+            events = (await handle.fetch_history()).events
+            return any(event.HasField("workflow_task_failed_event_attributes") for event in events)
+
+        await eventually(failed, "its task fails")
         assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING

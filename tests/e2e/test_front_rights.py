@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import secrets
 from collections.abc import AsyncIterator
@@ -20,6 +19,7 @@ from tests.e2e.front_world import front_of
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, fresh, team, worked_case, world_of
 from tests.e2e.world import cluster as a_cluster
+from web import rights
 from web.doors import Doors
 from web.rights import LedgerRights
 from web.settings import Address
@@ -27,7 +27,16 @@ from web.tokens import OwnTokens
 
 pytestmark = pytest.mark.e2e
 ME = getpass.getuser()
+ASKS_ALWAYS = -1.0
+"""Seconds for which a front would keep what it has read."""
 STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
+
+
+@pytest.fixture(autouse=True)
+def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was imported counts at the next request, and not within a second."""
+    monkeypatch.setattr(rights, "_ANEW_SECONDS", ASKS_ALWAYS)
+    monkeypatch.setattr(rights, "_KEPT_SECONDS", ASKS_ALWAYS)
 
 
 @pytest.fixture
@@ -38,13 +47,11 @@ async def front(world: World, tmp_path: Path) -> AsyncIterator[tuple[Path, str]]
     async def connected():  # type: ignore[no-untyped-def]  # the world's own
         return world.client, door._target
 
-    rights = LedgerRights(Doors(connected))
-    tokens = (OwnTokens(rights),)
-    async with front_of(world.client, tmp_path / "s", listen=Address("127.0.0.1", 0), tokens=tokens, rights=rights) as (
-        _,
-        where,
-    ):
-        yield tmp_path / "s", where[1]
+    by_file = LedgerRights(Doors(connected))
+    tokens = (OwnTokens(by_file),)
+    listen, socket = Address("127.0.0.1", 0), tmp_path / "s"
+    async with front_of(world.client, socket, listen=listen, tokens=tokens, rights=by_file) as (_, where):
+        yield socket, where[1]
 
 
 def at(socket: Path) -> httpx.AsyncClient:
@@ -85,7 +92,6 @@ async def test_the_file_says_who_somebody_is_and_what_they_may(world: World, fro
         first = await http.post("/questions/import_access", json={"file": file.model_dump(mode="json", by_alias=True)})
         assert first.status_code == 409, "user:NAME is no admin of it"
     await world.person("user:sre").ask(ImportAccess(file=file))
-    await asyncio.sleep(1.2)  # the front asks anew for what is older than a second
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     async with at(socket) as http:
         await http.post("/questions/calendar", json={"since": "2026-01-01T00:00:00Z"})
@@ -126,9 +132,9 @@ async def test_a_member_takes_the_own_teams_objection_back(
         async def connected():  # type: ignore[no-untyped-def]  # the world's own
             return world.client, world.tpm._target
 
-        rights = LedgerRights(Doors(connected, lambda: FRONT_KEY))
+        by_file = LedgerRights(Doors(connected, lambda: FRONT_KEY))
         socket = tmp_path / "s"
-        async with front_of(world.client, socket, key=FRONT_KEY, rights=rights):
+        async with front_of(world.client, socket, key=FRONT_KEY, rights=by_file):
             await _withdrawn(world, socket)
 
 
@@ -148,7 +154,6 @@ async def _withdrawn(world: World, socket: Path) -> None:
         }
     )
     await world.person("user:sre").ask(ImportAccess(file=file))
-    await asyncio.sleep(1.2)  # the front asks anew for what is older than a second
     await world.say(name, Command.OBJECT, actor="user:other", team="research-2")
     await world.say(name, Command.OBJECT, actor="user:else", team="research")
     async with at(socket) as http:

@@ -32,7 +32,18 @@ from models.rollout.messages import CommandAnswer, HealthChanged
 from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import HEALTH_SIGNAL
-from tests.e2e.world import PATIENCE, World, cluster, connected, eventually, fresh, team, without_flex_moves, world_of
+from tests.e2e.world import (
+    PATIENCE,
+    World,
+    cluster,
+    connected,
+    eventually,
+    fresh,
+    seen,
+    team,
+    without_flex_moves,
+    world_of,
+)
 from workers.embedded_temporal import EmbeddedTemporal
 
 LONG = "1h"
@@ -199,9 +210,7 @@ async def signalled(world: World, name: str, main: int) -> None:
     """Hardware fails or comes back; the watch has signalled it, and the signal stands in the history."""
     before = await signals(world, name)
     await world.healthy(name, main=(361, main))
-    async with asyncio.timeout(PATIENCE):
-        while await signals(world, name) == before:
-            await asyncio.sleep(0.03)
+    await seen(lambda: signals(world, name), lambda now: now != before, f"{name} is signalled")
 
 
 async def ask_to_look(world: World, name: str) -> None:
@@ -546,9 +555,8 @@ async def test_a_quota_changed_during_a_rollback_is_left_alone(world: World, hoo
         assert any("left as others changed it: b" in t for t in texts(world, name)) is not back
         assert world.sql.gpus(name) == (BASELINE if back else {"a": 200, "b": 90})
         assert receipts(world, name)[-2:] == UNCUT
-        async with asyncio.timeout(PATIENCE):  # taken as given in the sums, once a look has seen it
-            while (await world.status(name)).assigned_gpus != (361 if back else 290):
-                await asyncio.sleep(0.1)
+        # Taken as given in the sums, once a look has seen it.
+        await world.until(name, lambda s: s.assigned_gpus == (361 if back else 290))
 
     await asyncio.gather(scene(back=False), scene(back=True))
 
