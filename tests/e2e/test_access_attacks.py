@@ -62,7 +62,7 @@ FORGED: dict[str, tuple[str, Callable[[World, str], CommandRequest]]] = {
     ),
     "of a time to come": (
         "the clocks",
-        lambda w, c: signed(w, c, now=lambda: datetime.now(UTC) + SKEW + timedelta(seconds=5)),
+        lambda w, c: signed(w, c, now=lambda: datetime.now(UTC) + SKEW + timedelta(hours=1)),
     ),
     "altered": ("no ticket that a front", lambda w, c: (s := signed(w, c)).but(ticket=s.ticket[:-8] + "AAAAAAAA")),
     "a warrant that nobody has": ("no order that stands", lambda _, __: ABORT.but(warrant="n" * 24)),
@@ -97,6 +97,7 @@ async def test_a_ticket_is_good_once(ticketed: World) -> None:
     assert used == [("first",)]
 
 
+@pytest.mark.nightly
 async def test_a_start_by_hand_opens_nothing_whatever_state_it_brings(ticketed: World) -> None:
     name, other = fresh("whole"), fresh("byhand")
     await ticketed.fleet(worked_case(name), worked_case(other))
@@ -175,6 +176,7 @@ async def test_a_question_to_the_desk_needs_a_ticket_of_its_own(ticketed: World)
     assert ticketed.sql.gpus(name) == {"research": 345}
 
 
+@pytest.mark.nightly
 async def test_a_question_that_changes_something_is_obeyed_once(ticketed: World) -> None:
     """Started again under its id within its minute, it is refused: its ticket was used."""
     name, began = fresh("twice"), datetime.now(UTC)

@@ -84,6 +84,8 @@ async def test_no_effect_is_made_that_nobody_approved(ticketed: World, stage: St
     await ticketed.fleet(worked_case(name))
     await (ticketed.launch(name) if stage is Stage.PLANNED else ticketed.start(name))
     await ticketed.until(name, stage)
+    if stage is not Stage.PLANNED:
+        await ticketed.archived(name)
     before, generation = standing(ticketed, name), ticketed.sql.generation(name)
     (stands,) = ticketed.sql.gpus(name).values()
     asked = everything(name, generation, stands, ticketed.sql.row("clusters", name=name)["last_counter"] + 1)
@@ -151,7 +153,7 @@ async def test_a_plan_by_another_policy_is_not_drawn(ticketed: World) -> None:
 async def test_a_plan_from_a_forged_baseline_is_never_written(ticketed: World) -> None:
     """Its cuts may be those that were approved: what they are cut from is not what there was."""
     name = fresh("twin")
-    await ticketed.fleet(worked_case(name))
+    await ticketed.fleet(worked_case(name, soak_buffered="1h"))
     await ticketed.start(name)
     await ticketed.until(name, Stage.BUFFERED)
     state = await ticketed.state(name)
@@ -227,6 +229,7 @@ async def test_with_a_true_warrant_no_row_is_archived_as_proven_that_says_someth
 
 
 @pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.nightly
 async def test_members_of_an_aborted_fleet_rollout_that_had_written_nothing_write_nothing(
     ticketed: World, undo: bool
 ) -> None:
@@ -254,6 +257,7 @@ async def test_members_of_an_aborted_fleet_rollout_that_had_written_nothing_writ
     assert (await ticketed.ended(name))["stage"] == "aborted"
 
 
+@pytest.mark.nightly
 async def test_what_somebody_adopted_is_not_undone_by_an_abort_of_its_fleet_before(ticketed: World) -> None:
     name = fresh("adopted")
     await ticketed.fleet(worked_case(name))
@@ -282,6 +286,7 @@ async def test_what_somebody_adopted_is_not_undone_by_an_abort_of_its_fleet_befo
     assert ticketed.sql.gpus(name) == {"research": 306}
 
 
+@pytest.mark.nightly
 async def test_a_member_is_opened_within_the_pace_that_was_signed(ticketed: World) -> None:
     """By a rogue in the fleet's place, which says that the budget is another one."""
     names = [fresh("paced") for _ in range(2)]

@@ -114,6 +114,7 @@ def standing(world: World) -> dict[str, list[Any]]:
     return {table: sorted(map(repr, world.sql.rows(f"SELECT * FROM {table}"))) for table in TABLES}
 
 
+@pytest.mark.nightly
 async def test_an_agent_reads_what_stands_and_changes_nothing_but_asks(world: World, tmp_path: Path) -> None:
     name, overheard = fresh("agent"), Overheard()
     await world.fleet(worked_case(name, **STILL))
@@ -155,14 +156,19 @@ async def test_an_agent_reads_what_stands_and_changes_nothing_but_asks(world: Wo
 @pytest.mark.parametrize(
     ("tool", "given"),
     [
-        ("plan", {}),
-        ("plan", {"cluster": ""}),
         ("plan", {"cluster": "\x00" * 5}),
-        ("why", {"team": "a", "gpus": -1}),
-        ("why", {"team": "a", "gpus": "many"}),
-        ("flex", {"rows": 10**9}),
-        ("propose_quota", {"team": "a", "cluster": "a", "gpus": 8, "reason": "  "}),
         ("approve", {"cluster": "a"}),
+        *(
+            pytest.param(tool, given, marks=pytest.mark.nightly)  # each starts a program of its own
+            for tool, given in (
+                ("plan", {}),
+                ("plan", {"cluster": ""}),
+                ("why", {"team": "a", "gpus": -1}),
+                ("why", {"team": "a", "gpus": "many"}),
+                ("flex", {"rows": 10**9}),
+                ("propose_quota", {"team": "a", "cluster": "a", "gpus": 8, "reason": "  "}),
+            )
+        ),
     ],
 )
 async def test_rubbish_is_an_error_and_the_next_call_is_answered(

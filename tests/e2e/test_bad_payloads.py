@@ -125,6 +125,7 @@ async def busy(handle: WorkflowHandle[Any, Any]) -> bool:
     return bool(raw.pending_activities) or raw.HasField("pending_workflow_task")
 
 
+@pytest.mark.nightly
 async def test_a_malformed_command_is_refused_and_leaves_nothing(world: World, untyped: Client) -> None:
     cluster, handle = await waiting(world, untyped)
     before, state = await events(handle), await world.state(cluster)
@@ -153,6 +154,7 @@ async def paused_twice(world: World, cluster: str) -> str:
     return again.value.message
 
 
+@pytest.mark.nightly
 async def test_what_no_call_can_carry_never_reaches_the_rollout(world: World, untyped: Client) -> None:
     """gRPC takes 4 MiB. (Between 2 and 4 MiB the worker's own refusal is too large, as it repeats what it refuses:
     the server gives the update up after three tries, about half a minute, and the rollout goes on.)

@@ -115,6 +115,7 @@ async def test_391_long_objections_in_seconds_wedge_no_rollout(forgetful_world: 
     assert sql.broken_links(name) == []
 
 
+@pytest.mark.nightly
 async def test_a_command_that_is_refused_late_does_not_keep_a_rollout_from_its_next_run_and_its_archive(
     sqlite_ledger_url: str, tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
     assert world.sql.broken_links("(fleet)") == []
 
 
+@pytest.mark.nightly
 async def test_a_rehearsal_is_no_member_of_a_fleet_rollout_that_writes(world: World) -> None:
     """It would count as rolled out, and its undoing as a failure, where nothing was ever written."""
     rehearsed, undone, other = fresh("rehearsed"), fresh("undone"), fresh("other")

@@ -10,9 +10,11 @@ from models.cluster.jobs import ClusterJob, RunsOn
 from models.errors import BadInput
 from models.flex.division import FlexMode
 from models.questions import WhyNot
-from tests.e2e.world import World, cluster, fresh, team
+from tests.e2e.world import World, cluster, fresh, on_postgresql, team
 
 HOUR = timedelta(hours=1)
+
+nightly = on_postgresql
 
 
 async def test_flex_is_what_the_ledger_says_now(world_on_each: World) -> None:

@@ -20,7 +20,7 @@ from tests.e2e import test_requests as requests
 from tests.e2e.faults import Fault, Faulty, Way, refused
 from tests.e2e.world import World, fresh, worked_case, world_of
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STILL = 0.7
 """Seconds in which all side calls end."""
 

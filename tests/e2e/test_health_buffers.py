@@ -19,9 +19,9 @@ from models.errors import Refusal
 from models.planning.plan import make_plan
 from models.questions import YearOfHealth
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, team
+from tests.e2e.world import World, cluster, eventually, fresh, team
 
-nightly = on_postgresql
+pytestmark = pytest.mark.nightly  # what is derived depends on the hour
 
 TOTAL = 400
 WEEKS = 8
@@ -98,7 +98,6 @@ async def test_a_declared_absence_is_nobodys_failure(world: World) -> None:
     assert derived(gone, TOTAL, node=8).needed > before.needed
 
 
-@pytest.mark.nightly
 async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: World) -> None:
     """A week is two seconds here. What is down for a day is not over yet, though all is healthy at the moment."""
     world, name = world_on_each, fresh("rederived")

@@ -63,6 +63,7 @@ def program(name: str) -> str:
     [("check", "config", "prometheus.yml"), ("check", "rules", "alerts.yml"), ("test", "rules", "alerts.test.yml")],
     ids=" ".join,
 )
+@pytest.mark.nightly
 def test_prometheus_takes_the_files(words: tuple[str, ...]) -> None:
     done = subprocess.run([program("promtool"), *words], cwd=OTEL, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

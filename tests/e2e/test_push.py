@@ -60,6 +60,7 @@ async def taken(world: World) -> None:
     await asyncio.sleep(1)
 
 
+@pytest.mark.nightly
 async def test_a_fall_that_is_pushed_reaches_the_rollout_before_the_next_poll(
     world: World, http: httpx.AsyncClient
 ) -> None:
@@ -89,6 +90,7 @@ async def test_an_alert_of_alertmanager_is_a_push(world: World, http: httpx.Asyn
     await world.until(name, Stage.ROLLED_BACK)
 
 
+@pytest.mark.nightly
 async def test_what_a_push_says_is_believed_by_nobody(world: World, http: httpx.AsyncClient) -> None:
     """No new sample, whatever is said: no event of the rollout, no row but the samples that were there."""
     name = await monitored(world)

@@ -57,6 +57,7 @@ async def test_a_question_does_not_move_a_rollout_on_at_the_time_of_its_last_tas
         await replayed(world.client, [rollout_workflow_id(name)])
 
 
+@pytest.mark.nightly
 async def test_a_rollout_that_was_terminated_with_news_waiting_is_lost_and_is_not_asked_for_ever(
     tmp_path: Path,
 ) -> None:

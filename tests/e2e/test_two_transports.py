@@ -182,6 +182,7 @@ def typed(words: list[str]) -> Said:
     return Said(code, out.getvalue(), err.getvalue())
 
 
+@pytest.mark.nightly
 async def test_what_people_read_is_the_same_through_the_front(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -120,6 +120,7 @@ def up(installed: Installed) -> Iterator[str]:
     assert code == 0, log.read_text()
 
 
+@pytest.mark.nightly
 def test_the_wheel_takes_one_name_and_carries_all_that_it_needs(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         files = set(archive.namelist())
@@ -129,6 +130,7 @@ def test_the_wheel_takes_one_name_and_carries_all_that_it_needs(wheel: Path) -> 
     assert {path.split("/")[2] for path in files if path.startswith(APP)} <= {*PACKAGES, "web", "docs", "examples"}
 
 
+@pytest.mark.nightly
 def test_it_carries_what_the_console_draws_with(wheel: Path) -> None:
     pin = json.loads((ROOT / "web" / "console" / "vendor.json").read_text())
     if not is_there(pin):
@@ -140,6 +142,7 @@ def test_it_carries_what_the_console_draws_with(wheel: Path) -> None:
         assert archive.read(f"{APP}/web/console/templates/base.html")
 
 
+@pytest.mark.nightly
 def test_what_help_and_errors_cite_is_in_the_wheel(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         files = set(archive.namelist())
@@ -152,6 +155,7 @@ def test_what_help_and_errors_cite_is_in_the_wheel(wheel: Path) -> None:
         assert there, f"{name} is cited and not in the wheel"
 
 
+@pytest.mark.nightly
 def test_its_readme_is_its_description_and_leads_nowhere_dead(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         metadata = archive.read(f"backstop-{VERSION}.dist-info/METADATA").decode()

@@ -10,7 +10,9 @@ from models.errors import Refusal
 from models.questions import WhyNot
 from models.reports.why import Cause
 from models.rollout.stages import Stage
-from tests.e2e.world import World, cluster, fresh, team, worked_case
+from tests.e2e.world import World, cluster, fresh, on_postgresql, team, worked_case
+
+nightly = on_postgresql
 
 
 async def test_the_answer_adds_up_and_names_windows_and_times(world_on_each: World) -> None:
