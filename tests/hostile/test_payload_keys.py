@@ -13,6 +13,7 @@ from client.payload_keys import configured_ring
 from models.errors import BadInput
 from tests.encrypted import keys_of
 from tests.hostile import Rubbish, table, threw
+from tests.waiting import PATIENCE
 
 KEY = keys_of().keys[0]
 GOOD: dict[str, Any] = json.loads(keys_of().model_dump_json())
@@ -57,7 +58,7 @@ def test_a_file_that_is_none_is_one_sentence(rubbish: Rubbish, tmp_path: Path, m
     threw("files of payload keys")
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(PATIENCE)
 @pytest.mark.parametrize("kind", ["folder", "fifo", "device", "loop"])
 def test_what_is_no_file_is_one_sentence(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "payload.json"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from joserfc.jwk import OKPKey
 
+from activities import fleets as launching
 from activities.adapters.ledger.facade import Ledger
 from activities.fleets import FleetActivities
 from activities.warrants import Warrants
@@ -198,7 +199,9 @@ def test_what_was_given_at_the_desk_proves_nothing_that_somebody_else_archives(a
     assert list(proofs(approved).values()) == [ASSERTED]
 
 
-def test_a_fleets_launch_is_proven_although_its_ticket_is_admitted_beside_the_archive(ledger: Ledger) -> None:
+def test_a_fleets_launch_is_proven_although_its_ticket_is_admitted_beside_the_archive(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The workflow archives the launch while its first activity admits the ticket: whoever is first, it is proven."""
     front, kept = OKPKey.generate_key("Ed25519"), KeptFleet(fleet="fleet/0", owner="tpm", launched_at=NOW)
     nothing: Any = None
@@ -214,10 +217,16 @@ def test_a_fleets_launch_is_proven_although_its_ticket_is_admitted_beside_the_ar
         nothing, nothing, nothing, nothing, ledger.registry, nothing, Warrants(dict, ledger.warrants, ledger.registry)
     )
     message = launch.model_dump(mode="json", by_alias=True, exclude={"ticket"})
-    late = threading.Timer(
-        1.0, lambda: admitted(ledger, "n" * 20, "fleet.launch", "fleet/1", message, workflow=FLEET_ID)
-    )
-    late.start()
+    waits = 0
+
+    def admits(_: float) -> None:
+        """While the archive waits for the third time."""
+        nonlocal waits
+        waits += 1
+        if waits == 3:
+            admitted(ledger, "n" * 20, "fleet.launch", "fleet/1", message, workflow=FLEET_ID)
+
+    monkeypatch.setattr(launching, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=admits))
     fleets.record(FleetRecord(entries=opened(launch, NOW).outbox))
-    late.join()
+    assert waits == 3
     assert list(proofs(ledger, FLEET).values()) == [PROVEN]
