@@ -16,6 +16,7 @@ from temporalio.client import Client
 from client.connection import TemporalTarget
 from models.errors import Unavailable
 from tests.tried import TRIED
+from tests.waiting import PATIENCE
 from web.callers import Callers
 from web.doors import Doors
 from web.front import Front
@@ -29,7 +30,7 @@ NOT_PASSED_ON = "nothing is passed on here"
 @pytest.fixture
 async def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
     """One whose Temporal is away: what would be passed on is Unavailable."""
-    monkeypatch.setattr("web.peer.HEAD_SECONDS", 1.0)
+    monkeypatch.setattr("web.peer.HEAD_SECONDS", PATIENCE)
 
     async def nowhere() -> tuple[Client, TemporalTarget]:
         raise Unavailable(NOT_PASSED_ON)
@@ -133,19 +134,21 @@ async def test_a_huge_body_is_not_read_to_its_end(front: Path, told: bool) -> No
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(front: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.limits.BODY_SECONDS", 0.3)
     head = (
         b"POST /api/v1/rollouts HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
     )
-    answer = await exchanged(front, head)
+    with monkeypatch.context() as impatient:
+        impatient.setattr("web.limits.BODY_SECONDS", 0.3)
+        answer = await exchanged(front, head)
     assert answer.startswith(b"HTTP/1.1 408 ")
     await serves(front)
 
 
 async def test_a_head_that_does_not_end_is_not_waited_for(front: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("web.peer.HEAD_SECONDS", 0.3)
-    assert await exchanged(front, b"GET /api/v1/whoami HTTP/1.1\r\nx: ") == b""
-    assert await exchanged(front, b"") == b""
+    with monkeypatch.context() as impatient:
+        impatient.setattr("web.peer.HEAD_SECONDS", 0.3)
+        assert await exchanged(front, b"GET /api/v1/whoami HTTP/1.1\r\nx: ") == b""
+        assert await exchanged(front, b"") == b""
     await serves(front)
 
 
@@ -157,7 +160,7 @@ async def exchanged(socket: Path, data: bytes) -> bytes:
     reader, writer = await asyncio.open_unix_connection(str(socket))
     try:
         writer.write(data)
-        return await asyncio.wait_for(reader.read(), 30)
+        return await asyncio.wait_for(reader.read(), PATIENCE)
     finally:
         writer.close()
 
@@ -177,8 +180,12 @@ async def exchanged(socket: Path, data: bytes) -> bytes:
         b"POST /api/v1/rollouts HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
     ],
 )
-async def test_what_is_no_request_ends_the_connection(front: Path, data: bytes) -> None:
-    answer = await exchanged(front, data)
+async def test_what_is_no_request_ends_the_connection(
+    front: Path, data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as impatient:  # of what may be the beginning of a head
+        impatient.setattr("web.peer.HEAD_SECONDS", 1.0)
+        answer = await exchanged(front, data)
     assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), answer[:200]
     if answer:
         document = json.loads(answer.partition(b"\r\n\r\n")[2])
