@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -16,13 +16,20 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 @contextmanager
-def receiver(behaviour: Behaviour, host: str = LISTED) -> Iterator[int]:
-    """The port of a server that treats every connection so."""
+def receiver(behaviour: Behaviour, host: str = LISTED, until: threading.Event | None = None) -> Iterator[int]:
+    """The port of a server that treats every connection so; from `until` on it hangs up on all of them."""
+    over = until or threading.Event()
     with socket.create_server((host, 0)) as server:
 
         def serve(connection: socket.socket) -> None:
             with suppress(OSError), connection:
+                threading.Thread(target=hang_up, args=(connection,), daemon=True).start()
                 behaviour(connection)
+
+        def hang_up(connection: socket.socket) -> None:
+            over.wait()
+            with suppress(OSError):  # it may be closed by now
+                connection.shutdown(socket.SHUT_RDWR)
 
         def accept() -> None:
             with suppress(OSError):
@@ -30,8 +37,11 @@ def receiver(behaviour: Behaviour, host: str = LISTED) -> Iterator[int]:
                     threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
-        yield int(server.getsockname()[1])
-        server.shutdown(socket.SHUT_RDWR)
+        try:
+            yield int(server.getsockname()[1])
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            over.set()
 
 
 def read(connection: socket.socket) -> bytes:
@@ -46,10 +56,16 @@ def read(connection: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + body
 
 
+def _gone(connection: socket.socket, milliseconds: int | None = None) -> bool:
+    """One side has closed it; unread bytes are left alone. None: it is waited for."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(milliseconds))
+
+
 def _drip(connection: socket.socket) -> None:
-    for _ in range(600):
+    while not _gone(connection, 100):
         connection.sendall(b"x")
-        time.sleep(0.1)
 
 
 def drips(connection: socket.socket) -> None:
@@ -66,12 +82,12 @@ def drips_its_body(connection: socket.socket) -> None:
 
 
 def never_reads(connection: socket.socket) -> None:
-    time.sleep(60)
+    _gone(connection)
 
 
 def never_answers(connection: socket.socket) -> None:
     read(connection)
-    time.sleep(60)
+    _gone(connection)
 
 
 def closes(connection: socket.socket) -> None:
@@ -129,11 +145,12 @@ def redirects_to(port: int) -> Behaviour:
     return behave
 
 
-def takes(got: list[bytes]) -> Behaviour:
-    """A good one: what came in is in the list."""
+def takes(got: list[bytes], then: Callable[[], object] = lambda: None) -> Behaviour:
+    """A good one: what came in is in the list. `then`: done before it answers."""
 
     def behave(connection: socket.socket) -> None:
         got.append(read(connection))
+        then()
         connection.sendall(OK + b"Content-Length: 2\r\n\r\nok")
 
     return behave

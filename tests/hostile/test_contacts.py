@@ -10,15 +10,17 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from activities import notices as telling
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify import mail, post, slow_addresses
 from activities.adapters.notify.notifier import Notifier
@@ -30,12 +32,15 @@ from models.errors import BadInput
 from models.notices import Notice, NoticeKind
 from models.wire import TellAnswer, TellRequest
 from tests.hostile import NAMES, Rubbish, receivers, table, threw
-from tests.hostile.receivers import INSIDE, LISTED, receiver, takes
+from tests.hostile.receivers import INSIDE, LISTED, Behaviour, receiver, takes
+from tests.waiting import PATIENCE
 
+HELD_SECONDS = 300.0
+"""Of one delivery, where what is bad lets go of it as soon as the healthy audiences have got theirs."""
 SECONDS = 1.5
-"""Of one delivery in these tests."""
+"""Of one delivery in the tests of `make nightly`: the time that is over there."""
 IN_TIME = 5.0
-"""For a healthy audience, on a busy machine; what is bad has eight notices before it."""
+"""For a healthy audience there, on a busy machine; what is bad has eight notices before it."""
 MANY = 8
 SECRET = "SeCrEtToKeN99"
 
@@ -66,6 +71,15 @@ class Post:
     got: dict[str, list[bytes]] = field(default_factory=dict)
     inside: list[bytes] = field(default_factory=list)
     inside_port: int = 0
+    told: threading.Event = field(default_factory=threading.Event)
+    """Both healthy audiences have got theirs."""
+
+    def healthy(self, audience: str) -> Behaviour:
+        def got_it() -> None:
+            if all(self.got.values()):
+                self.told.set()
+
+        return takes(self.got[audience], got_it)
 
     def activity(self, *bad: str) -> NoticeActivities:
         clock = lambda: datetime.now(UTC)  # noqa: E731
@@ -73,27 +87,28 @@ class Post:
         contacts = {"bad": bad, **{audience: (contact,) for audience, contact in self.good.items()}}
         return told_by(self.home, notifier, contacts)
 
-    def tell(self, activity: NoticeActivities, many: int = MANY) -> tuple[TellAnswer, float]:
-        """So many notices of the bad audience come first; and after how long both others had theirs."""
-        began, told = time.monotonic(), threading.Event()
-        healthy: list[float] = []
-
-        def watch() -> None:
-            over = False
-            while not (healthy or over):
-                over = told.wait(0.02)  # and once more afterwards: a busy machine may not have let us look before
-                if all(self.got[audience] for audience in self.good):
-                    healthy.append(time.monotonic() - began)
-
-        watching = threading.Thread(target=watch, daemon=True)
-        watching.start()
+    def tell(self, activity: NoticeActivities, many: int = MANY) -> TellAnswer:
+        """So many notices of the bad audience come first; the others have got theirs all the same."""
         audiences = ["bad"] * many + list(self.good)
         notices = tuple(notice(f"{n}/{audience}", audience) for n, audience in enumerate(audiences))
         answer = activity.tell(TellRequest(cluster="c", notices=notices))
-        told.set()
+        assert self.told.is_set(), "the healthy audiences have got theirs"
+        return answer
+
+    def tell_in_time(self, activity: NoticeActivities, many: int = MANY) -> TellAnswer:
+        """And they have not waited for theirs."""
+        began, healthy = time.monotonic(), list[float]()
+
+        def watch() -> None:
+            self.told.wait()
+            healthy.append(time.monotonic() - began)
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        answer = self.tell(activity, many)
         watching.join()
-        assert len(healthy) == 1, "the healthy audiences have got theirs"
-        return answer, healthy[0]
+        assert healthy[0] < IN_TIME
+        return answer
 
 
 def notice(key: str, audience: str) -> Notice:
@@ -102,16 +117,28 @@ def notice(key: str, audience: str) -> Notice:
 
 @pytest.fixture
 def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Post]:
-    monkeypatch.setattr(post, "_SECONDS", SECONDS)
-    monkeypatch.setattr(mail, "_DELIVERY_SECONDS", SECONDS)
-    monkeypatch.setattr(slow_addresses, "_LONG_SECONDS", SECONDS / 2)
+    monkeypatch.setattr(telling, "_CALL_SECONDS", PATIENCE)
+    for module, name in ((post, "_SECONDS"), (mail, "_ANSWER_SECONDS"), (mail, "_DELIVERY_SECONDS")):
+        monkeypatch.setattr(module, name, HELD_SECONDS)
     office = Post(tmp_path)
     with ExitStack() as stack:
         for audience in ("good-1", "good-2"):
-            got = office.got.setdefault(audience, [])
-            office.good[audience] = f"webhook+http://{LISTED}:{stack.enter_context(receiver(takes(got)))}/hook"
+            office.got[audience] = []
+            port = stack.enter_context(receiver(office.healthy(audience)))
+            office.good[audience] = f"webhook+http://{LISTED}:{port}/hook"
         office.inside_port = stack.enter_context(receiver(takes(office.inside), INSIDE))
         yield office
+
+
+@pytest.fixture
+def hasty(office: Post, monkeypatch: pytest.MonkeyPatch) -> Post:
+    """One whose deliveries end after a time that really passes."""
+    monkeypatch.setattr(telling, "_CALL_SECONDS", 60.0)
+    monkeypatch.setattr(post, "_SECONDS", SECONDS)
+    monkeypatch.setattr(mail, "_ANSWER_SECONDS", 15.0)
+    monkeypatch.setattr(mail, "_DELIVERY_SECONDS", SECONDS)
+    monkeypatch.setattr(slow_addresses, "_LONG_SECONDS", SECONDS / 2)
+    return office
 
 
 # --- servers ------------------------------------------------------------------------------------
@@ -142,51 +169,113 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=["http", "tls", "smtp"])
 @table(SERVERS)
 def test_a_bad_server_is_named_and_holds_up_nobody_else(rubbish: Rubbish, way: str, office: Post) -> None:
-    with receiver(rubbish.value) as port:
-        answer, healthy = office.tell(office.activity(way.format(host=LISTED, port=port, secret=SECRET)))
-    assert healthy < IN_TIME
+    """It lets go of its notices when the others have got theirs."""
+    with receiver(rubbish.value, until=office.told) as port:
+        answer = office.tell(office.activity(way.format(host=LISTED, port=port, secret=SECRET)))
+    is_named_alone(office, answer)
+
+
+def is_named_alone(office: Post, answer: TellAnswer) -> None:
     assert {key.partition("/")[2] for key in answer.delivered} == set(office.good)
     assert len(answer.failed) == MANY
     assert SECRET not in str(answer)
     threw("webhooks and mail servers")
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", WAYS, ids=["http", "tls", "smtp"])
+@table(SERVERS)
+def test_a_bad_server_is_given_up_in_time(rubbish: Rubbish, way: str, hasty: Post) -> None:
+    with receiver(rubbish.value) as port:
+        answer = hasty.tell_in_time(hasty.activity(way.format(host=LISTED, port=port, secret=SECRET)))
+    is_named_alone(hasty, answer)
+
+
 @table(TALKERS)
 def test_what_a_server_goes_on_to_say_is_not_read(rubbish: Rubbish, office: Post) -> None:
     with receiver(rubbish.value) as port:
-        answer, healthy = office.tell(office.activity(f"webhook+http://{LISTED}:{port}/hook"))
-    assert healthy < IN_TIME
+        answer = office.tell(office.activity(f"webhook+http://{LISTED}:{port}/hook"))
+    assert (len(answer.delivered), answer.failed, answer.refused) == (MANY + 2, {}, {})
+    threw("webhooks and mail servers")
+
+
+@pytest.mark.nightly
+@table(TALKERS)
+def test_a_server_that_goes_on_talking_takes_no_time(rubbish: Rubbish, hasty: Post) -> None:
+    with receiver(rubbish.value) as port:
+        answer = hasty.tell_in_time(hasty.activity(f"webhook+http://{LISTED}:{port}/hook"))
     assert (len(answer.delivered), answer.failed, answer.refused) == (MANY + 2, {}, {})
     threw("webhooks and mail servers")
 
 
 def test_a_redirect_into_the_network_is_not_followed(office: Post) -> None:
     with receiver(receivers.redirects_to(office.inside_port)) as port:
-        answer, _ = office.tell(office.activity(f"webhook+http://{LISTED}:{port}/hook"))
+        answer = office.tell(office.activity(f"webhook+http://{LISTED}:{port}/hook"))
     assert len(answer.failed) == MANY
     assert all("answered HTTP 307" in why for why in answer.failed.values())
     assert office.inside == []
 
 
+@pytest.mark.nightly
 def test_an_audience_with_many_bad_addresses_takes_no_more_than_its_time(
-    office: Post, monkeypatch: pytest.MonkeyPatch
+    hasty: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thirty receivers that drip, each with its own address: one call ends, and so does the next one."""
-    from activities import notices
-
-    monkeypatch.setattr(notices, "_CALL_SECONDS", 4.0)
+    monkeypatch.setattr(telling, "_CALL_SECONDS", 4.0)
     with ExitStack() as stack:
         ports = [stack.enter_context(receiver(receivers.drips)) for _ in range(30)]
-        activity = office.activity(*(f"webhook+http://{LISTED}:{port}/hook" for port in ports))
+        activity = hasty.activity(*(f"webhook+http://{LISTED}:{port}/hook" for port in ports))
         began = time.monotonic()
-        answer, healthy = office.tell(activity)
+        answer = hasty.tell_in_time(activity)
     assert time.monotonic() - began < 4.0 + IN_TIME
-    assert healthy < IN_TIME
     assert len(answer.failed) == MANY
 
 
-def test_what_dripped_is_left_alone_for_a_while_and_then_tried_again(
+def test_an_audience_with_many_bad_addresses_holds_up_nobody_else(office: Post) -> None:
+    with ExitStack() as stack:
+        ports = [stack.enter_context(receiver(receivers.drips, until=office.told)) for _ in range(30)]
+        answer = office.tell(office.activity(*(f"webhook+http://{LISTED}:{port}/hook" for port in ports)))
+    assert len(answer.failed) == MANY
+
+
+def test_what_let_us_wait_is_left_alone_for_a_while_and_then_tried_again(
     office: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    got: list[bytes] = []
+    bad, clock = [True], [0.0]
+
+    def behave(connection: socket.socket) -> None:
+        if bad[0]:
+            receivers.read(connection)
+            clock[0] += slow_addresses._LONG_SECONDS  # so long it let us wait, and then hung up
+        else:
+            takes(got)(connection)
+
+    def fails(activity: NoticeActivities, reason: str) -> None:
+        answer = office.tell(activity)
+        assert {why.partition("(")[2][:20] for why in answer.failed.values()} == {reason}
+        assert len(answer.failed) == MANY
+
+    monkeypatch.setattr(slow_addresses, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    with receiver(behave) as port:
+        activity = office.activity(f"webhook+http://{LISTED}:{port}/hook")
+        fails(activity, "no connection or log")
+        bad[0] = False
+        fails(activity, "did not answer in ti")
+        clock[0] += slow_addresses._FIRST_SECONDS - 1
+        fails(activity, "did not answer in ti")
+        clock[0] += 1
+        comes_together(office.tell(activity), got)
+
+
+def comes_together(again: TellAnswer, got: list[bytes]) -> None:
+    assert (len(got), again.failed) == (1, {}), "what came together goes together"
+    assert all(str(n) in got[0].decode() for n in range(MANY))
+
+
+@pytest.mark.nightly
+def test_what_dripped_is_left_alone_for_a_while_and_then_tried_again(
+    hasty: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     got: list[bytes] = []
     bad = [True]
@@ -196,29 +285,29 @@ def test_what_dripped_is_left_alone_for_a_while_and_then_tried_again(
 
     monkeypatch.setattr(slow_addresses, "_FIRST_SECONDS", 1.0)
     with receiver(behave) as port:
-        activity = office.activity(f"webhook+http://{LISTED}:{port}/hook")
+        activity = hasty.activity(f"webhook+http://{LISTED}:{port}/hook")
         for reason in ("no answer within 1.5", "did not answer in ti"):
-            answer, _ = office.tell(activity)
+            answer = hasty.tell(activity)
             assert {why.partition("(")[2][:20] for why in answer.failed.values()} == {reason}
             assert len(answer.failed) == MANY
         bad[0] = False
         time.sleep(1.0)
-        again, _ = office.tell(activity)
-    assert (len(got), again.failed) == (1, {}), "what came together goes together"
-    assert all(str(n) in got[0].decode() for n in range(MANY))
+        comes_together(hasty.tell(activity), got)
 
 
 # --- names --------------------------------------------------------------------------------------
 
 
-def resolving(monkeypatch: pytest.MonkeyPatch, name: str, *answers: str, seconds: float = 0.0) -> None:
+def resolving(
+    monkeypatch: pytest.MonkeyPatch, name: str, *answers: str, takes_time: Callable[[], object] = lambda: None
+) -> None:
     """The machine's resolver takes its time over this name, and answers it with these in turn, the last for ever."""
     real, left = socket.getaddrinfo, list(answers)
 
     def getaddrinfo(host: Any, port: Any, *args: Any, **more: Any) -> Any:
         if host != name or more.get("flags", 0) & socket.AI_NUMERICHOST:
             return real(host, port, *args, **more)
-        time.sleep(seconds)
+        takes_time()
         address = left.pop(0) if len(left) > 1 else left[0]
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
 
@@ -229,11 +318,21 @@ def resolving(monkeypatch: pytest.MonkeyPatch, name: str, *answers: str, seconds
 def test_a_name_that_is_slow_to_resolve_holds_up_nobody(
     way: str, office: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    resolving(monkeypatch, "slow.example", LISTED, takes_time=lambda: office.told.wait(HELD_SECONDS))
+    answer = office.tell(office.activity(way.format(host="slow.example", port=9, secret=SECRET)))
+    assert len(answer.failed) == MANY
+    threw("webhooks and mail servers")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", WAYS, ids=["http", "tls", "smtp"])
+def test_a_name_that_is_slow_to_resolve_is_given_up_in_time(
+    way: str, hasty: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(mail, "_ANSWER_SECONDS", SECONDS)
-    resolving(monkeypatch, "slow.example", LISTED, seconds=8)
+    resolving(monkeypatch, "slow.example", LISTED, takes_time=lambda: time.sleep(8))
     began = time.monotonic()
-    answer, healthy = office.tell(office.activity(way.format(host="slow.example", port=9, secret=SECRET)))
-    assert healthy < IN_TIME
+    answer = hasty.tell_in_time(hasty.activity(way.format(host="slow.example", port=9, secret=SECRET)))
     assert time.monotonic() - began < IN_TIME, "the call waits no longer than a delivery may take"
     assert len(answer.failed) == MANY
     threw("webhooks and mail servers")
@@ -247,7 +346,7 @@ def test_a_name_that_answers_otherwise_the_second_time_leads_nowhere(
     office.tell(office.activity(f"webhook+http://rebind.example:{office.inside_port}/admin"))
     assert office.inside == []
     resolving(monkeypatch, "inside.example", INSIDE)
-    answer, _ = office.tell(office.activity(f"webhook+http://inside.example:{office.inside_port}/admin"))
+    answer = office.tell(office.activity(f"webhook+http://inside.example:{office.inside_port}/admin"))
     assert len(answer.refused) == MANY
     assert office.inside == []
 
@@ -284,9 +383,18 @@ STORED = [name for name in NAMES if "surrogate" not in name.what]
 
 @table([*LEADING, *WRITTEN, *STORED])
 def test_a_contact_that_leads_inside_or_makes_no_sense_is_refused(rubbish: Rubbish, office: Post) -> None:
+    is_refused(rubbish, office, office.tell)
+
+
+@pytest.mark.nightly
+@table([*LEADING, *WRITTEN, *STORED])
+def test_a_contact_that_is_refused_takes_no_time(rubbish: Rubbish, hasty: Post) -> None:
+    is_refused(rubbish, hasty, hasty.tell_in_time)
+
+
+def is_refused(rubbish: Rubbish, office: Post, tell: Callable[[NoticeActivities, int], TellAnswer]) -> None:
     contact = rubbish.value.replace("{port}", str(office.inside_port))
-    answer, healthy = office.tell(office.activity(contact), many=1)
-    assert healthy < IN_TIME
+    answer = tell(office.activity(contact), 1)
     assert office.inside == []
     assert list(answer.refused) == ["0/bad"]
     assert SECRET not in str(answer)
@@ -299,7 +407,7 @@ def test_a_proxy_is_asked_for_no_address_inside(host: str, office: Post, monkeyp
     monkeypatch.setenv("HTTP_PROXY", f"http://{INSIDE}:{office.inside_port}")
     monkeypatch.setenv("NO_PROXY", LISTED)
     written = f"[{host}]" if ":" in host else host
-    answer, _ = office.tell(office.activity(f"webhook+http://{written}:9/x"), many=1)
+    answer = office.tell(office.activity(f"webhook+http://{written}:9/x"), many=1)
     assert (len(answer.refused), office.inside) == (1, [])
 
 
