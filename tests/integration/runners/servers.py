@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,6 +36,8 @@ class Server:
     headers: list[dict[str, str]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    over: threading.Event = field(default_factory=threading.Event)
+    """Nobody is served any more."""
 
     @property
     def url(self) -> str:
@@ -97,6 +98,7 @@ def serving(site: Server) -> Iterator[None]:
     try:
         yield
     finally:
+        site.over.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -207,7 +209,10 @@ def now(ago: timedelta = timedelta(0)) -> str:
 
 @dataclass
 class Service(Server):
-    """Provisions: POST /runs with an Idempotency-Key, the same answer for the same key; GET /runs/ID, /by-key/KEY."""
+    """Provisions: POST /runs with an Idempotency-Key, the same answer for the same key; GET /runs/ID, /by-key/KEY.
+
+    /silent is answered when nobody is served any more.
+    """
 
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     first: dict[str, str] = field(default_factory=dict)
@@ -231,6 +236,6 @@ class Service(Server):
         if method == "GET" and path.startswith("/runs/"):
             found = [r for r in self.runs.values() if str(r["id"]) == path.removeprefix("/runs/")]
             return (200, found[0]) if found else (404, {"error": "no such run"})
-        if path == "/trickle":
-            time.sleep(3)
+        if path == "/silent":
+            self.over.wait()
         return {"/ready": 200, "/broken": 503, "/moved": 302}.get(path, 404), {"message": "\x1b[31mas it is\x1b[0m"}

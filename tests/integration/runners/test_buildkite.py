@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from activities.adapters.notify.post import Answered, Asked
+from activities.adapters.runners import buildkite, web
 from activities.adapters.runners.buildkite import PHASES, BuildkiteRunner
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.runs import RunKey, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
 from tests.integration.runners.servers import TOKEN, Buildkite, Trouble, now, serving
+from tests.waiting import PATIENCE
 
 BUILDS = "/v2/organizations/acme/pipelines/bootstrap/builds"
 
@@ -24,6 +27,21 @@ def site() -> Iterator[Buildkite]:
     site = Buildkite()
     with serving(site):
         yield site
+
+
+class Clock:
+    """Stands still unless a test turns it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What the runner reads to know how old a list is, and how long it shall leave Buildkite alone."""
+    clock = Clock()
+    monkeypatch.setattr(buildkite, "time", SimpleNamespace(monotonic=lambda: clock.seconds))
+    return clock
 
 
 def runner(site: Buildkite, token: str = TOKEN) -> BuildkiteRunner:
@@ -168,14 +186,27 @@ def test_a_build_that_is_not_seen_at_once_is_waited_for(site: Buildkite) -> None
     assert len(site.of(order().key.text)) == 1
 
 
-def test_of_two_builds_of_one_key_the_first_stands_and_the_other_is_cancelled(site: Buildkite) -> None:
-    what = order()
+def test_of_two_builds_of_one_key_the_first_stands_and_the_other_is_cancelled(
+    site: Buildkite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    what, looked_first = order(), threading.local()
+    both_have_looked = threading.Barrier(2)
+
+    def answered(asked: Asked) -> Answered:
+        answer = web.answered(asked)
+        if not hasattr(looked_first, "is_over"):
+            looked_first.is_over = True
+            both_have_looked.wait(PATIENCE)
+        return answer
+
+    monkeypatch.setattr(buildkite, "answered", answered)
     site.hides = 2  # neither of two workers sees the other's
     both = [threading.Thread(target=runner(site).start, args=(what,)) for _ in range(2)]
     for each in both:
         each.start()
     for each in both:
         each.join()
+    monkeypatch.undo()
     assert [build["state"] for build in site.of(what.key.text)] == ["scheduled", "canceled"]
     site.move("bootstrap", 1, state="passed")
     assert looked(site, what).phase is RunPhase.SUCCEEDED
@@ -216,12 +247,15 @@ def test_a_rate_limit_is_kept_to_without_asking(site: Buildkite, headers: dict[s
     assert site.builds == {}
 
 
-def test_after_the_rate_limit_it_goes_on(site: Buildkite) -> None:
+def test_after_the_rate_limit_it_goes_on(site: Buildkite, clock: Clock) -> None:
     worker = runner(site)
     site.troubles.append(Trouble(f"POST {BUILDS}", 429, 1, {"Retry-After": "1"}))
     with pytest.raises(Unavailable):
         worker.start(order())
-    time.sleep(1.05)
+    clock.seconds += 0.9
+    with pytest.raises(Unavailable, match="it is asked again in 1 s"):
+        worker.start(order())
+    clock.seconds += 0.1
     worker.start(order())
     assert len(site.of(order().key.text)) == 1
 

@@ -21,13 +21,14 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.runners import run_directory, wrapper
+from activities.adapters.runners import command, run_directory, wrapper
 from activities.adapters.runners.command import MOST_LOG, CommandRunner
 from activities.adapters.runners.run_directory import Here, RunDirectory
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.runs import TAIL_LENGTH, RunKey, Runner, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
 from tests.integration.runners import workers
+from tests.waiting import PATIENCE, attempts, wait_until
 
 HELD = """#!/bin/sh
 echo "$1" >> "$2/ran"
@@ -37,7 +38,8 @@ echo "$1" >> "$2/over"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setattr(command, "_BEGINS", PATIENCE)
     yield tmp_path
     (tmp_path / "go").touch()
     for record in map(json.loads, (path.read_text() for path in tmp_path.glob("runs/*/record.json"))):
@@ -71,22 +73,26 @@ def order(*run: str, step: str = "nodes", limit: float = 300) -> RunOrder:
     return RunOrder(key=key, runner=Runner.COMMAND, run=run, limit=timedelta(seconds=limit))
 
 
-def until(holds: Callable[[], object], seconds: float = 90) -> None:
-    ends = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < ends, "it took too long"
-        time.sleep(0.02)
+def until(holds: Callable[[], object]) -> None:
+    wait_until(lambda: bool(holds()), "it is so")
 
 
-def ended(of: CommandRunner, what: RunOrder, seconds: float = 90) -> RunReport:
-    ends = time.monotonic() + seconds
-    while True:
+def ended(of: CommandRunner, what: RunOrder) -> RunReport:
+    for _ in attempts("it has ended"):
         report = of.look(what)
         assert report is not None
         if report.phase.ended:
             return report
-        assert time.monotonic() < ends, report
-        time.sleep(0.02)
+    raise AssertionError("unreachable")
+
+
+def no_supervisor(path: Path) -> bool:
+    """Of this run none is there, nor on its way."""
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if str(path).encode() in process.read_bytes():
+                return False
+    return True
 
 
 def lines(path: Path) -> list[str]:
@@ -112,7 +118,9 @@ def test_a_step_outlives_two_workers_that_are_killed_and_runs_once(folder: Path)
     for _ in range(2):
         process = worker("follow", folder, program, "nodes")
         until(lambda: lines(folder / "ran"))
-        time.sleep(0.2)
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{RunPhase.RUNNING}\n"
+        assert process.stdout.readline() == "follows\n"
         os.killpg(process.pid, signal.SIGKILL)  # its whole session
         process.wait()
     assert not lines(folder / "over")
@@ -163,7 +171,7 @@ def test_any_number_of_supervisors_run_a_step_once(folder: Path) -> None:
     for process in [subprocess.Popen(line, start_new_session=True) for _ in range(8)]:
         process.wait()
     until(lambda: run.exit)
-    time.sleep(0.5)
+    until(lambda: no_supervisor(run.path))
     assert lines(folder / "ran") == ["nodes"]
 
 
@@ -171,8 +179,9 @@ def test_one_whose_supervisor_is_killed_runs_until_its_processes_are_gone(folder
     what, run = order(script(folder, HELD), "nodes", str(folder)), runner(folder)
     run.start(what)
     until(lambda: lines(folder / "ran"))
-    os.kill(record_of(folder, what)["pid"], signal.SIGKILL)
-    time.sleep(0.3)
+    supervisor = record_of(folder, what)["pid"]
+    os.kill(supervisor, signal.SIGKILL)
+    until(lambda: (stat := wrapper.stat_of(supervisor)) is None or not stat.lives)
     report = run.look(what)
     assert report is not None
     assert report.phase is RunPhase.RUNNING  # to say that it failed would let a second one begin beside it
@@ -257,18 +266,18 @@ def test_one_that_is_seen_as_it_begins_beats_already(folder: Path) -> None:
             report = runner(folder, here).look(what)
             assert report is not None
             assert report.phase is RunPhase.RUNNING
-        supervisor.communicate("go\n", timeout=120)
+        supervisor.communicate("go\n", timeout=PATIENCE)
     assert ended(home, what).phase is RunPhase.SUCCEEDED
 
 
-@pytest.mark.parametrize("text", ["sleep 100 & sleep 100", "trap '' TERM; sleep 100 & sleep 100; sleep 100"])
+@pytest.mark.parametrize("text", ["sleep 1000 & sleep 1000", "trap '' TERM; sleep 1000 & sleep 1000; sleep 1000"])
 def test_of_one_that_was_stopped_nothing_is_left(folder: Path, text: str) -> None:
     what, run = order("/bin/sh", "-c", text), runner(folder)
     run.start(what)
     until(lambda: len(run_directory.what_lives(record_of(folder, what))) >= 4)
     run.stop(what)
     assert ended(run, what).phase is RunPhase.STOPPED
-    until(lambda: not run_directory.what_lives(record_of(folder, what)), 60)  # and none has slept its hundred
+    until(lambda: not run_directory.what_lives(record_of(folder, what)))  # and none has slept its thousand
 
 
 def test_one_that_was_killed_with_all_its_processes_has_failed(folder: Path) -> None:
@@ -393,7 +402,7 @@ def test_one_that_is_stopped_before_it_began_never_begins(folder: Path) -> None:
     assert report is not None
     assert report.phase is RunPhase.STOPPED
     assert run.start(what).phase is RunPhase.STOPPED  # a start that was late
-    time.sleep(0.3)
+    until(lambda: no_supervisor(RunDirectory(folder / "runs", what.key).path))
     assert not lines(folder / "ran")
 
 

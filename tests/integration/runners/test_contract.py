@@ -6,7 +6,6 @@ often something ran is counted by the program's own file and by the servers, nev
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -16,11 +15,14 @@ from typing import Protocol
 
 import pytest
 
+from activities.adapters.runners import command
+from activities.adapters.runners.run_directory import RunDirectory
 from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.runs import RunKey, Runner, RunOrder, RunPhase, RunReport
 from models.errors import BadInput
-from tests.integration.runners.servers import TOKEN, Buildkite, Service, serving
+from tests.integration.runners.servers import TOKEN, Buildkite, Service, now, serving
+from tests.waiting import PATIENCE, attempts, wait_until
 
 HOUR = timedelta(hours=1)
 SCRIPT = """#!/bin/sh
@@ -47,6 +49,14 @@ class Bench(Protocol):
         ...
 
     def end(self, order: RunOrder, well: bool) -> None: ...
+    def over(self, order: RunOrder) -> bool:
+        """It has ended, as whoever runs it knows."""
+        ...
+
+    def grows_old(self, order: RunOrder) -> None:
+        """It began an hour ago, as far as whoever runs it keeps a time."""
+        ...
+
     def ran(self, order: RunOrder) -> int:
         """How often."""
         ...
@@ -83,6 +93,12 @@ class Commands:
         (self.folder / f"go-{order.run[1]}.new").write_text("0" if well else "3")
         (self.folder / f"go-{order.run[1]}.new").rename(self.folder / f"go-{order.run[1]}")
 
+    def over(self, order: RunOrder) -> bool:
+        return RunDirectory(self.folder / "runs", order.key).exit is not None
+
+    def grows_old(self, order: RunOrder) -> None:
+        """Its supervisor has a clock of its own, which is waited for."""
+
     def ran(self, order: RunOrder) -> int:
         file = self.folder / "ran"
         return file.read_text().split().count(order.run[1]) if file.exists() else 0
@@ -114,6 +130,14 @@ class Builds:
     def end(self, order: RunOrder, well: bool) -> None:
         (build,) = self.site.of(order.key.text)
         self.site.move("bootstrap", build["number"], state="passed" if well else "failed")
+
+    def over(self, order: RunOrder) -> bool:
+        (build,) = self.site.of(order.key.text)
+        return build["finished_at"] is not None
+
+    def grows_old(self, order: RunOrder) -> None:
+        (build,) = self.site.of(order.key.text)
+        self.site.move("bootstrap", build["number"], created_at=now(HOUR))
 
     def ran(self, order: RunOrder) -> int:
         return len(self.site.of(order.key.text))
@@ -151,6 +175,12 @@ class Services:
     def end(self, order: RunOrder, well: bool) -> None:
         self.site.runs[order.key.text]["state"] = {"name": "done" if well else "broken"}
 
+    def over(self, order: RunOrder) -> bool:
+        return bool(self.site.runs[order.key.text]["state"] != {"name": "working"})
+
+    def grows_old(self, order: RunOrder) -> None:
+        """Nobody keeps its time."""
+
     def ran(self, order: RunOrder) -> int:
         return int(order.key.text in self.site.runs)
 
@@ -159,7 +189,8 @@ class Services:
 
 
 @pytest.fixture(params=["command", "buildkite", "http"])
-def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    monkeypatch.setattr(command, "_BEGINS", PATIENCE)
     with ExitStack() as stack:
         if request.param == "command":
             commands = Commands(tmp_path)
@@ -176,21 +207,17 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
             yield Services(service, tmp_path)
 
 
-def ended(runner: Runners, order: RunOrder, seconds: float = 90) -> RunReport:
-    until = time.monotonic() + seconds
-    while True:
+def ended(runner: Runners, order: RunOrder) -> RunReport:
+    for _ in attempts("it has ended"):
         report = runner.look(order)
         assert report is not None
         if report.phase.ended:
             return report
-        assert time.monotonic() < until, f"it has not ended: {report}"
-        time.sleep(0.05)
+    raise AssertionError("unreachable")
 
 
 def begun(bench: Bench, order: RunOrder) -> None:
-    until = time.monotonic() + 90
-    while not bench.ran(order) and time.monotonic() < until:
-        time.sleep(0.02)
+    wait_until(lambda: bench.ran(order) > 0, "it has begun")
 
 
 def test_a_start_that_is_repeated_starts_once(bench: Bench) -> None:
@@ -217,7 +244,7 @@ def test_a_run_that_ends_while_nobody_looks_is_found(bench: Bench) -> None:
     bench.worker().start(order)
     begun(bench, order)
     bench.end(order, well=True)
-    time.sleep(0.3)
+    wait_until(lambda: bench.over(order), "it has ended")
     report = ended(bench.worker(), order)
     assert report.phase is RunPhase.SUCCEEDED
     assert report.said
@@ -285,7 +312,7 @@ def test_what_has_ended_is_not_stopped_any_more(bench: Bench) -> None:
 def test_one_that_takes_longer_than_its_limit_is_ended_and_has_failed(bench: Bench) -> None:
     order = bench.order("nodes", limit=timedelta(seconds=1))
     bench.worker().start(order)
-    time.sleep(1)
+    bench.grows_old(order)
     if not bench.stops:  # it goes on, and to say that it has failed would let a second one begin beside it
         going_on = bench.worker().look(order)
         assert going_on is not None

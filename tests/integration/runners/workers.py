@@ -1,18 +1,19 @@
 """A worker process that does one thing with a command's run, to be killed: python -m tests.integration.runners.workers.
 
-Arguments: `start` or `follow`, the folder, the program, the step. It prints `ready` before it begins.
+Arguments: `start` or `follow`, the folder, the program, the step. It prints `ready` before it begins, the phase of each
+step that it has started, and `follows` when it has looked at what it follows.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 
 from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.runs import RunKey, Runner, RunOrder
+from tests.waiting import attempts
 
 
 def runners(folder: Path, program: str) -> Runners:
@@ -35,6 +36,8 @@ if __name__ == "__main__":
             while not (folder / f"now-{step}").exists():
                 pass
         print(worker.start(order(program, step, folder)).phase, flush=True)
-    while what == "follow":
+    if what == "follow":
         worker.look(order(program, steps[0], folder))
-        time.sleep(0.05)
+        print("follows", flush=True)
+        for _ in attempts("it is killed"):
+            worker.look(order(program, steps[0], folder))
