@@ -6,9 +6,9 @@ import email
 import email.message
 import email.policy
 import json
+import select
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -36,15 +36,17 @@ class Request:
 class Web:
     """A loopback HTTP server. `statuses`: what a path answers that begins so; others answer 200 and `text`.
 
-    `trickles`: what it answers comes a byte at a time, and never ends.
+    `answers`: is waited for before it answers. `trickles`: what it answers comes a byte at a time, and never ends;
+    `trickled`: some of it has come.
     """
 
     port: int = 0
     requests: list[Request] = field(default_factory=list)
     statuses: dict[str, int] = field(default_factory=dict)
-    delay_seconds: float = 0.0
+    answers: threading.Event = field(default_factory=threading.Event)
     text: bytes = b"ok"
     trickles: bool = False
+    trickled: threading.Event = field(default_factory=threading.Event)
 
     def posts(self, prefix: str = "/") -> list[Request]:
         return [request for request in self.requests if request.path.startswith(prefix)]
@@ -53,21 +55,22 @@ class Web:
 @contextmanager
 def web_server() -> Iterator[Web]:
     site = Web()
+    site.answers.set()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             site.requests.append(Request(self.path, dict(self.headers.items()), body))
-            time.sleep(site.delay_seconds)
+            site.answers.wait()
             status = next((s for prefix, s in site.statuses.items() if self.path.startswith(prefix)), 200)
             self.send_response(status)
             if status == 302:
                 self.send_header("Location", "/login")
             self.end_headers()
             with suppress(OSError):
-                while site.trickles:
+                while site.trickles and not _gone(self.connection):
                     self.wfile.write(b".")
-                    time.sleep(0.02)
+                    site.trickled.set()
                 self.wfile.write(site.text)
 
         def do_GET(self) -> None:
@@ -83,9 +86,17 @@ def web_server() -> Iterator[Web]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     yield site
+    site.answers.set()
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+def _gone(connection: socket.socket) -> bool:
+    """The other side has closed it; for a moment that is waited for, as whoever trickles is in no hurry."""
+    poll = select.poll()
+    poll.register(connection, select.POLLRDHUP)
+    return bool(poll.poll(20))
 
 
 @dataclass
@@ -149,9 +160,8 @@ def trickling_server() -> Iterator[int]:
         def trickle() -> None:
             connection, _ = server.accept()
             with suppress(OSError), connection:
-                while True:
+                while not _gone(connection):
                     connection.sendall(b"2")
-                    time.sleep(0.02)
 
         thread = threading.Thread(target=trickle, daemon=True)
         thread.start()

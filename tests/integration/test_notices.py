@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
 import subprocess
 import sys
+import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -31,6 +35,7 @@ from models.errors import Refusal, Unavailable
 from models.notices import Notice, NoticeKind
 from tests.integration.notice_servers import Mail, Web, mail_server, trickling_server, web_server
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 
@@ -221,10 +226,34 @@ def test_a_restart_does_not_send_again(channel: Channel, log_file: Path, mail: M
     assert len(channel.texts()) == 1
 
 
+class Crowd:
+    """Turns of several workers; `all_here` once all of them have asked for theirs at one address beside the log.
+
+    The log has a folder of its own: whoever shares a file with it would keep the others from coming so far.
+    """
+
+    def __init__(self, folder: Path, workers: int, all_here: threading.Event) -> None:
+        self._logs, self._others = FileTurns(folder / "log"), FileTurns(folder / "others")
+        self._workers, self._all_here = workers, all_here
+        self._come: Counter[str] = Counter()
+        self._counting = threading.Lock()
+
+    def alone(self, key: str, address: str) -> AbstractContextManager[None]:
+        if address == "log":
+            return self._logs.alone(key, address)
+        with self._counting:
+            self._come[address] += 1
+            if self._come[address] == self._workers:
+                self._all_here.set()
+        return self._others.alone(key, address)
+
+
 def test_many_at_once_send_once(channel: Channel, log_file: Path, mail: Mail, web: Web) -> None:
-    web.delay_seconds = 0.1
+    """Where the channel is on the web, the first one is answered when all the others are at the door."""
+    web.answers.clear()
+    turns = Crowd(log_file.with_name("turns"), 8, web.answers)
     what = notice(channel.contact)
-    workers = [Notifier(log_file, Clock(), mail.url, reach=HERE) for _ in range(8)]
+    workers = [Notifier(log_file, Clock(), mail.url, reach=HERE, turns=turns) for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
         answers = [f.result() for f in [pool.submit(deliver, worker, what) for worker in workers]]
     assert len(channel.texts()) == 1
@@ -392,6 +421,33 @@ def test_slack_that_says_no_with_a_200_is_no_delivery(
 
 
 def test_an_answer_that_trickles_is_given_up(notifier: Notifier, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is over when it has begun to trickle."""
+    limits: list[float] = []
+
+    def timeout(seconds: float) -> asyncio.Timeout:
+        limits.append(seconds)
+        limit, loop = asyncio.timeout(None), asyncio.get_running_loop()
+
+        def ends() -> None:
+            web.trickled.wait()
+            loop.call_soon_threadsafe(lambda: limit.reschedule(loop.time()))
+
+        threading.Thread(target=ends, daemon=True).start()
+        return limit
+
+    monkeypatch.setattr(post, "asyncio", SimpleNamespace(run=asyncio.run, timeout=timeout))
+    web.trickles = True
+    with pytest.raises(Unavailable, match="no answer within 20 seconds"):
+        notifier.deliver(notice(f"webhook+http://127.0.0.1:{web.port}/a"), "subject", "body")
+    web.trickles = False
+    (seconds,) = limits
+    assert 0 <= seconds <= 20
+
+
+@pytest.mark.nightly
+def test_an_answer_that_trickles_is_given_up_in_time(
+    notifier: Notifier, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(post, "_SECONDS", 0.3)
     web.trickles = True
     with pytest.raises(Unavailable, match="no answer within"):
@@ -411,13 +467,21 @@ def test_a_mail_server_that_trickles_is_given_up(log_file: Path, monkeypatch: py
 
 WORKER = """
 import sys, pathlib, datetime
+from activities.adapters.notify.delivery_book import FileTurns
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import Reach, networks_of
 from models.notices import Notice
 log_file, contact = sys.argv[1:]
+class Door:
+    logs, others = FileTurns(pathlib.Path(log_file + ".log-turns")), FileTurns(pathlib.Path(log_file + ".turns"))
+    def alone(self, key, address):
+        if address == "log":
+            return self.logs.alone(key, address)
+        print("at the door", flush=True)
+        return self.others.alone(key, address)
 notice = Notice(key="k", kind="closed", cluster="c", audience="team-a", contacts=[contact], owner="o")
 here = Reach(networks_of("127.0.0.1"))
-notifier = Notifier(pathlib.Path(log_file), lambda: datetime.datetime.now(datetime.UTC), reach=here)
+notifier = Notifier(pathlib.Path(log_file), lambda: datetime.datetime.now(datetime.UTC), reach=here, turns=Door())
 print("ready", flush=True)
 sys.stdin.readline()
 print(*[d.repeated for d in notifier.deliver(notice, "subject", "body")])
@@ -434,14 +498,19 @@ def start(*args: str) -> subprocess.Popen[str]:
 
 
 def test_two_worker_processes_at_once_send_once(log_file: Path, web: Web) -> None:
-    web.delay_seconds = 0.3
+    """The first one is answered when the other is at the door."""
+    web.answers.clear()
     contact = f"webhook+http://127.0.0.1:{web.port}/a"
     workers = [start(WORKER, str(log_file), contact) for _ in range(2)]
     for worker in workers:
         assert worker.stdin
         worker.stdin.write("go\n")
         worker.stdin.flush()
-    answers = [worker.communicate(timeout=60)[0].split() for worker in workers]
+    for worker in workers:
+        assert worker.stdout
+        assert worker.stdout.readline() == "at the door\n"
+    web.answers.set()
+    answers = [worker.communicate(timeout=PATIENCE)[0].split() for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0]
     assert len(web.requests) == 1
     assert len(lines(log_file)) == 1
@@ -450,17 +519,17 @@ def test_two_worker_processes_at_once_send_once(log_file: Path, web: Web) -> Non
 
 def test_a_worker_that_dies_in_its_turn_gives_it_up(tmp_path: Path) -> None:
     holder = start(
-        "import sys, time, pathlib\n"
+        "import sys, pathlib\n"
         "from activities.adapters.notify.delivery_book import FileTurns\n"
         f"with FileTurns(pathlib.Path({str(tmp_path)!r})).alone('k', 'a'):\n"
         "    print('ready', flush=True)\n"
-        "    time.sleep(600)\n"
+        "    sys.stdin.read()\n"
     )
     turns = FileTurns(tmp_path, patience_seconds=0.1)
     with pytest.raises(Unavailable, match="another worker"), turns.alone("k", "a"):
         pass
     holder.send_signal(signal.SIGKILL)
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=PATIENCE)
     with turns.alone("k", "a"):
         pass
 
