@@ -25,6 +25,7 @@ from client.login import kept_login
 from models.errors import Unavailable
 from tests.oidc.real import a_key, needs_provider, provider, says_yes
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 from web.callers import Callers
 from web.doors import Doors
 from web.front import Front
@@ -73,7 +74,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             tell(address, code)
             says_yes(address, name)
 
-        begin(place, told, lambda _: time.sleep(0.1))
+        begin(place, told, lambda _: None)
 
     monkeypatch.setattr(login, "log_in", log_in)
 
@@ -122,15 +123,17 @@ async def test_somebody_else_s_name_and_another_machine_s_plain_http_are_refused
 
 def token_of(issuer: str, name: str, client: str = "backstop-cli", scope: str = "openid groups") -> str:
     """The identity's token of who says yes."""
-    about = httpx.get(f"{issuer}/.well-known/openid-configuration").json()
-    begun = httpx.post(about["device_authorization_endpoint"], data={"client_id": client, "scope": scope}).json()
+    about = httpx.get(f"{issuer}/.well-known/openid-configuration", timeout=PATIENCE).json()
+    begun = httpx.post(
+        about["device_authorization_endpoint"], data={"client_id": client, "scope": scope}, timeout=PATIENCE
+    ).json()
     says_yes(begun["verification_uri_complete"], name)
     given = {
         "grant_type": "urn:ietf:params:oauth:grant-type:device_code",
         "device_code": begun["device_code"],
         "client_id": client,
     }
-    return str(httpx.post(about["token_endpoint"], data=given).json()["id_token"])
+    return str(httpx.post(about["token_endpoint"], data=given, timeout=PATIENCE).json()["id_token"])
 
 
 def unsigned(token: str) -> str:
@@ -150,7 +153,7 @@ def issuer(tmp_path_factory: pytest.TempPathFactory, keys: Any) -> Iterator[str]
 
 
 async def said(asked: Provider, token: str) -> tuple[int, str]:
-    async with a_front(asked) as url, httpx.AsyncClient() as http:
+    async with a_front(asked) as url, httpx.AsyncClient(timeout=PATIENCE) as http:
         answer = await http.get(f"{url}/api/v1/whoami", headers={"authorization": f"Bearer {token}"})
         found = answer.json()
         return answer.status_code, found.get("detail") or found["name"]
@@ -198,6 +201,7 @@ async def test_groups_that_are_not_told_fail_closed(issuer: str) -> None:
 async def test_keys_change_under_way(tmp_path: Path, keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     terms = Terms(f"http://127.0.0.1:{port}", "backstop-cli", "backstop-cli")
+    monkeypatch.setattr("web.oidc._REFETCH_SECONDS", float("inf"))  # however long what follows takes
     asked, stale = Provider(terms), Provider(terms)
     with provider(tmp_path, keys[0], port=port) as issuer:
         old = await asyncio.to_thread(token_of, issuer, "ana")

@@ -18,6 +18,7 @@ import pytest
 from tests.oidc.real import FORM, Key, a_key, fields_of, needs_provider, provider
 from tests.oidc.test_login import nowhere
 from tests.ports import free_port
+from tests.waiting import PATIENCE
 from web.callers import Callers
 from web.console.login import BrowserClient, Login
 from web.doors import Doors
@@ -168,7 +169,7 @@ async def test_a_wrong_secret_and_a_provider_away_are_said(tmp_path: Path) -> No
     terms = Terms(f"http://127.0.0.1:{free_port()}", "an-api", "backstop-console")
     front = Front(Doors(nowhere), Callers(()), browsers=BrowserClient(terms))
     settings = FrontSettings(None, listen=Address("127.0.0.1", 0))
-    async with listening(front, settings, {}) as (url,), httpx.AsyncClient() as http:
+    async with listening(front, settings, {}) as (url,), httpx.AsyncClient(timeout=PATIENCE) as http:
         answer = await http.get(f"{url}/")
         assert (answer.status_code, "the provider does not answer" in sentence(answer)) == (503, True)
         stale = await http.post(f"{url}/clusters/x/approve", content="a=b")
