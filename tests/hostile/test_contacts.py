@@ -97,17 +97,12 @@ class Post:
 
     def tell_in_time(self, activity: NoticeActivities, many: int = MANY) -> TellAnswer:
         """And they have not waited for theirs."""
-        began, healthy = time.monotonic(), list[float]()
-
-        def watch() -> None:
-            self.told.wait()
-            healthy.append(time.monotonic() - began)
-
-        watching = threading.Thread(target=watch, daemon=True)
+        in_time: list[bool] = []
+        watching = threading.Thread(target=lambda: in_time.append(self.told.wait(IN_TIME)), daemon=True)
         watching.start()
         answer = self.tell(activity, many)
         watching.join()
-        assert healthy[0] < IN_TIME
+        assert in_time == [True]
         return answer
 
 

@@ -233,17 +233,6 @@ def begins(request: BaseHTTPRequestHandler, head: bool) -> None:
         request.end_headers()
 
 
-def dripping(head: bool) -> Callable[[BaseHTTPRequestHandler], None]:
-    def drip(request: BaseHTTPRequestHandler) -> None:
-        begins(request, head)
-        for _ in range(40):
-            request.wfile.write(b"X" if head else b" ")
-            request.wfile.flush()
-            time.sleep(0.25)
-
-    return drip
-
-
 def cut_short(request: BaseHTTPRequestHandler) -> None:
     request.send_response(200)
     request.send_header("Content-Length", "1000")
@@ -339,9 +328,16 @@ def test_an_answer_that_drips_is_cut_when_its_time_is_over(
 def test_an_answer_that_drips_costs_its_own_clusters_alone_and_in_time(
     head: bool, server: Server, world: World
 ) -> None:
+    def drip(request: BaseHTTPRequestHandler) -> None:
+        begins(request, head)
+        for _ in range(40):
+            request.wfile.write(b"X" if head else b" ")
+            request.wfile.flush()
+            time.sleep(0.25)
+
     world.limits(timedelta(seconds=1))
     world.sources._aside._patience = 2.0
-    server.whole = dripping(head)
+    server.whole = drip
     began = time.monotonic()
     world.read()
     assert time.monotonic() - began < 9, "what drips would take ten seconds"

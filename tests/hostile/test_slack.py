@@ -25,6 +25,7 @@ from client.slack_secret import SigningSecret
 from models.errors import Unavailable
 from tests.e2e.slack_world import SECRET, WORKSPACE, slack_signature
 from tests.integration.notice_servers import Web, web_server
+from tests.waiting import PATIENCE
 from web import metrics
 from web.callers import Callers
 from web.doors import Doors
@@ -267,7 +268,7 @@ async def test_without_its_secret_the_front_takes_nothing(tmp_path: Path, web: W
     )
     settings = FrontSettings(socket=None, listen=Address("127.0.0.1", 0))
     body = typed(web, "help")
-    async with listening(front, settings, {}) as (url,), httpx.AsyncClient(base_url=url) as http:
+    async with listening(front, settings, {}) as (url,), httpx.AsyncClient(base_url=url, timeout=PATIENCE) as http:
         answer = await http.post(COMMAND, content=body, headers=signed(body))
         assert "cannot read Slack's signing secret" in one_sentence(answer, 503)
         (tmp_path / "gone").write_text(SECRET)
@@ -279,7 +280,8 @@ async def test_without_its_secret_the_front_takes_nothing(tmp_path: Path, web: W
 
 async def test_a_front_that_takes_nothing_from_slack_has_no_such_place(tmp_path: Path) -> None:
     settings = FrontSettings(socket=None, listen=Address("127.0.0.1", 0))
-    async with listening(Front(Doors(nowhere), Callers()), settings, {}) as (url,), httpx.AsyncClient() as http:
+    front = Front(Doors(nowhere), Callers())
+    async with listening(front, settings, {}) as (url,), httpx.AsyncClient(timeout=PATIENCE) as http:
         answer = await http.post(f"{url}{COMMAND}", content=BODY, headers=signed(BODY))
         assert answer.status_code in (401, 403, 404)
 
