@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 from client.connection import NAMESPACE
 from models.errors import Refusal, Unavailable
 from models.wire import SEARCH_ATTRIBUTES
+from tests.waiting import PATIENCE, eventually
 from workers import embedded_temporal as embedded
 from workers.embedded_temporal import RETENTION, EmbeddedTemporal
 
@@ -27,7 +29,7 @@ QUEUE = "embedded-test"
 
 @workflow.defn
 class Waiter:
-    """Ends half a second after it was told to, so that it needs the server's timers and its signals."""
+    """Ends when a timer rings after it was told to, so that it needs the server's timers and its signals."""
 
     def __init__(self) -> None:
         self.told = False
@@ -39,12 +41,14 @@ class Waiter:
     @workflow.run
     async def run(self, name: str) -> str:
         await workflow.wait_condition(lambda: self.told)
-        await asyncio.sleep(0.5)
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: False, timeout=0.5)
         return f"{name} went on"
 
 
 def waiter_worker(client: Client) -> Worker:
-    return Worker(client, task_queue=QUEUE, workflows=[Waiter], workflow_runner=UnsandboxedWorkflowRunner())
+    runner = UnsandboxedWorkflowRunner()
+    return Worker(client, task_queue=QUEUE, workflows=[Waiter], workflow_runner=runner, debug_mode=True)
 
 
 async def test_a_workflow_outlives_the_server_that_accepted_it(tmp_path: Path) -> None:
@@ -60,7 +64,7 @@ async def test_a_workflow_outlives_the_server_that_accepted_it(tmp_path: Path) -
         handle = client.get_workflow_handle_for(Waiter.run, handle.id)
         async with waiter_worker(client):
             await handle.signal(Waiter.go_on)
-            assert await asyncio.wait_for(handle.result(), 90) == "rollout went on"
+            assert await asyncio.wait_for(handle.result(), PATIENCE) == "rollout went on"
 
 
 def open_to_others(folder: Path) -> set[int]:
@@ -107,9 +111,11 @@ async def test_ctrl_c_reaches_us_and_not_the_server(tmp_path: Path) -> None:
 async def test_the_ui_answers_where_it_is_said_to(tmp_path: Path) -> None:
     async with EmbeddedTemporal(tmp_path, None, None) as server:
         host, port = server.ui_url.removeprefix("http://").split(":")
-        async with asyncio.timeout(90):
-            while not (await http_status(host, int(port))).startswith("HTTP/1.1 200"):
-                await asyncio.sleep(0.2)
+
+        async def answers() -> bool:
+            return (await http_status(host, int(port))).startswith("HTTP/1.1 200")
+
+        await eventually(answers, "the UI answers")
 
 
 async def http_status(host: str, port: int) -> str:

@@ -28,6 +28,7 @@ from models.errors import Unavailable
 from tests.integration.ledger.world import stage
 from tests.ports import free_port
 
+pytestmark = pytest.mark.nightly
 GPUS = 8
 
 

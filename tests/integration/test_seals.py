@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -25,6 +24,7 @@ from models.base import canonical_json
 from models.errors import BadInput
 from models.seals import Seal, against_seals, checked_seals, leaf_hash, next_seal, root_of, signed_note, verifier_key
 from tests.hostile import Rubbish, table, threw
+from tests.waiting import eventually
 from workers.sealer import Sealer, seal_key, sealing
 
 HOUR = timedelta(hours=1)
@@ -203,8 +203,7 @@ def test_two_workers_make_one_seal_each_hour(site: Site, tmp_path: Path) -> None
 async def test_a_worker_seals_when_it_starts_and_when_it_stops(small: Site) -> None:
     small.happens()
     async with sealing(small.ledger, keepers_of((small.file,)), small.key, HOUR):
-        while not small.file.exists():
-            await asyncio.sleep(0.01)
+        await eventually(small.file.exists, "it has sealed")
         small.happens(2)
     assert [len(seal.heads) for seal in small.seals()] == [2, 2]
     async with sealing(small.ledger, keepers_of((small.file,)), small.key, HOUR):

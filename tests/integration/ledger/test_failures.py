@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,6 +25,7 @@ from tests.integration.ledger.world import (
     open_rollout,
     values,
 )
+from tests.waiting import PATIENCE, wait_until
 
 SHORT = timedelta(milliseconds=100)
 CHANGE = effect(EffectKind.SET_SOFT, 1, writes=values(("a", 100, 90)))
@@ -66,12 +66,12 @@ def test_threads_of_one_process_queue_for_the_ledger_and_give_up_in_time(ledger_
             with ledger.quotas._database.writing() as session:
                 session.connection().exec_driver_sql("UPDATE clusters SET gpu_model = 'B200' WHERE name = 'alpha'")
                 begun.set()
-                over.wait(30)
+                over.wait()
 
         writer = threading.Thread(target=busy)
         writer.start()
         try:
-            assert begun.wait(30)
+            assert begun.wait(PATIENCE)
             with pytest.raises(Unavailable) as unavailable:
                 ledger.quotas.apply(CHANGE)
             assert_gives_nothing_away(unavailable.value.message)
@@ -115,16 +115,12 @@ def test_a_lost_connection_is_unavailable_and_the_next_call_connects_again(postg
 
         waiting = threading.Thread(target=apply)
         waiting.start()
-        victims = 0
-        while not victims:  # until it waits for the row
-            time.sleep(0.01)
-            victims = len(
-                tool.rows(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                    " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-                )
-            )
-        waiting.join(90)
+        cut = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        wait_until(lambda: bool(tool.rows(cut)), "it waits for the row, and is cut off")
+        waiting.join(PATIENCE)
         (error,) = found
         assert_gives_nothing_away(str(error))
         tool.run("ROLLBACK")
