@@ -490,7 +490,7 @@ ORDERED: dict[str, Any] = {"islands": [{"name": "x", "nodes": 6}, {"name": "y", 
     max_examples=examples(80),
     deadline=None,
     phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @pytest.mark.fuzzed
 def test_the_sum_is_never_above_what_may_be_promised(

@@ -145,7 +145,11 @@ def fresh_world(ledger: Ledger, tool: ForeignTool) -> World:
     return World(ledger, tool, rollout, expected=tool.gpus())
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(steps=st.lists(effects | foreign_writes, max_size=10))
 def test_whatever_happens_limits_hold_changes_are_counted_and_an_undo_leaves_only_what_others_did(
     steps: list[Effect | Foreign], ledger: Ledger, tool: ForeignTool
