@@ -25,6 +25,8 @@ from web.settings import OWN_MODE, SHARED_MODE, Address, FrontSettings
 _GOODBYE_SECONDS = 5
 _AT_ONCE = 1000
 """Connections; one more is told to come again."""
+IDLE_SECONDS = 15
+"""A connection that asks nothing more is closed after so long."""
 
 
 class _Server(uvicorn.Server):
@@ -85,7 +87,7 @@ def _server(front: Front, settings: FrontSettings, *, tls: bool) -> _Server:
             proxy_headers=False,
             server_header=False,
             limit_concurrency=_AT_ONCE,
-            timeout_keep_alive=15,
+            timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=_GOODBYE_SECONDS,
             h11_max_incomplete_event_size=65_536,
             ssl_certfile=settings.tls_cert if tls and settings.tls_cert else None,

@@ -31,6 +31,7 @@ NOT_PASSED_ON = "nothing is passed on here"
 async def front(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:
     """One whose Temporal is away: what would be passed on is Unavailable."""
     monkeypatch.setattr("web.peer.HEAD_SECONDS", PATIENCE)
+    monkeypatch.setattr("web.server.IDLE_SECONDS", 1)
 
     async def nowhere() -> tuple[Client, TemporalTarget]:
         raise Unavailable(NOT_PASSED_ON)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.fleet_costs import FleetCosts
@@ -22,6 +22,7 @@ from models.planning.haircut import FleetHaircut, Part, planned_at
 from models.planning.plan import Plan, make_plan
 from models.questions import ClusterFacts
 from tests.strategies import SMALL, policies, snapshots
+from tests.tried import examples
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 Fleet = dict[str, tuple[Snapshot, Policy]]
@@ -138,6 +139,7 @@ def clusters(draw: st.DrawFn) -> tuple[Snapshot, Policy]:
 buffers_asked = st.lists(st.fractions(0, Fraction(1, 2)), min_size=1, max_size=3, unique=True)
 
 
+@settings(max_examples=examples(100))
 @given(st.lists(clusters(), min_size=3, max_size=4), clusters(), policies(), buffers_asked, buffers_asked)
 def test_the_sums_are_those_of_plans_made_one_by_one(
     drawn: list[tuple[Snapshot, Policy]],
