@@ -78,7 +78,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class ByFile(LoadScopeScheduling):
-    """Each file, or folder that shares a service, runs in one process: `make test` has four, as most tests wait."""
+    """Each file, or folder that shares a service, runs in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = PurePath(nodeid.partition("::")[0]).relative_to(TESTS.name)
