@@ -6,13 +6,12 @@ outside (the test lists it), 127.0.0.1 for the network inside, where nobody may 
 
 from __future__ import annotations
 
-import hashlib
 import socket
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +23,6 @@ import pytest
 from activities import notices as telling
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify import mail, post, slow_addresses
-from activities.adapters.notify.delivery_book import FileTurns, Turns
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import PUBLIC, Reach, networks_of
 from activities.notices import NoticeActivities
@@ -64,16 +62,6 @@ def told_by(home: Path, notifier: Notifier, contacts: dict[str, tuple[str, ...]]
     return NoticeActivities(notifier, ledger.registry, ledger.outbox, sender)
 
 
-@dataclass(frozen=True)
-class Apart:
-    """Turns of which no two addresses share a file. Of the usual 256 a stranger may need the one that is held."""
-
-    folder: Path
-
-    def alone(self, key: str, address: str) -> AbstractContextManager[None]:
-        return FileTurns(self.folder / hashlib.sha256(address.encode()).hexdigest()).alone(key, address)
-
-
 @dataclass
 class Post:
     """Two healthy receivers and the inside, and the contacts of an audience that is bad."""
@@ -83,7 +71,6 @@ class Post:
     got: dict[str, list[bytes]] = field(default_factory=dict)
     inside: list[bytes] = field(default_factory=list)
     inside_port: int = 0
-    turns: Turns | None = None
     told: threading.Event = field(default_factory=threading.Event)
     """Both healthy audiences have got theirs."""
 
@@ -96,8 +83,7 @@ class Post:
 
     def activity(self, *bad: str) -> NoticeActivities:
         clock = lambda: datetime.now(UTC)  # noqa: E731
-        reach = Reach(networks_of(LISTED))
-        notifier = Notifier(self.home / "notices.jsonl", clock, None, reach=reach, turns=self.turns)
+        notifier = Notifier(self.home / "notices.jsonl", clock, None, reach=Reach(networks_of(LISTED)))
         contacts = {"bad": bad, **{audience: (contact,) for audience, contact in self.good.items()}}
         return told_by(self.home, notifier, contacts)
 
@@ -129,7 +115,7 @@ def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Post]:
     monkeypatch.setattr(telling, "_CALL_SECONDS", PATIENCE)
     for module, name in ((post, "_SECONDS"), (mail, "_ANSWER_SECONDS"), (mail, "_DELIVERY_SECONDS")):
         monkeypatch.setattr(module, name, HELD_SECONDS)
-    office = Post(tmp_path, turns=Apart(tmp_path / "turns"))
+    office = Post(tmp_path)
     with ExitStack() as stack:
         for audience in ("good-1", "good-2"):
             office.got[audience] = []
@@ -142,7 +128,6 @@ def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Post]:
 @pytest.fixture
 def hasty(office: Post, monkeypatch: pytest.MonkeyPatch) -> Post:
     """One whose deliveries end after a time that really passes."""
-    office.turns = None
     monkeypatch.setattr(telling, "_CALL_SECONDS", 60.0)
     monkeypatch.setattr(post, "_SECONDS", SECONDS)
     monkeypatch.setattr(mail, "_ANSWER_SECONDS", 15.0)

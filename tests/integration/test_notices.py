@@ -534,6 +534,40 @@ def test_a_worker_that_dies_in_its_turn_gives_it_up(tmp_path: Path) -> None:
         pass
 
 
+def test_nobody_waits_for_a_stranger_who_has_a_turn(tmp_path: Path) -> None:
+    turns = FileTurns(tmp_path, patience_seconds=0)
+    with turns.alone("k", "a receiver that does not answer"):
+        for number in range(1000):
+            with turns.alone("k", f"receiver {number}"):
+                pass
+        with pytest.raises(Unavailable, match="another worker"), turns.alone("k", "a receiver that does not answer"):
+            pass
+    assert list(tmp_path.iterdir()) == [], "a turn that is over leaves no file"
+
+
+def test_who_opened_the_file_of_a_turn_that_is_over_does_not_share_the_next(tmp_path: Path) -> None:
+    first = FileTurns(tmp_path).alone("k", "a")
+    after = FileTurns(tmp_path).alone("k", "a")
+
+    class Late(FileTurns):
+        """Between its opening of the file and its look whether it is locked, that turn ends and the next begins."""
+
+        def _opened(self, path: Path) -> int:
+            file = super()._opened(path)
+            if not turns_passed:
+                turns_passed.append(path)
+                first.__exit__(None, None, None)
+                after.__enter__()
+            return file
+
+    turns_passed = list[Path]()
+    first.__enter__()
+    with pytest.raises(Unavailable, match="another worker"), Late(tmp_path, patience_seconds=0).alone("k", "a"):
+        pass
+    assert len(turns_passed) == 1
+    after.__exit__(None, None, None)
+
+
 class ForgetfulBook(SqliteBook):
     """Stands for a crash between the channel's answer and the book."""
 

@@ -6,6 +6,7 @@ the same moment, so each delivery is made in its turn: look, send and remember, 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -109,8 +110,8 @@ class _Mine(threading.local):
 class FileTurns:
     """Turns by locked files in a folder, for threads and processes of one machine.
 
-    256 files serve all pairs: strangers that share one wait for each other, and nothing worse. A turn is
-    waited for `patience_seconds`; then somebody else is still at it, and the caller may come again.
+    Each pair has a file of its own while somebody is at it, so nobody waits for a stranger. A turn is waited for
+    `patience_seconds`; then somebody else is still at it, and the caller may come again.
     """
 
     def __init__(self, folder: Path, patience_seconds: float = 90.0) -> None:
@@ -119,27 +120,44 @@ class FileTurns:
 
     @contextmanager
     def alone(self, key: str, address: str) -> Iterator[None]:
-        stripe = hashlib.sha256(f"{key}\0{address}".encode()).hexdigest()[:2]
+        pair = hashlib.sha256(f"{key}\0{address}".encode()).hexdigest()
+        path = self._folder / f"{pair}.lock"
+        file = self._locked(path)
         try:
-            file = self._opened(f"{stripe}.lock")
-        except OSError as e:
-            raise Unavailable(f"the folder of delivery turns cannot be used: {e.strerror}") from e
-        try:
-            self._lock(file)
             yield
         finally:
+            with contextlib.suppress(OSError):
+                path.unlink()  # still locked: whoever waits for it sees that it is gone, and makes a new one
             os.close(file)  # which unlocks; so does the end of the process
 
-    def _opened(self, name: str) -> int:
+    def _locked(self, path: Path) -> int:
+        """The file that stands at this path, locked by nobody else."""
+        deadline = time.monotonic() + self._patience_seconds
+        try:
+            while True:
+                file = self._opened(path)
+                try:
+                    self._lock(file, deadline)
+                    if os.path.samestat(os.fstat(file), path.stat()):
+                        return file
+                except FileNotFoundError:
+                    pass  # whoever had it before us has removed it
+                except BaseException:
+                    os.close(file)
+                    raise
+                os.close(file)
+        except OSError as e:
+            raise Unavailable(f"the folder of delivery turns cannot be used: {e.strerror}") from e
+
+    def _opened(self, path: Path) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         try:
-            return os.open(self._folder / name, flags, 0o644)
+            return os.open(path, flags, 0o644)
         except FileNotFoundError:
             self._folder.mkdir(parents=True, exist_ok=True)
-            return os.open(self._folder / name, flags, 0o644)
+            return os.open(path, flags, 0o644)
 
-    def _lock(self, file: int) -> None:
-        deadline = time.monotonic() + self._patience_seconds
+    def _lock(self, file: int, deadline: float) -> None:
         while True:
             try:
                 # Of the open file, not of the process: two threads keep each other out as well.
@@ -148,5 +166,3 @@ class FileTurns:
                 if time.monotonic() >= deadline:
                     raise Unavailable("another worker is still delivering the same notice") from None
                 time.sleep(0.02)
-            except OSError as e:
-                raise Unavailable(f"the folder of delivery turns cannot be used: {e.strerror}") from e
