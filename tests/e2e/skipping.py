@@ -274,7 +274,6 @@ def _replayer() -> Replayer:
         workflow_runner=sandbox(),
         workflow_failure_exception_types=FAILURES,
         data_converter=data_converter,
-        debug_mode=True,  # without the watch for a workflow that does not yield: the machine may be busy
     )
 
 

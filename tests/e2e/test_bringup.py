@@ -78,7 +78,6 @@ async def replayed(story: Story) -> None:
             workflow_runner=sandbox(),
             workflow_failure_exception_types=FAILURES,
             data_converter=data_converter,
-            debug_mode=True,  # without the watch for a workflow that does not yield: the machine may be busy
         )
 
     async for run in story.client.list_workflows(f"WorkflowId = '{story.id}'"):

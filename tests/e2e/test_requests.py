@@ -59,11 +59,14 @@ def quota(world: World, name: str, who: str = "research") -> int:
     return world.sql.gpus(name)[who]
 
 
-@pytest.mark.nightly
-async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_day(world_on_each: World) -> None:
-    world, name = world_on_each, fresh("request")
+TOLD = [("request", "capacity"), *[("request", t) for t in ("research", "dev")] * 2]
+"""Who is told of a request that is asked, granted and given back."""
+
+
+async def ten_granted(world: World, name: str, until_day: datetime) -> RequestState:
+    """Research has ten GPUs more until that day: only the owner could approve it, and no other quota moved."""
     await world.fleet(roomy(name))
-    asked = await ask(world, name, 10, until=datetime.now(UTC) + timedelta(seconds=15))
+    asked = await ask(world, name, 10, until=until_day)
     assert (asked.stage, quota(world, name)) == (RequestStage.ASKED, 40)
     for actor in ("dev", "stranger"):
         with pytest.raises(Refusal, match=f"{actor} does not own {name}: ask capacity"):
@@ -72,6 +75,11 @@ async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_
     granted = await until(world, asked, RequestStage.GRANTED)
     assert (quota(world, name), granted.raised) == (50, {"research": 10})
     assert quota(world, name, "evals") == 30
+    return asked
+
+
+async def ten_given_back(world: World, name: str, asked: RequestState, why: str) -> None:
+    """The quota is what it was, the archive tells the story whole, and those whom it concerns are told."""
     returned = await until(world, asked, RequestStage.RETURNED)
     assert (quota(world, name), returned.said) == (40, "given back (research 50 -> 40)")
     archived = [e for e in world.sql.archive(name) if not e["refused"] and not e["key"].startswith("import/")]
@@ -80,7 +88,7 @@ async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_
         f"10 GPUs more for research in {name}",
         "approved",
         "granted",
-        f"its day has come ({asked.ask.until:%Y-%m-%d %H:%MZ}): it is given back",
+        why,
         "given back (research 50 -> 40)",
     ]
     assert world.sql.refusals(name) == [
@@ -88,42 +96,22 @@ async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_
         for actor in ("dev", "stranger")
     ]
     assert world.sql.broken_links(name) == []
-    told = [("request", "capacity"), *[("request", t) for t in ("research", "dev")] * 2]
-    await eventually(lambda: world.notices(name) == told, f"{told} are told")
+    await eventually(lambda: world.notices(name) == TOLD, f"{TOLD} are told")
+
+
+@pytest.mark.nightly
+async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_day(world_on_each: World) -> None:
+    world, name = world_on_each, fresh("request")
+    asked = await ten_granted(world, name, datetime.now(UTC) + timedelta(seconds=15))
+    await ten_given_back(world, name, asked, f"its day has come ({asked.ask.until:%Y-%m-%d %H:%MZ}): it is given back")
 
 
 async def test_a_request_is_approved_by_the_owner_written_and_given_back_when_it_is_withdrawn(world: World) -> None:
     name = fresh("request")
-    await world.fleet(roomy(name))
-    asked = await ask(world, name, 10, until=datetime.now(UTC) + timedelta(days=9))
-    assert (asked.stage, quota(world, name)) == (RequestStage.ASKED, 40)
-    for actor in ("dev", "stranger"):
-        with pytest.raises(Refusal, match=f"{actor} does not own {name}: ask capacity"):
-            await say(world, asked, RequestCommand.APPROVE, actor)
-    await say(world, asked, RequestCommand.APPROVE)
-    granted = await until(world, asked, RequestStage.GRANTED)
-    assert (quota(world, name), granted.raised) == (50, {"research": 10})
-    assert quota(world, name, "evals") == 30
-    told = [("request", "capacity"), *[("request", t) for t in ("research", "dev")] * 2]
-    await eventually(lambda: world.notices(name) == told[:3], f"{told[:3]} are told")
+    asked = await ten_granted(world, name, datetime.now(UTC) + timedelta(days=9))
+    await eventually(lambda: world.notices(name) == TOLD[:3], f"{TOLD[:3]} are told")
     await say(world, asked, RequestCommand.WITHDRAW)
-    returned = await until(world, asked, RequestStage.RETURNED)
-    assert (quota(world, name), returned.said) == (40, "given back (research 50 -> 40)")
-    archived = [e for e in world.sql.archive(name) if not e["refused"] and not e["key"].startswith("import/")]
-    said = [e["text"].partition(": ")[2] for e in archived]
-    assert [text.partition(" until")[0] for text in said] == [
-        f"10 GPUs more for research in {name}",
-        "approved",
-        "granted",
-        "withdrawn: it is given back",
-        "given back (research 50 -> 40)",
-    ]
-    assert world.sql.refusals(name) == [
-        f"{actor}: approve of request {asked.ask.request} refused: {actor} does not own {name}: ask capacity"
-        for actor in ("dev", "stranger")
-    ]
-    assert world.sql.broken_links(name) == []
-    await eventually(lambda: world.notices(name) == told, f"{told} are told")
+    await ten_given_back(world, name, asked, "withdrawn: it is given back")
 
 
 async def test_what_breaks_the_ceiling_is_refused_at_once_with_what_else_there_is(world: World) -> None:

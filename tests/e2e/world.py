@@ -549,7 +549,6 @@ async def replayed(client: Client, ids: Iterable[str]) -> None:
             workflow_runner=sandbox(),
             workflow_failure_exception_types=FAILURES,
             data_converter=client.data_converter,
-            debug_mode=True,  # without the watch for a workflow that does not yield: the machine may be busy
         )
 
     for workflow_id in ids:
