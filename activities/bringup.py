@@ -24,6 +24,7 @@ from activities.runner_ports import CheckPort, RunnerPort
 from activities.warrants import Warrants
 from models.base import duration_text
 from models.bringup.checks import CheckAnswer, CheckOrder, Colour
+from models.bringup.entry import unfilled_text
 from models.bringup.messages import (
     AskAnswer,
     AskRequest,
@@ -148,6 +149,9 @@ class BringupActivities:
         with translated():
             if self._warrants is not None:
                 self._warrants.bringup(request.start)
+            entry, recipe = request.start.entry, request.start.recipe
+            for place, fault in unfilled_text(entry, recipe):  # whoever entered it may have come by no command line
+                return OpenedBringup(refused=f"recipe {recipe.name}, {'.'.join(map(str, place))}: {fault}")
             return self._bringups.open(request.start)
 
     @activity.defn(name="record_bringup", no_thread_cancel_exception=True)

@@ -6,7 +6,7 @@ import math
 from datetime import datetime, timedelta
 
 from models.bringup.checks import CheckKind, CheckOrder
-from models.bringup.filling import filled
+from models.bringup.filling import RUN_KEY, filled, filled_url
 from models.bringup.messages import FollowRun, HandOverRequest, SupplyRequest, WindDownRequest
 from models.bringup.recipe import CAPACITY, SUPPLY, Reading
 from models.bringup.runs import UNDO_SUFFIX, RunOrder
@@ -37,8 +37,8 @@ def run_order(b: Bringup, run: str) -> RunOrder:
         branch=fill(runs.branch),
         commit=fill(runs.commit),
         values={name: fill(text) for name, text in runs.values.items()},
-        url=fill(runs.url),
-        status_url=fill(runs.status_url),
+        url=filled_url(runs.url, values),
+        status_url=filled_url(runs.status_url, values | {RUN_KEY: b.key(run).text}),
         field=runs.field,
         succeeded=runs.succeeded,
         failed=runs.failed,
@@ -79,7 +79,7 @@ def _reading(b: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckO
         name=name,
         kind=kind,
         run=tuple(filled(text, values) for text in reading.run),
-        url=filled(reading.url, values),
+        url=filled_url(reading.url, values),
         limit=reading.limit,
     )
 
@@ -99,7 +99,7 @@ def check_order(b: Bringup, name: str) -> CheckOrder:
         name=name,
         kind=check.kind,
         run=tuple(filled(text, values) for text in check.command),
-        url=filled(check.http, values),
+        url=filled_url(check.http, values),
         query=filled(check.promql, values),
         connection=filled(check.connection, values),
         at_least=check.at_least,

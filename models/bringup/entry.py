@@ -18,7 +18,17 @@ from models.base import (
     gpus_text,
     in_one_sentence,
 )
-from models.bringup.filling import Place, Value, spelled, unfilled
+from models.bringup.filling import (
+    LATER,
+    RUN_KEY,
+    URL_FIELDS,
+    Place,
+    Value,
+    placeholders,
+    spelled,
+    unfilled,
+    url_fault,
+)
 from models.bringup.recipe import ClusterRecipe, StepName
 from models.cluster.fleet_file import MOST_QUOTAS, merged_policy
 from models.cluster.island import Island
@@ -167,12 +177,18 @@ class BringupFile(Documented):
 
 
 def unfilled_text(entry: BringupEntry, recipe: ClusterRecipe) -> Iterator[tuple[Place, str]]:
-    """Placeholders of the recipe that the entry does not fill: where, and in one sentence."""
-    for place, name in unfilled(recipe.texts(), entry.all_values):
+    """What of the recipe the entry does not fill, or fills with what leads elsewhere: where, and in one sentence."""
+    values = entry.all_values
+    for place, name in unfilled(recipe.texts(), values):
         yield (
             place,
             f"{{{name}}} is filled by nothing: the entry of {entry.cluster} needs {name} among its values",
         )
+    for place, text in recipe.texts():
+        named = frozenset(placeholders(text))
+        fills = place[-1] in URL_FIELDS and bool(named) and named <= {*values, LATER, RUN_KEY}
+        if fills and (fault := url_fault(text, {RUN_KEY: "1", **values})):
+            yield place, fault
 
 
 def policy_fault(entry: BringupEntry, default: Policy) -> str:

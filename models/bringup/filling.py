@@ -1,7 +1,7 @@
 """Placeholders: `{cluster}` in a recipe's texts is filled with the entry's value, and nothing else is looked at.
 
-A value goes into one argument, or one part of a URL; no shell reads it. What is not a name in braces stays as it is, so
-that a PromQL query keeps its own.
+A value goes into one argument, or one segment of a URL; no shell reads it. What is not a name in braces stays as it is,
+so that a PromQL query keeps its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,16 @@ from pydantic.fields import FieldInfo
 from models.base import brief
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
+_URL = re.compile(r"https?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(?P<path>(/[^?#]*)?)([?#].*)?")
+_RESERVED = re.compile(r"[^A-Za-z0-9_.~-]")
+"""Source: RFC 3986, 2.3."""
+_DOT, _SLASH = re.compile("%2e", re.IGNORECASE), re.compile("%2f", re.IGNORECASE)
+URL_FIELDS = ("url", "status_url", "http")
+"""Fields of a recipe whose text is a URL."""
 LATER = "id"
 """Filled by the runner, in a status URL: what the first answer called the run."""
+RUN_KEY = "key"
+"""Filled by the start, in a status URL: its key."""
 
 
 def spelled(pattern: str, in_words: str) -> tuple[AfterValidator, FieldInfo]:
@@ -58,9 +66,37 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(value, text)
 
 
+def filled_url(text: str, values: Mapping[str, str]) -> str:
+    """As `filled`, each value percent-encoded whole: none ends the host, the segment or the parameter that it is in."""
+    return filled(text, {name: _RESERVED.sub(_percent, value) for name, value in values.items()})
+
+
+def _percent(match: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in match[0].encode())
+
+
+def leads_aside(path: str) -> bool:
+    """A segment of the path is `.` or `..`: percent-encoding keeps dots, and `%2e` is one."""
+    return not {".", ".."}.isdisjoint(_DOT.sub(".", path).split("/"))
+
+
+def url_fault(text: str, values: Mapping[str, str]) -> str:
+    """Why no request may go to the URL once these values fill it; empty: it may.
+
+    Stricter than whoever sends it: many servers decode `%2F` before they follow `..`.
+    """
+    url = filled_url(text, values)
+    match = _URL.fullmatch(url)
+    if match is None:
+        return f"would be {brief(url)}: a value fills one name in a host, one segment, or one parameter"
+    if leads_aside(_SLASH.sub("/", match["path"])):
+        return f"would be {brief(url)}: `..` or `.` in a path leads to another place of the host"
+    return ""
+
+
 def unfilled(texts: Iterable[tuple[Place, str]], values: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
     """The placeholders that the values do not fill, each with its place."""
     for place, text in texts:
         for name in placeholders(text):
-            if name not in values and not (name == LATER and place[-1] == "status_url"):
+            if name not in values and not (name in (LATER, RUN_KEY) and place[-1] == "status_url"):
                 yield place, name

@@ -261,6 +261,29 @@ async def test_an_entry_that_asks_for_too_much_is_refused(stage: Stage) -> None:
     assert "quotas sum to 60, 6 GPUs above the 54" in str(refused.value.cause)
 
 
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({}, "recipe bare-metal, provision.0.url: {v} is filled by nothing: the entry of"),
+        (
+            {"v": "../../admin/delete"},
+            "recipe bare-metal, provision.0.url: would be 'https://h/clusters/..%2F..%2Fadmin",
+        ),
+    ],
+)
+async def test_an_entry_that_does_not_fill_its_recipe_is_refused_whoever_hands_it_in(
+    stage: Stage, values: dict[str, str], reason: str
+) -> None:
+    """Here straight to Temporal: no command line has looked at it."""
+    step = {"name": "x", "with": "http", "url": "https://h/clusters/{v}/apply"}
+    async with stage.worker():
+        story = await stage.story({"values": values}, supply=None, provision=[step])
+        assert story.answer is not None
+        assert not story.answer.begun
+        assert story.answer.reason.startswith(reason)
+    assert stage.site.opened == stage.site.begun == {}
+
+
 async def test_a_cancel_in_temporal_unmakes_what_was_made(stage: Stage) -> None:
     stage.site.ends = dict.fromkeys(("bootstrap", "bootstrap/undo"), RunPhase.SUCCEEDED)
     async with stage.worker():

@@ -154,6 +154,37 @@ def test_a_placeholder_that_the_entry_does_not_fill_is_named_with_its_place() ->
     assert told[0][1] == "{region} is filled by nothing: the entry of h100-new needs region among its values"
 
 
+@pytest.mark.parametrize(
+    ("url", "value", "sentence"),
+    [
+        ("https://h/clusters/{v}/apply", "../../admin/delete", "`..` or `.` in a path leads to another place"),
+        ("https://h/clusters/{v}/apply", "..", "`..` or `.` in a path leads to another place"),
+        ("https://h/clusters/.{v}", ".", "`..` or `.` in a path leads to another place"),
+        ("https://{v}.example/ready", "admin.other/x", "a value fills one name in a host, one segment, or one"),
+        ("https://{v}.example/ready", "other:80", "a value fills one name in a host, one segment, or one"),
+        ("https://h:{v}/ready", "80/x", "a value fills one name in a host, one segment, or one"),
+        ("{v}/ready", "https://h", "a value fills one name in a host, one segment, or one"),
+        ("https://{v}.example/ready", "a.b_c-d", ""),
+        ("https://h:{v}/ready", "8443", ""),
+        ("https://h/x?at={v}", "../..", ""),
+        ("https://h/{v}", "a/b..c/...", ""),
+    ],
+)
+def test_a_value_that_would_lead_a_url_elsewhere_is_refused_at_entry(url: str, value: str, sentence: str) -> None:
+    entered = entry(values={"subscription": "abc-1", "v": value})
+    step = {"name": "x", "with": "http", "url": "https://h/runs"}
+    undone = step | {"undo": {"url": url}}
+    for made_by in (
+        recipe(provision=[step | {"url": url}]),
+        recipe(provision=[step | {"status_url": f"{url}&of={{id}}&key={{key}}" if "?" in url else url}]),
+        recipe(provision=[undone]),
+        recipe(validate=[{"name": "c", "http": url}]),
+        recipe(capacity={"with": "http", "url": url}),
+    ):
+        faults = [text for _, text in unfilled_text(entered, made_by)]
+        assert [sentence in text for text in faults] == ([True] if sentence else [])
+
+
 def order(step: dict[str, Any], run: str = "x") -> RunOrder:
     b = opened(BringupStart(entry=entry(), recipe=recipe(provision=[step]), actor="ann"), 1, NOON)
     return run_order(b.with_run("x", attempt=1), run)
@@ -164,6 +195,10 @@ def test_values_are_filled_as_parts_of_arguments_and_nothing_else_in_braces_is_t
     assert asked.run == ("/bin/x", "--sub=abc-1", "h100-new-8", "{a b} {} {Cluster}")
     later = order({"name": "x", "with": "http", "url": "https://h/{cluster}", "status_url": "https://h/{id}"})
     assert (later.url, later.status_url) == ("https://h/h100-new", "https://h/{id}")
+    by_key = order(
+        {"name": "x", "with": "http", "url": "https://h/", "status_url": "https://h/{key}?cluster={cluster}"}
+    )
+    assert by_key.status_url == "https://h/h100-new%2F1%2Fx?cluster=h100-new"
     query = {"name": "q", "promql": 'up{cluster="{cluster}"}', "at_least": 1}
     b = opened(BringupStart(entry=entry(), recipe=recipe(validate=[query]), actor="ann"), 1, NOON)
     assert check_order(b, "q").query == 'up{cluster="h100-new"}'

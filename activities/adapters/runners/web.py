@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from activities.adapters.notify.reach import EVERYWHERE, Reach
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.words import one_line
 from models.base import brief
+from models.bringup.filling import leads_aside
 from models.errors import BadInput, Refusal, Unavailable
 
 MOST_ANSWER = 4_000_000
@@ -21,14 +23,16 @@ MOST_ANSWER = 4_000_000
 
 
 def url_of(text: str) -> httpx.URL:
-    """Errors: BadInput."""
+    """Errors: BadInput, also for one whose path leads aside: the client, or a proxy, would follow that."""
     try:
         url = httpx.URL(text)
-        named = url.scheme in ("http", "https") and bool(url.host)
+        named = url.scheme in ("http", "https") and bool(url.host) and b"%" not in url.raw_host
     except (httpx.InvalidURL, ValueError, TypeError):
         named, url = False, httpx.URL()
     if not named:
         raise BadInput(f"{brief(one_line(text))} is no URL of a host")
+    if leads_aside(re.split("[?#]", text, maxsplit=1)[0]):
+        raise BadInput(f"a URL of {place_of(url)} has `..` or `.` in its path, and leads to another place of the host")
     return url
 
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from activities.adapters.runners.checks import OutsideChecks
 from activities.adapters.runners.http import HttpRunner
 from activities.adapters.runners.settings import Allowed, RunnerSettings
+from models.bringup.calls import check_order, run_order, supply_order
+from models.bringup.checks import CheckOrder
+from models.bringup.messages import BringupStart
+from models.bringup.reducers import opened
 from models.bringup.runs import RunKey, RunOrder, RunPhase
-from models.errors import BadInput, Unavailable
+from models.bringup.state import StepRun
+from models.errors import BackstopError, BadInput, Unavailable
 from tests.integration.runners.servers import Service, Trouble, serving
+from tests.unit.bringup_world import NOON, entry, recipe
 
 SECRET = "s3cret"  # what only the worker's environment holds
 
@@ -213,3 +221,99 @@ def test_which_hosts_an_entry_holds(origin: str, url: str, holds: bool) -> None:
     from activities.adapters.runners.web import url_of
 
     assert AllowedHost(origin=origin).holds(url_of(url)) is holds
+
+
+PLACES = ("step", "undo", "status", "check", "supply", "capacity")
+
+
+def of_recipe(place: str, url: str, value: str) -> RunOrder | CheckOrder:
+    """What a recipe with this URL asks for, once the entry's value fills it."""
+    step: dict[str, Any] = {"name": "x", "with": "http", "url": "http://h/runs"}
+    reading = {"with": "http", "url": url}
+    ways: dict[str, dict[str, Any]] = {
+        "step": {"provision": [step | {"url": url}]},
+        "undo": {"provision": [step | {"undo": {"url": url}}]},
+        "status": {"provision": [step | {"status_url": url}]},
+        "check": {"validate": [{"name": "c", "http": url}]},
+        "supply": {"supply": reading | {"needs": {"gpus": 1}}},
+        "capacity": {"capacity": reading},
+    }
+    start = BringupStart(entry=entry(values={"v": value}), recipe=recipe(**ways[place]), actor="ann")
+    b = opened(start, 1, NOON)
+    b = b.but(runs={name: StepRun(attempt=1) for name in ("x", "x/undo")})
+    orders = {"check": lambda: check_order(b, "c"), "supply": lambda: supply_order(b)}
+    orders["capacity"] = lambda: check_order(b, "capacity")
+    return orders[place]() if place in orders else run_order(b, "x/undo" if place == "undo" else "x")
+
+
+def lines_asked(site: Service, place: str, url: str, value: str) -> list[str]:
+    """The paths that the service was asked for, through the runner or the checks of a worker that lists it."""
+    what = of_recipe(place, url, value)
+    allowed = Allowed(RunnerSettings.model_validate({"hosts": [{"origin": site.url}], "networks": ["127.0.0.0/8"]}))
+    with suppress(BackstopError):
+        if isinstance(what, CheckOrder):
+            OutsideChecks(allowed).check(what)
+        elif place == "status":
+            HttpRunner(allowed).look(what)
+        else:
+            HttpRunner(allowed).start(what)
+    return [line.partition(" ")[2] for line in site.asked]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [
+        ("h100-new_1.eu", "h100-new_1.eu"),
+        ("../../admin/delete", "..%2F..%2Fadmin%2Fdelete"),
+        ("a/b", "a%2Fb"),
+        ("/a//b/", "%2Fa%2F%2Fb%2F"),
+        ("a:b,c=d+e", "a%3Ab%2Cc%3Dd%2Be"),
+        ("...", "..."),
+    ],
+)
+def test_a_value_is_one_segment_of_a_url_whatever_it_holds(site: Service, place: str, value: str, sent: str) -> None:
+    url = f"{site.url}/clusters/{{v}}/apply?cluster={{v}}&dry=1"
+    assert lines_asked(site, place, url, value) == [f"/clusters/{sent}/apply?cluster={sent}&dry=1"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [("/clusters/{v}/apply", ".."), ("/clusters/{v}", ".."), ("/clusters/.{v}/x", "."), ("/clusters/{v}{v}/x", ".")],
+)
+def test_a_value_that_no_encoding_makes_a_segment_is_sent_nowhere(
+    site: Service, place: str, path: str, value: str
+) -> None:
+    assert lines_asked(site, place, site.url + path, value) == []
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("template", "value"),
+    [
+        ("http://{v}.cluster.example/ready", "127.0.0.1:PORT/admin"),
+        ("http://{v}.cluster.example/ready", "127.0.0.1:PORT/"),
+        ("http://127.0.0.1:{v}/ready", "PORT/admin"),
+        ("http://127.0.0.1{v}/ready", ":PORT/admin"),
+        ("{v}/ready", "http://127.0.0.1:PORT"),
+    ],
+)
+def test_a_value_chooses_no_other_host_or_port(site: Service, place: str, template: str, value: str) -> None:
+    assert lines_asked(site, place, template, value.replace("PORT", str(site.port))) == []
+
+
+@pytest.mark.parametrize("path", ["/a/../b", "/a/%2e%2e/b", "/a/.%2E/b", "/a/./b", "/.."])
+def test_a_url_that_leads_aside_is_not_called(site: Service, path: str) -> None:
+    with pytest.raises(BadInput, match="leads to another place of the host"):
+        runner(site).start(order(site, url=site.url + path))
+    assert site.asked == []
+
+
+def test_an_id_that_the_service_answers_leads_nowhere_else(site: Service) -> None:
+    what, worker = order(site, status_url=f"{site.url}/runs/{{id}}/state"), runner(site)
+    worker.start(what)
+    site.runs[what.key.text]["id"] = ".."
+    with pytest.raises(BadInput, match="leads to another place of the host"):
+        runner(site).look(what)
+    assert {line for line in site.asked if line.startswith("GET")} == set()
