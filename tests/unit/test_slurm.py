@@ -127,34 +127,61 @@ def test_who_changed_an_association_last() -> None:
 # --- nodes -------------------------------------------------------------------------------------
 
 
+# Every base state and flag of slurm.h (22.05 to 25.11), as JSON has them; a base state alone, a flag beside IDLE.
+TAKE_JOBS, TAKE_NONE = "IDLE MIXED ALLOCATED", "DOWN ERROR FUTURE INVALID UNKNOWN"
+HARMLESS = (
+    "BLOCKED CLOUD COMPLETING DYNAMIC_FUTURE DYNAMIC_NORM EXTERNAL PLANNED POWERED_DOWN POWERING_DOWN POWERING_UP "
+    "POWER_DOWN POWER_UP REBOOT_CANCELED RESERVED RESUME UNDRAIN"
+)
+FAULTS = "DRAIN FAIL INVALID_REG MAINTENANCE NOT_RESPONDING PERFCTRS POWER_DRAIN REBOOT_ISSUED REBOOT_REQUESTED"
+
+
 @pytest.mark.parametrize(
     ("state", "healthy"),
     [
-        ("IDLE", True),
-        ("MIXED", True),
+        *((state, True) for state in TAKE_JOBS.split()),
+        *((state, False) for state in TAKE_NONE.split()),
+        *((f"IDLE+{flag}", True) for flag in HARMLESS.split()),
+        *((f"IDLE+{flag}", False) for flag in FAULTS.split()),
         ("ALLOCATED+COMPLETING", True),
-        ("IDLE+PLANNED", True),
-        ("IDLE+CLOUD", True),
         ("MIXED+DRAIN", False),
-        ("IDLE+DRAIN", False),
-        ("DOWN", False),
         ("DOWN+NOT_RESPONDING", False),
-        ("IDLE+NOT_RESPONDING", False),
-        ("IDLE+MAINTENANCE", False),
-        ("IDLE+FAIL", False),
-        ("IDLE+POWERED_DOWN", False),
-        ("IDLE+REBOOT_REQUESTED", False),
-        ("UNKNOWN", False),
-        ("IDLE+SOMETHING_OF_NEXT_YEAR", False),
-        ("SPLENDID", False),
+        ("IDLE+CLOUD+POWERED_DOWN", True),
+        ("DOWN+CLOUD+POWERED_DOWN", False),
+        ("IDLE+NOT_RESPONDING+POWERED_DOWN", False),
+        ("IDLE+DRAIN+POWERED_DOWN", False),
+        ("ALLOCATED+CLOUD+NOT_RESPONDING+POWERING_UP", True),  # as Slurm has each node that it boots for a job
+        ("IDLE+DRAIN+NOT_RESPONDING+POWERING_UP", False),
         ("", False),
     ],
 )
-def test_only_what_is_known_to_take_jobs_is_healthy(state: str, healthy: bool) -> None:
+def test_a_node_is_healthy_where_slurm_would_place_a_job_on_it(state: str, healthy: bool) -> None:
     (found,) = nodes(node("gpu001", state))
     assert found.healthy is healthy
+    if state:
+        assert found.unknown == ()
     (newer,) = nodes({**node("gpu001", ""), "state": state.split("+"), "state_flags": None})
     assert newer.healthy is healthy, "as a list, in later releases"
+
+
+@pytest.mark.parametrize(
+    ("state", "healthy", "unknown"),
+    [
+        ("IDLE+SOMETHING_OF_NEXT_YEAR", True, ("SOMETHING_OF_NEXT_YEAR",)),
+        ("IDLE+DRAIN+SOMETHING_OF_NEXT_YEAR", False, ("SOMETHING_OF_NEXT_YEAR",)),
+        ("SPLENDID", False, ("SPLENDID",)),
+    ],
+)
+def test_an_unknown_flag_is_reported_and_is_no_fault_and_an_unknown_state_is_no_health(
+    state: str, healthy: bool, unknown: tuple[str, ...]
+) -> None:
+    (found,) = nodes(node("gpu001", state))
+    assert (found.healthy, found.unknown) == (healthy, unknown)
+
+
+def test_a_node_that_registered_itself_is_healthy() -> None:
+    row = {"name": "w-0", "state": ["IDLE", "DYNAMIC_NORM"], "gres": "gpu:8", "tres": "cpu=64,gres/gpu=8"}
+    assert [(n.gpus, n.healthy) for n in nodes(row)] == [(8, True)]
 
 
 def test_gpus_are_counted_by_kind_and_without_the_configured_tres() -> None:
@@ -204,6 +231,80 @@ def test_jobs_are_read_in_the_forms_of_several_releases() -> None:
     )
     assert (waits.runs, waits.gpus, waits.started, none) == (False, 8, None, [])
     assert read(job(5, "lab-a", tres_alloc_str="cpu=9")) == ()
+
+
+# Every state of slurm.h (22.05 to 25.11) as one word, which hides the base state behind a flag (job_state_string).
+HOLDING = "RUNNING SUSPENDED COMPLETING CONFIGURING RESIZING SIGNALING STOPPED"
+WAITING = "PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD RESV_DEL_HOLD SPECIAL_EXIT"
+BESIDE_RUNNING = "CONFIGURING POWER_UP_NODE RESIZING SIGNALING STOPPED"
+BESIDE_PENDING = "REQUEUED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD LAUNCH_FAILED RECONFIG_FAIL GETENV_FAILED EXPEDITING"
+FINISHED = "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    ("states", "runs"),
+    [
+        *((word, True) for word in HOLDING.split()),
+        *((word, False) for word in WAITING.split()),
+        *((word, None) for word in [*FINISHED.split(), "REVOKED", "STAGE_OUT"]),
+    ],
+)
+def test_a_state_of_one_word_says_whether_a_job_holds_gpus_waits_or_is_over(states: str, runs: bool | None) -> None:
+    assert [j.runs for j in read(job(1, "lab-a", job_state=states))] == ([] if runs is None else [runs])
+    assert [j.unknown for j in read(job(1, "lab-a", job_state=states))] == ([] if runs is None else [()])
+
+
+@pytest.mark.parametrize(
+    ("states", "runs"),
+    [
+        *((f"{base} COMPLETING", True) for base in FINISHED.split()),
+        *((f"RUNNING {flag}", True) for flag in BESIDE_RUNNING.split()),
+        ("RUNNING CONFIGURING POWER_UP_NODE", True),
+        ("SUSPENDED STOPPED", True),
+        ("PENDING COMPLETING", True),  # requeued, and its epilog runs
+        ("PENDING REQUEUED COMPLETING", True),
+        *((f"PENDING {flag}", False) for flag in BESIDE_PENDING.split()),
+        ("PENDING REVOKED", None),  # another cluster of the federation runs it
+        ("CANCELLED REVOKED", None),
+        ("COMPLETED STAGE_OUT", None),
+        ("COMPLETED STAGE_OUT COMPLETING", True),
+    ],
+)
+def test_every_word_of_a_list_of_states_counts(states: str, runs: bool | None) -> None:
+    for form in (states.split(), states.split()[::-1]):
+        assert [j.runs for j in read(job(1, "lab-a", job_state=form))] == ([] if runs is None else [runs]), form
+
+
+def test_a_job_in_an_unknown_state_holds_what_is_allocated_to_it() -> None:
+    (found,) = read(job(1, "lab-a", job_state=["DREAMING"]))
+    assert (found.runs, found.gpus, found.unknown) == (True, 8, ("DREAMING",))
+    (found,) = read(job(1, "lab-a", job_state=["DREAMING"], tres_alloc_str=""))
+    assert (found.runs, found.gpus, found.unknown) == (False, 8, ("DREAMING",))
+    assert read(job(1, "lab-a", job_state=["COMPLETED", "DREAMING"])) == ()
+
+
+def test_a_finished_job_holds_its_gpus_until_its_epilog_ends_and_a_row_of_an_array_is_many_jobs() -> None:
+    jobs = read(
+        job(1, "vision", job_state=["COMPLETED", "COMPLETING"], tres_req_str="gres/gpu=8", tres_alloc_str="gres/gpu=8"),
+        job(2, "vision", job_state=["PENDING"], array_task_string="3-6", tres_req_str="gres/gpu=8", tres_alloc_str=""),
+    )
+    (use,) = use_of(jobs, ["vision"], SOURCE, NOW)
+    assert (use.scheduled_gpus, use.pending_gpus) == (8, 32)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "count"),
+    [
+        *(("", 1), (None, 1), ("7", 1), ("3-6", 4), ("1,3,5-7", 5), ("0-15:4", 4), ("1-7:2,9", 5), ("2-2", 1)),
+        *(("3-6%2", 1), ("0-99%10", 9), ("0-99%1", 0), ("0-9999", 10_000), ("1,3,5,...", 3), ("rubbish", 1)),
+    ],
+)
+def test_tasks_of_an_array_that_wait_count_as_far_as_they_may_run_at_once(tasks: str | None, count: int) -> None:
+    """One task of the array runs already."""
+    waits = job(3, "lab-a", job_state="PENDING", tres_alloc_str="", array_job_id=2, array_task_string=tasks)
+    runs = job(2, "lab-a", array_job_id={"set": True, "number": 2}, array_task_string="")
+    (use,) = use_of(read(waits, runs), ["lab-a"], SOURCE, NOW)
+    assert (use.scheduled_gpus, use.pending_gpus) == (8, 8 * count)
 
 
 # As docs of squeue have them (22.05 to 24.05), but for the last, which none has.
@@ -282,8 +383,8 @@ def tool(folder: Path, name: str, script: str, seconds: float = 50) -> Talk:
 
 
 def test_a_tool_is_run_with_its_settings_in_plain_english_and_utc(tmp_path: Path) -> None:
-    talk = tool(tmp_path, "sacctmgr", 'echo "$SLURM_CONF $LC_ALL $TZ $*"; cat')
-    assert talk.run("sacctmgr", "show", stdin="x") == "/etc/slurm/other.conf C UTC show\nx"
+    talk = tool(tmp_path, "sacctmgr", 'echo "$SLURM_CONF $LC_ALL $TZ $SLURM_BITSTR_LEN $*"; cat')
+    assert talk.run("sacctmgr", "show", stdin="x") == "/etc/slurm/other.conf C UTC 0 show\nx"
     assert talk.calls == 1
 
 
@@ -325,7 +426,8 @@ def test_over_ssh_the_far_shell_reads_one_quoted_line(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     talk = Talk(Connection(ssh="ops@controller", conf="/etc/slurm/slurm.conf"))
     assert (
-        talk.run("sh", "-c", 'echo "$SLURM_CONF: a  b $1"', "x", "$HOME; rm") == "/etc/slurm/slurm.conf: a  b $HOME; rm"
+        talk.run("sh", "-c", 'echo "$SLURM_CONF $SLURM_BITSTR_LEN: a  b $1"', "x", "$HOME; rm")
+        == "/etc/slurm/slurm.conf 0: a  b $HOME; rm"
     )
 
 

@@ -19,6 +19,8 @@ from models.errors import Refusal, Unavailable
 
 _FORBIDDEN = ("access denied", "permission denied", "you are not running a supported", "only admins", "not privileged")
 _NOTHING = "Nothing modified"
+_WHOLE_LISTS = "SLURM_BITSTR_LEN"
+"""Slurm cuts the tasks of a job array at 64 letters, and at 0 not at all (man squeue)."""
 _SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oLogLevel=ERROR")
 """Without its banners, which speak of denied access to whoever has it."""
 
@@ -95,9 +97,10 @@ class Talk:
     def _line(self, command: Sequence[str]) -> list[str]:
         if self._connection.ssh is None:
             return list(command)
-        conf = [] if self._connection.conf is None else ["env", f"SLURM_CONF={self._connection.conf}"]
+        conf = [] if self._connection.conf is None else [f"SLURM_CONF={self._connection.conf}"]
+        far = ["env", f"{_WHOLE_LISTS}=0", *conf, *command]
         # The far shell reads one line of text.
-        return [*_SSH, *self._connection.ssh_options, self._connection.ssh, "--", shlex.join([*conf, *command])]
+        return [*_SSH, *self._connection.ssh_options, self._connection.ssh, "--", shlex.join(far)]
 
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)
@@ -107,4 +110,4 @@ class Talk:
             if self._connection.path is not None:
                 environment["PATH"] = f"{self._connection.path}:{environment.get('PATH', '')}"
         # What it prints is read: in no language but this, and times in UTC.
-        return {**environment, "LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard"}
+        return {**environment, "LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard", _WHOLE_LISTS: "0"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -173,9 +174,28 @@ def actors_in(printed: str) -> dict[str, str]:
 
 # --- nodes -------------------------------------------------------------------------------------
 
-_BASES = frozenset({"IDLE", "MIXED", "ALLOCATED"})
-_HARMLESS = frozenset({"COMPLETING", "PLANNED", "RESERVED", "CLOUD"})
-"""What a node may be beside, with a job still to be placed on it. Any other word, known or not, is no health."""
+_TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED"})
+_TAKES_NONE = frozenset({"DOWN", "ERROR", "FUTURE", "INVALID", "UNKNOWN"})
+"""With the above the base states of slurm.h (22.05 to 25.11), of which a node has one."""
+_FAULTS = frozenset(
+    (
+        *("DRAIN", "FAIL", "INVALID_REG", "MAINTENANCE", "NOT_RESPONDING", "PERFCTRS", "POWER_DRAIN"),
+        *("REBOOT_ISSUED", "REBOOT_REQUESTED"),
+        *("DRAINED", "DRAINING", "FAILING", "INVAL", "MAINT", "NO_RESPOND"),  # as sinfo's columns have them
+    )
+)
+"""Flags of slurm.h with which Slurm places no job on a node."""
+_HARMLESS = frozenset(
+    (
+        *("CLOUD", "DYNAMIC_FUTURE", "DYNAMIC_NORM", "EXTERNAL"),  # how the node came to be
+        *("BLOCKED", "COMPLETING", "PLANNED", "RESERVED"),  # what Slurm does or plans with it
+        *("POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"),  # it is booted for a job
+        *("CANCEL_REBOOT", "REBOOT_CANCEL", "REBOOT_CANCELED", "RESUME", "UNDRAIN"),  # back in service
+    )
+)
+"""The other flags of slurm.h."""
+_NODE_WORDS = _TAKES_JOBS | _TAKES_NONE | _FAULTS | _HARMLESS
+"""Any other word is reported, and is no fault."""
 
 
 class Node(Model):
@@ -183,6 +203,8 @@ class Node(Model):
     gpus: GpuCount
     healthy: bool
     state: str
+    unknown: tuple[str, ...] = ()
+    """Words of its state that are in none of our lists."""
 
 
 def nodes_in(document: Any, gres: str) -> tuple[Node, ...]:
@@ -197,12 +219,19 @@ def _node(row: Mapping[str, Any], gres: str) -> Node | None:
     gpus = tres_of(str(row.get("tres") or "")).get(f"gres/{gres}") or _gres(str(row.get("gres") or ""), gres)
     words = [row["state"], row.get("state_flags") or []]  # a word and its flags, and in later releases a list of both
     state = [str(word).upper() for one in words for word in ([one] if isinstance(one, str) else one)]
-    return Node(name=row["name"], gpus=gpus, healthy=_healthy(state), state="+".join(state)) if gpus else None
+    if not gpus:
+        return None
+    unknown = tuple(_written(word) for word in state if word not in _NODE_WORDS)
+    return Node(name=row["name"], gpus=gpus, healthy=_healthy(state), state="+".join(state), unknown=unknown)
 
 
 def _healthy(state: Collection[str]) -> bool:
-    """Known to take jobs: one base state that does, and nothing beside it that is not known to be harmless."""
-    return len(_BASES.intersection(state)) == 1 and set(state) <= _BASES | _HARMLESS
+    """Whether a job can be placed on it: Slurm powers a node up for a job.
+
+    Slurm flags a node as not responding while it boots; if it does not come up in ResumeTimeout, it is DOWN.
+    """
+    faults = _FAULTS - {"NOT_RESPONDING"} if "POWERING_UP" in state else _FAULTS
+    return len(_TAKES_JOBS.intersection(state)) == 1 and (_TAKES_NONE | faults).isdisjoint(state)
 
 
 def _gres(text: str, gres: str) -> int:
@@ -267,7 +296,7 @@ def capacity(nodes: Sequence[Node], islands: Mapping[str, Iterable[str]]) -> tup
 
 
 class SlurmJob(Model):
-    """A job that runs or waits."""
+    """A job that holds GPUs, or one or several that wait for them. `gpus`: of all of them together."""
 
     number: int
     name: str
@@ -277,6 +306,8 @@ class SlurmJob(Model):
     runs: bool
     started: datetime | None = None
     nodes: tuple[str, ...] = Field(default=())
+    unknown: tuple[str, ...] = ()
+    """Words of its state that are in none of our lists."""
 
     @property
     def label(self) -> str:
@@ -284,20 +315,53 @@ class SlurmJob(Model):
         return f"{self.name} ({self.number})"
 
 
+_HOLDS = frozenset(
+    ("RUNNING", "SUSPENDED", "CONFIGURING", "POWER_UP_NODE", "RESIZING", "SIGNALING", "STOPPED", "COMPLETING")
+)
+"""States with an allocation. 22.05 prints one word, and a flag instead of RUNNING; later releases list both."""
+_WAITS = frozenset(
+    (
+        *("PENDING", "EXPEDITING", "GETENV_FAILED", "LAUNCH_FAILED", "RECONFIG_FAIL", "REQUEUED", "REQUEUE_FED"),
+        *("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
+    )
+)
+_STAGE_OUT = "STAGE_OUT"
+"""Its nodes are free again; a burst buffer still has its files."""
+_OVER = frozenset(
+    (
+        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
+        *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+    )
+)
+"""States that a job leaves no more. Any other word, known or not, is of one that may still want its QOS."""
+_JOB_WORDS = _HOLDS | _WAITS | _OVER | {_STAGE_OUT}
+
+
 def jobs_in(document: Any, tres: str) -> tuple[SlurmJob, ...]:
     """Jobs with such GPUs, of the JSON of `squeue`. Errors: Unavailable for what is no such document."""
     try:
-        return tuple(job for row in document["jobs"] if (job := _slurm_job(row, tres)) is not None)
+        rows = document["jobs"]
+        running = Counter(_number(row.get("array_job_id")) for row in rows if _holds(_states(row)))
+        return tuple(job for row in rows if (job := _slurm_job(row, tres, running)) is not None)
     except _BROKEN as error:
         raise _unread_jobs(error) from None
 
 
-def _slurm_job(row: Mapping[str, Any], tres: str) -> SlurmJob | None:
-    state = _states(row)[0]
-    if state not in ("RUNNING", "PENDING", "SUSPENDED", "COMPLETING"):
+def _holds(states: Collection[str]) -> bool:
+    """A job that is over holds its GPUs until its epilog has ended."""
+    return "COMPLETING" in states or (_OVER.isdisjoint(states) and not _HOLDS.isdisjoint(states))
+
+
+def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) -> SlurmJob | None:
+    """`running`: how many tasks of each array hold GPUs."""
+    states = _states(row)
+    held = tres_of(str(row.get("tres_alloc_str") or "")).get(tres, 0)
+    unknown = tuple(_written(word) for word in states if word not in _JOB_WORDS)
+    runs = _holds(states) or bool(unknown and held and _OVER.isdisjoint(states))
+    if not runs and not {*_OVER, _STAGE_OUT}.isdisjoint(states):
         return None
-    runs = state != "PENDING"
-    gpus = tres_of(str(row.get("tres_alloc_str" if runs else "tres_req_str") or "")).get(tres, 0)
+    tasks = 1 if runs else _waiting_tasks(row, running)
+    gpus = held if runs else tasks * tres_of(str(row.get("tres_req_str") or "")).get(tres, 0)
     if not gpus:
         return None
     started = _number(row.get("start_time"))
@@ -310,16 +374,23 @@ def _slurm_job(row: Mapping[str, Any], tres: str) -> SlurmJob | None:
         runs=runs,
         started=datetime.fromtimestamp(started, UTC) if runs and started else None,
         nodes=tuple(hosts(str(row.get("nodes") or ""))) if runs else (),
+        unknown=unknown,
     )
 
 
-_OVER = frozenset(
-    (
-        *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
-        *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
-    )
-)
-"""States that a job leaves no more. Any other word, known or not, is of one that may still want its QOS."""
+_TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+
+def _waiting_tasks(row: Mapping[str, Any], running: Mapping[int, int]) -> int:
+    """How many jobs a row that waits stands for: 4 for the tasks `3-6`, and 2 of them for `3-6%2`."""
+    listed, _, at_once = str(row.get("array_task_string") or "").partition("%")
+    tasks = 0
+    for first, last, step in (match.groups() for match in map(_TASKS.fullmatch, listed.split(",")) if match):
+        tasks += max(0, int(last or first) - int(first)) // max(1, int(step or 1)) + 1
+    tasks = max(1, tasks)  # no array, or one whose list is not whole
+    if not at_once.isdecimal():
+        return tasks
+    return max(0, min(tasks, int(at_once) - running.get(_number(row.get("array_job_id")), 0)))
 
 
 def qos_in_use(document: Any) -> frozenset[str]:
@@ -336,7 +407,7 @@ def _states(row: Mapping[str, Any]) -> list[str]:
     words = [states] if isinstance(states, str) else [str(word) for word in states]
     if not words:
         raise LookupError("a job without a state")
-    return words
+    return [word.upper() for word in words]
 
 
 def _unread_jobs(error: BaseException) -> Unavailable:
@@ -367,7 +438,7 @@ def use_of(jobs: Sequence[SlurmJob], teams: Iterable[str], source: SlurmSource, 
         whose = team_of(job, names, source)
         if whose is not None and whose[1] is RunsOn.QUOTA:
             (held if job.runs else waits)[whose[0]] += job.gpus
-    return [TeamUsage(team=t, scheduled_gpus=held[t], pending_gpus=waits[t], at=now) for t in names]
+    return [TeamUsage(team=t, scheduled_gpus=held[t], pending_gpus=min(waits[t], MOST_GPUS), at=now) for t in names]
 
 
 def named_jobs(
