@@ -6,6 +6,7 @@ freeze), and what it takes by X-BACKSTOP-GPUS and X-BACKSTOP-ISLANDS. A series o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
@@ -20,6 +21,15 @@ from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput
 
 _AHEAD, _BEHIND = timedelta(days=366), timedelta(days=10 * 366)
+_DAY = timedelta(days=1)
+"""How far back the library is asked: it counts hours on the wall's clock, and may end an event early."""
+_DATES = ("DTSTART", "DTEND", "RECURRENCE-ID", "EXDATE", "RDATE")
+"""The properties of an event that have a time zone."""
+_DURATION = re.compile(
+    r"([+-]?)P(?:(\d{1,5})W|(?:(\d{1,6})D)?(?:T(?:(\d{1,7})H)?(?:(\d{1,7})M)?(?:(\d{1,9})S)?)?)", re.ASCII
+)
+_AS_WRITTEN = "X-BACKSTOP-DURATION"
+"""The text of an event's DURATION: as a number P1D and PT24H are alike."""
 _TOO_OFTEN = ("SECONDLY", "MINUTELY")
 _MOST_TIMES = 5_000
 _MOST_IN_ALL = 20_000
@@ -93,9 +103,10 @@ def _coming(events: Sequence[Any], name: str, now: datetime) -> list[Any]:
     for event in events:
         calendar.add_component(event)
     try:
-        coming: list[Any] = recurring_ical_events.of(calendar, skip_bad_series=False).between(now, now + _AHEAD)
+        coming: list[Any] = recurring_ical_events.of(calendar, skip_bad_series=False).between(now - _DAY, now + _AHEAD)
     except Exception as error:  # the library has no error of its own for what it cannot follow
         raise BadInput(f"{name}: a series of events cannot be followed: {_words(error)}") from None
+    coming = [one for one in coming if _end(one, name) > now]
     if len(coming) > _MOST_TIMES:
         raise BadInput(
             f"{name}: event {_title(events[0])!r} takes place {len(coming)} times within a year: "
@@ -113,9 +124,15 @@ def _parsed(path: str, name: str) -> Any:
     if len(data) > _MOST_BYTES:
         raise BadInput(f"{name} has more than {_MOST_BYTES} bytes")
     try:
-        return icalendar.Calendar.from_ical(data)
+        return icalendar.Calendar.from_ical(_with_durations_as_written(data))
     except (ValueError, IndexError, KeyError) as error:
         raise BadInput(f"{name} is no iCalendar file: {_words(error)}") from None
+
+
+def _with_durations_as_written(data: bytes) -> bytes:
+    """Each DURATION, unfolded, has its text beside it in a property of our own."""
+    unfolded = re.sub(rb"\r?\n[ \t]", b"", data)
+    return re.sub(rb"(?im)^(DURATION(?:;[^:\r\n]*)?:([^\r\n]*))", rb"\1\n" + _AS_WRITTEN.encode() + rb":\2", unfolded)
 
 
 def _source(event: Any, name: str) -> str:
@@ -140,7 +157,7 @@ def _window(event: Any, name: str, kind: WindowKind) -> Window:
     fields = {
         "kind": _kind(event) or kind,
         "starts": _moment(event, "DTSTART", name),
-        "ends": _moment(event, "DTEND", name),
+        "ends": _end(event, name),
         "reason": _title(event)[:500],
         "islands": tuple(islands) or None,
         "gpus": (int(gpus) if gpus.isdecimal() else gpus) if gpus else None,
@@ -161,13 +178,45 @@ def _moment(event: Any, field: str, name: str) -> datetime:
     value = event[field].dt
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            zone = event[field].params.get("TZID")
-            which = "no time zone" if zone is None else f"a time zone that is not known, {zone!r}"
-            raise BadInput(f"{name}: event {_title(event)!r}: {field} has {which}: {value:%Y-%m-%dT%H:%M}")
+            raise _without_zone(event, field, value, event[field].params.get("TZID"), name)
         return value.astimezone(UTC)
     if not isinstance(value, date):
         raise BadInput(f"{name}: event {_title(event)!r}: {field} is no day and no time")
     return datetime.combine(value, time(), UTC)
+
+
+def _without_zone(event: Any, field: str, value: datetime, zone: str | None, name: str) -> BadInput:
+    which = "no time zone" if zone is None else f"a time zone that is not known, {zone!r}"
+    return BadInput(f"{name}: event {_title(event)!r}: {field} has {which}: {value:%Y-%m-%dT%H:%M}")
+
+
+def _refuse_unknown_zones(event: Any, name: str) -> None:
+    """A cancelled or an added time in an unknown zone could be any, too."""
+    for field in _DATES:
+        properties = event.get(field, ())
+        for each in properties if isinstance(properties, list) else [properties]:
+            for one in getattr(each, "dts", None) or ():
+                begins = one.dt[0] if isinstance(one.dt, tuple) else one.dt
+                if isinstance(begins, datetime) and begins.tzinfo is None:
+                    raise _without_zone(event, field, begins, each.params.get("TZID"), name)
+
+
+def _end(event: Any, name: str) -> datetime:
+    """When one time of an event ends: weeks and days of a DURATION are on the wall's clock, hours and less are exact.
+
+    Source: RFC 5545, 3.3.6. An added time (RDATE) may have another length than its event: that one is gone by.
+    """
+    ends, starts = _moment(event, "DTEND", name), event["DTSTART"].dt
+    parts = _DURATION.fullmatch(str(event.get(_AS_WRITTEN, "")).strip())
+    if parts is None or not isinstance(starts, datetime):
+        return ends
+    weeks, days, hours, minutes, seconds = (int(part or 0) for part in parts.groups()[1:])
+    sign = -1 if parts[1] == "-" else 1
+    nominal = sign * timedelta(weeks=weeks, days=days)
+    exact = sign * timedelta(hours=hours, minutes=minutes, seconds=seconds)
+    if starts + nominal + exact != event["DTEND"].dt:
+        return ends
+    return (starts + nominal).astimezone(UTC) + exact
 
 
 def _refuse_nonsense(event: Any, name: str, now: datetime) -> None:
@@ -180,6 +229,7 @@ def _refuse_nonsense(event: Any, name: str, now: datetime) -> None:
     if any(every < 1 for rule in rules for every in rule.get("INTERVAL", ())):
         raise BadInput(f"{name}: event {_title(event)!r} repeats at an INTERVAL below 1")
     starts = _moment(event, "DTSTART", name)
+    _refuse_unknown_zones(event, name)
     if rules and starts < now - _BEHIND:
         raise BadInput(f"{name}: event {_title(event)!r} began {starts:%Y-%m-%d}: no series is followed that far")
     if "DTEND" in event and _moment(event, "DTEND", name) < starts:

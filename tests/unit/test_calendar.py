@@ -148,6 +148,76 @@ def test_zones_days_and_durations_are_understood(tmp_path: Path) -> None:
     assert found.windows[0][1].ends == datetime(2026, 12, 1, 7, tzinfo=UTC)
 
 
+# Berlin's clock goes from 2:00 to 3:00 on 28 March 2027 and from 3:00 to 2:00 on 31 October.
+@pytest.mark.parametrize(
+    ("starts", "duration", "ends"),
+    [
+        ("20270327T220000", "PT12H", datetime(2027, 3, 28, 9, tzinfo=UTC)),
+        ("20270327T220000", "PT720M", datetime(2027, 3, 28, 9, tzinfo=UTC)),
+        ("20270327T220000", "P1D", datetime(2027, 3, 28, 20, tzinfo=UTC)),
+        ("20270327T220000", "PT24H", datetime(2027, 3, 28, 21, tzinfo=UTC)),
+        ("20270327T220000", "P1DT12H", datetime(2027, 3, 29, 8, tzinfo=UTC)),
+        ("20270327T220000", "P1W", datetime(2027, 4, 3, 20, tzinfo=UTC)),
+        ("20270326T220000", "P1DT12H", datetime(2027, 3, 28, 9, tzinfo=UTC)),
+        ("20271030T220000", "PT12H", datetime(2027, 10, 31, 8, tzinfo=UTC)),
+        ("20271030T220000", "P1D", datetime(2027, 10, 31, 21, tzinfo=UTC)),
+        ("20271030T220000", "PT24H", datetime(2027, 10, 31, 20, tzinfo=UTC)),
+    ],
+)
+@pytest.mark.parametrize("folded", [False, True])
+def test_hours_of_a_duration_are_exact_and_days_are_on_the_wall_s_clock(
+    starts: str, duration: str, ends: datetime, folded: bool, tmp_path: Path
+) -> None:
+    zoned = event(starts, "x").replace("DTSTART:", "DTSTART;TZID=Europe/Berlin:")
+    text = f"DURATION:{duration[:2]}\n {duration[2:]}" if folded else f"DURATION:{duration}"
+    file = ics(tmp_path, zoned.replace("DTEND:x", text))
+    (found,) = declared_in(file, datetime(2027, 3, 1, tzinfo=UTC), ["c"])
+    assert [made.ends for _, made in found.windows] == [ends]
+    last_moment = ends - timedelta(minutes=1)
+    assert len(declared_in(file, last_moment, ["c"])[0].windows) == 1, "it has not ended"
+    assert declared_in(file, ends, ["c"])[0].windows == ()
+
+
+def test_each_time_of_a_series_lasts_as_long_as_its_duration_says(tmp_path: Path) -> None:
+    more = "RRULE:FREQ=DAILY;COUNT=3\nRDATE;TZID=Europe/Berlin;VALUE=PERIOD:20270410T220000/PT1H"
+    zoned = event("20270326T220000", "x", more).replace("DTSTART:", "DTSTART;TZID=Europe/Berlin:")
+    file = ics(tmp_path, zoned.replace("DTEND:x", "DURATION:PT12H"))
+    (found,) = declared_in(file, datetime(2027, 3, 1, tzinfo=UTC), ["c"])
+    in_order = sorted((made.starts, made.ends) for _, made in found.windows)
+    hours = [(ends - starts) / HOUR for starts, ends in in_order]
+    assert hours == [12, 12, 12, 1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "EXDATE;TZID=PDT:20261215T161500",
+        "EXDATE:20261202T060000Z\nEXDATE;TZID=PDT:20261215T161500",
+        "RDATE;TZID=PDT:20261215T161500",
+        "RDATE;TZID=PDT;VALUE=PERIOD:20261215T161500/PT1H",
+        "RECURRENCE-ID;TZID=PDT:20261215T161500",
+    ],
+)
+def test_an_unknown_zone_of_any_property_leaves_the_event_out_and_is_named(line: str, tmp_path: Path) -> None:
+    rule = "" if line.startswith("RECURRENCE") else "RRULE:FREQ=DAILY;COUNT=3\n"
+    file = ics(tmp_path, event(more=rule + line), event().replace("UID:1", "UID:2"))
+    read = read_calendar(file, NOW)
+    field = line.rpartition("\n")[2].partition(";")[0]
+    assert [each.source for each in read.declared] == ["ics 2"]
+    (sentence,) = read.left_out
+    assert (
+        sentence == f"m.ics: event 'new firmware': {field} has a time zone that is not known, 'PDT': 2026-12-15T16:15"
+    )
+
+
+def test_a_cancelled_time_without_a_zone_could_be_any(tmp_path: Path) -> None:
+    floating = event(more="RRULE:FREQ=DAILY;COUNT=3\nEXDATE:20261202T060000")
+    with pytest.raises(BadInput, match="EXDATE has no time zone: 2026-12-02T06:00"):
+        read_calendar(ics(tmp_path, floating), NOW)
+    whole_day = event(more="RRULE:FREQ=DAILY;COUNT=3\nEXDATE;VALUE=DATE:20261202")
+    assert len(declared_in(ics(tmp_path, whole_day), NOW, ["c"])[0].windows) == 2
+
+
 def test_a_series_is_followed_for_a_year_and_what_is_over_is_left_out(tmp_path: Path) -> None:
     weekly = event("20261101T060000Z", "20261101T070000Z", "RRULE:FREQ=WEEKLY\nEXDATE:20261129T060000Z")
     (found,) = declared_in(ics(tmp_path, weekly), NOW, ["c"])
