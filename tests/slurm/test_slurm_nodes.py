@@ -88,6 +88,21 @@ def test_what_jobs_hold_is_use_and_flex_jobs_stand_on_no_quota(site: Site) -> No
         lab.run("scancel", *jobs, waiting)
 
 
+def test_every_task_of_an_array_that_waits_is_counted_however_long_their_list(site: Site) -> None:
+    lab, team = site.lab, site.team("a")
+    primes = [n for n in range(2, 200) if all(n % d for d in range(2, n))]
+    assert len(primes) == 46
+    array = lab.submit(team, 8, "sweep", f"--array={','.join(map(str, primes))}")
+    throttled = lab.submit(team, 8, "slow", "--array=0-49%5", "--hold")
+    try:
+        lab.until(lambda: len(lab.run("squeue", "-h", "-t", "RUNNING", "-j", array, "-o", "%i").split()) == 3, "24 run")
+        site.adopt()
+        use = site.usage.latest([site.cluster], site.ledger.now())[site.cluster][team]
+        assert (use.scheduled_gpus, use.pending_gpus) == (24, 8 * (46 - 3 + 5))
+    finally:
+        lab.run("scancel", array, throttled)
+
+
 def test_of_a_slurm_that_does_not_answer_the_last_health_stands_and_grows_old(site: Site) -> None:
     site.adopt()
     before = site.health.read([site.cluster])[site.cluster]
