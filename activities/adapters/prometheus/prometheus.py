@@ -17,7 +17,16 @@ from pydantic import Field
 from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.deadline import fetched
-from activities.adapters.prometheus.queries import Found, Queries, SeriesRead, answers, dcgm, samples_of, wanted
+from activities.adapters.prometheus.queries import (
+    TOLERATED_TAINTS,
+    Found,
+    Queries,
+    SeriesRead,
+    answers,
+    dcgm,
+    samples_of,
+    wanted,
+)
 from activities.secret_files import SecretFiles
 from models.base import Duration, Model, Name
 from models.cluster.sources import PrometheusSource, Sources
@@ -39,7 +48,9 @@ class PrometheusConnection(Model):
     cluster_label: Name = "cluster"
     island_label: Name = "island"
     ready: str = ""
-    """PromQL of nodes that answer, by Hostname; `kubernetes`: those that it says are ready."""
+    """PromQL of nodes that answer, by Hostname; `kubernetes`: those on which it would place a job."""
+    tolerated_taints: str = TOLERATED_TAINTS
+    """With `kubernetes`: keys of taints that jobs tolerate, a regular expression. Any other one bars a node."""
     installed: str | None = None
     healthy: str | None = None
     seen: str | None = None
@@ -48,7 +59,7 @@ class PrometheusConnection(Model):
 
     @property
     def queries(self) -> Queries:
-        default = dcgm(self.cluster_label, self.island_label, self.ready)
+        default = dcgm(self.cluster_label, self.island_label, self.ready, self.tolerated_taints)
         own = {name: text for name in ("installed", "healthy", "seen") if (text := getattr(self, name)) is not None}
         return default.model_copy(update=own)
 

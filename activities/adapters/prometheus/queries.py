@@ -1,12 +1,13 @@
 """Health out of Prometheus: the queries that are asked where nobody says others, and what their answers come to. Pure.
 
 A GPU is installed where it has been seen within a day; it is healthy where it is seen now, on a node that answers, and
-its last XID is none of those that mean broken hardware. Whoever runs another exporter gives queries of their own: each
-answers GPUs by cluster and island.
+no XID of broken hardware was seen of it within a day, unless its exporter has forgotten all (ADR 0097). Whoever runs
+another exporter gives queries of their own: each answers GPUs by cluster and island.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -25,11 +26,19 @@ _OLDEST = timedelta(days=366)
 _LONGEST = 300
 
 KUBERNETES = "kubernetes"
-NODES_READY = (
-    'max by (Hostname) (label_replace(kube_node_status_condition{condition="Ready",status="true"} == 1, '
-    '"Hostname", "$1", "node", "(.*)"))'
-)
-"""Nodes that Kubernetes says are ready, as kube-state-metrics tells, by the name that DCGM has for them."""
+TOLERATED_TAINTS = r"nvidia\.com/gpu"
+_AS_HOSTNAME = 'max by (Hostname) (label_replace({}, "Hostname", "$1", "node", "(.*)"))'
+"""A series of kube-state-metrics by the name that DCGM has for the node."""
+_ALLOCATABLE = _AS_HOSTNAME.format('kube_node_status_allocatable{resource="nvidia_com_gpu"}')
+
+
+def nodes_ready(tolerated: str = TOLERATED_TAINTS) -> str:
+    """Nodes on which Kubernetes would place a job: ready, not cordoned, without a taint that jobs do not tolerate."""
+    taint = f'kube_node_spec_taint{{effect=~"NoSchedule|NoExecute", key!~{json.dumps(tolerated)}}}'
+    return _AS_HOSTNAME.format(
+        'kube_node_status_condition{condition="Ready", status="true"} == 1 '
+        f"unless on (node) (kube_node_spec_unschedulable == 1) unless on (node) ({taint} == 1)"
+    )
 
 
 class Queries(Model):
@@ -43,25 +52,54 @@ class Queries(Model):
     island_label: Name = "island"
 
 
-def dcgm(cluster: str = "cluster", island: str = "island", ready: str = "") -> Queries:
+def dcgm(
+    cluster: str = "cluster", island: str = "island", ready: str = "", tolerated: str = TOLERATED_TAINTS
+) -> Queries:
     """For NVIDIA's DCGM exporter. `ready`: a query of the nodes that answer, by Hostname, or "kubernetes" for its own.
 
-    Empty: a scrape is enough.
+    Empty: a scrape is enough. `tolerated`: keys of taints that jobs tolerate, a regular expression.
     """
-    gpu, by = f"{cluster}, {island}, Hostname, gpu", f"by ({cluster}, {island})"
-    there = f"max by ({gpu}) (DCGM_FI_DEV_GPU_TEMP)"
-    xid = f"max by ({gpu}) (DCGM_FI_DEV_XID_ERRORS)"
-    broken = " or ".join(f"({xid} == {number})" for number in HARDWARE_XIDS)
-    nodes = NODES_READY if ready == KUBERNETES else ready
+    of_node, by = f"by ({cluster}, {island}, Hostname)", f"by ({cluster}, {island})"
+    of_gpu = f"by ({cluster}, {island}, Hostname, gpu)"
+    there = f"max {of_gpu} (DCGM_FI_DEV_GPU_TEMP)"
+    nodes = nodes_ready(tolerated) if ready == KUBERNETES else ready
     up = f" and on (Hostname) ({nodes})" if nodes else ""
+    # Where every GPU of a node is broken a count has no answer: none of them is not the same as none known.
+    none = f"0 * count {of_node} ({there})"
+    gpus = f"(count {of_node} (({there}{up}) unless ({_broken(of_gpu)})) or {none})"
+    if ready == KUBERNETES:  # a device plugin keeps jobs off broken GPUs by offering fewer of a node's
+        offered = f"({none} + on (Hostname) group_left () {_ALLOCATABLE})"
+        both = (
+            f'label_replace({each}, "of", "{what}", "", "")' for what, each in (("dcgm", gpus), ("plugin", offered))
+        )
+        gpus = f"min {of_node} ({' or '.join(both)})"
     return Queries(
-        installed=f"count {by} (max by ({gpu}) (last_over_time(DCGM_FI_DEV_GPU_TEMP[1d])))",
-        # Where every GPU of an island is broken a count has no answer: none of them is not the same as none known.
-        healthy=f"count {by} (({there}{up}) unless ({broken})) or 0 * count {by} ({there})",
+        installed=f"count {by} (max {of_gpu} (last_over_time(DCGM_FI_DEV_GPU_TEMP[1d])))",
+        healthy=f"sum {by} ({gpus})",
         seen=f"min by ({cluster}) (timestamp(DCGM_FI_DEV_GPU_TEMP))",
         cluster_label=cluster,
         island_label=island,
     )
+
+
+def _broken(of_gpu: str) -> str:
+    """GPUs with an XID of broken hardware: the last one, or an earlier one of a day while there is a last one.
+
+    The exporter tells the last XID alone, which may be a harmless one that came of the first. Seen earlier is what was
+    the day's largest, what has its number as a label (DCGM exporter 3.3.6 and later), and what was counted.
+    """
+    codes = "|".join(map(str, HARDWARE_XIDS))
+    numbers = " or ".join(f'label_replace(vector(1), "xid", "{number}", "", "")' for number in HARDWARE_XIDS)
+
+    def hardware(xids: str) -> str:
+        return f'max {of_gpu} (count_values {of_gpu} ("xid", {xids}) and on (xid) ({numbers}))'
+
+    last = f"max {of_gpu} (DCGM_FI_DEV_XID_ERRORS)"
+    largest = f"max {of_gpu} (max_over_time(DCGM_FI_DEV_XID_ERRORS[1d]))"
+    labelled = f'max {of_gpu} (last_over_time(DCGM_FI_DEV_XID_ERRORS{{err_code=~"{codes}"}}[1d]))'
+    counted = f'max {of_gpu} (max_over_time(DCGM_EXP_XID_ERRORS_COUNT{{xid=~"{codes}"}}[1d]) > 0)'
+    earlier = f"{hardware(largest)} or {labelled} or {counted}"
+    return f"{hardware(last)} or (({earlier}) and ({last} > 0))"
 
 
 class SeriesRead(NamedTuple):
