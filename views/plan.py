@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -16,7 +17,7 @@ from models.cluster.work import TeamWork
 from models.planning.ceiling import after_buffer
 from models.planning.plan import Cut, Plan, QuotaPlan, no_room_text
 from views.layout import Grid
-from views.words import count, gpus, indented, line, none_of, row, table
+from views.words import count, gpus, indented, line, moment, none_of, row, span, table
 
 _COUNT_OR_NAMES = re.compile(r"\([^()]*\)|(?<![\w.:/-])\d{4,15}(?![\w.:/-])")
 """A count in a cut's reason; what stands in brackets there are islands' names, and are left alone."""
@@ -30,8 +31,9 @@ def in_order(plans: Iterable[Plan]) -> list[Plan]:
     return sorted(plans, key=lambda p: p.place)
 
 
-def plan_parts(plan: Plan) -> list[RenderableType]:
-    """One plan in full."""
+def plan_parts(plan: Plan, now: datetime | None = None) -> list[RenderableType]:
+    """One plan in full. `now`: by which its health is old; None: by the clock."""
+    now = now or datetime.now(UTC)
     parts: list[RenderableType] = [
         line(
             (plan.cluster, "bold"),
@@ -40,7 +42,8 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
         ),
         *([] if plan.derived is None else [line(f"Buffer for {_asked(plan.derived)}: {plan.derived.text}.")]),
         _what(plan),
-        _verdict(plan),
+        *([line((f"{_old_health(plan, now)}.", "yellow"))] if plan.is_stale(now) else []),
+        _verdict(plan, now),
     ]
     if plan.quotas:
         parts += [Text(), _diff(plan), *_whose_phantom(plan), *gates(plan.quotas)]
@@ -59,7 +62,19 @@ def plan_parts(plan: Plan) -> list[RenderableType]:
     if plan.advice:
         parts += [Text(), line(f"{plan.advice} (docs/flex.md, Classes).")]
     wave = "after all waves" if plan.why_last else f"wave {plan.wave}"
-    return [*parts, Text(), line(f"Plan {plan.hash}, {wave}, usage: {plan.usage_from}")]
+    health = "" if plan.health_at is None else f", health: {moment(plan.health_at)}"
+    return [*parts, Text(), line(f"Plan {plan.hash}, {wave}, usage: {plan.usage_from}{health}")]
+
+
+def _old_health(plan: Plan, now: datetime) -> str:
+    """How old the health is that a plan goes by, where no gate opens on it."""
+    assert plan.health_at is not None
+    assert plan.stale_after is not None
+    age, stale = span(now - plan.health_at), duration_text(plan.stale_after)
+    return (
+        f"The newest health sample of {plan.cluster} is {age} old ({moment(plan.health_at)}). "
+        f"From {stale} on it is stale, and no gate opens before a newer one"
+    )
 
 
 def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
@@ -69,8 +84,9 @@ def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
     return f" {under[0].upper()}{under[1:]}." if under else ""
 
 
-def plans_parts(plans: Sequence[Plan], of: int = 0) -> list[RenderableType]:
-    """One line for each plan. `of`: how many clusters there are."""
+def plans_parts(plans: Sequence[Plan], of: int = 0, now: datetime | None = None) -> list[RenderableType]:
+    """One line for each plan. `of`: how many clusters there are. `now`: by which health is old; None: by the clock."""
+    now = now or datetime.now(UTC)
     if of and not plans:
         return [none_of(of, "cluster")]
     rows = table(
@@ -88,13 +104,16 @@ def plans_parts(plans: Sequence[Plan], of: int = 0) -> list[RenderableType]:
             plan.cut_gpus,
             plan.phantom_gpus,
             plan.to_flex_gpus,
-            _short_verdict(plan),
-            style="" if not plan.fault and not plan.short_by_gpus else "yellow",
+            _short_verdict(plan, now),
+            style="" if not plan.fault and not plan.short_by_gpus and not plan.is_stale(now) else "yellow",
         )
     cut, phantom, flex = (sum(getattr(p, f) for p in plans) for f in ("cut_gpus", "phantom_gpus", "to_flex_gpus"))
     late = [line((p.cluster, "bold"), f" comes after all waves: {p.why_last}.") for p in plans if p.why_last]
     total = f"{count(len(plans), 'cluster')}; {gpus(cut)} cut: {_is(phantom)} phantom, {_moves(flex)} to flex."
-    return [rows, *([Text(), *late] if late else []), Text(), line(total)]
+    old = [line(f"{_old_health(p, now)}.") for p in plans if p.is_stale(now)]
+    if len(old) > _NAMED:
+        old = [*old[:_NAMED], line(f"The health of {count(len(old) - _NAMED, 'more cluster')} is stale too.")]
+    return [rows, *([Text(), *late, *old] if late or old else []), Text(), line(total)]
 
 
 def _is(number: int) -> str:
@@ -105,13 +124,12 @@ def _moves(number: int) -> str:
     return "1 moves" if number == 1 else f"{number:,} move"
 
 
-def _short_verdict(plan: Plan) -> str:
+def _short_verdict(plan: Plan, now: datetime) -> str:
     if not plan.honest:
         return "cannot promise"
-    if plan.backed and not plan.short_by_gpus:
-        return "ok"
+    old = "stale health" if plan.is_stale(now) else ""
     short = f"short {plan.short_by_gpus:,}" if plan.short_by_gpus else ""
-    return ", ".join(part for part in ("" if plan.backed else "not backed", short) if part)
+    return ", ".join(part for part in (old, "" if plan.backed else "not backed", short) if part) or "ok"
 
 
 def _ceiling(plan: Plan) -> str:
@@ -152,21 +170,27 @@ def _what(plan: Plan) -> Text:
     )
 
 
-def _verdict(plan: Plan) -> Text:
+def _verdict(plan: Plan, now: datetime) -> Text:
     """Whether the plan will do, and if not, what would."""
     if not plan.honest:
         return line(
             ("It cannot honestly be promised", "yellow"),
             ". Such a plan cannot be launched: give a buffer yourself (--buffer), or wait for better health.",
         )
+    old = plan.is_stale(now)
+    stands = "a healthy GPU stands behind every promised one"
     if plan.backed and not plan.short_by_gpus:
-        return line(("Backed", "green"), ": after it a healthy GPU stands behind every promised one.")
+        if old:
+            return line(
+                ("Backed then", "yellow"), f": by that sample, after it {stands}; whether one does now is unknown."
+            )
+        return line(("Backed", "green"), f": after it {stands}.")
     faults = []
     if plan.short_by_gpus:
         left, fits = plan.assigned_gpus - plan.cut_gpus, plan.assigned_gpus - plan.haircut_gpus
         faults.append(f"short by {plan.short_by_gpus:,}: it leaves {left:,} promised, and {fits:,} is what fits")
     if plan.backed:
-        faults.append("backed all the same: a healthy GPU stands behind every promised one")
+        faults.append(f"backed {'then ' if old else ''}all the same: {'by that sample ' if old else ''}{stands}")
     elif lacks := _lacks(plan):
         faults.append(f"not backed: {', '.join(lacks)}")
     faults += [no_room_text(team, size) for team, size in plan.unplaced_blocks]

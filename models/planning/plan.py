@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
 
 from pydantic import Field
 
-from models.base import Model, Share, Since, content_hash, gpus_text
+from models.base import Duration, Model, Share, Since, Time, content_hash, gpus_text
 from models.cluster.derived_buffer import Derived
 from models.cluster.island import Island
 from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
@@ -97,19 +98,30 @@ class Plan(Model):
     """Of teams that give GPUs in use: what their jobs hold by class, the first to yield first, where that is known."""
     advice: str = Field(default="", exclude_if=lambda advice: not advice)
     """On classes of jobs; empty: there is none to give."""
+    health_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
+    """When its health was sampled; None: a fleet file says no time."""
+    stale_after: Duration | None = Field(default=None, exclude_if=lambda age: age is None)
+    """The age from which such a sample opens no gate, by the policy."""
 
     @cached_property
     def hash(self) -> str:
         """What an approval names: neither the order of rows nor a default that is written out changes it.
 
-        When the phantom began changes no plan, nor does whose jobs run now.
+        When the phantom began changes no plan, nor does whose jobs run now, nor when health was sampled.
         """
         if self.hash_rule == 1:
-            unknown_then = {"out_of_reach", "hash_rule", "phantom_since", "work", "advice"}
+            unknown_then = {"out_of_reach", "hash_rule", "phantom_since", "work", "advice", "health_at", "stale_after"}
             return content_hash(self, exclude=unknown_then | ({"derived"} if self.derived is None else set()))
         rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) if q.namespaces else q for q in self.quotas)
-        content = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), phantom_since=None, work=(), advice="")
+        aside = {"phantom_since": None, "work": (), "advice": "", "health_at": None, "stale_after": None}
+        content = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), **aside)
         return content_hash(content, exclude_defaults=True)
+
+    def is_stale(self, now: datetime) -> bool:
+        """True where its health is so old by now that it opens no gate."""
+        if self.health_at is None or self.stale_after is None:
+            return False
+        return now - self.health_at >= self.stale_after
 
     @property
     def composition(self) -> str:
@@ -383,6 +395,8 @@ class _Sketch:
             hash_rule=2,
             work=work_under(self.snapshot, {leaf: taken[Tier.BUSY] for leaf, taken in self.ladder.taken.items()}),
             advice=advice(self.snapshot, self.policy),
+            health_at=self.snapshot.health_at,
+            stale_after=None if self.snapshot.health_at is None else self.policy.stale_after,
         )
 
     def _rows(self) -> dict[str, QuotaPlan]:

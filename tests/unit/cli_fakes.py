@@ -415,7 +415,8 @@ class FakeBackstop:
         self._ask("snapshot", cluster, *([over] if over else []))
         if cluster != WORKED.name and cluster not in self.free:
             raise Refusal(f"cluster {cluster!r} is not in the ledger")
-        return snapshot_of(WORKED.model_copy(update={"name": cluster})), Policy(classes=self.classes)
+        snapshot = snapshot_of(WORKED.model_copy(update={"name": cluster}))
+        return snapshot.model_copy(update={"health_at": self.source_at}), Policy(classes=self.classes)
 
     async def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         self._ask("add_jobs", jobs)

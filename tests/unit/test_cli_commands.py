@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,17 @@ def test_plan_without_a_file_asks_the_ledger(fake: FakeBackstop, capsys: pytest.
     assert run(["plan", "--json"]) == 0
     assert [p["hash"] for p in json.loads(capsys.readouterr().out)["plans"]] == [PLAN.hash]
     assert run(["plan", "nope"]) == 3
+
+
+def test_plan_of_the_ledger_says_how_old_stale_health_is(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.source_at = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert run(["plan", "h100-worked"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "The newest health sample of h100-worked is " in shown
+    assert "d old (2026-01-31 12:00:00Z). From 30m on it is stale, and no gate opens before a newer one." in shown
+    assert "Backed then: by that sample, after it a healthy GPU stands behind every promised one;" in shown
 
 
 @pytest.mark.parametrize("command", [["plan"], ["haircut"], ["fleet", "show"]])

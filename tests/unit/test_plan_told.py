@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
 import pytest
@@ -116,6 +117,43 @@ def test_the_json_of_a_plan_has_its_cut_and_what_was_and_would_be_phantom() -> N
     figures = ("cut_gpus", "phantom_before_gpus", "phantom_gpus", "phantom_after_gpus", "unplaced_blocks")
     assert [answer[name] for name in figures] == [1, 3, 1, 2, []]
     assert PlanAnswer.of(make_plan(HOMELESS, BARE)).as_json()["unplaced_blocks"] == [["t", 8]]
+
+
+# --- how old its health is -----------------------------------------------------------------------------
+
+SAMPLED = datetime(2026, 11, 25, 10, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(("minutes", "stale"), [(29, False), (30, True), (31, True)])
+@pytest.mark.parametrize("short", [False, True])
+def test_a_plan_on_stale_health_says_how_old_it_is_and_claims_nothing_of_now(
+    minutes: int, stale: bool, short: bool
+) -> None:
+    """By the default policy a sample of 30 minutes opens no gate."""
+    held = Quota(team="t", gpus=8, scheduled_gpus=8, minimum_gpus=7 * short)
+    here = cluster("c", [(8, 8)], held).model_copy(update={"health_at": SAMPLED})
+    plan = make_plan(here, Policy.model_validate({"buffer": 0.5, "spare_gpus": 0}))
+    now = SAMPLED + timedelta(minutes=minutes)
+    one, many = (" ".join(said(parts).split()) for parts in (plan_parts(plan, now), plans_parts([plan], now=now)))
+    age = (
+        f"The newest health sample of c is {minutes}m old (2026-11-25 10:00:00Z). From 30m on it is stale, and no gate"
+    )
+    assert (age in one, age in many, "stale health" in many) == (stale, stale, stale)
+    assert ("after it a healthy GPU stands" in one and "by that sample" not in one) == (not stale and not short)
+    assert ("by that sample" in one) == stale
+    assert "health: 2026-11-25 10:00:00Z" in one, "its time is said in any case"
+
+
+def test_a_plan_of_a_file_has_no_age_of_health_and_a_sample_s_time_changes_no_hash() -> None:
+    here = cluster("c", [(8, 8)], Quota(team="t", gpus=8))
+    from_file, sampled = (make_plan(here.model_copy(update={"health_at": at}), Policy()) for at in (None, SAMPLED))
+    assert "health:" not in said(plan_parts(from_file))
+    assert not from_file.is_stale(SAMPLED)
+    assert {"health_at", "stale_after"}.isdisjoint(from_file.model_dump())
+    again = sampled.but(health_at=SAMPLED + timedelta(minutes=1), stale_after=timedelta(hours=1))
+    assert again.hash == sampled.hash
+    assert again.but(hash_rule=1).hash == sampled.but(hash_rule=1).hash
+    assert PlanAnswer.of(sampled).as_json()["health_at"] == "2026-11-25T10:00:00Z"
 
 
 # --- one of a thing ----------------------------------------------------------------------------------

@@ -114,6 +114,6 @@ def test_what_is_shown_before_it_names_the_cluster(capsys: pytest.CaptureFixture
     world.say(Command.OBJECT, actor="bea", team="b", reason="[bold]deadline")
     show(*promote_parts([ahead_of(world.r, world.now)]))
     shown = " ".join(capsys.readouterr().out.split())
-    on_the_page = _consequence(Command.PROMOTE, ahead_of(world.r, world.now))
+    on_the_page = _consequence(Command.PROMOTE, ahead_of(world.r, world.now), world.now)
     assert [str(part) for part in on_the_page] == [shown], "the console's page before it says the same"
     assert shown == f'{world.r.cluster}: held, until it is resolved, by the objection of b by bea ("[bold]deadline").'

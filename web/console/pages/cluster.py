@@ -97,7 +97,7 @@ async def _standing(visit: Visit, name: str) -> Page:
         "launchable": facts is not None,
         "parts": [] if status is None else status_parts(status, visit.now, could=could or (), tracked=tracked)[1:],
         "track": [] if status is None else _track(status, could or ()),
-        "plan": [] if ahead is None or ahead.plan is None else plan_parts(ahead.plan),
+        "plan": [] if ahead is None or ahead.plan is None else plan_parts(ahead.plan, visit.now),
         "buttons": buttons,
         "holds": [] if status is None else [*status.holds, *status.recorded_objections],
         "entries": [] if archived is None else _entries(archived),
@@ -201,7 +201,7 @@ async def _before(visit: Visit, name: str, command: Command) -> Page:
         "does": does,
         "why_not": why_not,
         "silent": silent,
-        "consequence": [] if ahead is None else _consequence(command, ahead),
+        "consequence": [] if ahead is None else _consequence(command, ahead, visit.now),
         "plan_hash": ahead.plan.hash if ahead is not None and ahead.plan is not None else "",
         "holds": _liftable(status),
         "hold": visit.query.get("hold", "")[:300],
@@ -221,9 +221,9 @@ def _liftable(status: RolloutStatus) -> list[tuple[str, str]]:
     return named if proposal is None else [(PROPOSAL, f"decline the proposed plan {proposal.plan_hash}"), *named]
 
 
-def _consequence(command: Command, ahead: Ahead) -> Sequence[Any]:
+def _consequence(command: Command, ahead: Ahead, now: datetime) -> Sequence[Any]:
     if command is Command.APPROVE:
-        return [] if ahead.plan is None else [*plan_parts(ahead.plan), approved_line([ahead])]
+        return [] if ahead.plan is None else [*plan_parts(ahead.plan, now), approved_line([ahead])]
     if command in (Command.ABORT, Command.ROLLBACK):
         return undo_parts([ahead], ends=command is Command.ABORT)
     if command is Command.PROMOTE:
