@@ -15,7 +15,8 @@ from models.cluster.policy import Basis, Tier
 from models.cluster.quota import Quota
 from models.cluster.work import TeamWork
 from models.planning.ceiling import after_buffer
-from models.planning.plan import Cut, Plan, QuotaPlan, no_room_text
+from models.planning.cut_reasons import no_room_text
+from models.planning.plan import Cut, Plan, QuotaPlan
 from views.layout import Grid
 from views.words import count, gpus, indented, line, moment, none_of, row, span, table
 

@@ -66,3 +66,8 @@ def _why(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scop
     there = f"{snapshot.healthy_gpus} healthy of {_gpus_text(snapshot.total_gpus)}"
     base = f"{snapshot.cluster} has {there} and may promise {ceiling}"
     return f"{base} (the buffer is taken from each quota)" if scope is Scope.QUOTA else base
+
+
+def no_room_text(team: str, gpus: int) -> str:
+    """Said of a protected block that stands nowhere."""
+    return f"no island has room for the protected block of {gpus:,} of {team}"

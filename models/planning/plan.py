@@ -21,7 +21,7 @@ from models.planning.backing import touched
 from models.planning.busy_work import advice, work_under
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
 from models.planning.cut_ladder import Ladder
-from models.planning.cut_reasons import reason_for
+from models.planning.cut_reasons import no_room_text, reason_for
 from models.planning.divide import divide, divide_within
 from models.planning.placement import BlockCounts, PlacementSolver
 
@@ -119,9 +119,8 @@ class Plan(Model):
 
     def is_stale(self, now: datetime) -> bool:
         """True where its health is so old by now that it opens no gate."""
-        if self.health_at is None or self.stale_after is None:
-            return False
-        return now - self.health_at >= self.stale_after
+        age = None if self.health_at is None else now - self.health_at
+        return age is not None and self.stale_after is not None and age >= self.stale_after
 
     @property
     def composition(self) -> str:
@@ -176,11 +175,6 @@ class Plan(Model):
     def headroom(self) -> Fraction:
         """(H - A) / T: the order of clusters inside a wave, the largest first."""
         return Fraction(self.healthy_gpus - self.assigned_gpus, max(1, self.total_gpus))
-
-
-def no_room_text(team: str, gpus: int) -> str:
-    """Said of a protected block that stands nowhere."""
-    return f"no island has room for the protected block of {gpus:,} of {team}"
 
 
 class Envelope(Model):
@@ -471,9 +465,9 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
             break
     values = ladder.values()
     broken = [
-        f"{leaf}: {_left(values[leaf])} left of a floor of {before[leaf].floor}"
+        f"{leaf}: {gpus_text(left)} {'is' if left == 1 else 'are'} left of a floor of {before[leaf].floor}"
         for leaf in sorted(hit)
-        if values[leaf] < before[leaf].floor
+        if (left := values[leaf]) < before[leaf].floor
     ]
     broken += [
         f"{leaf}: a protected block of {size} has no island with room"
@@ -482,10 +476,6 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
         if values[leaf] >= before[leaf].floor
     ]
     return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken))
-
-
-def _left(gpus: int) -> str:
-    return f"{gpus_text(gpus)} {'is' if gpus == 1 else 'are'}"
 
 
 def _cut_phantom(ladder: Ladder) -> int:
