@@ -260,6 +260,9 @@ class ClusterActivities:
             total_gpus=0 if sample is None else sample.total_gpus,
             gpus_per_node=facts.gpus_per_node,
             terms=facts.policy.terms,
+            healthy_gpus=None if sample is None else sample.healthy_gpus,
+            spare_gpus=facts.gpus_per_node if facts.policy.spare_gpus is None else facts.policy.spare_gpus,
+            health_at=_time(sample),
         )
         return bare if hours is None else bare.holding(hours)
 

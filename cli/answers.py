@@ -74,7 +74,10 @@ class BufferAnswer(JsonAnswer, schema="buffer"):
     target: Share
     now: Derived
     promise: int | None
-    """None: nothing can be promised honestly."""
+    """The least of what history leaves and what is healthy now and not spare; null: nothing, honestly."""
+    healthy: int
+    """Now, or in the last known hour of a file."""
+    spare: int
     looser: Derived | None
     """At a target with ten times as many misses; null where that is the same."""
     records: tuple[Record, ...]
@@ -91,7 +94,9 @@ class BufferAnswer(JsonAnswer, schema="buffer"):
             horizon_weeks=explained.horizon_weeks,
             target=explained.terms.target,
             now=explained.now,
-            promise=explained.now.promise,
+            promise=explained.promise(explained.now),
+            healthy=explained.today.healthy,
+            spare=explained.today.spare,
             looser=explained.looser,
             records=explained.records,
             least=explained.least,

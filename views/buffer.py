@@ -12,7 +12,7 @@ from models.buffers.backtest import Explained, Record
 from models.buffers.estimator import WEEK_HOURS
 from models.cluster.derived_buffer import Derived
 from views.backtest import percent
-from views.words import count, line
+from views.words import count, line, moment
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _WEEKS = 60
@@ -29,13 +29,13 @@ def lines(explained: Explained) -> list[str]:
     unit = "node" if series.unit == "nodes" else "GPU"
     ours = explained.records[0]
     strict = f"For {_target(explained.terms.target)} of the hours of the next {count(explained.horizon_weeks, 'week')}"
-    promise = f"{strict}: {_promised(now, unit)}."
+    promise = f"{strict}: {_promised(explained, now, unit)}."
     if explained.looser is not None:
-        promise += f" For {_target(explained.looser_target)}: {_promised(explained.looser, unit)}."
+        promise += f" For {_target(explained.looser_target)}: {_promised(explained, explained.looser, unit)}."
     return [
         _history(explained, unit),
         promise,
-        f"Why: {now.text}.",
+        f"Why: {now.text}{_today(explained, unit)}.",
         f"Its record, decided week by week on this history: {_kept(ours)}.{_missed(ours, explained.terms.target)}",
         f"Beside it: {_neighbours(explained)}.",
     ]
@@ -59,11 +59,25 @@ def _target(share: Fraction) -> str:
     return f"{float(100 * share):g}%"
 
 
-def _promised(derived: Derived, unit: str) -> str:
-    if derived.promise is None:
+def _promised(explained: Explained, derived: Derived, unit: str) -> str:
+    promise = explained.promise(derived)
+    if promise is None:
         return "cannot honestly promise anything"
+    kept = derived.total - promise
+    return f"promise {promise:,}, keep {count(kept, unit)} ({percent(kept / derived.total)})"
+
+
+def _today(explained: Explained, unit: str) -> str:
+    """What is down now, where that leaves less than history does."""
+    now, today = explained.now, explained.today
+    if now.promise is None or now.promise <= today.most:
+        return ""
+    at = "at the end of its history" if today.at is None else f"at {moment(today.at)}"
+    are = "is" if today.healthy == 1 else "are"
+    spare = f" and {today.spare:,} of these stay{'s' * (today.spare == 1)} spare" if today.spare else ""
     return (
-        f"promise {derived.promise:,}, keep {count(derived.needed, unit)} ({percent(derived.needed / derived.total)})"
+        f"; history alone would leave {count(now.promise, unit)} to promise, but {at} only {today.healthy:,} of "
+        f"{now.total:,} {are} healthy{spare}"
     )
 
 
@@ -114,7 +128,8 @@ def _picture(explained: Explained) -> list[RenderableType]:
     down = explained.series.down
     weeks = [down[n : n + WEEK_HOURS] for n in range(0, len(down), WEEK_HOURS)][-_WEEKS:]
     worst = [float(np.nanmax(w)) if (~np.isnan(w)).any() else float("nan") for w in weeks]
-    kept = 0 if explained.now.promise is None else explained.now.needed
+    promise = explained.promise(explained.now)
+    kept = 0 if promise is None else explained.now.total - promise
     top = max(kept, *(w for w in worst if not np.isnan(w)), 1) if worst else 1
     bars = "".join("?" if np.isnan(w) else _BARS[int(np.ceil((len(_BARS) - 1) * w / top))] for w in worst)
     mark = f"  kept from now on: {_BARS[int(np.ceil((len(_BARS) - 1) * kept / top))]} ({kept})" if kept else ""

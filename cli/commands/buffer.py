@@ -85,14 +85,14 @@ def buffer(
         from client.inputs.health_series import read_series
 
         (series,) = named_series(read_series(health, node_of(gpus_per_node)), [cluster], health, "CLUSTER")
-        _answer(series, asked.over(None), None, png=png, as_json=as_json)
+        _answer(series, asked.over(None), png=png, as_json=as_json)
         return
     history = _from_ledger(cluster, who(actor))
     if export:
         _export(export, history)
         if export == "-":
             return
-    _answer(history.series, asked.over(history.terms), history.total_gpus or None, png=png, as_json=as_json)
+    _answer(history.series, asked.over(history.terms), history, png=png, as_json=as_json)
 
 
 class _Asked:
@@ -133,13 +133,16 @@ def _export(file: str, history: HealthHours) -> None:
     write(file, "--export", as_csv(history.series))
 
 
-def _answer(series: Series, terms: HealthTerms, total: int | None, *, png: str, as_json: bool) -> None:
+def _answer(series: Series, terms: HealthTerms, ledger: HealthHours | None = None, *, png: str, as_json: bool) -> None:
     from cli.answers import BufferAnswer
     from cli.output import show, show_json
-    from models.buffers.backtest import explained
+    from models.buffers.backtest import Today, explained
     from views.buffer import parts
 
-    answer: Explained = explained(series, terms, total)
+    today = None
+    if ledger is not None and ledger.healthy_gpus is not None:
+        today = Today(ledger.healthy_gpus, ledger.spare_gpus, ledger.health_at)
+    answer: Explained = explained(series, terms, (ledger and ledger.total_gpus) or None, today)
     if png:
         from cli.pages.backtest import picture
 

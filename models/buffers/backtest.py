@@ -12,9 +12,10 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from fractions import Fraction
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -205,12 +206,35 @@ class Explained:
     below: Record | None
     """A percent less than `least`."""
     promised: Promised
+    today: Today
+
+    def promise(self, derived: Derived) -> int | None:
+        """The most that may be promised now: what history leaves, and never more than is healthy and not spare."""
+        return None if derived.promise is None else min(derived.promise, self.today.most)
 
 
-def explained(series: Series, terms: HealthTerms, total: int | None = None) -> Explained:
+class Today(NamedTuple):
+    """What is healthy now, or at the end of a history, and what of it stays spare. Units: the series'."""
+
+    healthy: int
+    spare: int
+    at: datetime | None = None
+
+    @property
+    def most(self) -> int:
+        return max(0, self.healthy - self.spare)
+
+
+def at_the_end(series: Series) -> Today:
+    """What was healthy in its last known hour; a node stays spare."""
+    healthy = series.worst[~np.isnan(series.worst)]
+    return Today(int(healthy[-1]) if len(healthy) else 0, series.node)
+
+
+def explained(series: Series, terms: HealthTerms, total: int | None = None, today: Today | None = None) -> Explained:
     """What can be promised of this cluster from the end of its history on, with the record to believe it by.
 
-    `total`: its size of today, where that is known better than by its history. Units: the series'.
+    `total` and `today`: as they are known better than by its history. Units: the series'.
     """
     looser = terms.model_copy(update={"target": max(Fraction(1, 2), 1 - 10 * (1 - terms.target))})
     total, down = total or series.total_at(len(series.total)), series.down
@@ -237,6 +261,7 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None) -> E
         least=None if least is None else kept(f"fixed-{least}", fixed(Fraction(least, 100))),
         below=kept(f"fixed-{least - 1}", fixed(Fraction(least - 1, 100))) if least else None,
         promised=promised,
+        today=today or at_the_end(series),
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from models.base import GpuCount, Model, Name, PositiveCount
+from models.base import GpuCount, Model, Name, PositiveCount, Time
 from models.buffers.estimator import Hours
 from models.cluster.derived_buffer import HealthTerms
 from models.cluster.windows import Window, WindowKind, covered
@@ -185,6 +185,11 @@ class HealthHours(Model):
     gpus_per_node: PositiveCount
     terms: HealthTerms | None = None
     """None: its policy says the buffer itself."""
+    healthy_gpus: GpuCount | None = None
+    """H, by the newest sample; None: an older build says nothing of it."""
+    spare_gpus: GpuCount = 0
+    """Healthy ones that its policy promises to nobody."""
+    health_at: Time | None = None
     first: int = 0
     total: tuple[int | None, ...] = ()
     """None: the hour is unknown."""

@@ -66,6 +66,7 @@ async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same
     hours = await world.tpm.ask(YearOfHealth(cluster=name))
     assert policy.terms is not None
     assert explained(hours.series, policy.terms, hours.total_gpus).now == wanted
+    assert (hours.healthy_gpus, hours.spare_gpus) == (TOTAL, 0)
 
     over, asked = await world.tpm.snapshot(name, {"buffer": 0.1})
     assert (over.derived, asked.terms) == (None, None)

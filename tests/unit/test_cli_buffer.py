@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,11 @@ from models.buffers.estimator import WEEK_HOURS, derived
 from models.buffers.health_generator import Recipe, simulated
 from models.buffers.hourly_health import HealthHours, Series
 from models.cluster.derived_buffer import HealthTerms
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot
 from models.errors import Refusal
+from models.planning.plan import make_plan
 from models.rollout.shown import ProposalStatus
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from views.history_csv import as_csv
@@ -133,6 +137,62 @@ def test_a_target_that_has_no_looser_one_is_said_once(fake: FakeBackstop, capsys
     assert run(["buffer", "h100-worked", "--target", "0.5"]) == 0
     shown = capsys.readouterr().out.splitlines()
     assert shown[1].count("For ") == 1
+
+
+# --- what is down now ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("healthy", "spare", "promise"),
+    [(400, 8, 392), (400, 0, 400), (5, 8, 0), (0, 8, 0), (495, 8, 487), (496, 8, None), (544, 8, None)],
+)
+def test_never_more_is_promised_than_is_healthy_now_and_not_spare(
+    healthy: int, spare: int, promise: int | None, fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The history of 26 weeks is calm; only today's sample knows of the failure. The plan's ceiling says the same."""
+    down = np.zeros(26 * WEEK_HOURS)
+    down[::400] = 40
+    total = np.full(len(down), 544.0)
+    series = Series("h100-worked", total, total - down, total - down, np.zeros(len(down)), first=490_000)
+    terms = HealthTerms()
+    kept = HealthHours(cluster="h100-worked", total_gpus=544, gpus_per_node=8, terms=terms, healthy_gpus=healthy)
+    fake.hours = kept.model_copy(update={"spare_gpus": spare, "health_at": NOON}).holding(series)
+    by_history = derived(down, 544, terms, 8)
+    assert by_history.promise is not None
+    assert by_history.promise == 488
+    expected = by_history.promise if promise is None else promise
+    found = answer(capsys)
+    assert (found["promise"], found["healthy"], found["spare"]) == (expected, healthy, spare)
+    snapshot = Snapshot(
+        cluster="h100-worked",
+        islands=(Island(name="main", total_gpus=544, healthy_gpus=healthy),),
+        derived=by_history,
+    )
+    policy = Policy.model_validate({"buffer": {"health": {}}, "spare_gpus": spare})
+    assert make_plan(snapshot, policy).ceiling_gpus == expected
+    assert run(["buffer", "h100-worked"]) == 0
+    shown = capsys.readouterr().out
+    assert f": promise {expected}, keep {544 - expected} GPUs (" in shown
+    why = (
+        f"history alone would leave {by_history.promise} GPUs to promise, but at 2026-01-31 12:00:00Z only {healthy} of"
+    )
+    assert (why in shown) == (promise is not None)
+    assert f"({544 - expected})" in shown.splitlines()[-1], "the picture's mark too"
+
+
+def test_of_a_file_what_was_down_in_its_last_known_hour_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start, hours = datetime(2026, 1, 1, tzinfo=UTC), 9 * WEEK_HOURS
+    rows = ["cluster,time,total_nodes,healthy_nodes_min"]
+    rows += [
+        f"c,{start + n * timedelta(hours=1):%Y-%m-%dT%H:%MZ},60,{60 if n < hours - 2 else 40}" for n in range(hours)
+    ]
+    path = tmp_path / "h.csv"
+    path.write_text("\n".join(rows))
+    assert run(["buffer", "c", "--health", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["unit"], found["healthy"], found["spare"], found["promise"]) == ("nodes", 40, 1, 39)
 
 
 # --- plan and status --------------------------------------------------------------------------------------
