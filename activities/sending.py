@@ -52,7 +52,7 @@ class Sender:
                 self._outbox.failed(message.key, error.message)
                 troubles.append(error.message)
             else:
-                self._note(message, keys, "was sent")
+                self._note(message, keys, "was told")
                 self._outbox.sent(message.key, deliveries)
                 meters.message(len(message.notices))
         return "; ".join(troubles)

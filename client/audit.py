@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Sequence
+from collections.abc import AsyncIterable, Iterable, Sequence
 from datetime import UTC
 from typing import Any, TypeVar
 
@@ -25,6 +25,8 @@ from models.wire import GRANT_UPDATE, LAUNCHED_UPDATE, REQUEST_WORKFLOW, TellAns
 _T = TypeVar("_T")
 _RECORDED = frozenset({AuditKind.PLAN, AuditKind.TRANSITION, AuditKind.EFFECT, AuditKind.HOLD, AuditKind.GUARD})
 """What is told as it was sent to the archive."""
+WAITS = "waits"
+"""In the data of a notice that had not gone by then."""
 
 
 async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataConverter) -> list[AuditRecord]:
@@ -43,6 +45,22 @@ async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataCon
     return [record for reader in readers.values() for record in reader.told()]
 
 
+def sent_by_rounds(records: Sequence[AuditRecord], archived: Iterable[AuditEntry]) -> list[AuditRecord]:
+    """Records with what became of notices that these left waiting, as whoever sent them archived it.
+
+    Rounds send what the ledger keeps, and no rollout's history hears of that.
+    """
+    told = {r.data["key"] for r in records if r.kind is AuditKind.NOTICE and not r.data.get(WAITS)}
+    waits = {r.data["key"] for r in records if r.kind is AuditKind.NOTICE and r.data.get(WAITS)} - told
+    later = [_record(e) for e in archived if "message" in e.data and e.data.get("key") in waits]
+    return sorted([*records, *later], key=lambda record: record.at)
+
+
+def _record(entry: AuditEntry, **more: Any) -> AuditRecord:
+    shared = AuditRecord.model_fields.keys() & AuditEntry.model_fields.keys()
+    return AuditRecord(**{name: getattr(entry, name) for name in shared}, **more)
+
+
 class _Reader:
     """Of all runs of one workflow: what one did may be archived by the next."""
 
@@ -55,6 +73,8 @@ class _Reader:
         """What was admitted, by its nonce: on what commands stand, and who they are from."""
         self._sent: set[str] = set()
         """Keys of entries. One may be sent twice: by a run that ends meanwhile, and by the next one."""
+        self._last_told: dict[str, str] = {}
+        """By a notice's key what was told last of it."""
         self._converter = converter
         self._run = ""
         self._of_request = False
@@ -94,10 +114,7 @@ class _Reader:
         if entry.key in self._sent:
             return
         self._sent.add(entry.key)
-        fields = {
-            name: getattr(entry, name) for name in AuditRecord.model_fields.keys() & AuditEntry.model_fields.keys()
-        }
-        self._records.append(AuditRecord(**fields, run=self._run, event=event.event_id))
+        self._records.append(_record(entry, run=self._run, event=event.event_id))
 
     async def read(self, event: HistoryEvent) -> None:
         if event.HasField("workflow_execution_started_event_attributes"):
@@ -218,16 +235,24 @@ class _Reader:
 
     async def _mailed(self, event: HistoryEvent, request: TellRequest, answer: TellAnswer) -> None:
         for notice in request.notices:
-            if notice.key in answer.delivered:
+            waits = notice.key not in answer.delivered
+            if not waits:
                 where = ", ".join(sorted({d.channel for d in answer.delivered[notice.key]}))
                 would = " would be told, and nobody was" if notice.shadow else " was told"
                 text = f"{notice.audience}{would}: {notice.kind} ({where})"
             elif notice.key in answer.waiting:
-                text = f"{notice.audience} is to be told: {notice.kind} (it stands in the ledger, and goes from there)"
+                at = f"{answer.waiting[notice.key]:%Y-%m-%d %H:%MZ}"
+                text = f"{notice.audience} is to be told at {at}: {notice.kind} (the ledger keeps it until then)"
+            elif notice.key in answer.refused:
+                text = f"{notice.audience} was not told: {notice.kind} ({answer.refused[notice.key]})"
             else:
-                why = answer.failed.get(notice.key) or answer.refused.get(notice.key) or "the worker did not say why"
-                text = f"{notice.audience} was not told: {notice.kind} ({why})"
-            self._add(event, AuditKind.NOTICE, BACKSTOP, text, data={"key": notice.key})
+                why = answer.failed.get(notice.key) or "the worker did not say why"
+                text = f"{notice.audience} is not told yet: {notice.kind} ({why}); it is tried again"
+            if self._last_told.get(notice.key) == text:
+                continue  # asked after again, and nothing is new
+            self._last_told[notice.key] = text
+            data = {"key": notice.key, **({WAITS: True} if waits else {})}
+            self._add(event, AuditKind.NOTICE, BACKSTOP, text, data=data)
 
     async def _failed(self, event: HistoryEvent) -> None:
         failed = event.activity_task_failed_event_attributes

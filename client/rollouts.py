@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.answers import STALE, AuditRecord
-from client.audit import audit_of
+from client.audit import WAITS, audit_of, sent_by_rounds
 from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.lost_rollouts import is_running, lost_of
 from client.lost_words import as_summary, lost_sentence, noted
@@ -233,7 +234,10 @@ class Rollouts(Questions):
         return dict(zip(clusters, await asyncio.gather(*map(ask, clusters)), strict=True))
 
     async def audit(self, cluster: str) -> list[AuditRecord]:
-        """What the workflow history says of every run there is, in order of time; requests for more quota included."""
+        """What the workflow history says of every run there is, in order of time; requests for more quota included.
+
+        What became of notices that waited in the ledger only its archive has: without a worker they are left as waiting.
+        """
         own = rollout_workflow_id(cluster)
         rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = {quoted(own)}"
         requests = f"WorkflowType = '{REQUEST_WORKFLOW}' AND {SearchName.CLUSTER} = {quoted(cluster)}"
@@ -251,6 +255,10 @@ class Rollouts(Questions):
             records = await audit_of(histories, self._client.data_converter)
         except RPCError as error:
             raise await self._told(error, cluster) from error
+        if any(record.data.get(WAITS) for record in records):
+            with contextlib.suppress(BackstopError, TimeoutError):
+                rows, _ = await asyncio.wait_for(self.archived(cluster), _OVERVIEW_SECONDS)
+                return sent_by_rounds(records, (row.entry for row in rows))
         return sorted(records, key=lambda record: record.at) if asked else records
 
 

@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from models.digests import MailPace
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import cluster, eventually, fresh, team, world_of
+from tests.e2e.world import cluster, eventually, fresh, team, worked_case, world_of
 from tests.integration.notice_servers import web_server
 from workers.main import Telling
 
@@ -66,3 +66,27 @@ async def test_a_digest_starts_the_notice_period_and_a_rollback_does_not_wait_fo
             said = "\n".join(json.loads(entry)["text"] for (entry,) in world.sql.rows("SELECT entry FROM audit"))
             assert "research is to be told at " in said
             await world.say(names[0], Command.CLOSE)
+
+
+async def test_the_audit_tells_each_notice_that_waited_once_as_it_went(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path
+) -> None:
+    """Notices wait a moment for companions, so that rounds send them: the rollout's history never hears of it."""
+    telling = Telling(MailPace(moment=timedelta(seconds=0.5), most=1_000), "")
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, telling=telling) as world:
+        name = fresh("waits")
+        logged = {"name": "research", "contacts": ["log"]}
+        await world.fleet(worked_case(name), teams=[logged])
+        await world.start(name)
+        await world.until(name, Stage.MONITORED)
+        waiting = "SELECT count(*) FROM notices n LEFT JOIN messages m ON m.key = n.message WHERE m.sent_at IS NULL"
+        await eventually(lambda: world.sql.one(waiting) == 0, "all that was posted has been sent")
+        sent = {key for (key,) in world.sql.rows("SELECT key FROM notices WHERE cluster = ?", name)}
+        assert {key.rpartition("/")[2] for key in sent} >= {"planned", "buffered", "enforced", "monitored"}
+        records = [r for r in await world.tpm.audit(name) if r.kind == "notice"]
+        told = [r.data["key"] for r in records if "was told: " in r.text]
+        assert sorted(told) == sorted(sent)
+        assert not [r.text for r in records if "not told" in r.text]
+        waits = [r.data["key"] for r in records if "is to be told at " in r.text]
+        assert len(waits) == len(set(waits)), "a notice that is asked after again is not told of again"
+        assert set(waits) >= {key for key in sent if key.endswith(("/buffered", "/enforced"))}

@@ -184,7 +184,7 @@ def test_a_day_of_forty_clusters_is_one_digest_a_few_messages_or_nothing(office:
     assert sum(key.endswith("/planned") for key in keys) == 120, "the log has each"
     assert set(keys.values()) == {1}
     archived = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit WHERE cluster = 'c07'")]
-    assert "daily was sent: planned, with 39 other notices in one message" in [entry["text"] for entry in archived]
+    assert "daily was told: planned, with 39 other notices in one message" in [entry["text"] for entry in archived]
 
 
 def test_whoever_asks_again_learns_when_a_notice_was_sent(office: Office) -> None:
@@ -368,7 +368,7 @@ def test_a_worker_that_dies_while_it_sends_a_digest_loses_nothing_and_repeats_no
     assert (sent, over) == (1, 1)
     archived = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit")]
     assert Counter(e["text"] for e in archived if not e["key"].startswith("import/")) == {
-        "daily was sent: planned, with 11 other notices in one message": 12
+        "daily was told: planned, with 11 other notices in one message": 12
     }
     office.passes(eight + timedelta(days=1), timedelta(hours=6))
     assert len(office.messages("daily")) == 2, "what came too late for one digest is in the next"

@@ -117,7 +117,8 @@ async def test_nobody_is_told_of_as_not_told_for_no_reason(name: str) -> None:
 
 async def test_what_waits_in_the_ledger_is_to_be_told() -> None:
     texts = [r.text for r in await told(history("digested")) if r.kind == "notice"]
-    assert "b is to be told: planned (it stands in the ledger, and goes from there)" in texts
+    (waits,) = [text for text in texts if text.endswith("Z: planned (the ledger keeps it until then)")]
+    assert waits.startswith("b is to be told at 20")
     assert "b was told: planned (log, webhook)" in texts
     assert not any("was not told" in text for text in texts)
 
