@@ -9,6 +9,8 @@ holds one of these (docs/notices.md):
     left            what is left to undo or to wait for: texts (stuck, held, breach)
     commands        commands that can be given (the same kinds)
     goes_on         when it goes on by itself, in words (held)
+    goes_back       whether the quotas are set back at once (breach)
+    breach          whether it was a breach that rolled back (rolled_back, to the owner)
     late            whether it is an objection that came too late to hold anything (held)
     ends            whether the rollout has ended, so that nothing can be answered (all)
     to_owner        whether the audience is the rollout's owner, where the names do not tell
@@ -38,6 +40,7 @@ _SAYS_WHAT_TO_DO = frozenset(
         NoticeKind.HELD,
         NoticeKind.STUCK,
         NoticeKind.BREACH,
+        NoticeKind.ROLLED_BACK,
         NoticeKind.REQUEST,
         NoticeKind.FLEET_HELD,
         NoticeKind.BRINGUP,
@@ -162,6 +165,8 @@ def _words(notice: Notice) -> dict[str, Any]:
         "applied": notice.stage not in ("", Stage.PLANNED),
         "ends": bool(facts.get("ends")),
         "late": bool(facts.get("late")),
+        "goes_back": bool(facts.get("goes_back")),
+        "breach": bool(facts.get("breach")),
         "goes_on": str(facts.get("goes_on", "")),
         "left": _texts(facts, "left"),
         "commands": _commands(notice),

@@ -50,10 +50,17 @@ def sent_by_rounds(records: Sequence[AuditRecord], archived: Iterable[AuditEntry
 
     Rounds send what the ledger keeps, and no rollout's history hears of that.
     """
-    told = {r.data["key"] for r in records if r.kind is AuditKind.NOTICE and not r.data.get(WAITS)}
-    waits = {r.data["key"] for r in records if r.kind is AuditKind.NOTICE and r.data.get(WAITS)} - told
+    keys = {waits: {r.data["key"] for r in records if _waits(r) is waits} for waits in (True, False)}
+    waits = keys[True] - keys[False]
     later = [_record(e) for e in archived if "message" in e.data and e.data.get("key") in waits]
     return sorted([*records, *later], key=lambda record: record.at)
+
+
+def _waits(record: AuditRecord) -> bool | None:
+    """Of a notice, whether it had not gone by then; None: it is none that a rollout told."""
+    if record.kind is not AuditKind.NOTICE or "key" not in record.data:
+        return None
+    return bool(record.data.get(WAITS))
 
 
 def _record(entry: AuditEntry, **more: Any) -> AuditRecord:

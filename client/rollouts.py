@@ -236,7 +236,7 @@ class Rollouts(Questions):
     async def audit(self, cluster: str) -> list[AuditRecord]:
         """What the workflow history says of every run there is, in order of time; requests for more quota included.
 
-        What became of notices that waited in the ledger only its archive has: without a worker they are left as waiting.
+        What became of notices that waited in the ledger only its archive has; without a worker they read as waiting.
         """
         own = rollout_workflow_id(cluster)
         rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = {quoted(own)}"

@@ -52,7 +52,6 @@ with workflow.unsafe.imports_passed_through():
         RolloutInput,
         RolloutResult,
     )
-    from models.rollout.owner_news import news_for_owner, owner_told
     from models.rollout.shown import RolloutStatus
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
@@ -90,6 +89,7 @@ with workflow.unsafe.imports_passed_through():
         OVERDUE,
         READ_CALL,
     )
+    from workflows.owner_calls import call_owner
     from workflows.search_attributes import rollout_attributes
     from workflows.tickets import TicketBook, signed
     from workflows.updates import take_commands
@@ -159,8 +159,7 @@ class ClusterRollout:
             self._set(time_reducers.advance(self._state, now))
             if self._state.post.unseen and not self._looks_first:
                 self._looks_first = workflow.patched(patches.LOOKS_FIRST)
-            if news_for_owner(self._state, now) and workflow.patched(patches.CALLS_OWNER):
-                self._set(owner_told(self._state, now))
+            self._set(call_owner(self._state, now))
             if not self._state.rests and at_rest(self._state, now) and workflow.patched(patches.RESTS):
                 self._set(self._state.but(rests=True))
             self._show(now)

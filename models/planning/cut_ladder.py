@@ -69,6 +69,11 @@ class Ladder:
     def open_tiers(self) -> tuple[Tier, ...]:
         return TIERS[1 : self.max_tier.depth + 1]
 
+    def tiers_taken(self, leaf: str) -> tuple[int, int, int]:
+        """What the leaf has given of its unscheduled, idle and busy GPUs."""
+        unscheduled, idle, busy = (self.taken[leaf][tier] for tier in TIERS[1:])
+        return unscheduled, idle, busy
+
     def cuts(self) -> dict[str, int]:
         return {leaf: sum(by_tier.values()) for leaf, by_tier in self.taken.items()}
 

@@ -29,6 +29,23 @@ def reason_for(
     return f"{_what(snapshot, quota, tier, gpus)}; {_why(snapshot, quota, ceiling, for_backing, scope)}"
 
 
+TiersTaken = tuple[int, int, int]
+"""GPUs that a quota gives: unscheduled, idle and busy ones."""
+_HELD = ("no running job held", "idle jobs held", "working jobs held")
+
+
+def breach_reason(baseline_gpus: int, taken: TiersTaken) -> str:
+    """What a breach rollback takes from a quota that the shortage touches, in one sentence. Units: whole GPUs.
+
+    Usage is the baseline's, which is older than the breach: hence the past tense.
+    """
+    parts = [f"{gpus} that {held}" for gpus, held in zip(taken, _HELD, strict=True) if gpus]
+    of = f"of the {_gpus_text(baseline_gpus)} before the rollout"
+    if not parts:
+        return f"{of} none is taken: other quotas gave what costs less"
+    return f"{of} Backstop takes {' and '.join(parts)}"
+
+
 def _gpus_text(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 

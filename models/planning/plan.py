@@ -21,7 +21,7 @@ from models.planning.backing import touched
 from models.planning.busy_work import advice, work_under
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
 from models.planning.cut_ladder import Ladder
-from models.planning.cut_reasons import no_room_text, reason_for
+from models.planning.cut_reasons import TiersTaken, no_room_text, reason_for
 from models.planning.divide import divide, divide_within
 from models.planning.placement import BlockCounts, PlacementSolver
 
@@ -441,6 +441,8 @@ class BreachTarget(Model):
     touched: tuple[str, ...]
     broken_floors: tuple[str, ...]
     """One sentence each."""
+    taken: dict[str, TiersTaken] = Field(default_factory=dict, exclude_if=lambda taken: not taken)
+    """By leaf that the shortage touches."""
 
 
 def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple[Island, ...]) -> BreachTarget:
@@ -475,7 +477,8 @@ def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple
         for _ in range(count - placed.get((leaf, size), 0))
         if values[leaf] >= before[leaf].floor
     ]
-    return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken))
+    taken = {leaf: ladder.tiers_taken(leaf) for leaf in sorted(hit)}
+    return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken), taken=taken)
 
 
 def _cut_phantom(ladder: Ladder) -> int:

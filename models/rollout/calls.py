@@ -22,6 +22,8 @@ from models.rollout.state import Rollout
 from models.rollout.status import needs_of
 from models.wire import TellRequest
 
+_WITH_COMMANDS = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK})
+"""Where it goes to the owner: a team reads what happened to its quota instead."""
 _BATCH = 50
 """Entries, or notices, of one call."""
 _BATCH_VALUES = 20_000
@@ -133,7 +135,7 @@ def tell(r: Rollout, now: datetime) -> TellRequest:
 
 def _answerable(r: Rollout, notice: Notice, now: datetime) -> Notice:
     facts = dict(notice.facts)
-    if notice.kind is NoticeKind.HELD or (notice.kind is NoticeKind.BREACH and facts.get("to_owner")):
+    if notice.kind is NoticeKind.HELD or (facts.get("to_owner") and notice.kind in _WITH_COMMANDS):
         facts["commands"] = [{"does": c.does, "line": c.line} for c in choices_now(r, now)]
     if r.stage.ended:
         facts["ends"] = True

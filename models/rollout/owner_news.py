@@ -1,4 +1,4 @@
-"""What a rollout's owner is told: a breach, an objection, somebody's pause, silent health, a blast radius that waits.
+"""What a rollout's owner is told: a breach, a rollback, an objection, somebody's pause, silent health, a blast radius.
 
 Each is told once while it stands. What calls a person at the place where it happens (a realignment outside the
 envelope, a drift, attempts that are spent) is told there; here is what comes of commands, of time, or to many at once.
@@ -6,14 +6,21 @@ envelope, a drift, attempts that are spent) is told there; here is what comes of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from models.audit import BACKSTOP
+from models.cluster.policy import RollbackTo
 from models.notices import NoticeKind
 from models.rollout.gates import holds_standing
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.state import Rollout
+from models.rollout.stages import Stage
+from models.rollout.state import Rollout, UndoCause
+
+_MOST = 20
+"""Quotas of a rollback that its owner reads of one by one."""
+_GUARD = "guard"
 
 
 class News(NamedTuple):
@@ -30,9 +37,14 @@ def news_for_owner(r: Rollout, now: datetime) -> tuple[News, ...]:
     return tuple(n for n in _standing(r, now) if n.mark not in r.post.owner_told)
 
 
-def owner_told(r: Rollout, now: datetime) -> Rollout:
+def rollback_for_owner(r: Rollout) -> tuple[News, ...]:
+    """A rollback that is complete, and of which its owner has not been told."""
+    return tuple(n for n in _rolled_back(r) if n.mark not in r.post.owner_told)
+
+
+def owner_told(r: Rollout, news_for_them: Iterable[News]) -> Rollout:
     """With a notice for each in the mail."""
-    for news in news_for_owner(r, now):
+    for news in news_for_them:
         r = r.telling(news.kind, [r.owner], detail=news.detail, facts=news.facts)
         r = r.but(post=r.post.but(owner_told=(*r.post.owner_told, news.mark)))
     return r
@@ -42,9 +54,30 @@ def forgotten(r: Rollout, now: datetime) -> Rollout:
     """What stands no more is news when it comes again."""
     if not r.post.owner_told:
         return r
-    standing = {n.mark for n in _standing(r, now)}
+    standing = {n.mark for n in (*_standing(r, now), *_rolled_back(r))}
     left = tuple(mark for mark in r.post.owner_told if mark in standing)
     return r if left == r.post.owner_told else r.but(post=r.post.but(owner_told=left))
+
+
+def _rolled_back(r: Rollout) -> Iterator[News]:
+    """What it did to each quota, and why: the reasons of a breach, by quota."""
+    if r.undo is None or r.stage not in (Stage.ROLLED_BACK, Stage.ABORTED):
+        return
+    undo, leaves = r.undo, r.baseline.tree.leaves
+    moved = {team: (undo.was.get(team), r.written.get(team)) for team in sorted(leaves)}
+    left = [
+        f"{team}: {old:,} -> {new:,}{f' ({reason})' if (reason := r.why_set_back(team)) else ''}"
+        for team, (old, new) in moved.items()
+        if old is not None and new is not None
+    ]
+    more = [f"and {len(left) - _MOST:,} quotas more: backstop audit {r.cluster}"] if len(left) > _MOST else []
+    facts = {
+        "to_owner": True,
+        "left": [*left[:_MOST], *more],
+        "breach": undo.why is UndoCause.BREACH and r.policy.rollback_to is RollbackTo.BACKED,
+    }
+    text = undo.reason if undo.actor in (BACKSTOP, _GUARD) else f"{undo.actor} asked for it: {undo.reason}"
+    yield News(f"rolled back {undo.at.isoformat()}", NoticeKind.ROLLED_BACK, text, facts)
 
 
 def _standing(r: Rollout, now: datetime) -> Iterator[News]:

@@ -167,6 +167,7 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
         target=values,
         changed=changed_by_others(r),
         broken_floors=target.broken_floors,
+        taken={} if r.policy.rollback_to is RollbackTo.BASELINE else target.taken,
         owed=tuple(reversed(r.standing)),
     )
     begun = without_own_holds(r).but(undo=undo, failures=r.failures + 1)

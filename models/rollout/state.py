@@ -23,12 +23,14 @@ from models.cluster.readings import LimitMode, Observation
 from models.cluster.snapshot import Snapshot
 from models.notices import Notice, NoticeKind
 from models.planning.busy_work import beyond_of_work, cut_of_work, short_of_work
+from models.planning.cut_reasons import TiersTaken, breach_reason
 from models.planning.grants import Granted, GrantOrder
-from models.planning.plan import Envelope, Plan
+from models.planning.plan import Envelope, Plan, QuotaPlan
 from models.rollout.effects import EffectKind
 from models.rollout.flat_state import nested
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import Hold
+from models.rollout.post import Post
 from models.rollout.stages import TRANSITIONS, Stage
 
 
@@ -143,6 +145,8 @@ class Undo(Model):
     changed: dict[str, int] = Field(default_factory=dict)
     """Values by team that others had written when it began: not ours, so they stay, unless they are ours again."""
     broken_floors: tuple[str, ...] = ()
+    taken: dict[str, TiersTaken] = Field(default_factory=dict, exclude_if=lambda taken: not taken)
+    """Of a breach: by leaf that it touches what is taken of its baseline."""
     unbacked_gpus: Count = 0
     """Of an undo: GPUs of the target that today's hardware cannot back."""
     owed: tuple[EffectKind, ...] = ()
@@ -152,27 +156,6 @@ class Undo(Model):
     was: dict[str, int] = Field(default_factory=dict)
     """Of the quotas that it has set back so far, the values that stood before, by team."""
     stuck_on: tuple[Undone, ...] = ()
-
-
-class Post(Model):
-    """What is still to be archived and told."""
-
-    outbox: tuple[AuditEntry, ...] = ()
-    """Not yet archived."""
-    mail: tuple[Notice, ...] = ()
-    """Not yet delivered."""
-    unseen: tuple[str, ...] = ()
-    """Keys of those that say what stands behind a quota, which no look has told since the quotas were written."""
-    owner_told: tuple[str, ...] = ()
-    """What the owner was told of what stands now (models/rollout/owner_news.py)."""
-    serial: Count = 0
-    """Counts audit entries and notices: their keys."""
-    trouble: str = ""
-    """Why mail is being tried again."""
-    waiting: dict[str, Time] = Field(default_factory=dict)
-    """Keys of notices in the mail that the ledger sends, with when to ask whether it has."""
-    noted: Stage | None = None
-    """The stage the registry shows."""
 
 
 class Rollout(Model):
@@ -436,7 +419,7 @@ class Rollout(Model):
                     phantom_gpus=row.phantom_gpus if row is not None else 0,
                     phantom_since=self.plan.phantom_since if self.plan is not None else None,
                     to_flex_gpus=row.to_flex_gpus if row is not None else 0,
-                    reasons=tuple(c.reason for c in row.cuts) if row is not None else (),
+                    reasons=self._reasons(kind, audience, row),
                     backing_gpus=None if backing is None else backing.get(audience),
                     yields=self._yields(kind, audience),
                     stage=self.stage.value,
@@ -452,6 +435,19 @@ class Rollout(Model):
             unseen=(*self.post.unseen, *unseen),
         )
         return self.but(post=post)
+
+    def _reasons(self, kind: NoticeKind, team: str, row: QuotaPlan | None) -> tuple[str, ...]:
+        """Why a quota is as it is: by the plan, or by the breach that was answered since."""
+        if kind is NoticeKind.ROLLED_BACK:
+            reason = self.why_set_back(team)
+            return (reason,) if reason else ()
+        return () if row is None else tuple(cut.reason for cut in row.cuts)
+
+    def why_set_back(self, team: str) -> str:
+        """Why a breach rollback takes from a quota what it takes, in a sentence; empty where it does not touch it."""
+        if self.undo is None or team not in self.undo.taken:
+            return ""
+        return breach_reason(self.baseline.tree.by_team[team].gpus, self.undo.taken[team])
 
     def _yields(self, kind: NoticeKind, team: str) -> str:
         """Who of the team yields first where GPUs in use are cut, or have no healthy one behind them any more."""

@@ -83,7 +83,9 @@ def _breached(r: Rollout, now: datetime) -> Rollout:
     if news:
         r = r.but(breach_of=tuple(sorted({*r.breach_of, *news})))
         r = r.noting(AuditKind.GUARD, f"breach: {text}", now, breach={t: r.clocks.at_risk.get(t, 0) for t in teams})
-        r = r.telling(NoticeKind.BREACH, news, detail=text, facts={"to_owner": False})
+        goes = r.policy.on_breach is OnBreach.ROLLBACK and not waits
+        facts = {"to_owner": False, **({"goes_back": True} if goes else {})}
+        r = r.telling(NoticeKind.BREACH, news, detail=text, facts=facts)
     match r.policy.on_breach:
         case OnBreach.HOLD:
             return breach_holding(r, BREACH, text, now)
@@ -116,7 +118,7 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
     data = {"breach_seconds": (now - undo.at).total_seconds()} if breach else {}
     r = r.reaching(Stage.ROLLED_BACK, now, f"{undo.why}{more}", undo.actor, **data)
     teams = list(r.baseline.tree.leaves) if breach else r.affected
-    r = r.telling(NoticeKind.ROLLED_BACK, teams, detail=undo.reason + more)
+    r = r.telling(NoticeKind.ROLLED_BACK, teams, detail=undo.reason + more, facts={"to_owner": False})
     if undo.then is Stage.ABORTED:
         return r.but(ended_because=undo.reason).reaching(Stage.ABORTED, now, undo.reason, undo.actor)
     if breach and not retries_by_itself(r):

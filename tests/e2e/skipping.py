@@ -54,8 +54,9 @@ from models.rollout.messages import (
     OpenRequest,
     RolloutInput,
 )
+from models.rollout.post import Post
 from models.rollout.stages import Command, Stage
-from models.rollout.state import Post, Rollout
+from models.rollout.state import Rollout
 from models.wire import HEALTH_SIGNAL, SEARCH_ATTRIBUTES
 from tests.e2e.world import Sql, World, eventually, team
 from tests.replaying import replays

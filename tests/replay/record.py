@@ -291,6 +291,17 @@ async def called(world: World, name: str, _: FaultyQuotas) -> None:
     await breaks(world, name)
 
 
+async def reported(world: World, name: str, _: FaultyQuotas) -> None:
+    """The owner is told that a breach was rolled back: in `called` it was only told of the breach."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.ROLLED_BACK)
+    while ("rolled_back", "tpm") not in world.notices(name):
+        await asyncio.sleep(0.1)
+    await finish(world, name)
+
+
 async def warned(world: World, name: str, _: FaultyQuotas) -> None:
     """A shortage that passes: the team is told of it, and that it is over."""
     await world.start(name)
@@ -494,7 +505,7 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
-        *(insisted, reworded, marked, ticketed, rested, together, freed),
+        *(insisted, reworded, reported, marked, ticketed, rested, together, freed),
         *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }

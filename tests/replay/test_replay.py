@@ -29,7 +29,7 @@ from tests.replay.bringup_scenes import BRINGUPS
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from tests.replaying import replays
 from workers.main import FAILURES, sandbox
-from workflows import cluster_rollout, haste, marks, quota_request
+from workflows import cluster_rollout, haste, marks, owner_calls, quota_request
 from workflows import patches as since
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
@@ -175,7 +175,7 @@ async def test_a_plan_in_a_history_has_the_hash_that_was_approved() -> None:
     assert named > 10
 
 
-NEWEST = ("rested", "together", "freed")
+NEWEST = ("rested", "together", "freed", "reported")
 
 
 WAITED = [True, False, True, False]
@@ -192,7 +192,10 @@ def patches(path: Path) -> set[str]:
 
 def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     asked = (
-        *((since, module, r"workflow\.patched\(patches\.(\w+)\)") for module in (cluster_rollout, haste, marks)),
+        *(
+            (since, module, r"workflow\.patched\(patches\.(\w+)\)")
+            for module in (cluster_rollout, haste, marks, owner_calls)
+        ),
         (quota_request, quota_request, r"workflow\.patched\((\w+)\)"),
     )
     known = {
@@ -208,6 +211,8 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert taken["untold.json.gz"] == {quota_request._GIVES_UP}
     assert taken["told.json.gz"] == {since.LOOKS_FIRST}
     assert since.CALLS_OWNER in taken["called.json.gz"]
+    assert since.OWNER_HEARS_OF_UNDO not in taken["called.json.gz"]
+    assert since.OWNER_HEARS_OF_UNDO in taken["reported.json.gz"]
     assert since.ONE_OBJECTION not in taken["insisted.json.gz"]
     assert since.ONE_OBJECTION in taken["reworded.json.gz"]
     assert taken["warned.json.gz"] == {since.WARNS}

@@ -58,7 +58,7 @@ from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening
-from models.rollout.owner_news import owner_told
+from models.rollout.owner_news import news_for_owner, owner_told, rollback_for_owner
 from models.rollout.shown import RolloutStatus
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
@@ -355,7 +355,8 @@ class World:
         """The rollout has done all that it does now; answers until when it waits."""
         for _ in range(PATIENCE):
             self.hears()
-            self.r = owner_told(time_reducers.advance(self.r, self.now), self.now)
+            self.r = time_reducers.advance(self.r, self.now)
+            self.r = owner_told(self.r, (*news_for_owner(self.r, self.now), *rollback_for_owner(self.r)))
             if self.post():
                 continue
             action = decide(self.r, self.now)

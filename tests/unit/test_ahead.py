@@ -228,7 +228,7 @@ def test_what_is_said_of_an_undo_is_what_it_does(stage: str, command: Command, h
     assert world.values == {"a": 200, "b": 161}
     believed = 361 - ahead.unbacked_gpus
     assert believed in ({healthy} if healthy != 0 else {361, 300, 330})  # what falls so far at once is not believed
-    assert sorted(ahead.told) == sorted(world.told_of(NoticeKind.ROLLED_BACK))
+    assert sorted([*ahead.told, world.r.owner]) == sorted(world.told_of(NoticeKind.ROLLED_BACK))
     assert ahead.undoes
 
 

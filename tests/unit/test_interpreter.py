@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from activities.rendering import render
 from models.base import parse_duration
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode
@@ -716,14 +717,39 @@ def test_a_rollback_is_told_from_what_stood_before_it_and_from_a_look_after_it()
     world.healthy(300)
     world.wait("10m")
     told = notices(world, NoticeKind.ROLLED_BACK)
+    owners = told.pop("tpm")
     assert {t: (n.before_gpus, n.after_gpus, n.backing_gpus) for t, n in told.items()} == {
         "a": (200, 200, 200),
         "b": (161, 100, 100),
     }
+    breach = notices(world, NoticeKind.BREACH)
+    assert {t: (breach[t].after_gpus or 0) - (breach[t].backing_gpus or 0) for t in ("a", "b")} == {"a": 34, "b": 27}, (
+        "who lacked more gives nothing, and both are told why"
+    )
+    assert {t: n.reasons for t, n in told.items()} == {
+        "a": ("of the 200 GPUs before the rollout none is taken: other quotas gave what costs less",),
+        "b": ("of the 161 GPUs before the rollout Backstop takes 61 that no running job held",),
+    }
+    assert owners.facts["left"] == [f"b: 161 -> 100 ({told['b'].reasons[0]})"]
+    assert [command["line"] for command in owners.facts["commands"]], "what the owner could say"
+    _, body = render(owners)
+    assert f"- b: 161 -> 100 ({told['b'].reasons[0]})\n" in body
     world.healthy(361)
     world.until(Stage.BUFFERED)
     again = notices(world, NoticeKind.BUFFERED)
     assert {t: (n.before_gpus, n.after_gpus) for t, n in again.items()} == {}, "the plan cuts nobody"
+
+
+@pytest.mark.parametrize(("on_breach", "stays"), [("rollback", False), ("hold", True), ("realign", True)])
+def test_a_breach_that_sets_quotas_back_at_once_does_not_say_that_they_stay(on_breach: str, stays: bool) -> None:
+    world = at(Stage.MONITORED, World(**BUFFER_0, on_breach=on_breach))
+    world.healthy(300)
+    world.wait("10m")
+    bodies = [render(n)[1] for n in world.sent if n.kind is NoticeKind.BREACH and n.audience != "tpm"]
+    assert len(bodies) == 2
+    assert ["The value of your quota has not changed" in body for body in bodies] == [stays, stays]
+    moved = {n.audience for n in world.sent if n.kind is NoticeKind.ROLLED_BACK and n.before_gpus != n.after_gpus}
+    assert bool(moved) != stays
 
 
 def test_a_second_attempt_is_told_from_what_stands_and_not_from_the_baseline() -> None:
@@ -1145,8 +1171,9 @@ def test_an_undo_restores_values_and_modes_and_is_not_retried(stage: Stage) -> N
     assert world.is_in(Stage.ROLLED_BACK)
     assert world.quotas == before
     assert (world.limit, world.follows, world.r.standing) == (None, False, ())
-    assert world.told_of(NoticeKind.ROLLED_BACK) == ["b"]
+    assert world.told_of(NoticeKind.ROLLED_BACK) == ["b", "tpm"]
     world.wait("9d")
+    assert world.told_of(NoticeKind.ROLLED_BACK) == ["b", "tpm"], "once"
     assert world.is_in(Stage.ROLLED_BACK)
     assert "backstop retry c1" in world.needs
 

@@ -82,7 +82,7 @@ def test_every_kind_renders_the_least_and_the_fullest_notice(
     assert "Hello team-a," in body
     assert ("capacity-owners" in body) == (kind in TEAM_KINDS)
     for reason in values.get("reasons", ()):
-        assert (f"- {reason}\n" in body) == (kind not in BY_DETAIL)
+        assert (f"- {reason}\n" in body) == (kind not in BY_DETAIL or kind is NoticeKind.ROLLED_BACK)
     assert values.get("detail", "") in body
 
 

@@ -100,6 +100,7 @@ LIMITS: dict[str, Any] = {
     "Undo.changed": TEAMS,
     "Undo.broken_floors": TEAMS,
     "Undo.was": TEAMS,
+    "Undo.taken": TEAMS,
     "Observation.tested": TEAMS,
     "Observation.backing": TEAMS,
     "Observation.shortage": TEAMS,

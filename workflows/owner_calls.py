@@ -1,0 +1,21 @@
+"""A rollout's owner is told of what stands, and of a rollback that is complete: each since a patch of its own."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from models.rollout.owner_news import news_for_owner, owner_told, rollback_for_owner
+    from models.rollout.state import Rollout
+    from workflows import patches
+
+
+def call_owner(r: Rollout, now: datetime) -> Rollout:
+    """With a notice in the mail for each."""
+    if (news := news_for_owner(r, now)) and workflow.patched(patches.CALLS_OWNER):
+        r = owner_told(r, news)
+    if (news := rollback_for_owner(r)) and workflow.patched(patches.OWNER_HEARS_OF_UNDO):
+        r = owner_told(r, news)
+    return r
