@@ -14,10 +14,11 @@ from cli.output import Picture, live, show, show_json_line
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
+from models.fleet.status import to_ask, with_own_words
 from models.rollout.shown import RolloutStatus
 from views.bringup import status_parts as bringup_parts
 from views.bringup import step_changes
-from views.fleet_tree import FleetSeen, fleet_changes, to_ask, tree_parts
+from views.fleet_tree import FleetSeen, fleet_changes, tree_parts
 from views.status import status_line, status_parts
 from views.words import line
 
@@ -74,21 +75,24 @@ async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bo
 async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: bool) -> None:
     """The fleet rollout, until it has ended. Errors: as `watch`."""
 
-    async def look() -> FleetSeen:
-        status = await door.fleet_status()
-        asked = await door.ask_rollouts(to_ask(status), _ASKED_SECONDS)
-        return FleetSeen(
-            status, {name: rollout_status for name, rollout_status in asked.items() if rollout_status is not None}
-        )
-
     fleet = Watched[FleetSeen](
-        look=look,
+        look=lambda: look_at_fleet(door),
         parts=lambda seen, screen: tree_parts(seen, datetime.now(UTC), screen),
         changes=lambda before, now: fleet_changes(before, now, datetime.now(UTC)),
         ended=lambda seen: seen.status.stage.ended,
         document=lambda seen: seen.status.model_dump(mode="json", by_alias=True),
     )
     await watch(fleet, every=every, once=once, as_json=as_json)
+
+
+async def look_at_fleet(door: Backstop) -> FleetSeen:
+    """The fleet rollout with what its members' rollouts say themselves, and with the calendar. Errors: `fleet_status`'s."""
+    status = await door.fleet_status()
+    if status.stage.ended:
+        return FleetSeen(status)
+    asked = await door.ask_rollouts(to_ask(status), _ASKED_SECONDS)
+    own = {m.cluster: r for m in status.members if (r := asked.get(m.cluster)) is not None and r.rollout == m.rollout}
+    return FleetSeen(with_own_words(status, asked, await door.calendar()), own)
 
 
 async def watch(watched: Watched[_T], *, every: float, once: bool, as_json: bool) -> None:

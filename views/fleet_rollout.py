@@ -10,7 +10,7 @@ from rich.text import Text
 
 from models.base import duration_text, some_of
 from models.fleet.kept import KeptFleet
-from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Prospect
+from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
 from views.layout import FactSheet, Grid
 from views.words import clean, count, gpus, line, moment, row, span, table
@@ -211,6 +211,7 @@ def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
         number = "the pilots" if s.wave is Wave.PILOT else s.wave.full_name.removeprefix("wave ")
         facts.append(("wave", line(number)))
     facts.append(("now", line(s.waits_for)))
+    facts += [(w.kind.value, line(_declared(w, s))) for w in s.windows]
     facts += [
         ("hold", line((f"{hold.id}: ", "yellow"), f"{hold.reason} ({hold.actor}, {moment(hold.at)})"))
         for hold in s.holds
@@ -222,6 +223,17 @@ def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
     if s.needs:
         facts.append(("needs", line((s.needs, "yellow"))))
     return facts
+
+
+def _declared(w: DeclaredOver, s: FleetStatus) -> str:
+    """Whom it keeps from starting or from going on, and until when."""
+    begins = f"from {moment(w.starts)} " if w.starts > s.at else ""
+    which = f"all {len(w.clusters):,} clusters" if len(w.clusters) == _open(s) > 1 else some_of(w.clusters, 3)
+    return f"{begins}until {moment(w.ends)}, {w.reason}: {which}"
+
+
+def _open(s: FleetStatus) -> int:
+    return sum(not m.state.settled or m.state is MemberState.FAILED for m in s.members)
 
 
 def _breaker(s: FleetStatus) -> str:
@@ -274,7 +286,8 @@ def _followed(members: Sequence[Member]) -> list[RenderableType]:
 
 def _members(members: Sequence[Member], *, shadow: bool) -> Grid:
     rows = table(
-        *("CLUSTER", "=WAVE", "=STATE", "=STAGE", *_CUT[shadow], "=SINCE", "~WHY"), least=("SINCE", "CUT", "WAVE")
+        *("CLUSTER", "=WAVE", "=STATE", "=STAGE", *_CUT[shadow], "=STARTED", "~WAITS FOR"),
+        least=("STARTED", "CUT", "WAVE"),
     )
     for m in members:
         stage = f"{m.stage}{' (shadow)' * shadow}" if m.stage else None

@@ -11,11 +11,11 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from models.fleet.messages import FleetStatus, WaveStatus
+from models.cluster.windows import WindowKind
 from models.fleet.state import Member, MemberState
 from models.rollout.shown import RolloutStatus
 from views.fleet_rollout import facts_of, title_of, wave_name
 from views.layout import FactSheet, Fitted, Grid, height
-from views.status import awaited
 from views.words import clean, line, moment, row, span, table
 
 _MARKS = {
@@ -30,8 +30,6 @@ _MARKS = {
 _WORDS = {MemberState.DONE: "monitored", MemberState.FAILED: "rolled back", MemberState.RUNNING: "on their way"}
 _FIRST = (MemberState.FAILED, MemberState.RUNNING, MemberState.STARTING, MemberState.WAITING, MemberState.DONE)
 """Which leaves are shown where there is no room for all."""
-_MOST_ASKED = 20
-"""Rollouts that are asked themselves at each look."""
 _LEAST_LEAVES = (2, 1)
 """Of each wave, before one shows more; where there is no room for that, none."""
 _BELOW = 2
@@ -40,16 +38,10 @@ _BELOW = 2
 
 @dataclass(frozen=True)
 class FleetSeen:
-    """The fleet rollout at one look, and by cluster what the rollouts that are on their way say themselves."""
+    """The fleet rollout at one look, with what its members' rollouts say themselves; and those, by cluster."""
 
     status: FleetStatus
     rollouts: Mapping[str, RolloutStatus] = field(default_factory=dict)
-
-
-def to_ask(s: FleetStatus) -> list[str]:
-    """Clusters whose rollouts know better what they wait for, and since when: those that are not through."""
-    states = (MemberState.FAILED, MemberState.RUNNING)
-    return [m.cluster for state in states for m in s.members if m.state is state and m.rollout][:_MOST_ASKED]
 
 
 def tree_parts(seen: FleetSeen, now: datetime, screen: tuple[int, int] | None = None) -> list[RenderableType]:
@@ -58,7 +50,7 @@ def tree_parts(seen: FleetSeen, now: datetime, screen: tuple[int, int] | None = 
     Where a screen is too low for all of it each leaf is one line, and leaves that have no room are counted.
     """
     s = seen.status
-    facts = [fact for fact in facts_of(s) if fact[0] in ("now", "hold", "needs", "ended")]
+    facts = [fact for fact in facts_of(s) if fact[0] in ("now", "hold", "needs", "ended", *WindowKind)]
     head: list[Fitted] = [title_of(s, now), FactSheet(facts), Text()]
     whole = [wave.clusters for wave in s.waves]
     if screen is None:
@@ -141,7 +133,7 @@ def _leaves(
             m.cluster,
             "never started" if seen.status.stage.ended and m.state is MemberState.WAITING else _stage(m),
             "" if since is None else span(now - since),
-            _waits(m, seen.rollouts.get(m.cluster)),
+            _waits(m),
             style="yellow" if m.needs else style,
         )
     parts: list[Fitted] = [leaves]
@@ -164,22 +156,10 @@ def _since(m: Member, rollout: RolloutStatus | None) -> datetime | None:
     return m.failed_at if m.state is MemberState.FAILED else m.started_at
 
 
-def _waits(m: Member, rollout: RolloutStatus | None) -> str:
+def _waits(m: Member) -> str:
     """What has to be done for it, else what its rollout waits for, else why it has not started."""
-    if m.needs:
-        return m.needs
-    if rollout is not None and m.state in (MemberState.RUNNING, MemberState.FAILED):
-        held = [f"held: {hold.kind}, {hold.reason}" for hold in rollout.holds]
-        waits = [
-            f"{awaited(c)}{f', until {moment(c.until)}' if c.until else ''}"
-            for c in rollout.waiting_for
-            if c.name != "holds"
-        ]
-        return clean("; ".join([*held, *waits]))
-    if m.state is MemberState.WAITING:
-        until = f" (until {moment(m.held_until)})" if m.held and m.held_until is not None else ""
-        return f"{m.held or m.waits}{until}"
-    return ""
+    until = f" (until {moment(m.held_until)})" if m.held and m.held_until is not None else ""
+    return m.needs or clean(f"{m.held or m.waits}{until}")
 
 
 def fleet_changes(before: FleetSeen | None, now: FleetSeen, at: datetime) -> list[str]:
@@ -194,6 +174,6 @@ def _said(seen: FleetSeen) -> list[tuple[str, str]]:
     lines = [("", "fleet: " + "; ".join(dict.fromkeys(part for part in parts if part)))]
     for m in s.members:
         if m.state is not MemberState.WAITING or m.held:
-            waits = _waits(m, seen.rollouts.get(m.cluster))
+            waits = _waits(m)
             lines.append((m.cluster, f"{m.cluster} ({wave_name(m.wave)}): {_stage(m)}{f'; {waits}' if waits else ''}"))
     return [(who, clean(text)) for who, text in lines]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
@@ -65,6 +65,7 @@ with workflow.unsafe.imports_passed_through():
         LONG_ASKED_CALL,
         LONG_CALL,
     )
+    from workflows.queries import asked_at
     from workflows.search_attributes import BY_CLUSTER, BY_OWNER, BY_STAGE
     from workflows.tickets import TicketBook
     from workflows.updates import take_commands
@@ -425,12 +426,10 @@ class BringupWorkflow:
 
     @workflow.query(name=STATUS_QUERY)
     def status(self) -> BringupStatus:
-        """As of the moment it is asked: the workflow's own clock stands still since it last had something to do."""
         info = workflow.info()
         runs = 1 if self._start is None else self._start.runs
-        with workflow.unsafe.sandbox_unrestricted():  # a query writes nothing that a replay could miss
-            now = max(workflow.now(), datetime.now(UTC))
-        return status_of(self._state, now, history_events=info.get_current_history_length(), runs=runs)
+        events = info.get_current_history_length()
+        return status_of(self._state, asked_at(), history_events=events, runs=runs)
 
     @workflow.query(name="state")
     def state(self) -> Bringup:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import workflow
@@ -90,6 +90,7 @@ with workflow.unsafe.imports_passed_through():
         READ_CALL,
     )
     from workflows.owner_calls import call_owner
+    from workflows.queries import asked_at
     from workflows.search_attributes import rollout_attributes
     from workflows.tickets import TicketBook, signed
     from workflows.updates import take_commands
@@ -434,15 +435,12 @@ class ClusterRollout:
 
     @workflow.query(name=STATUS_QUERY)
     def status(self) -> RolloutStatus:
-        """As of the moment it is asked: the workflow's own clock stands still since it last had something to do."""
-        info = workflow.info()
-        with workflow.unsafe.sandbox_unrestricted():  # a query writes nothing that a replay could miss
-            now = max(workflow.now(), datetime.now(UTC))
-        return status_of(self._state, now, history_events=info.get_current_history_length(), runs=self._start.runs)
+        events = workflow.info().get_current_history_length()
+        return status_of(self._state, asked_at(), history_events=events, runs=self._start.runs)
 
     @workflow.query(name=AHEAD_QUERY)
     def ahead(self) -> Ahead:
-        return ahead_of(self._state, workflow.now())
+        return ahead_of(self._state, asked_at())
 
     @workflow.query(name="state")
     def state(self) -> Rollout:

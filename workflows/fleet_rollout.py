@@ -56,6 +56,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.marks import leave_mark, patience
     from workflows.next_run import next_run_is_due
     from workflows.options import FLEET_CALL, FLEET_MAIL_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
+    from workflows.queries import asked_at
     from workflows.search_attributes import BY_OWNER, BY_STAGE, BY_WAVE
     from workflows.tickets import TicketBook
     from workflows.updates import take_commands
@@ -337,13 +338,9 @@ class FleetRolloutWorkflow:
 
     @workflow.query(name=FLEET_STATUS_QUERY)
     def status(self) -> FleetStatus:
-        info = workflow.info()
-        return status_of(
-            self._state,
-            workflow.now(),
-            history_events=info.get_current_history_length(),
-            runs=self._launch.runs,
-        )
+        now, events = asked_at(), workflow.info().get_current_history_length()
+        # What follows from time alone is taken in, as the loop is about to: no soak that is over is waited for.
+        return status_of(reducers.advance(self._state, now), now, history_events=events, runs=self._launch.runs)
 
     @workflow.query(name="state")
     def state(self) -> FleetRollout:

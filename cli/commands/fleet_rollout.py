@@ -180,6 +180,7 @@ def status(
 ) -> None:
     """Show where the fleet rollout stands: waves, what it waits for, what it needs from a person, its budget."""
     from cli.output import complain
+    from cli.watching import look_at_fleet
     from client.lost_words import lost_fleet_sentence
     from models.fleet.state import Member
     from views.fleet_rollout import of_interest, status_parts
@@ -187,7 +188,7 @@ def status(
     how = listing(output, as_json, sort, filters)
 
     async def question(door: Backstop) -> tuple[FleetStatus, KeptFleet | None]:
-        status = await door.fleet_status()
+        status = (await look_at_fleet(door)).status
         return status, None if status.stage.ended else await door.lost_fleet()
 
     rollout, lost = ask(who(actor), question)

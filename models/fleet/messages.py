@@ -22,6 +22,7 @@ from models.base import (
     Words,
     of_ordinary_size,
 )
+from models.cluster.windows import WindowKind
 from models.fleet.kept import KeptFleet
 from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
 from models.rollout.holds import Hold
@@ -262,6 +263,16 @@ class WaveStatus(Model):
     cut_gpus: GpuCount
 
 
+class DeclaredOver(Model):
+    """A declared window, and the members that it keeps from starting or from going on."""
+
+    kind: WindowKind
+    starts: Time
+    ends: Time
+    reason: str
+    clusters: tuple[Name, ...]
+
+
 class FleetStatus(Model):
     """Everything a person may want to know about a fleet rollout, as of `at`."""
 
@@ -289,6 +300,8 @@ class FleetStatus(Model):
     """The clusters that they are a share of."""
     trips_above: Share
     holds: tuple[Hold, ...]
+    windows: tuple[DeclaredOver, ...] = ()
+    """Declared windows that are not over, of members that are; the ledger's, beside what the rollout says itself."""
     waves: tuple[WaveStatus, ...]
     members: tuple[Member, ...]
     would_end: tuple[Name, ...] = ()

@@ -137,7 +137,8 @@ class Member(Model):
     retry_at: Time | None = None
     """Not before then: its launch was refused."""
     waits: str = ""
-    """Why it was not picked when it was looked at last, though it could start."""
+    """Why it was not picked when it was looked at last, though it could start; in a status also what its rollout waits
+    for, where that was asked."""
 
 
 class BudgetLeft(Model):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from models.base import duration_text
+from models.cluster.windows import Entry, WindowKind
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
-from models.fleet.messages import FleetStatus, WaveStatus
+from models.fleet.messages import DeclaredOver, FleetStatus, WaveStatus
 from models.fleet.state import WAVES, BudgetLeft, FleetRollout, FleetStage, Member, MemberState, Wave
 from models.rollout.actions import Wait
 from models.rollout.holds import HoldKind
+from models.rollout.shown import RolloutStatus
 
 _AT = "%Y-%m-%d %H:%M:%SZ"
 
@@ -33,7 +35,7 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
         approved_by=f.approved_by,
         wave=f.wave,
         waits_for=waiting_sentence(f, now),
-        next_at=action.until if isinstance(action, Wait) else None,
+        next_at=action.ahead_of(now) if isinstance(action, Wait) else None,
         rests_until=rest_until(f) if f.stage is FleetStage.RUNNING else None,
         pace=f.pace,
         hour_gpus=left.hour_gpus,
@@ -53,6 +55,55 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
         ended_because=f.ended_because,
         history_events=history_events,
         runs=runs,
+    )
+
+
+def to_ask(s: FleetStatus, most: int = 20) -> list[str]:
+    """Clusters whose rollouts know better where they stand, and what they wait for: those that are not through."""
+    states = (MemberState.FAILED, MemberState.RUNNING)
+    return [m.cluster for state in states for m in s.members if m.state is state and m.rollout][:most]
+
+
+def with_own_words(
+    s: FleetStatus, rollouts: Mapping[str, RolloutStatus | None], calendar: Iterable[Entry]
+) -> FleetStatus:
+    """With the stage that each asked rollout says itself, and what it waits for in that stage; and with the windows.
+
+    The fleet rollout notes its members' stages seconds later, and knows nothing of their gates.
+    """
+    own = {name: r for name, r in rollouts.items() if r is not None}
+    members = tuple(_own_words(m, own.get(m.cluster)) for m in s.members)
+    return s.model_copy(update={"members": members, "windows": () if s.stage.ended else _windows(members, calendar)})
+
+
+def _own_words(m: Member, r: RolloutStatus | None) -> Member:
+    if r is None or r.rollout != m.rollout:
+        return m
+    return m.but(stage=r.stage.value, needs=r.needs, waits=rollout_waits(r))
+
+
+def rollout_waits(r: RolloutStatus) -> str:
+    """What a rollout waits for, holds first."""
+    held = [f"held: {hold.kind}, {hold.reason}{_until(hold.until)}" for hold in r.holds]
+    waits = [f"{c.text.removeprefix('waits for ')}{_until(c.until)}" for c in r.waiting_for if c.name != "holds"]
+    return "; ".join([*held, *waits])
+
+
+def _until(at: datetime | None) -> str:
+    return "" if at is None else f", until {at:{_AT}}"
+
+
+def _windows(members: Sequence[Member], calendar: Iterable[Entry]) -> tuple[DeclaredOver, ...]:
+    """One for each declaration, however many clusters it has."""
+    open_ = {m.cluster for m in members if not m.state.settled or m.state is MemberState.FAILED}
+    clusters: dict[tuple[WindowKind, datetime, datetime, str], set[str]] = {}
+    for entry in calendar:
+        w = entry.window
+        clusters.setdefault((w.kind, w.starts, w.ends, w.reason), set()).update({entry.cluster} & open_)
+    return tuple(
+        DeclaredOver(kind=kind, starts=starts, ends=ends, reason=reason, clusters=tuple(sorted(names)))
+        for (kind, starts, ends, reason), names in sorted(clusters.items(), key=lambda item: item[0][1:])
+        if names
     )
 
 

@@ -15,6 +15,10 @@ class Wait:
 
     until: datetime | None
 
+    def ahead_of(self, now: datetime) -> datetime | None:
+        """`until`, where that is still to come."""
+        return self.until if self.until is not None and self.until > now else None
+
 
 @dataclass(frozen=True)
 class Look:

@@ -63,7 +63,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         cut_gpus=0 if plan is None else plan.cut_gpus,
         gate=gate_of(r.stage),
         waiting_for=tuple(c for c in conditions(r, now) if not c.met),
-        next_at=action.until if isinstance(action, Wait) else None,
+        next_at=action.ahead_of(now) if isinstance(action, Wait) else None,
         holds=holds_now(r, now),
         recorded_objections=tuple(h for h in r.holds if h.after_enforced),
         lifts=lifted_by(r, now),

@@ -25,7 +25,13 @@ from views.fleet_tree import FleetSeen, tree_parts
 
 HOUR = timedelta(hours=1)
 LONG = "a-cluster-with-a-name-that-is-forty-long"
-CALM: dict[str, Any] = {"holds": (), "at_risk": (), "needs": "", "entered_at": NOON - HOUR}
+CALM: dict[str, Any] = {
+    "holds": (),
+    "at_risk": (),
+    "needs": "",
+    "entered_at": NOON - HOUR,
+    "rollout": "h100-0000/1",
+}
 
 
 @dataclass
@@ -65,7 +71,7 @@ def test_each_change_is_one_line_until_the_fleet_has_ended(capsys: pytest.Captur
     lines = [re.sub(r"^\d\d:\d\d:\d\dZ  ", "", text) for text in capsys.readouterr().out.splitlines()]
     assert lines == [
         "fleet: running; 1 of the pilot wave is on the way",
-        "h100-0000 (pilot): planned; soak of 24h, until 2026-03-02 17:00:00Z",
+        "h100-0000 (pilot): buffered; soak of 24h, until 2026-03-02 17:00:00Z",
         "h100-0000 (pilot): monitored",
         "h100-0004 (1 unallocated): waiting; a freeze (until 2026-03-02 13:00:00Z)",
         "fleet: done; every wave is through",
@@ -106,7 +112,7 @@ def test_the_tree_has_waves_as_branches_and_clusters_as_leaves(capsys: pytest.Ca
     tree = [re.sub(r"(?<=\S) {2,}", "  ", re.sub(r"\d+[smhd](?=  |$)", "AGO", text)) for text in lines[begins:]]
     assert tree == [
         "├─ pilot  0 of 1 monitored, 1 on the way",
-        "│  └─ ●  h100-0000  planned  AGO  soak of 24h, until 2026-03-02 17:00:00Z",
+        "│  └─ ●  h100-0000  buffered  AGO  soak of 24h, until 2026-03-02 17:00:00Z",
         "├─ 1 unallocated  0 of 1 monitored, 1 waiting",
         "│  └─ ●  h100-0004  running  paused by oncall: backstop resume h100-0004",
         "├─ 2 unscheduled  0 of 2 monitored, 2 waiting",

@@ -11,6 +11,8 @@ from models.errors import BadInput
 from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, not_now
 from models.fleet.messages import FleetStatus
 from models.fleet.state import WAVES, Pace, Wave
+from models.fleet.status import to_ask, with_own_words
+from models.questions import Calendar
 from models.rollout.ahead import Ahead
 from models.rollout.stages import Command
 from views.consequence import undo_parts
@@ -23,6 +25,8 @@ from web.failures import not_found
 
 _ASKED = 12
 """Rollouts that say what every team would get back: of more it is said which they are."""
+_ASKED_SECONDS = 5.0
+"""How long rollouts are waited for that know better where they stand."""
 _WORDS: dict[FleetCommand, tuple[str, str]] = {
     "approve": ("Approve the plan", "each cluster's rollout goes on by itself as far as it cuts no more than this"),
     "pause": ("Pause", "no more clusters are started; rollouts on their way go on, each by its own gates"),
@@ -57,6 +61,10 @@ async def fleet_rollout(visit: Visit) -> Page | Elsewhere:
 
 async def _standing(visit: Visit) -> Page:
     status, why_not = await visit.try_call("fleet_status")
+    if status is not None and not status.stage.ended:
+        asked, _ = await visit.try_call("ask_rollouts", clusters=to_ask(status), seconds=_ASKED_SECONDS)
+        calendar, _ = await visit.try_ask(Calendar(since=visit.now))
+        status = with_own_words(status, asked or {}, calendar or ())
     show = visit.query.get("show", "")
     chosen = None if status is None else _chosen(status, show)
     values: dict[str, Any] = {

@@ -1,0 +1,13 @@
+"""Queries are answered as of the moment they are asked: a workflow's own clock stands still while it waits."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from temporalio import workflow
+
+
+def asked_at() -> datetime:
+    """The worker's clock, never behind the workflow's."""
+    with workflow.unsafe.sandbox_unrestricted():  # a query writes nothing that a replay could miss
+        return max(workflow.now(), datetime.now(UTC))
