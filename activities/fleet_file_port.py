@@ -20,7 +20,7 @@ class FleetFilePort(Protocol):
     def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, int]:
         """The staged fleet stands whole in the ledger, or nothing of it does: what earlier builds ask for.
 
-        Answers counts: {"clusters": n, "quotas": n, "changed": n, "removed": 0}. Errors: BadInput; Refusal
+        Answers counts: {"clusters": n, "quotas": n, "added": n, "changed": n, "removed": 0}. Errors: BadInput; Refusal
         where a line of it is refused.
         """
         ...

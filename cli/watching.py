@@ -86,7 +86,7 @@ async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: boo
 
 
 async def look_at_fleet(door: Backstop) -> FleetSeen:
-    """The fleet rollout with what its members' rollouts say themselves, and with the calendar. Errors: `fleet_status`'s."""
+    """The fleet rollout with what its members' rollouts say themselves, and the calendar. Errors: `fleet_status`'s."""
     status = await door.fleet_status()
     if status.stage.ended:
         return FleetSeen(status)

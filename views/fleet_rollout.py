@@ -29,10 +29,7 @@ _SHOWN = 8
 def plan_parts(plan: FleetPlan, pilots: Collection[str], pace: Pace) -> list[RenderableType]:
     """What would be done: by wave, the first clusters, and those that cannot start."""
     mine = [p for p in plan.clusters if not p.rollout]
-    others = len(plan.clusters) - len(mine)
-    title = line(
-        (count(len(mine), "cluster"), "bold"), f", plan {plan.hash}" + (f"; {others} open already" * bool(others))
-    )
+    title = line((plan.size_text, "bold"), f", plan {plan.hash}")
     parts: list[RenderableType] = [title, Text(), _by_wave(mine, pilots), Text(), line(pace_text(pace))]
     able = [p for p in mine if not p.why_not]
     if able:
@@ -238,9 +235,17 @@ def _open(s: FleetStatus) -> int:
 
 def _breaker(s: FleetStatus) -> str:
     """Of those that were started. Fewer than the pace says count as so many."""
-    started = sum(bool(m.rollout) and m.state is not MemberState.WAITING and not m.forgiven for m in s.members)
+    started = sum(
+        bool(m.rollout) and m.state is not MemberState.WAITING and not (m.forgiven or m.joined) for m in s.members
+    )
     least = f" (fewer than {s.failed_of:,} count as {s.failed_of:,})" if started < s.failed_of else ""
-    return f"{s.failed:,} of {started:,} rolled back{least}; it stops above {float(s.trips_above):.0%}"
+    undone = "; those that people undid do not count" if any(_undone(m) for m in s.members) else ""
+    return f"{s.failed:,} of {started:,} rolled back{least}; it stops above {float(s.trips_above):.0%}{undone}"
+
+
+def _undone(m: Member) -> bool:
+    """By a person, and not by a breach or a failed effect."""
+    return m.state is MemberState.FAILED and m.failed_at is None
 
 
 def _budget(s: FleetStatus) -> str:

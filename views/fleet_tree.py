@@ -10,8 +10,8 @@ from datetime import datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.fleet.messages import FleetStatus, WaveStatus
 from models.cluster.windows import WindowKind
+from models.fleet.messages import FleetStatus, WaveStatus
 from models.fleet.state import Member, MemberState
 from models.rollout.shown import RolloutStatus
 from views.fleet_rollout import facts_of, title_of, wave_name

@@ -230,7 +230,7 @@ def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, 
         show_json(answer.as_json())
     else:
         if outcome is None or outcome.done:
-            _show_imported(answer, answer.file if document else "", asked.slurm, asked.health, asked.jobs)
+            _show_imported(answer, outcome, asked)
         if document is not None and outcome is not None:
             _show_beside(document, outcome)
         if answer.health_rows:
@@ -332,21 +332,21 @@ def _source(
     return source
 
 
-def _show_imported(answer: ImportAnswer, file: str, slurm: str, health: str, jobs: str) -> None:
+def _show_imported(answer: ImportAnswer, outcome: FleetOutcome | None, asked: _Asked) -> None:
+    """A file's lines are counted as on a dry run; without a file, quotas are."""
     from cli.output import show
+    from views.fleet_diff import summary_text
     from views.words import count, line
 
-    parts = [_counted(what, n) for what, n in answer.counts.items()]
-    parts += [count(answer.health_rows, "health row")] * bool(health) + [count(answer.jobs, "job")] * bool(jobs)
-    names = (file, f"Slurm cluster {slurm}" if slurm else "", health, jobs)
-    show(line(("Imported", "bold"), f" {', '.join(n for n in names if n)}: {', '.join(parts)}."))
-
-
-def _counted(what: str, number: int) -> str:
-    """`changed` and `removed` count quotas alone; what else an import writes has lines of its own."""
-    if what == "changed":
-        return f"{number} {'quota' if number == 1 else 'quotas'} changed"
-    return f"{number} {what.removesuffix('s') if number == 1 else what}"
+    whole = [count(answer.counts[what], what[:-1]) for what in ("clusters", "quotas") if what in answer.counts]
+    rows = [count(answer.health_rows, "health row")] * bool(asked.health)
+    rows += [count(answer.jobs, "job")] * bool(asked.jobs)
+    changes = [f"{n} {what}" for what in ("added", "changed", "removed") if (n := answer.counts.get(what)) is not None]
+    summary = summary_text(outcome) if outcome is not None else ", ".join(changes)
+    names = ("" if asked.document is None else answer.file, f"Slurm cluster {asked.slurm}" if asked.slurm else "")
+    shown = ", ".join(name for name in (*names, asked.health, asked.jobs) if name)
+    parts = "; ".join(part for part in (", ".join([*whole, *rows]), summary) if part)
+    show(line(("Imported", "bold"), f" {shown}: {parts}."))
 
 
 async def _from_slurm(door: Backstop, name: str, source: dict[str, Any], policy: dict[str, Any]) -> Fleet:

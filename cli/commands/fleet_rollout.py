@@ -243,15 +243,13 @@ def approve(
 def _agreed(person: str) -> str:
     """The plan that was shown and agreed to. Errors: typer.Exit(1) for a no."""
     from views.fleet_rollout import plan_parts
-    from views.words import count
 
     async def question(door: Backstop) -> tuple[FleetPlan, FleetStatus]:
         return await door.fleet_plan(), await door.fleet_status()
 
     plan, status = ask(person, question)
     pilots = [m.cluster for m in status.members if m.wave.number == 0]
-    mine = sum(not p.rollout for p in plan.clusters)
-    question_text = f"Approve plan {plan.hash} of {count(mine, 'cluster')}?"
+    question_text = f"Approve plan {plan.hash} of {plan.size_text}?"
     shown_and_asked(question_text, plan_parts(plan, pilots, status.pace))
     return plan.hash
 
@@ -270,7 +268,7 @@ def resume(reason: NeededReason, yes: Yes = False, as_json: AsJson = False, acto
 
     if not yes:
         status = ask(who(actor), lambda door: door.fleet_status())
-        if status.failed:
+        if any(m.failed_at is not None and not m.forgiven for m in status.members):
             question = "Let the fleet rollout go on?"
             consent(question, lambda: resume_parts(status), yes=yes, as_json=as_json)
     _give("resume", actor, reason, as_json)

@@ -102,7 +102,7 @@ class FleetOutcome(Model):
     untouched: dict[str, int]
     """Of the file's clusters, quotas and teams: how many are as they stand."""
     counts: dict[str, int]
-    """Clusters and quotas that went in, quotas that changed, and those that went."""
+    """Clusters and quotas that went in; of the quotas those that were added, changed and removed."""
     oddities: tuple[Oddity, ...] = ()
     removal: str = ""
     """The hash of what is removed."""

@@ -73,6 +73,10 @@ def rest_until(f: FleetRollout) -> datetime | None:
 
 
 def breaker_share(f: FleetRollout) -> tuple[int, int]:
-    """Clusters that failed, and of how many: those started that a person has not let go by."""
-    counted = [m for m in f.begun if not m.forgiven]
-    return len(f.failed), max(len(counted), f.pace.breaker_clusters)
+    """Clusters that failed, and of how many: those that it started itself and a person has not let go by."""
+    return len([m for m in f.failed if not m.joined]), max(len(counted_of(f)), f.pace.breaker_clusters)
+
+
+def counted_of(f: FleetRollout) -> list[Member]:
+    """Whose failures the breaker counts."""
+    return [m for m in f.begun if not (m.forgiven or m.joined)]

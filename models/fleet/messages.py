@@ -20,6 +20,7 @@ from models.base import (
     Share,
     Time,
     Words,
+    count_text,
     of_ordinary_size,
 )
 from models.cluster.windows import WindowKind
@@ -111,6 +112,13 @@ class FleetPlan(Model):
     missing: tuple[str, ...] = ()
     """Pilots that the ledger does not have."""
 
+    @property
+    def size_text(self) -> str:
+        """How many clusters it has, and how many of them have a rollout already."""
+        many, others = len(self.clusters), sum(bool(p.rollout) for p in self.clusters)
+        followed = f" ({many - others} to start, {others} open already and followed)" if others else ""
+        return f"{count_text(many, 'cluster')}{followed}"
+
 
 class Candidate(Model):
     """A cluster that waits, as a pick is asked about it."""
@@ -143,6 +151,7 @@ class Noted(Model):
     stage: str
     needs: str = ""
     rollbacks: Count = 0
+    """Those that no person asked for."""
 
 
 class Picked(Model):

@@ -12,7 +12,7 @@ from datetime import datetime
 from models.access.tickets import warrant_in
 from models.audit import AuditKind
 from models.base import count_text, gpus_text, some_of
-from models.fleet.gates import breaker_share, rest_until, through
+from models.fleet.gates import breaker_share, counted_of, rest_until, through
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import (
@@ -81,12 +81,11 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
     if why:
         return f.but(ended_because=why).reaching(FleetStage.ABORTED, now, why)
     cut = sum(p.cut_gpus for p in plan.clusters if not p.rollout)
-    many = count_text(len(members), "cluster")
     if launch.kept is not None:
         f = f.but(wave=launch.kept.wave, settled_at=launch.kept.through_at)
     return f.but(members=members, plan_hash=plan.hash).noting(
         AuditKind.PLAN,
-        f"fleet plan {plan.hash}: {many}, cut {gpus_text(cut)}",
+        f"fleet plan {plan.hash}: {plan.size_text}, cut {gpus_text(cut)}",
         now,
         plan=plan.hash,
         clusters=len(members),
@@ -332,8 +331,8 @@ def _broken(f: FleetRollout, now: datetime) -> FleetRollout:
     failed, counted = breaker_share(f)
     if failed <= f.pace.max_failed * counted or f.hold(BREAKER) is not None:
         return f
-    some = some_of(sorted(m.cluster for m in f.failed), 5)
-    started = len([m for m in f.begun if not m.forgiven])
+    some = some_of(sorted(m.cluster for m in f.failed if not m.joined), 5)
+    started = len(counted_of(f))
     why = (
         f"{failed} of {started} clusters rolled back, more than {float(f.pace.max_failed):.0%} of {counted}: "
         f"no new one is started ({some})"

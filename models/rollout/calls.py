@@ -114,7 +114,7 @@ def record(r: Rollout, now: datetime) -> RecordRequest:
         ended=r.stage.ended,
         completed=r.completed,
         needs=needs_of(r, now)[:_NEEDS],
-        rollbacks=r.rollbacks,
+        rollbacks=r.failed_rollbacks,
     )
 
 

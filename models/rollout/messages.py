@@ -236,6 +236,7 @@ class RecordRequest(Model):
     needs: str = ""
     """What a person has to do, as the registry is to show it."""
     rollbacks: Count = 0
+    """Those that no person asked for."""
 
     _earlier = _passing_over("cluster", "shadow")
 

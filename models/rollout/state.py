@@ -182,7 +182,8 @@ class Rollout(Model):
     failures: Count = 0
     """Breach rollbacks since the rollout was last monitored."""
     rollbacks: Count = 0
-    """Rollbacks that began, whatever for."""
+    failed_rollbacks: Count = 0
+    """Rollbacks that began, whatever for; and of those the ones that no person asked for."""
     completed: bool = False
     """True once it has been monitored: moves a ramp on, once."""
     ended_because: str = ""
@@ -383,6 +384,7 @@ class Rollout(Model):
             stage=stage,
             stay=Stay(since=at, soak_since=at),
             rollbacks=self.rollbacks + (stage is Stage.ROLLING_BACK),
+            failed_rollbacks=self.failed_rollbacks + (stage is Stage.ROLLING_BACK and actor in (BACKSTOP, "guard")),
             look_asked=True,
             warned=() if stage is Stage.ROLLING_BACK else self.warned,
             plan=self.plan_standing,

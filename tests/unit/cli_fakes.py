@@ -357,7 +357,7 @@ class FakeBackstop:
 
     async def import_fleet(self, fleet: Fleet, stage: object = None) -> dict[str, int]:
         self._ask("import_fleet", fleet)
-        return {"clusters": len(fleet.clusters), "quotas": 1, "changed": 1, "removed": 0}
+        return {"clusters": len(fleet.clusters), "quotas": 1, "added": 0, "changed": 1, "removed": 0}
 
     async def take_fleet(self, fleet: Fleet, terms: ImportTerms, stage: object = None) -> FleetOutcome:
         """What models/cluster/fleet_diff.py says of the file against what stands."""
@@ -370,7 +370,7 @@ class FakeBackstop:
         ]
         beside = [OtherCluster(name=n, summary="2 quotas of 9 GPUs") for n in self.standing if n not in numbers]
         lines += [*resolved_teams(fleet, {}, prune=terms.prune)[1], *other_lines(beside, prune=terms.prune)]
-        counts = {"clusters": len(fleet.clusters), "quotas": 1, "changed": 1, "removed": 0}
+        counts = {"clusters": len(fleet.clusters), "quotas": 1, "added": 0, "changed": 1, "removed": 0}
         contacts = {team.name: team.contacts for team in fleet.teams}
         return outcome_of(fleet, lines, counts, oddities_of(fleet, contacts), done=not terms.dry_run)
 

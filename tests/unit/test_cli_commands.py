@@ -326,7 +326,10 @@ def test_fleet_import_checks_both_files_before_anything_is_sent(
     health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,319\n")
     assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 0
     assert [what for what, *_ in fake.asked] == ["take_fleet", "add_health"]
-    assert "6 clusters, 1 quota, 1 quota changed, 0 removed, 1 health row." in capsys.readouterr().out
+    assert (
+        "6 clusters, 1 quota, 1 health row; 16 added, 0 changed, 0 removed, 0 refused; untouched"
+        in capsys.readouterr().out
+    )
     fake.asked.clear()
     health.write_text("cluster,time,total_gpus,healthy_gpus\nh100-worked,2026-01-01T00:00:00Z,361,400\n")
     assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 2

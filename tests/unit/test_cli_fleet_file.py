@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -127,6 +128,21 @@ def test_an_import_with_a_refused_line_says_where_and_ends_with_3(
     ]
 
 
+def test_a_dry_run_and_the_import_count_the_same(
+    fake: FakeBackstop, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """42 added, said the dry run, and the import 87 quotas changed, of an empty ledger: new ones counted as changed."""
+    fake.standing.clear()
+    _, tried, _ = told(capsys, "import", file, "--dry-run")
+    _, done, _ = told(capsys, "import", file)
+    counted = re.compile(r"\d+ added, \d+ changed, \d+ removed, \d+ refused; untouched: .*? teams?")
+    (before,), (after,) = counted.findall(tried), counted.findall(done)
+    assert before == after
+    plus = [text for text in tried.splitlines() if text.startswith("+ ")]
+    assert after.startswith(f"{len(plus)} added, 0 changed")
+    assert "changed" not in done.replace(after, "")
+
+
 def test_an_import_says_what_it_changed_beside_quotas_and_how_it_is_undone(
     fake: FakeBackstop, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,7 +153,8 @@ def test_an_import_says_what_it_changed_beside_quotas_and_how_it_is_undone(
     code, out, _ = told(capsys, "import", file)
     assert code == 0
     shown = out.splitlines()
-    assert shown[0] == f"Imported {file}: 1 cluster, 1 quota, 1 quota changed, 0 removed."
+    untouched = "untouched: 0 clusters, 2 quotas, 0 teams"
+    assert shown[0] == f"Imported {file}: 1 cluster, 1 quota; 3 added, 1 changed, 0 removed, 0 refused; {untouched}."
     assert shown[1:3] == ["+ h policy soak_buffered: 1d", "~ h policy notice: 7d -> 3d"]
     assert shown[-1].startswith("To undo it, import the file as it was before")
 

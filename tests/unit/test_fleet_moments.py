@@ -1,4 +1,4 @@
-"""What people see of a fleet rollout is of one moment, and the same wherever they look."""
+"""What people see of a fleet rollout is of one moment and of one count, wherever they look."""
 
 from __future__ import annotations
 
@@ -8,16 +8,24 @@ from typing import Any
 import pytest
 
 from cli.main import run
+from cli.output import show
 from models.cluster.windows import Entry, Window, WindowKind
-from models.fleet.messages import FleetStatus
-from models.fleet.state import MemberState
+from models.fleet import reducers
+from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Noted, Prospect
+from models.fleet.order import plan_hash, taken_by
+from models.fleet.state import MemberState, Pace
+from models.fleet.status import status_of as status_of_fleet
+from models.rollout.calls import record
+from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.shown import Condition
-from models.rollout.stages import Stage
+from models.rollout.stages import Command, Stage
 from models.rollout.status import status_of
+from tests.property.test_fleet_machine import Fleet, prospect
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 from tests.unit.pure_world import World
 from tests.unit.test_cli_fleet_rollout import NOON, fleet, status_at
+from views.fleet_rollout import facts_of, plan_parts
 
 HOUR = timedelta(hours=1)
 CALM: dict[str, Any] = {"at_risk": (), "needs": "", "entered_at": NOON - HOUR, "rollout": "h100-0000/1"}
@@ -87,4 +95,60 @@ def test_no_next_look_lies_behind_the_moment_of_the_status() -> None:
     world = World().start()
     over = world.r.but(stage=Stage.ROLLING_BACK)
     assert status_of(over, world.now).next_at is None
-    assert status_of(world.r, world.now).next_at > world.now
+    ahead = status_of(world.r, world.now).next_at
+    assert ahead is not None
+    assert ahead > world.now
+
+
+# --- counts that agree -------------------------------------------------------------------------------------
+
+
+def joining(one: Prospect) -> Prospect:
+    return one.model_copy(update={"rollout": f"{one.cluster}/by-hand", "stage": "buffered"})
+
+
+def test_the_breaker_counts_only_what_the_fleet_rollout_started() -> None:
+    """Two of its three members were launched by others, and fall: nothing that it did has failed."""
+    machine = Fleet([joining(prospect(0)), joining(prospect(1)), prospect(2)], Pace(breaker_clusters=1, parallel=3))
+    for n in (0, 1):
+        machine.rollouts[f"c{n:04}/by-hand"] = Noted(rollout=f"c{n:04}/by-hand", stage="rolled_back", rollbacks=1)
+        machine.fallen.add(f"c{n:04}")
+        machine.note()
+        machine.step()
+    shown = status_of_fleet(machine.f, machine.now)
+    assert (shown.failed, shown.holds) == (0, ())
+    assert "0 of 1 rolled back" in dict(facts_of(shown))["breaker"].plain
+    machine.goes_on("c0002/1")
+    machine.falls("c0002/1")
+    assert {hold.id for hold in machine.f.holds} == {"breaker"}
+    assert machine.f.holds[0].reason.startswith("1 of 1 clusters rolled back, more than 10% of 1")
+    assert machine.f.holds[0].reason.endswith("(c0002)")
+
+
+@pytest.mark.parametrize(("by", "failures"), [("a person", 0), ("a breach", 1), ("a failed effect", 1)])
+def test_a_rollback_that_a_person_asked_for_is_no_failure_of_the_cluster(by: str, failures: int) -> None:
+    world = World().start()
+    if by == "a failed effect":
+        world.fail(EffectKind.HARDEN, "Refusal")
+        world.until(Stage.ROLLED_BACK)
+    else:
+        world.until(Stage.ENFORCED)
+        if by == "a person":
+            world.say(Command.ROLLBACK, reason="not today")
+        else:
+            world.healthy(100)
+        world.until(Stage.ROLLED_BACK)
+    assert record(world.r, world.now).rollbacks == failures
+
+
+def test_a_plan_has_one_number_of_clusters(capsys: pytest.CaptureFixture[str]) -> None:
+    """46 in the archive, and 45 in the plan that is to be approved and in its question: one was open already."""
+    launch = FleetLaunch(fleet="f", owner="tpm")
+    taken = taken_by(launch, [joining(prospect(0)), *map(prospect, range(1, 46))])
+    plan = FleetPlan(fleet="f", hash=plan_hash(taken), clusters=taken)
+    archived = reducers.planned(reducers.opened(launch, NOON), launch, plan, NOON).outbox[-1].text
+    show(*plan_parts(plan, (), Pace()))
+    said = capsys.readouterr().out
+    for text in (archived, said):
+        assert "46 clusters (45 to start, 1 open already and followed)" in text
+        assert "45 clusters" not in text

@@ -89,7 +89,7 @@ def write_fleet(
     may not bring in one that is being made. Errors: Refusal where something is refused and all was to
     go in, or where something else would be removed than was agreed to; and those of the triggers.
     """
-    done = Written([], Counter({"clusters": 0, "quotas": 0, "changed": 0, "removed": 0}))
+    done = Written([], Counter(dict.fromkeys(("clusters", "quotas", "added", "changed", "removed"), 0)))
     default, lines = _default_policy(session, fleet, terms)
     teams, told_of_teams = resolved_teams(fleet, teams_by_name(session), prune=terms.prune)
     done.lines += [*lines, *told_of_teams]
@@ -276,7 +276,8 @@ def _write_clusters(session: Session, clusters: Sequence[ClusterNow], counts: Co
     present = _present(session, QuotaRow, QUOTA_COLUMNS, col(QuotaRow.cluster), names)
     quotas = difference(["cluster", "team"], wanted, present)
     _write_quotas(session, quotas)
-    counts["changed"] += len(quotas.new) + len(quotas.changed)
+    counts["added"] += len(quotas.new)
+    counts["changed"] += len(quotas.changed)
     counts["removed"] += len(quotas.gone)
 
 

@@ -58,7 +58,7 @@ def test_the_parts_implement_the_ports(ledger: Ledger) -> None:
 def test_an_imported_fleet_stands_in_the_ledger(empty_ledger: Ledger, tool: ForeignTool) -> None:
     twice(lambda: stage(empty_ledger, fleet(), "first"))
     counts = twice(lambda: empty_ledger.fleet.commit_import("first", 2, "tpm", NOW))
-    assert counts == {"clusters": 2, "quotas": 7, "changed": 7, "removed": 0}
+    assert counts == {"clusters": 2, "quotas": 7, "added": 7, "changed": 0, "removed": 0}
     assert tool.quotas() == [
         ("a", 100, "hard", "X", "", 0, None),
         ("b", 120, "hard", None, "64", 10, None),
@@ -111,7 +111,7 @@ def test_a_window_of_any_year_is_shown_again(ledger: Ledger, monkeypatch: pytest
 def test_the_identical_file_again_moves_nothing(ledger: Ledger, tool: ForeignTool) -> None:
     before = everything(tool)
     counts = import_fleet(ledger, fleet(), "second", NOW + minutes(5))
-    assert counts == {"clusters": 2, "quotas": 7, "changed": 0, "removed": 0}
+    assert counts == {"clusters": 2, "quotas": 7, "added": 0, "changed": 0, "removed": 0}
     assert everything(tool) | {"windows": []} == before | {"windows": []}
     assert ledger.health.read([CLUSTER])[CLUSTER].at == NOW + minutes(5)
 
@@ -120,8 +120,8 @@ def test_committing_again_answers_the_stored_result(ledger: Ledger, tool: Foreig
     tool.set("a", 1)
     before = everything(tool)
     later = NOW + timedelta(days=30)
-    assert ledger.fleet.commit_import("first", 2, "tpm", later)["changed"] == 7
-    assert ledger.fleet.commit_import("first", 99, "else", later)["changed"] == 7
+    assert ledger.fleet.commit_import("first", 2, "tpm", later)["added"] == 7
+    assert ledger.fleet.commit_import("first", 99, "else", later)["added"] == 7
     assert everything(tool) == before
 
 
@@ -137,7 +137,7 @@ def test_a_changed_file_writes_what_differs(ledger: Ledger, tool: ForeignTool) -
     before = tool.generation()
     beta = tool.quotas("beta")
     counts = take(ledger, document, prune=True).counts
-    assert counts == {"clusters": 1, "quotas": 6, "changed": 2, "removed": 1}
+    assert counts == {"clusters": 1, "quotas": 6, "added": 1, "changed": 1, "removed": 1}
     assert tool.gpus() == {"a": 90, "b": 120, "org": 60, "org-1": 30, "org-2": 30, "new": 5}
     assert tool.generation() == before + 4  # one lowered, one gone, one come, one island's total
     assert (beta, tool.quotas("beta")) == ([("a", 32, "hard", None, "", 0, None)], [])
@@ -237,13 +237,13 @@ def large_fleet(changed: bool) -> dict[str, Any]:
 
 def test_large_files_land_as_small_ones_do(empty_ledger: Ledger, tool: ForeignTool) -> None:
     counts = import_fleet(empty_ledger, large_fleet(changed=False))
-    assert counts == {"clusters": 81, "quotas": 80, "changed": 80, "removed": 0}
+    assert counts == {"clusters": 81, "quotas": 80, "added": 80, "changed": 0, "removed": 0}
     assert shown(empty_ledger) == {c.name: c for c in Fleet.model_validate(large_fleet(changed=False)).clusters}
     assert tool.generation("large") == 160
 
     later = NOW + minutes(5)
     counts = take(empty_ledger, large_fleet(changed=True), now=later, prune=True).counts
-    assert counts == {"clusters": 81, "quotas": 80, "changed": 80, "removed": 40}
+    assert counts == {"clusters": 81, "quotas": 80, "added": 40, "changed": 40, "removed": 40}
     wanted = Fleet.model_validate(large_fleet(changed=True))
     found = shown(empty_ledger)
     assert {c.name: c for c in wanted.clusters} == {c.name: found[c.name] for c in wanted.clusters}

@@ -253,7 +253,7 @@ def test_what_touches_the_quotas_of_an_open_rollout_is_refused_and_the_rest_goes
         t: tool.rows(f"SELECT * FROM {t} WHERE {c} = 'alpha'") for t, c in [("clusters", "name"), ("quotas", "cluster")]
     }
     assert (tool.gpus("beta"), tool.gpus("gamma")) == ({"a": 40}, {"a": 40})
-    assert outcome.counts == {"clusters": 2, "quotas": 2, "changed": 2, "removed": 0}
+    assert outcome.counts == {"clusters": 2, "quotas": 2, "added": 1, "changed": 1, "removed": 0}
     with pytest.raises(Refusal, match="alpha"):
         take(ledger, document, "third", whole=True)
 

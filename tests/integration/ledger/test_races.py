@@ -167,7 +167,7 @@ def test_moves_booked_at_once_stay_inside_the_limit(ledger: Ledger, tool: Foreig
 def test_one_import_committed_by_two_workers_happens_once(empty_ledger: Ledger, tool: ForeignTool) -> None:
     stage(empty_ledger, fleet(), "first")
     first, second = at_once(*[lambda: empty_ledger.fleet.commit_import("first", 2, "tpm", NOW)] * 2)
-    assert first == second == {"clusters": 2, "quotas": 7, "changed": 7, "removed": 0}
+    assert first == second == {"clusters": 2, "quotas": 7, "added": 7, "changed": 0, "removed": 0}
     assert tool.generation() == 8  # six quotas and two islands, once
 
 
