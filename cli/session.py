@@ -39,21 +39,36 @@ async def asked(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T
     if place is not None and not telemetry.traced():
         from client.http_door import http_door
 
-        return await question(http_door(place, bearer(place)))
+        return await question(_noting(http_door(place, bearer(place))))
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     with telemetry.spoken(command) as (plugins, runtime):
         if place is not None:
             from client.http_door import http_door
 
-            return await question(http_door(place, bearer(place)))
+            return await question(_noting(http_door(place, bearer(place))))
         # Imported late: Temporal's client takes longer to import than most commands take to run.
         from client.backstop import Backstop
 
-        door = await Backstop.connect(actor, plugins=plugins, runtime=runtime)
+        door = _noting(await Backstop.connect(actor, plugins=plugins, runtime=runtime))
         try:
             return await question(door)
         finally:
             await door.close()
+
+
+def _noting(door: Backstop) -> Backstop:
+    """A person reads why they wait, and what becomes of a command that they interrupt: each sentence once."""
+    from cli.output import complain
+
+    read: set[str] = set()
+
+    def note(sentence: str) -> None:
+        if sentence not in read:
+            read.add(sentence)
+            complain(sentence)
+
+    door.note = note
+    return door
 
 
 def prepared(actor: str) -> None:

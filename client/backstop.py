@@ -41,7 +41,7 @@ from client.lost_rollouts import lost_of, run_nowhere
 from client.requests import QuotaRequests
 from client.rollouts import Rollouts
 from client.slack_secret import slack_checks
-from client.versions import builds, none_polls, use
+from client.versions import builds, use
 from models.access.tickets import Signer
 from models.access.waiting import Countersigned
 from models.bringup.state import bringup_workflow_id
@@ -120,13 +120,6 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
             return await watch_check(self._client)
         except RPCError as error:
             return Check(name="watch", ok=False, text=error.message)
-
-    async def unserved(self) -> bool:
-        """No worker polls, as far as Temporal knows; False also where it does not say."""
-        try:
-            return await none_polls(self._client)
-        except RPCError:
-            return False
 
     async def builds(self) -> list[Build]:
         """Builds of versioned workers, the newest first."""

@@ -39,6 +39,7 @@ class Bringups(Questions):
                 workflow_id,
                 f"bring-up of {cluster} by {start.recipe.name}, entered by {start.actor}",
                 BringupAnswer,
+                f"the bring-up of {cluster}",
             )
         except WorkflowAlreadyStartedError:
             why = f"{cluster} is being brought up already: see `backstop bringup status {cluster}`"
@@ -51,7 +52,8 @@ class Bringups(Questions):
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""
         try:
             workflow_id = bringup_workflow_id(cluster)
-            return await self._update(workflow_id, "bringup", command, order, BringupCommandAnswer)
+            what = f"{command} of the bring-up of {cluster}"
+            return await self._update(workflow_id, "bringup", command, order, BringupCommandAnswer, what)
         except UPDATE_FAILED as error:
             failure = await self._told_of_bringup(error, cluster)
             if isinstance(failure, Refusal):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -12,9 +12,12 @@ from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
+    WorkflowUpdateHandle,
     WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
 )
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
@@ -23,10 +26,11 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.connection import TemporalTarget
 from client.lost_rollouts import was_stopped
 from client.repeats import repeatable, same_id
+from client.versions import none_polls
 from models.access.tickets import Signer
 from models.base import Model
 from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
-from models.wire import LAUNCHED_UPDATE, MOVES_ON, TASK_QUEUE, rollout_workflow_id
+from models.wire import LAUNCHED_UPDATE, MOVES_ON, TAKE_BACK_SIGNAL, TASK_QUEUE, rollout_workflow_id
 
 UPDATE_FAILED = (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError)
 QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
@@ -43,9 +47,22 @@ _CLOSING = "workflow is closing"
 """How Temporal says that a run is just ending: it continues as new, or for good."""
 _AnswerT = TypeVar("_AnswerT", bound=Model)
 _MessageT = TypeVar("_MessageT", bound=Model)
+_T = TypeVar("_T")
 _TRIES = 60
 _PAUSE_SECONDS = 0.5
-NO_WORKER = "no worker is running: start one with `backstop up` or `backstop worker`"
+_START_ONE = "start one with `backstop up` or `backstop worker`"
+NO_WORKER = f"no worker is running: {_START_ONE}"
+_NO_ANSWER = f"no worker has answered in time: if none runs, {_START_ONE} (see `backstop doctor`)"
+_SHORT = timedelta(seconds=5)
+"""How long Temporal itself may take to say what became of something."""
+_LOOKS, _LOOK_SECONDS = 3, 0.4
+"""For a worker that polls: one that has just started may do so a moment later."""
+_SILENT_SECONDS, TAKEN_SECONDS = 2.0, 30.0
+"""After the first the caller hears that a command waits for a worker; after both it is taken back."""
+_SETTLE_SECONDS = 1.0
+"""A command that a worker took up just before it was taken back is answered by then."""
+NEW_EVENTS = 2
+"""In the history of a workflow that no worker has taken up: it was started, and its first task waits."""
 
 
 class Calls:
@@ -61,6 +78,15 @@ class Calls:
         self._signer = signer
         self.heard = asyncio.Event()
         """Some worker has answered something."""
+        self.note: Callable[[str], None] = lambda _: None
+        """Takes what a person should read while they wait, a sentence at a time."""
+
+    async def unserved(self) -> bool:
+        """No worker polls, as far as Temporal knows; False also where it does not say."""
+        try:
+            return await none_polls(self._client)
+        except RPCError:
+            return False
 
     def _signed(self, message: _MessageT, command: str, workflow_id: str) -> _MessageT:
         """With the ticket of the command, where a front signs."""
@@ -73,9 +99,33 @@ class Calls:
         workflow_id: str,
         summary: str,
         answer: type[_AnswerT],
+        what: str,
         seconds: float = 120,
     ) -> _AnswerT:
-        """What the new workflow answers to `launched`. Errors: WorkflowAlreadyStartedError, those of models.errors."""
+        """What the new workflow answers to `launched`; one that no worker takes up is stopped again.
+
+        `what`: for people, as "the launch of a". Errors: WorkflowAlreadyStartedError, those of models.errors.
+        """
+        handle = self._client.get_workflow_handle(workflow_id)
+
+        async def begin() -> _AnswerT:
+            return await self._started(workflow, workflow_input, workflow_id, summary, answer, what, seconds)
+
+        async def take_back(_: asyncio.Future[_AnswerT]) -> bool:
+            return await stopped_again(handle)
+
+        return await self._taken_up(begin, what, take_back)
+
+    async def _started(
+        self,
+        workflow: str,
+        workflow_input: Model,
+        workflow_id: str,
+        summary: str,
+        answer: type[_AnswerT],
+        what: str,
+        seconds: float,
+    ) -> _AnswerT:
         start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
             workflow,
             workflow_input,
@@ -99,7 +149,11 @@ class Calls:
             if before is None:
                 raise
             return before
-        except (*UPDATE_FAILED, TimeoutError) as error:
+        except TimeoutError:
+            await _read(start)
+            why = f"a worker has taken up {what}, which goes on; it has not answered within {seconds:.0f} s"
+            raise Unavailable(f"{why}: look at its status later") from None
+        except UPDATE_FAILED as error:
             await _read(start)
             if not (isinstance(error, RPCError) and _not_taken(error)):
                 raise await self._told(error) from error
@@ -132,26 +186,110 @@ class Calls:
             return None
         return answered
 
-    async def _update(self, workflow_id: str, of: str, name: str, request: Model, kind: type[_AnswerT]) -> _AnswerT:
+    async def _update(
+        self, workflow_id: str, of: str, name: str, request: Model, kind: type[_AnswerT], what: str
+    ) -> _AnswerT:
         """The answer, asked for again (under one id) where the server let go of the command before it was taken.
 
         It does when a rollout continues as new while something else arrives: that step of the workflow is made
         anew, and its updates are answered with WorkflowNotReady, or that it is closing. Each try is signed anew: a
-        ticket is good for a minute. `of`: whose command it is, as the table of rights names it.
+        ticket is good for a minute. `of`: whose command it is, as the table of rights names it. `what`: for people, as
+        "approve of a".
         """
         handle = self._client.get_workflow_handle(workflow_id)
         update_id = same_id(f"{workflow_id} {name}", request)
 
-        async def ask() -> _AnswerT:
+        async def ask() -> WorkflowUpdateHandle[_AnswerT]:
             signed = self._signed(request, f"{of}.{name}", workflow_id)
-            answer: _AnswerT = await handle.execute_update(
-                name, signed, id=update_id, result_type=kind, rpc_timeout=_PATIENCE
+            return await handle.start_update(
+                name,
+                signed,
+                id=update_id,
+                result_type=kind,
+                wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                rpc_timeout=_PATIENCE,
             )
-            return answer
 
-        answer = await _until_taken(ask)
+        async def take_back(asking: asyncio.Future[WorkflowUpdateHandle[_AnswerT]]) -> bool:
+            await handle.signal(TAKE_BACK_SIGNAL, update_id, rpc_timeout=_SHORT)
+            if not await _is_done(asking, _SETTLE_SECONDS):
+                return True
+            try:  # a worker was just about to take it up, before the signal or after it
+                await asyncio.wait_for((await asking).result(), _SETTLE_SECONDS)
+            except UPDATE_FAILED:
+                return True
+            except TimeoutError:
+                return False
+            return False
+
+        answer: _AnswerT = await (await self._taken_up(lambda: _until_taken(ask), what, take_back)).result()
         self.heard.set()
         return answer
+
+    async def _taken_up(
+        self,
+        begin: Callable[[], Coroutine[Any, Any, _T]],
+        what: str,
+        take_back: Callable[[asyncio.Future[_T]], Awaitable[bool]],
+    ) -> _T:
+        """What comes of it once a worker takes it up. Where none does it is taken back: what failed happens no more.
+
+        `take_back`: False where a worker has it already. Errors: Unavailable, and nothing comes of it; those of what
+        is begun.
+        """
+        await self._polled(what)
+        asking = asyncio.ensure_future(begin())
+        try:
+            if not await _is_done(asking, _SILENT_SECONDS):
+                self.note(f"No worker has answered yet: {what} waits for one. Ctrl-C takes it back.")
+                if not await _is_done(asking, TAKEN_SECONDS) and await self._taken_back(asking, take_back):
+                    why = f"no worker took up {what} within {_SILENT_SECONDS + TAKEN_SECONDS:.0f} s"
+                    raise Unavailable(f"{why}: it was taken back, and nothing comes of it (see `backstop doctor`)")
+            return await asking
+        except asyncio.CancelledError:
+            if await self._taken_back(asking, take_back):
+                self.note(f"Interrupted: {what} was taken back, and nothing comes of it.")
+            else:
+                self.note(f"Interrupted: a worker has taken up {what}, which goes on: see `backstop status`.")
+            raise
+        finally:
+            _leave(asking)
+
+    async def _polled(self, what: str) -> None:
+        """Some worker polls, as far as Temporal knows. Errors: Unavailable, and nothing was given."""
+        try:
+            for left in reversed(range(_LOOKS)):
+                if self.heard.is_set() or not await self.unserved():
+                    return
+                if left:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except asyncio.CancelledError:
+            self.note(f"Interrupted: {what} was not given.")
+            raise
+        raise Unavailable(f"no worker is running, and {what} was not given: {_START_ONE}")
+
+    async def _taken_back(
+        self, asking: asyncio.Future[_T], take_back: Callable[[asyncio.Future[_T]], Awaitable[bool]]
+    ) -> bool:
+        """Whether nothing comes of it. Errors: Unavailable where Temporal does not say so."""
+        if asking.done():
+            return False
+        try:
+            return await take_back(asking)
+        except RPCError as error:
+            why = f"Temporal at {self._target.address}: {error.message}"
+            raise Unavailable(f"{why}; whether it is carried out is not known: look at `backstop status`") from error
+
+    async def _read_by_worker(self, asking: asyncio.Future[_T]) -> _T:
+        """The answer to what changes nothing. Errors: Unavailable where no worker polls; those of the question."""
+        try:
+            if not await _is_done(asking, _SILENT_SECONDS):
+                if not self.heard.is_set() and await self.unserved():
+                    raise Unavailable(NO_WORKER)
+                self.note("No worker has answered yet.")
+            return await asking
+        finally:
+            _leave(asking)
 
     async def _query(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
         """The workflow's answer, asked for again while it moves on.
@@ -162,7 +300,8 @@ class Calls:
         handle = self._client.get_workflow_handle(workflow_id)
         for tries_left in reversed(range(_QUESTIONS)):
             try:
-                answered: _AnswerT = await handle.query(name, result_type=kind, rpc_timeout=_PATIENCE)
+                asking = asyncio.ensure_future(handle.query(name, result_type=kind, rpc_timeout=_PATIENCE))
+                answered: _AnswerT = await self._read_by_worker(asking)
                 self.heard.set()
                 return answered
             except QUERY_FAILED as error:
@@ -186,10 +325,10 @@ class Calls:
                     return Refusal(f"the rollout of {cluster} has ended; launch a new one")
                 return Refusal(f"there is no rollout of {cluster}: launch one with `backstop launch {cluster}`")
             if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
-                return Unavailable(NO_WORKER)
+                return Unavailable(_NO_ANSWER)
             return Unavailable(f"Temporal at {self._target.address}: {error.message}")
         if isinstance(error, TimeoutError | WorkflowUpdateRPCTimeoutOrCancelledError):
-            return Unavailable(NO_WORKER)
+            return Unavailable(_NO_ANSWER)
         return Unavailable(str(error))
 
     async def _ever_ran(self, cluster: str) -> bool:
@@ -206,7 +345,26 @@ async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
         await asyncio.wait_for(start.workflow_handle(), 0.1)
 
 
-async def _until_taken(ask: Callable[[], Awaitable[_AnswerT]]) -> _AnswerT:
+async def _is_done(asking: asyncio.Future[Any], seconds: float) -> bool:
+    done, _ = await asyncio.wait({asking}, timeout=seconds)
+    return bool(done)
+
+
+def _leave(asking: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more, nor reads how it failed."""
+    asking.cancel()
+    asking.add_done_callback(lambda left: None if left.cancelled() else left.exception())
+
+
+async def stopped_again(handle: WorkflowHandle[Any, Any]) -> bool:
+    """Whether no worker had taken it up: then it has ended, and was never begun."""
+    if (await handle.describe(rpc_timeout=_SHORT)).history_length > NEW_EVENTS:
+        return False
+    await handle.terminate("no worker has taken it up", rpc_timeout=_SHORT)
+    return True
+
+
+async def _until_taken(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
     """The answer, asked for again while the server lets go of the call before the workflow takes it."""
     for tries_left in reversed(range(_TRIES)):
         try:

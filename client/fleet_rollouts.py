@@ -46,6 +46,7 @@ class FleetRollouts(Questions):
                 FLEET_ID,
                 f"fleet rollout of {request.owner}{' (shadow)' if request.shadow else ''}",
                 FleetLaunchAnswer,
+                "the launch of the fleet rollout",
                 _FLEET_SECONDS,
             )
         except WorkflowAlreadyStartedError:
@@ -60,7 +61,8 @@ class FleetRollouts(Questions):
     async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""
         try:
-            return await self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer)
+            what = f"{command} of the fleet rollout"
+            return await self._update(FLEET_ID, "fleet", command, request, FleetCommandAnswer, what)
         except UPDATE_FAILED as error:
             failure = await self._told_of_fleet(error)
             if isinstance(failure, Refusal):

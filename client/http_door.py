@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
@@ -30,6 +30,12 @@ _T = TypeVar("_T")
 _SLACK_SECONDS = 15.0
 """The front gives up first, and says why."""
 _TRIES = 6
+_SILENT_SECONDS = 2.0
+"""After which the caller hears that an answer is late."""
+_FRONT_GOES_ON = (
+    "The front has what was given, and takes it back if no worker takes it up within half a minute; "
+    "`backstop audit` says what came of it."
+)
 _WAIT_SECONDS = 5.0
 """Between two tries at most, where the front asks for patience."""
 ALONE = "backstop-emergency"
@@ -51,6 +57,8 @@ class HttpDoor:
         self._bearer = bearer
         self.heard = asyncio.Event()
         """Some worker has answered something."""
+        self.note: Callable[[str], None] = lambda _: None
+        """As `client.calls.Calls` has it."""
 
     async def close(self) -> None:
         """Nothing is left open."""
@@ -58,7 +66,10 @@ class HttpDoor:
     async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
         """The answer of the ledger's desk. Errors: those of the question, Unavailable."""
         fields = question.model_dump(mode="json") | ({"payload": payload} if payload else {})
-        body = await self._said("POST", f"/questions/{question.kind}", _json(fields), 345)
+        from models.access.rights import READS_DESK
+
+        changes = question.kind not in READS_DESK
+        body = await self._said("POST", f"/questions/{question.kind}", _json(fields), 345, changes=changes)
         self.heard.set()
         answer: _AnswerT = _read(question.answers(), body)
         return answer
@@ -90,7 +101,8 @@ class HttpDoor:
             body = _json(fields)
         elif query := "&".join(f"{name}={quote(str(value), safe='')}" for name, value in fields.items() if value != ""):
             path = f"{path}?{query}"
-        answer = await self._said(operation.verb, path, body, operation.seconds + _SLACK_SECONDS)
+        seconds = operation.seconds + _SLACK_SECONDS
+        answer = await self._said(operation.verb, path, body, seconds, changes=operation.changes)
         if operation.changes:
             self.heard.set()
         if answer == b"null" and operation.answer.endswith(" | None"):
@@ -101,7 +113,7 @@ class HttpDoor:
 
         return _read(TypeAdapter(type_of(operation.answer)), answer)
 
-    async def _said(self, verb: str, path: str, body: bytes, seconds: float) -> bytes:
+    async def _said(self, verb: str, path: str, body: bytes, seconds: float, *, changes: bool) -> bytes:
         """The answer's body; a request that may be given twice is, under one key. Errors: those of models.errors."""
         headers = {"accept": "application/json", "content-type": "application/json", **_traced()}
         if verb == "POST":
@@ -111,7 +123,8 @@ class HttpDoor:
             headers["authorization"] = f"Bearer {token}"
         for left in reversed(range(_TRIES)):
             try:
-                reply = await _aside(lambda: self._place.exchange(verb, API + path, headers, body, seconds))
+                exchange = _aside(lambda: self._place.exchange(verb, API + path, headers, body, seconds))
+                reply = await self._noted(exchange, changes=changes)
             except NotHeard as error:
                 if left < _TRIES - 1:
                     raise Unavailable(error.message) from None
@@ -125,6 +138,21 @@ class HttpDoor:
                 raise told(reply.status, reply.body)
             return reply.body
         raise AssertionError("the last try neither answered nor failed")
+
+    async def _noted(self, exchange: Coroutine[Any, Any, Reply], *, changes: bool) -> Reply:
+        """Who waits for long, or is interrupted, reads what the front does meanwhile."""
+        asking = asyncio.ensure_future(exchange)
+        try:
+            done, _ = await asyncio.wait({asking}, timeout=_SILENT_SECONDS)
+            if not done:
+                self.note(f"The front has not answered yet.{f' {_FRONT_GOES_ON}' * changes}")
+            return await asking
+        except asyncio.CancelledError:
+            if changes:
+                self.note(f"Interrupted: {_FRONT_GOES_ON}")
+            raise
+        finally:
+            asking.cancel()
 
 
 def _patience(reply: Reply) -> float:

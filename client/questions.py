@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from datetime import UTC, datetime, timedelta
 from itertools import chain, repeat
@@ -15,10 +14,11 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from client.calls import NO_WORKER, Calls
+from client.calls import NEW_EVENTS, NO_WORKER, Calls, stopped_again
 from client.composed import Composed
 from client.repeats import repeatable, same_id
 from models import questions as desk
+from models.access.rights import READS_DESK
 from models.audit import ATTEMPT, DESK, AuditEntry, AuditKind
 from models.base import Model, in_one_sentence
 from models.errors import BackstopError, Unavailable
@@ -31,9 +31,8 @@ _WAITS = (1, 1, 2, 4, 12)
 A busy server (1.32) can miss that a run has ended while somebody waits for it, and then lets them wait for the whole
 of its 20 s: one of some hundreds of questions on two full cores. Whoever asks after the end is answered at once.
 """
-_UNHEARD_EVENTS = 2
-"""A question whose history has after all these seconds still no more events, that it was asked and that a worker is
-to take it up, was heard by nobody."""
+_SURE_SECONDS = 2
+"""From then on a question is given up where no worker polls, as far as Temporal knows."""
 
 _AnswerT = TypeVar("_AnswerT")
 
@@ -66,7 +65,7 @@ class Questions(Calls, Composed):
                 )
             except WorkflowAlreadyStartedError:  # the same was asked before, under the same key
                 handle = self._client.get_workflow_handle(workflow_id, result_type=DeskAnswer)
-            answer: DeskAnswer = await self._answered(handle)
+            answer: DeskAnswer = await self._answered(handle, question)
         except (WorkflowFailureError, RPCError) as error:
             raise await self._told(error) from error
         try:
@@ -74,17 +73,33 @@ class Questions(Calls, Composed):
         except ValidationError as error:
             raise Unavailable(f"the desk answers as another build of Backstop: {in_one_sentence(error)}") from None
 
-    async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer]) -> DeskAnswer:
+    async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer], question: Question[Any]) -> DeskAnswer:
         """The desk's answer, however long it takes. Errors: Unavailable where nobody has taken the question up."""
-        waits, waited = chain(_WAITS, repeat(_WAITS[-1])), 0
-        while (answer := await _heard_within(handle, seconds := next(waits))) is None:
-            waited += seconds
-            if waited == sum(_WAITS) and (await handle.describe()).history_length <= _UNHEARD_EVENTS:
-                with contextlib.suppress(RPCError):
-                    await handle.terminate("no worker has taken it up")
-                raise Unavailable(NO_WORKER)
+        waits, waited, changes = chain(_WAITS, repeat(_WAITS[-1])), 0, question.kind not in READS_DESK
+        try:
+            while (answer := await _heard_within(handle, seconds := next(waits))) is None:
+                waited += seconds
+                if not self.heard.is_set() and waited >= _SURE_SECONDS:
+                    await self._look_for_a_worker(handle, waited, changes=changes)
+        except asyncio.CancelledError:
+            stopped = not question.own_run and await _stopped(handle)
+            if changes:
+                what = "was taken back, and nothing comes of it" if stopped else "is with a worker, and goes on"
+                self.note(f"Interrupted: {question.kind} {what}.")
+            raise
         self.heard.set()
         return answer
+
+    async def _look_for_a_worker(
+        self, handle: WorkflowHandle[Any, DeskAnswer], waited: float, *, changes: bool
+    ) -> None:
+        """Some worker has taken it up, or may do so still. Errors: Unavailable: none does, and nothing comes of it."""
+        if (await handle.describe()).history_length > NEW_EVENTS:
+            self.heard.set()
+        elif (waited >= sum(_WAITS) or await self.unserved()) and await _stopped(handle):
+            raise Unavailable(NO_WORKER)
+        else:
+            self.note(f"No worker has answered yet.{' Ctrl-C takes it back.' * changes}")
 
     async def _archive_refusal(
         self, cluster: str, command: str, reason: str, why: str, request: Model | None = None
@@ -110,6 +125,14 @@ class Questions(Calls, Composed):
 def desk_workflow_id(question: Question[Any]) -> str:
     """Of a question that has a run of its own; empty: it has none."""
     return f"{DESK}{question.kind}/{question.own_run}" if question.own_run else ""
+
+
+async def _stopped(handle: WorkflowHandle[Any, DeskAnswer]) -> bool:
+    """No worker had taken it up, and none will."""
+    try:
+        return await stopped_again(handle)
+    except RPCError:
+        return False
 
 
 async def _heard_within(handle: WorkflowHandle[Any, DeskAnswer], seconds: float) -> DeskAnswer | None:

@@ -34,6 +34,7 @@ class QuotaRequests(Questions):
                 workflow_id,
                 f"{ask.gpus} more for {ask.team} in {ask.cluster}, asked by {ask.actor}",
                 RequestState,
+                f"request {ask.request}",
             )
         except WorkflowAlreadyStartedError:
             raise Refusal(f"there is a request {ask.request} already") from None
@@ -41,7 +42,8 @@ class QuotaRequests(Questions):
     async def decide_request(self, request: str, command: RequestCommand, order: RequestOrder) -> RequestState:
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""
         try:
-            return await self._update(request_workflow_id(request), "request", command, order, RequestState)
+            what = f"{command} of request {request}"
+            return await self._update(request_workflow_id(request), "request", command, order, RequestState, what)
         except UPDATE_FAILED as error:
             if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
                 state = await self.ask(OneRequest(request=request))

@@ -64,6 +64,7 @@ class Rollouts(Questions):
                 workflow_id,
                 f"{request.cluster}, owner {request.owner}{' (shadow)' if request.shadow else ''}",
                 LaunchAnswer,
+                f"the launch of {request.cluster}",
             )
         except WorkflowAlreadyStartedError:
             raise await self._already_open(request) from None
@@ -85,7 +86,8 @@ class Rollouts(Questions):
     async def command(self, cluster: str, command: Command, request: CommandRequest) -> CommandAnswer:
         """The command has been taken. Errors: Refusal with the stage table's reason, Unavailable."""
         try:
-            return await self._update(rollout_workflow_id(cluster), "rollout", command, request, CommandAnswer)
+            what = f"{command} of {cluster}"
+            return await self._update(rollout_workflow_id(cluster), "rollout", command, request, CommandAnswer, what)
         except UPDATE_FAILED as error:
             failure = await self._failed(error, cluster)
             if isinstance(failure, Refusal):

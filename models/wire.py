@@ -68,6 +68,10 @@ HEALTH_SIGNAL = "health_changed"
 GRANT_UPDATE = "grant"
 
 
+TAKE_BACK_SIGNAL = "take_back"
+"""A command, by its update's id, is refused if no worker has taken it up yet."""
+
+
 NOT_LAUNCHED = "it was not launched: "
 """How a question to a refused launch is answered: a query's failure has no type, only words."""
 

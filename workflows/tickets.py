@@ -52,7 +52,7 @@ class TicketBook:
     def check(self, message: Model) -> None:
         """The same nonce under another update's id is a replay. Errors: ApplicationError of type Refusal."""
         spent = self._spent.get(_nonce(message))
-        if spent is not None and spent.update != _update_id():
+        if spent is not None and spent.update != update_id():
             raise ApplicationError(
                 "its ticket was used already: give the command again", type="Refusal", non_retryable=True
             )
@@ -78,12 +78,12 @@ class TicketBook:
     async def _admit(self, command: str, message: Model) -> None:
         nonce = _nonce(message)
         if nonce:
-            self._spent[nonce] = Spent(nonce=nonce, update=_update_id(), at=workflow.now())
+            self._spent[nonce] = Spent(nonce=nonce, update=update_id(), at=workflow.now())
             self._spent = {one.nonce: one for one in self.carried()}
         request = AdmitRequest(
             kind=self._of,
             command=command,
-            update_id=_update_id(),
+            update_id=update_id(),
             message=message.model_dump(mode="json", by_alias=True),
             subject=self._subject(),
             attempt=self._attempt(),
@@ -107,6 +107,6 @@ def _nonce(message: Model) -> str:
     return nonce_of(str(getattr(message, "ticket", "")))
 
 
-def _update_id() -> str:
+def update_id() -> str:
     info = workflow.current_update_info()
     return "" if info is None else info.id

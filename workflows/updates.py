@@ -6,20 +6,24 @@ Called in the workflow's `__init__`, which runs before any message is delivered 
 
 Each update has its command's name and takes one request. `check` is the validator: what it raises refuses the command,
 and nothing of it stands in history. `obey` answers, at once or as a coroutine. With a book of `tickets` a command that
-has one is admitted into the ledger first, and checked again after that.
+has one is admitted into the ledger first, and checked again after that. Who gave a command that no worker has taken up
+takes it back by a signal, which reaches the workflow before the command does.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from inspect import isawaitable
 from typing import TypeVar
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from models.base import Model
-    from workflows.tickets import TicketBook, signed
+    from models.wire import TAKE_BACK_SIGNAL
+    from workflows.tickets import TicketBook, signed, update_id
 
 _Command = TypeVar("_Command", bound=str)
 _Request = TypeVar("_Request", bound=Model)
@@ -34,6 +38,12 @@ def take_commands(
     tickets: TicketBook,
 ) -> None:
     """Every command is an update of this workflow from now on."""
+    taken_back: deque[str] = deque(maxlen=100)
+
+    def take_back(update: str = "") -> None:
+        taken_back.append(update)
+
+    workflow.set_signal_handler(TAKE_BACK_SIGNAL, take_back)
 
     def take(command: _Command) -> None:
         async def obeyed(given: _Request) -> object:
@@ -46,6 +56,9 @@ def take_commands(
             return await tickets.obeyed(command, given, lambda: check(command, given), lambda: obeyed(given))
 
         def validator(given: _Request) -> None:
+            if update_id() in taken_back:
+                why = f"{command} was taken back before a worker took it up"
+                raise ApplicationError(why, type="Refusal", non_retryable=True)
             tickets.check(given)
             check(command, given)
 

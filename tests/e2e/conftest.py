@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
+from client import calls, questions
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import PATIENCE, World, connected, world_of
 from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too
@@ -25,6 +26,14 @@ async def temporal(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cl
 def patient_fronts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A front waits longer for the access file than people do: the machine may be busy."""
     monkeypatch.setattr(rights, "_ANSWER_SECONDS", PATIENCE)
+
+
+@pytest.fixture(autouse=True)
+def patient_people(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take back nothing that a busy worker has not taken up yet, and wait for one that is just starting."""
+    monkeypatch.setattr(calls, "TAKEN_SECONDS", PATIENCE)
+    monkeypatch.setattr(calls, "_LOOKS", int(PATIENCE / calls._LOOK_SECONDS))
+    monkeypatch.setattr(questions, "_SURE_SECONDS", PATIENCE)
 
 
 @pytest.fixture

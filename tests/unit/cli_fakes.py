@@ -10,6 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest.mock import patch
 
+from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse
+
 from client.answers import AuditRecord, Build, Check
 from client.who_acts import could_act_now
 from models.access.standing import AccessStands
@@ -66,6 +68,24 @@ from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.shown import Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Command, Stage
 from tests.unit.weeks import a_past, a_plan
+
+
+class Polled:
+    """A Temporal that a worker polls at this moment: the client's part of it that says so."""
+
+    namespace = "backstop"
+    polls = True
+
+    @property
+    def workflow_service(self) -> Polled:
+        return self
+
+    async def describe_task_queue(self, _: DescribeTaskQueueRequest) -> DescribeTaskQueueResponse:
+        response = DescribeTaskQueueResponse()
+        if self.polls:
+            response.pollers.add(identity="worker").last_access_time.FromDatetime(datetime.now(UTC))
+        return response
+
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 WORKED = ClusterSpec.model_validate(

@@ -19,13 +19,14 @@ from models.questions import DeskAnswer, Pulse
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
 from models.rollout.stages import Command, Stage
+from tests.unit.cli_fakes import Polled
 from tests.unit.loop_clock import LoopClock
 
 REQUEST = CommandRequest(actor="tpm", team="research")
 ANSWER = CommandAnswer(cluster="a", command=Command.ACK, stage=Stage.MONITORED, said="taken")
 
 
-class Server:
+class Server(Polled):
     """Answers updates with these errors first; keeps the ids they came under."""
 
     def __init__(self, *errors: RPCError) -> None:
@@ -35,10 +36,13 @@ class Server:
     def get_workflow_handle(self, workflow_id: str) -> Server:
         return self
 
-    async def execute_update(self, name: str, request: CommandRequest, *, id: str, **_: Any) -> CommandAnswer:
+    async def start_update(self, name: str, request: CommandRequest, *, id: str, **_: Any) -> Server:
         self.ids.append(id)
         if self._errors:
             raise self._errors.pop()
+        return self
+
+    async def result(self) -> CommandAnswer:
         return ANSWER
 
 
@@ -132,7 +136,7 @@ async def test_a_rollout_of_an_earlier_build_is_told_to_be_looked_at_by_its_stat
         await door.ahead("a")
 
 
-class Deaf:
+class Deaf(Polled):
     """A server that missed the end of a run while somebody waited for it: who waits anew is answered."""
 
     def __init__(self, misses: int, clock: LoopClock, length: int = 11) -> None:
@@ -154,10 +158,10 @@ class Deaf:
         finally:
             self.given_up += 1
 
-    async def describe(self) -> Deaf:
+    async def describe(self, **_: Any) -> Deaf:
         return self
 
-    async def terminate(self, reason: str) -> None:
+    async def terminate(self, reason: str, **_: Any) -> None:
         self._misses = 0
 
 

@@ -32,6 +32,7 @@ from models.requests.state import QuotaAsk
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutInput
 from models.rollout.stages import Command
+from tests.unit.cli_fakes import Polled
 
 KEY = OKPKey.generate_key("Ed25519")
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -39,7 +40,7 @@ PUBLIC = {"k1": PublicKey(key_id="k1", pem=KEY.as_pem(private=False).decode(), v
 SRE = Principal(name="user:sre", human="user:sre", proof=Proof.PEER, how="this machine")
 
 
-class Server:
+class Server(Polled):
     """Takes everything, answers nothing, and keeps what came: the workflow's id, the update's, and the message."""
 
     def __init__(self) -> None:
@@ -60,7 +61,7 @@ class Server:
         self._workflow = workflow_id
         return self
 
-    async def execute_update(self, _: str, given: Model, *, id: str, **__: Any) -> None:
+    async def start_update(self, _: str, given: Model, *, id: str, **__: Any) -> None:
         self.came.append((self._workflow, id, given))
         raise _gone()
 
