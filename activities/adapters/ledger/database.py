@@ -100,12 +100,12 @@ def make_engine(url: str, patience: timedelta) -> sa.Engine:
     if parsed.drivername == "postgresql+psycopg":
         # Milliseconds, by SET, so that options in the URL stay as they are. In a zone east of Greenwich the last
         # hours of the year 9999 ("until further notice") could be written and never be read.
-        engine = sa.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20)
+        engine = sa.create_engine(parsed, pool_pre_ping=True, pool_size=10, max_overflow=20, hide_parameters=True)
         _on_connect(engine, [f"SET lock_timeout = {int(patience.total_seconds() * 1000)}", "SET TIME ZONE 'UTC'"])
         event.listen(engine, "connect", _reads_endless_times)
         return engine
     waits = {"timeout": patience.total_seconds(), "check_same_thread": False, "isolation_level": None}
-    engine = sa.create_engine(parsed, pool_size=10, max_overflow=20, connect_args=waits)
+    engine = sa.create_engine(parsed, pool_size=10, max_overflow=20, connect_args=waits, hide_parameters=True)
     # synchronous stays FULL: a receipt that was handed out must survive a power cut.
     _on_connect(engine, ["PRAGMA foreign_keys = ON", "PRAGMA journal_mode = WAL"])
 
@@ -228,6 +228,7 @@ def translated() -> Iterator[None]:
 
 
 _GRANT = "grant the worker's role its rights (docs/operations.md, Two roles)"
+_RESTORE = "bring it back from a backup; it is tried again by itself"
 _NO_SUCH = re.compile(r"^(no such table|no such column|table \w+ has no column)")
 _RESERVED = "reserved: "  # how the triggers' reasons begin
 _QUOTED_REASON = re.compile(r"(?:JSON path error near|bad JSON path:) '(reserved: .*)'$", re.DOTALL)
@@ -250,6 +251,9 @@ def _in_our_words(error: exc.DBAPIError) -> Exception | None:
     lost = isinstance(error, exc.OperationalError | exc.InterfaceError) or error.connection_invalidated
     if lost or sqlstate == "25006":  # read-only: a standby took over
         return Unavailable(f"the ledger's database did not answer ({type(error.orig).__name__})")
+    # SQLite's "malformed" and "not a database" are of no kind of their own; PostgreSQL's damage is an internal error.
+    if isinstance(error, exc.InternalError) or type(error) is exc.DatabaseError:
+        return Unavailable(f"the ledger's database is damaged ({_first_line(error.orig)}): {_RESTORE}")
     return None
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import sqlite3
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
 import psycopg
 import pytest
 from sqlalchemy import exc
+from temporalio.exceptions import ApplicationError
 
+from activities.adapters.ledger import database
 from activities.adapters.ledger.database import translated
 from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.failures import translated as activity_errors
 from models.errors import BadInput, Unavailable
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
@@ -166,6 +172,60 @@ def test_what_may_pass_is_unavailable(cause: Exception) -> None:
 def test_a_value_that_the_database_refuses_is_bad_input(ledger: Ledger) -> None:
     with pytest.raises(BadInput, match="quotas_counts"):
         ledger.quotas.foreign_write("alpha", "a", -1, "somebody")
+
+
+CALLS: dict[str, Callable[[Ledger], object]] = {
+    "quotas.read": lambda ledger: ledger.quotas.read("alpha"),
+    "quotas.apply": lambda ledger: ledger.quotas.apply(CHANGE),
+    "registry.open_clusters": lambda ledger: ledger.registry.open_clusters(),
+    "check_schema": lambda ledger: ledger.check_schema(),
+}
+
+
+@pytest.mark.parametrize("damage", ["no-database", "malformed"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_damaged_file_is_unavailable_in_an_activity_too(tmp_path: Path, call: str, damage: str) -> None:
+    """SQLite itself is the witness: it calls the file no database, or malformed, by an error of no kind of its own."""
+    path = tmp_path / "ledger.db"
+    upgrade(f"sqlite:///{path}")
+    with closing(sqlite3.connect(path)) as book:
+        book.execute("PRAGMA journal_mode = DELETE")
+    whole = path.read_bytes()
+    path.write_bytes(b"no database" * 1000 if damage == "no-database" else whole[:4096] + b"\xff" * (len(whole) - 4096))
+    with closing(sqlite3.connect(path)) as book, pytest.raises(sqlite3.DatabaseError) as witness:
+        book.execute("SELECT * FROM quotas")
+    assert type(witness.value) is sqlite3.DatabaseError
+
+    with (
+        Ledger(f"sqlite:///{path}", patience=SHORT) as ledger,
+        pytest.raises(ApplicationError) as failed,
+        activity_errors(),
+    ):
+        CALLS[call](ledger)
+    assert failed.value.type == "Unavailable"
+    assert not failed.value.non_retryable
+    assert "SQL" not in failed.value.message
+    assert "backup" in failed.value.message
+
+
+@pytest.mark.parametrize("cause", [psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted, psycopg.DatabaseError])
+def test_a_damaged_server_is_unavailable(cause: type[psycopg.Error]) -> None:
+    with pytest.raises(Unavailable) as unavailable, translated():
+        raise exc.DBAPIError.instance(
+            "SELECT 1", {"password": "hunter2"}, cause("invalid page in block 7"), psycopg.Error
+        )
+    assert_gives_nothing_away(unavailable.value.message)
+
+
+def test_every_adapter_of_the_ledger_reaches_it_where_errors_are_translated() -> None:
+    """Whoever else opened a session or an engine would let the driver's errors out."""
+    openers = {
+        (path.name, call.func.id)
+        for path in Path(database.__file__).parent.glob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in ("Session", "make_engine")
+    }
+    assert openers == {("database.py", "Session"), ("database.py", "make_engine"), ("move.py", "make_engine")}
 
 
 def test_our_own_bugs_are_not_dressed_up() -> None:
