@@ -54,11 +54,14 @@ class Faults:
 
 
 class Aside:
-    """Readings beside each other. `wrong` is told of each that fails: its name, and what went wrong."""
+    """Readings beside each other. `wrong` is told of each that fails: its name, and what went wrong.
 
-    def __init__(self, wrong: Callable[[str, str], object], patience: timedelta = WAITED) -> None:
+    `patience` None: a round waits for none of them, so that none is late.
+    """
+
+    def __init__(self, wrong: Callable[[str, str], object], patience: timedelta | None = WAITED) -> None:
         self._wrong = wrong
-        self._patience = patience.total_seconds()
+        self._patience = None if patience is None else patience.total_seconds()
         self._under_way: dict[str, threading.Thread] = {}
         self._late: set[str] = set()
         self._lock = threading.Lock()
@@ -77,6 +80,8 @@ class Aside:
         self._wait(name for name in begun if name not in self._late)
 
     def _wait(self, names: Iterable[str]) -> None:
+        if self._patience is None:
+            return
         ends = time.monotonic() + self._patience
         for name in names:
             thread = self._under_way.get(name)

@@ -6,6 +6,7 @@ Three clusters, each a Slurm of its own whose tools print what was recorded; tes
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -267,6 +268,27 @@ def test_a_slurm_that_hangs_holds_nobody_up(world: World, monkeypatch: pytest.Mo
         assert world.healthy()["bad"] == (24, 16)
     finally:
         (folder / "go").touch()
+
+
+def test_a_healthy_slurm_has_no_fault(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for the reading of its classes: that it is under way still is nothing wrong."""
+    begun, over = threading.Semaphore(0), threading.Event()
+
+    def reads_on(*_: object) -> None:
+        begun.release()
+        over.wait(PATIENCE)
+
+    monkeypatch.setattr(world.slurms, "look_at_classes", reads_on)
+    try:
+        world.quotas()
+        for _ in world.tools:
+            assert begun.acquire(timeout=PATIENCE)
+        world.healthy()
+        world.scheduled()
+        assert world.slurms.faults.lately() == {}
+        assert set(world.faults.values()) == {""}
+    finally:
+        over.set()
 
 
 # --- fuzzed ------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ class Slurms:
             for what in ("limits", "nodes", "jobs")
         }
         # Of these nothing is to be answered: nobody waits.
-        self._aside["classes"] = Aside(partial(self.faults.found, "classes of Slurm"), timedelta(0))
+        self._aside["classes"] = Aside(partial(self.faults.found, "classes of Slurm"), None)
 
     def talk(self, source: SlurmSource) -> Talk:
         talk = self._talks.get(source.connection)
