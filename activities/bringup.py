@@ -47,6 +47,8 @@ from models.errors import Unavailable
 _T = TypeVar("_T")
 _BEAT = 5.0
 """Seconds between two signs of life: well below the heartbeat timeout of these calls."""
+_IN_VAIN = 4
+"""Tries after which a runner that does not answer is no passing trouble."""
 _GRACE = timedelta(seconds=10)
 """What a check may take beyond its limit, before it is left alone."""
 
@@ -83,17 +85,30 @@ class RunActivities:
 
     @activity.defn(name="follow_run")
     async def follow(self, request: FollowRun) -> FollowedRun:
-        """Returns when the run has ended, when it is news that it runs, or when it has left no trace for so long."""
+        """Returns when the run has ended, when it is news that it runs, or when it has left no trace for so long.
+
+        Where its runner answers nothing of it, that is news too; the same answer again is an error, and retried.
+        """
         began, lost_since = time.monotonic(), None
         while True:
-            with translated():
-                report = await _in(self._threads, partial(self._runners.look, request.order))
+            try:
+                with translated():
+                    report = await _in(self._threads, partial(self._runners.look, request.order))
+            except ApplicationError as error:
+                if error.type == Unavailable.__name__ and _is_news(error.message, request):
+                    return FollowedRun(unheard=error.message)
+                raise
             passed = time.monotonic() - began
             if report is None:
                 lost_since = time.monotonic() if lost_since is None else lost_since
                 if time.monotonic() - lost_since >= request.settle.total_seconds():
                     return FollowedRun()
-            elif report.phase is not RunPhase.RUNNING or not request.seen or passed >= request.news.total_seconds():
+            elif (
+                report.phase is not RunPhase.RUNNING
+                or not request.seen
+                or request.unheard
+                or passed >= request.news.total_seconds()
+            ):
                 return FollowedRun(report=report)
             else:
                 lost_since = None
@@ -186,6 +201,16 @@ class BringupActivities:
         """The entry is the one that was signed, whatever the workflow says. Errors: Refusal."""
         if self._warrants is not None:
             self._warrants.entered(request.entry)
+
+
+def _is_news(answer: str, request: FollowRun) -> bool:
+    """The first one of a start at once, of a run that was seen once some tries were in vain; another one seldom."""
+    info = activity.info()
+    if request.unheard is None:
+        return False
+    if not request.unheard:
+        return not request.seen or info.attempt >= _IN_VAIN
+    return answer != request.unheard and datetime.now(UTC) - info.scheduled_time >= request.news
 
 
 def _unknown(sentence: str) -> CheckAnswer:

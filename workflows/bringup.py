@@ -21,7 +21,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 with workflow.unsafe.imports_passed_through():
     from activities.bringup import BringupActivities, CheckActivities
     from activities.notices import NoticeActivities
-    from models.bringup import calls, reducers
+    from models.bringup import calls, outgoing, reducers
     from models.bringup.actions import (
         AskChecks,
         BringupAction,
@@ -53,7 +53,7 @@ with workflow.unsafe.imports_passed_through():
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
     from models.bringup.undo_lines import bringup_undo_line
     from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TellAnswer, TellRequest
-    from workflows import bringup_runs
+    from workflows import bringup_runs, patches
     from workflows.cancellation import lived
     from workflows.failures import reason_of
     from workflows.marks import leave_mark, patience
@@ -64,6 +64,7 @@ with workflow.unsafe.imports_passed_through():
         LAST_FLEET_CALL,
         LONG_ASKED_CALL,
         LONG_CALL,
+        START_PAUSES,
     )
     from workflows.queries import asked_at
     from workflows.search_attributes import BY_CLUSTER, BY_OWNER, BY_STAGE
@@ -194,7 +195,7 @@ class BringupWorkflow:
         loose = all(isinstance(action, _LETS_GO) for action in self._tasks)
         if next_run_is_due() and loose and workflow.all_handlers_finished():
             asked = [name for action in self._tasks if isinstance(action, AskChecks) for name in action.names]
-            state = reducers.fitted(reducers.let_go(self._state, asked), workflow.now())
+            state = outgoing.fitted(reducers.let_go(self._state, asked), workflow.now())
             self._let_go()
             workflow.continue_as_new(
                 BringupInput(start=start.start, state=state, runs=start.runs + 1, spent=self._tickets.carried()),
@@ -216,20 +217,39 @@ class BringupWorkflow:
         self._set(reducers.begun(self._state, run, workflow.now()))
         attempt = self._state.runs[run].attempt
         self._set(reducers.hosted(self._state, run, attempt, host))
-        try:
-            report = await bringup_runs.start(self._state, run)
-        except ActivityError as error:
-            self._not_started(run, attempt, error)
-            return
-        self._set(reducers.reported(self._state, run, attempt, report, workflow.now()))
+        for pause in (*START_PAUSES, None):
+            try:
+                report = await bringup_runs.start(self._state, run)
+            except ActivityError as error:
+                if pause is None or not self._tries_again(run, attempt, error):
+                    self._not_started(run, attempt, error)
+                    return
+                await asyncio.sleep(pause.total_seconds())
+                if not self._state.runs[run].phase.under_way or self._state.runs[run].stopping:
+                    return  # its time limit is over, or somebody stops it
+            else:
+                self._set(reducers.reported(self._state, run, attempt, report, workflow.now()))
+                return
+
+    def _tries_again(self, run: str, attempt: int, error: ActivityError) -> bool:
+        """Its answer is lost, and the same start may be sent again: not where somebody stops it."""
+        kind, why = reason_of(error)
+        of_now = self._state.runs[run]
+        once = kind in _REFUSED or of_now.host or of_now.stopping
+        if once or not workflow.patched(patches.TRIES_IN_SIGHT):
+            return False
+        self._set(reducers.unheard(self._state, run, attempt, why, workflow.now()))
+        return True
 
     def _not_started(self, run: str, attempt: int, error: ActivityError) -> None:
         kind, why = reason_of(error)
         if bringup_runs.untaken(error):
             why = f"nobody took it on host {self._state.runs[run].host}"
             self._set(reducers.not_begun(self._state, run, attempt, why, workflow.now()))
-        elif kind in _REFUSED:
+        elif kind in _REFUSED and not self._state.runs[run].unheard:
             self._set(reducers.refused(self._state, run, attempt, why, workflow.now()))
+        elif kind in _REFUSED:
+            self._set(reducers.doubtful(self._state, run, attempt, why, workflow.now()))
         else:
             self._set(reducers.lost(self._state, run, attempt, why, workflow.now()))
 
@@ -251,7 +271,9 @@ class BringupWorkflow:
             else:
                 self._set(reducers.unanswered(self._state, run, attempt, reason_of(error)[1], workflow.now()))
             return
-        if followed.report is None:
+        if followed.unheard:
+            self._set(reducers.unheard(self._state, run, attempt, followed.unheard, workflow.now()))
+        elif followed.report is None:
             self._set(reducers.untraced(self._state, run, attempt, workflow.now()))
         else:
             self._set(reducers.reported(self._state, run, attempt, followed.report, workflow.now()))
@@ -376,7 +398,7 @@ class BringupWorkflow:
                 if is_cancelled_exception(error):
                     raise
                 workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
-            self._b = reducers.recorded(self._state, (e.key for e in batch))  # nothing is decided by it
+            self._b = outgoing.recorded(self._state, (e.key for e in batch))  # nothing is decided by it
             leave_mark()
 
     async def _mail(self) -> None:
@@ -394,7 +416,7 @@ class BringupWorkflow:
                 if is_cancelled_exception(error):
                     raise
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
-            self._b = reducers.mailed(self._state, [n.key for n in batch], answer, workflow.now())
+            self._b = outgoing.mailed(self._state, [n.key for n in batch], answer, workflow.now())
             leave_mark()
             if answer.failed:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())

@@ -56,7 +56,7 @@ def start(b: Bringup, run: str) -> Awaitable[RunReport]:
     return workflow.execute_activity_method(
         RunActivities.start,
         calls.run_order(b, run),
-        **(BRINGUP_START_CALL if b.runs[run].host else BRINGUP_CALL),
+        **BRINGUP_START_CALL,
         **_where(b, run),
         summary=f"start {run} (attempt {b.runs[run].attempt})",
     )

@@ -121,9 +121,10 @@ BRINGUP_CALL: BareCallOptions = {
         initial_interval=timedelta(seconds=5), maximum_interval=timedelta(seconds=30), maximum_attempts=4
     ),
 }
-"""A runner finds a run by its key before it starts one, so that a start may be asked for again."""
 BRINGUP_START_CALL: BareCallOptions = {**BRINGUP_CALL, "retry_policy": RetryPolicy(maximum_attempts=1)}
-"""On one host: where nobody took it in time, nothing has begun, which a second try could not say."""
+"""One try: what became of an earlier one decides what the next one's refusal means."""
+START_PAUSES = (timedelta(seconds=5), timedelta(seconds=10), timedelta(seconds=20))
+"""Before each further try of a start that was not answered: a runner finds a run by its key before it starts one."""
 BRINGUP_LONG_CALL: LongCallOptions = {"heartbeat_timeout": timedelta(seconds=20), "retry_policy": _WITHOUT_LIMIT}
 
 OVERDUE = timedelta(minutes=5)

@@ -54,6 +54,7 @@ def follow_request(b: Bringup, run: str) -> FollowRun:
         settle=b.recipe.settle,
         every=min(_LOOKS_EVERY, max(b.recipe.settle / 8, _LEAST)),
         news=max(_TELLS_EVERY, order.limit / 100),
+        unheard=b.runs[run].unheard,
     )
 
 

@@ -96,12 +96,16 @@ class FollowRun(Model):
     every: Duration
     news: Duration
     """How long at most until its log's tail is told again."""
+    unheard: Text | None = None
+    """The latest answer that said nothing of it, so that another one is news. None: none is."""
 
 
 class FollowedRun(Model):
     """How it stands. None: there is no trace of it, and has not been for as long as it was looked for."""
 
     report: RunReport | None = None
+    unheard: Text = ""
+    """An answer that says nothing of it, and is news; empty: `report` says how it stands."""
 
 
 class StoppedRun(Model):

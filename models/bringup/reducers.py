@@ -17,7 +17,7 @@ from models.bringup.decide import may_unmake, overlong_at, spared, startable
 from models.bringup.filling import filled
 from models.bringup.messages import BringupStart, HandedOver, WoundDown
 from models.bringup.recipe import CAPACITY
-from models.bringup.runs import UNDO_SUFFIX, RunPhase, RunReport
+from models.bringup.runs import NOTHING_BEGUN, UNDO_SUFFIX, RunPhase, RunReport
 from models.bringup.soak import CheckState, colour_at, colours, ticked, turned
 from models.bringup.stages import BringupStage
 from models.bringup.standing import standing
@@ -30,7 +30,6 @@ from models.bringup.state import (
     touchable,
 )
 from models.bringup.troubles import Trouble, troubles
-from models.wire import TellAnswer
 
 LOOKS_FOR_IT = timedelta(seconds=15)
 """Between two looks for a start of which nothing is known."""
@@ -73,7 +72,12 @@ def advance(b: Bringup, now: datetime) -> Bringup:
     b = _ticked(b.accounted(now), now)
     for name in b.runs:
         end = overlong_at(b, name)
-        if end is not None and now >= end:
+        if end is None or now < end:
+            continue
+        run = b.runs[name]
+        if run.unheard and not run.seen:
+            b = _ended(b, name, StepPhase.UNCLEAR, f"its time limit is over, and {run.said}", now)
+        else:
             b = b.with_run(name, stopping="it takes longer than its limit", next_at=None)
     before = None
     while before is not b:
@@ -237,9 +241,36 @@ def let_go(b: Bringup, names: Iterable[str]) -> Bringup:
     return b.but(checks=b.checks | {name: b.checks[name].but(asked_at=None) for name in names})
 
 
+def unheard(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
+    """Its runner answered, and nothing of this attempt: that shows, and is archived the first time."""
+    if not _current(b, run, attempt):
+        return b
+    first = not b.runs[run].unheard
+    sentence = _doubt(b.runs[run], why)
+    b = unanswered(b, run, attempt, sentence, now).with_run(run, unheard=why)
+    return b.noting(AuditKind.EFFECT, f"{run}: {sentence}", now, run=run, key=b.key(run).text) if first else b
+
+
+def _doubt(run: StepRun, why: str) -> str:
+    if run.seen:
+        return f"it ran when its runner last said so; the latest answer: {why}"
+    return f"its start is noted, and nobody knows whether it began; the latest answer: {why}"
+
+
+def doubtful(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
+    """Its runner refuses to start it now, and may have begun it when it gave no answer before."""
+    if not _current(b, run, attempt):
+        return b
+    before = b.runs[run].unheard
+    sentence = f"its start was refused ({why.removesuffix(NOTHING_BEGUN)}), but not when it was sent before: {before}"
+    return _ended(b, run, StepPhase.UNCLEAR, sentence, now)
+
+
 def lost(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
     """The answer to its start was lost: from now on it is looked for."""
-    return b.with_run(run, said=why, noted_at=now) if _current(b, run, attempt) else b
+    if not _current(b, run, attempt):
+        return b
+    return b.with_run(run, said=_doubt(b.runs[run], why), unheard=why, noted_at=now)
 
 
 def unanswered(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
@@ -258,6 +289,7 @@ def reported(b: Bringup, run: str, attempt: int, report: RunReport, now: datetim
         run,
         seen=True,
         said=report.said,
+        unheard="",
         code=report.code,
         tail=report.tail,
         link=report.link or b.runs[run].link,
@@ -461,38 +493,3 @@ def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
     since = now if news else b.leaving.since
     b = b.but(leaving=b.leaving.but(said=sentence, looked_at=now, since=since, empty=empty))
     return b.noting(AuditKind.GUARD, sentence, now) if news else b
-
-
-# --- the archive and the mail -----------------------------------------------------------------------
-
-
-def recorded(b: Bringup, keys: Iterable[str]) -> Bringup:
-    done = set(keys)
-    return b.but(outbox=tuple(e for e in b.outbox if e.key not in done))
-
-
-def mailed(b: Bringup, tried: Iterable[str], answer: TellAnswer, now: datetime) -> Bringup:
-    """What was delivered is gone from the mail; what never can be is too, and the archive says so."""
-    gone = (answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()) & set(tried)
-    lost = [(n, answer.refused[n.key]) for n in b.mail if n.key in answer.refused]
-    b = b.but(mail=tuple(n for n in b.mail if n.key not in gone))
-    for notice, why in lost:
-        b = b.noting(AuditKind.NOTICE, f"{notice.audience} was not told: {why}", now, notice=notice.key, failed=True)
-    return b
-
-
-MOST_MAIL, MOST_OUTBOX = 50, 400
-"""What waits for a mail server or a ledger that is away; of more the oldest are given up when a history begins anew."""
-
-
-def fitted(b: Bringup, now: datetime) -> Bringup:
-    """The bring-up, small enough to be carried to its next run: what is left out stands in the history before."""
-    over, cut = len(b.mail) - MOST_MAIL, len(b.outbox) - MOST_OUTBOX
-    if over > 0:
-        text = f"{count_text(over, 'notice')} given up: too many waited to be delivered"
-        b = b.but(mail=b.mail[over:]).noting(AuditKind.NOTICE, text, now, failed=True)
-    if cut > 0:
-        many = "1 entry is" if cut == 1 else f"{cut} entries are"
-        text = f"{many} left out before this one: too many waited for the archive"
-        b = b.but(outbox=b.outbox[cut:]).noting(AuditKind.NOTICE, text, now, failed=True)
-    return b

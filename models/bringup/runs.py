@@ -15,6 +15,8 @@ from models.base import Duration, Model, Name, PositiveCount, Text, Time
 
 TAIL_LENGTH = 2000
 """Characters of a log's end that travel."""
+NOTHING_BEGUN = "; nothing has begun"
+"""How a sentence ends of a request that a service refused: true of that request alone."""
 UNDO_SUFFIX = "/undo"
 """After a step's name in a key: the run that unmakes it."""
 

@@ -74,6 +74,8 @@ class StepRun(Model):
     started_at: Time | None = None
     ended_at: Time | None = None
     said: Text = ""
+    unheard: Text = ""
+    """The latest answer of its runner, where that says nothing of this attempt; empty: it does, or was not asked."""
     code: int | None = None
     tail: str = Field(default="", max_length=TAIL_LENGTH)
     link: str = ""

@@ -246,7 +246,11 @@ def waiting_sentence(b: Bringup, now: datetime) -> str:
 
 
 def _busy(b: Bringup) -> str:
-    busy = [f"{name} is {run.phase}" for name, run in b.runs.items() if run.phase.under_way]
+    busy = [
+        f"{name} is {run.phase}{f' ({run.said})' if run.unheard else ''}"
+        for name, run in b.runs.items()
+        if run.phase.under_way
+    ]
     later = [
         f"{name} is tried again at {run.next_at:{_AT}}{f' ({run.said})' if run.said else ''}"
         for name, run in b.runs.items()

@@ -27,10 +27,13 @@ from models.bringup.status import BringupStatus
 from models.cluster.island import Island
 from tests.e2e.bringup_site import PROVISION, Site, Story, worker_of
 from tests.e2e.world import connected, eventually, fresh
+from tests.integration.runners.servers import Server, serving
 from tests.replaying import replays
 from tests.unit.bringup_world import ENTRY
+from tests.waiting import async_attempts
 from workers.embedded_temporal import EmbeddedTemporal
 from workers.main import FAILURES, sandbox
+from workflows import options
 from workflows.bringup import BringupWorkflow
 
 RECIPE: dict[str, Any] = {
@@ -344,13 +347,12 @@ async def test_a_history_that_begins_anew_lets_go_of_runs_and_starts_none(
         await replayed(story)
 
 
-class OnHost(Site):
-    """The site, but for its commands: these are real programs of this machine, under one folder."""
+class Elsewhere(Site):
+    """The site, but for its steps: these go to real runners."""
 
-    def __init__(self, folder: Path, program: Path, place: Here | None = None) -> None:
+    def __init__(self, settings: dict[str, Any], folder: Path = Path("/nowhere"), place: Here | None = None) -> None:
         super().__init__()
-        settings = RunnerSettings.model_validate({"programs": [{"program": str(program)}], "grace": "1s"})
-        self.real = Runners(Allowed(settings), folder, place)
+        self.real = Runners(Allowed(RunnerSettings.model_validate(settings)), folder, place)
 
     def start(self, order: RunOrder) -> RunReport:
         return self.real.start(order)
@@ -360,6 +362,97 @@ class OnHost(Site):
 
     def stop(self, order: RunOrder) -> RunReport | None:
         return self.real.stop(order)
+
+
+class Begins(Server):
+    """A service that begins a run with each key it is sent, and answers by its list; then that it is done."""
+
+    def __init__(self, *answers: tuple[int, bytes]) -> None:
+        super().__init__()
+        self.answers = list(answers)
+        self.keys: list[str] = []
+
+    def answer(self, method: str, path: str, query: list[tuple[str, str]], body: Any, headers: dict[str, str]) -> Any:
+        self.keys.append(headers["Idempotency-Key"])
+        last = len(self.answers) == 1
+        return self.answers[0] if last else self.answers.pop(0)
+
+
+def over_http(service: Server) -> Elsewhere:
+    return Elsewhere({"hosts": [{"origin": service.url}], "networks": ["127.0.0.0/8"]})
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start that was not answered is sent again without a pause."""
+    monkeypatch.setattr(options, "START_PAUSES", (timedelta(milliseconds=10),) * 3)
+
+
+LOST = (200, b"<html>welcome</html>")
+DENIED = (401, b'{"message": "no such token"}')
+BEGUN = [(500, b""), (302, b""), (429, b"{}"), (408, b"{}"), (200, b""), (202, b"{" * 5_000_000)]
+BEGUN_AT_NIGHT = [pytest.param(answer, marks=pytest.mark.nightly) for answer in BEGUN]
+
+
+@pytest.mark.parametrize("first", [LOST, (503, b"{}"), *BEGUN_AT_NIGHT], ids=lambda each: str(each[0]))
+async def test_a_start_that_may_have_begun_is_unclear_whatever_is_answered_to_it_later(
+    stage: Stage, soon: None, first: tuple[int, bytes]
+) -> None:
+    """A person's retry would send another key, and so begin a second run."""
+    service = Begins(first, DENIED)
+    with serving(service):
+        stage.site = over_http(service)
+        async with stage.worker():
+            story = await stage.story(provision=[{"name": "x", "with": "http", "url": service.url}], supply=None)
+            status = await story.until(at(BringupStage.BLOCKED))
+            (step,) = status.steps
+            assert step.phase == "unclear"
+            assert "HTTP 401: no such token" in step.said
+            assert "nothing has begun" not in step.said
+            assert "it may run, have run, or never have begun: look first" in status.because
+            await story.handle.terminate("the story is over")
+        await replayed(story)
+    assert service.keys == [f"{story.start.entry.cluster}/1/x"] * 2
+
+
+@pytest.mark.parametrize("status_code", [401, 403, 422])
+async def test_a_start_that_was_refused_at_once_has_begun_nothing(stage: Stage, soon: None, status_code: int) -> None:
+    service = Begins((status_code, b"{}"))
+    with serving(service):
+        stage.site = over_http(service)
+        async with stage.worker():
+            story = await stage.story(provision=[{"name": "x", "with": "http", "url": service.url}], supply=None)
+            status = await story.until(at(BringupStage.BLOCKED))
+            assert status.because == f"step x is failed: {service.url} answered HTTP {status_code}; nothing has begun"
+            await story.handle.terminate("the story is over")
+    assert len(service.keys) == 1
+
+
+async def test_a_start_that_meets_nothing_but_errors_shows_the_latest_one(stage: Stage, soon: None) -> None:
+    service = Begins((503, b'{"message": "we are closed"}'))
+    with serving(service):
+        stage.site = over_http(service)
+        async with stage.worker():
+            story = await stage.story(provision=[{"name": "x", "with": "http", "url": service.url}], supply=None)
+            closed = f"{service.url} answered HTTP 503: we are closed"
+            status = await story.until(lambda s: closed in s.steps[0].said)
+            assert status.steps[0].phase == "starting"
+            assert closed in status.waits_for
+            async for _ in async_attempts("the board and the archive say so too"):
+                if any(closed in entry.text for entry in stage.site.archive):
+                    break
+            assert closed in stage.site.rows[story.start.entry.cluster].waits_for
+            service.answers[:] = [(200, b'{"status": "succeeded"}')]
+            status = await story.until(lambda s: s.steps[0].phase == "done")
+            assert closed not in status.waits_for + status.steps[0].said
+            await story.handle.terminate("the story is over")
+        await replayed(story)
+    assert set(service.keys) == {f"{story.start.entry.cluster}/1/x"}
+
+
+def on_host(folder: Path, program: Path, place: Here | None = None) -> Elsewhere:
+    """Its commands are real programs of this machine, under one folder."""
+    return Elsewhere({"programs": [{"program": str(program)}], "grace": "1s"}, folder, place)
 
 
 def a_program(folder: Path) -> Path:
@@ -391,7 +484,7 @@ async def test_a_real_command_outlives_its_workers_and_no_other_machine_starts_i
 
     def stage_of(place: Here, folder: str) -> Stage:
         stage = Stage(temporal, sqlite_ledger_url, tmp_path)
-        stage.site = OnHost(tmp_path / folder, program, place)
+        stage.site = on_host(tmp_path / folder, program, place)
         return stage
 
     first, begun = stage_of(here, "runs"), tmp_path / "begun"
@@ -422,7 +515,7 @@ async def test_a_real_command_that_ends_while_nobody_looks_is_found_to_have_ende
 ) -> None:
     program = a_program(tmp_path)
     stage = Stage(temporal, sqlite_ledger_url, tmp_path)
-    stage.site = OnHost(tmp_path / "runs", program)
+    stage.site = on_host(tmp_path / "runs", program)
     host = Here().host
     async with stage.worker(host):
         steps = [{"name": "nodes", "with": "command", "run": [str(program), "{cluster}"]}]

@@ -271,6 +271,13 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
 
         return happens
 
+    def begun_and_refused(w: Node) -> None:
+        w.lands(run)
+        w.done(action)
+        attempt = w.b.runs[run].attempt
+        w.set(reducers.unheard(w.b, run, attempt, "no answer", w.now))
+        w.set(reducers.doubtful(w.b, run, attempt, "refused", w.now))
+
     def never(reducer: Callable[..., Bringup]) -> Callable[[Node], None]:
         def happens(w: Node) -> None:
             w.done(action)
@@ -280,6 +287,7 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
 
     yield f"{run}: begun", lands(True)
     yield f"{run}: begun, the worker dies", lands(False)
+    yield f"{run}: begun, not answered, and refused when sent again", begun_and_refused
     yield f"{run}: the worker dies before", never(reducers.lost)
     yield f"{run}: refused", never(reducers.refused)
     yield f"{run}: nobody takes it", never(reducers.not_begun)
@@ -300,10 +308,16 @@ def _of_follow(node: Node, action: do.Follow, run: str, attempt: int) -> Iterato
         w.done(action)
         w.set(reducers.untraced(w.b, run, attempt, w.now))
 
+    def unheard(w: Node) -> None:
+        w.done(action)
+        w.set(reducers.unheard(w.b, run, attempt, "no answer", w.now))
+
     def host_gone(w: Node) -> None:
         w.done(action)
         w.set(reducers.host_gone(w.b, run, attempt, "its host is gone", w.now))
 
+    if not node.b.runs[run].unheard:
+        yield f"{run}: its runner says nothing of it", unheard
     if phase is None:
         yield f"{run}: no trace", untraced
     elif phase is RunPhase.RUNNING:

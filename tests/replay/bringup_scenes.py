@@ -108,8 +108,18 @@ async def unmade(story: Story) -> None:
     assert (await story.handle.result()).stage is BringupStage.CANCELLED
 
 
+async def resent(story: Story) -> None:
+    """A start that was not answered is sent again by the bring-up itself."""
+    story.site.lost_answers["bootstrap"] = 1
+    story.site.ends["bootstrap/undo"] = RunPhase.SUCCEEDED
+    assert (await story.begin()).begun
+    await story.until(step("bootstrap", StepPhase.RUNNING))
+    await story.say("cancel", stop=True)
+    assert (await story.handle.result()).stage is BringupStage.CANCELLED
+
+
 BringupScene = Callable[[Story], Awaitable[None]]
-BRINGUPS: dict[str, BringupScene] = {scene.__name__: scene for scene in (brought_up, unmade)}
+BRINGUPS: dict[str, BringupScene] = {scene.__name__: scene for scene in (brought_up, unmade, resent)}
 
 
 @asynccontextmanager

@@ -29,7 +29,7 @@ from tests.replay.bringup_scenes import BRINGUPS
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from tests.replaying import replays
 from workers.main import FAILURES, sandbox
-from workflows import cluster_rollout, haste, marks, owner_calls, quota_request
+from workflows import bringup, cluster_rollout, haste, marks, owner_calls, quota_request
 from workflows import patches as since
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
@@ -194,7 +194,7 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     asked = (
         *(
             (since, module, r"workflow\.patched\(patches\.(\w+)\)")
-            for module in (cluster_rollout, haste, marks, owner_calls)
+            for module in (cluster_rollout, haste, marks, owner_calls, bringup)
         ),
         (quota_request, quota_request, r"workflow\.patched\((\w+)\)"),
     )
@@ -219,6 +219,7 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert taken["digested.json.gz"] == set(), "a timer of its own only where a notice waits, as in no older history"
     for name in ("brought_up", "unmade-1", "unmade-2"):
         assert taken[f"{name}.json.gz"] == {since.LEAVES_MARKS}
+    assert taken["resent.json.gz"] == {since.LEAVES_MARKS, since.TRIES_IN_SIGHT}
     for name in ("marked", "fleet_marked"):
         assert since.LEAVES_MARKS in taken[f"{name}.json.gz"]
     assert since.RESTS in taken["rested.json.gz"]

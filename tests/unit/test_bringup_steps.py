@@ -56,6 +56,29 @@ def test_supply_is_waited_for_and_a_person_can_go_on_without() -> None:
     assert w.stage is BringupStage.PROVISIONING
 
 
+def test_a_start_that_nobody_answered_for_calls_a_person_once_its_time_limit_is_over() -> None:
+    w = world({"bootstrap": "lost"})
+    shown = "its start is noted, and nobody knows whether it began; the latest answer: no answer in time"
+    assert waiting_sentence(w.b, w.now) == f"bootstrap is starting ({shown}); check-in waits for a person"
+    w.wait("23h")
+    assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.PROVISIONING, StepPhase.STARTING)
+    w.wait("2h")
+    assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.BLOCKED, StepPhase.UNCLEAR)
+    assert w.b.because.startswith(f"step bootstrap is unclear: its time limit is over, and {shown}")
+    assert w.started == ["h100-new/1/bootstrap"]
+
+
+def test_what_its_runner_answers_instead_of_a_run_shows_until_it_speaks_of_the_run_again() -> None:
+    w = world({"bootstrap": RUNNING})
+    w.b = reducers.unheard(w.b, "bootstrap", 1, "HTTP 503", w.now)
+    w.b = reducers.unheard(w.b, "bootstrap", 1, "HTTP 502", w.now)
+    (shown,) = {step.said for step in status_of(w.b, w.now).steps if step.name == "bootstrap"}
+    assert shown == "it ran when its runner last said so; the latest answer: HTTP 502"
+    assert [e.text for e in w.b.outbox if "HTTP 50" in e.text] == [f"bootstrap: {shown.replace('502', '503')}"]
+    w.ended("bootstrap", RunPhase.RUNNING, "build 7 is running")
+    assert waiting_sentence(w.b, w.now) == "bootstrap is running; check-in waits for a person"
+
+
 def test_a_failed_step_blocks_and_a_retry_goes_on() -> None:
     w = world({"bootstrap": FAILED})
     assert w.stage == "blocked"

@@ -15,7 +15,7 @@ from activities.adapters.notify.route import header_text
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.web import MOST_ANSWER, Web, document_of, place_of, refused, url_of
 from activities.adapters.runners.words import one_line, tail_of
-from models.bringup.runs import RunOrder, RunPhase, RunReport
+from models.bringup.runs import NOTHING_BEGUN, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
 
 _AGAIN = frozenset((408, 425, 429))
@@ -38,7 +38,7 @@ class HttpRunner:
         if answer.status == _UNDER_WAY:
             return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still taking the order in")
         if 400 <= answer.status < 500 and answer.status not in _AGAIN:
-            raise BadInput(f"{refused(answer, where)}; nothing has begun")
+            raise BadInput(f"{refused(answer, where)}{NOTHING_BEGUN}")
         return self._report(order, self._taken(order, answer, where), where)
 
     def look(self, order: RunOrder) -> RunReport | None:
