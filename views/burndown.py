@@ -93,6 +93,8 @@ def _sentence(points: Sequence[Point], cluster: str) -> str:
         change = f"{than} on {moment(first.at)}"
         if first.known != last.known:
             change += f" ({count(first.known, 'cluster')} then, {last.known} now)"
+        elif not first.is_of_same(last):
+            change += " (of other clusters)"
         if most > max(first.phantom_gpus, last.phantom_gpus):
             change += f"; in between there were up to {most}"
     return (

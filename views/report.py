@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import NamedTuple
 
-from models.cluster.windows import span_text
+from models.cluster.windows import Entry, Window, WindowKind, span_text
 from models.fleet.state import FLEET
 from models.reports.bringups import BringupsWeek
 from models.reports.tallies import Point
@@ -18,6 +19,7 @@ from views.words import clean, spaced
 
 MOST = 8
 """Lines of a list; --json has all."""
+OTHERS = "Clusters came, went or were not known in between: lines that count others say nothing of each other."
 _LINES = 9
 """Of the curve in Markdown."""
 
@@ -84,9 +86,12 @@ def emergencies(week: Week) -> list[str]:
 def cut_sentence(week: Week) -> str:
     """What rollouts took from quotas this week, and what it was."""
     cut, phantom, flex, back = cut_totals(week)
-    given_back = "" if not back else f" {_big(back)} {'was' if back == 1 else 'were'} given back by rollbacks."
+    lost = sum(c.withdrawn_gpus for c in week.cuts)
+    given_back = "" if not back else f" {_big(back)} {'was' if back == 1 else 'were'} given back."
+    if lost:
+        given_back = f" Breaches withdrew {_big(lost)}{' more' if cut else ''}, whose hardware had failed.{given_back}"
     if not cut:
-        return f"No GPU was cut this week.{given_back}"
+        return f"No GPU was cut by a plan this week.{given_back}" if lost else f"No GPU was cut this week.{given_back}"
     clusters = _count(sum(c.cut_gpus > 0 for c in week.cuts), "cluster")
     were = "was" if cut == 1 else "were"
     parts = f"{_big(phantom)} phantom removed, {_big(flex)} moved to flex"
@@ -108,14 +113,19 @@ def every_cluster(week: Week) -> Section:
     rows = []
     for each in week.every:
         cut, outcome = each.cut, each.outcome
-        taken = ("0", "0", "0") if cut is None else (_big(cut.cut_gpus), _big(cut.phantom_gpus), _big(cut.to_flex_gpus))
+        taken = (0,) * 4
+        if cut is not None:
+            taken = (cut.cut_gpus, cut.phantom_gpus, cut.to_flex_gpus, cut.withdrawn_gpus)
         phantom = (
             ("-", "-")
             if outcome is None
             else (_of(outcome, "before", "phantom_gpus"), _of(outcome, "after", "phantom_gpus"))
         )
-        rows.append((clean(each.cluster), spaced(each.stands) or "-", *taken, *phantom))
-    columns = ("Cluster", "Stands", "Cut", "Phantom removed", "Moved to flex", "Phantom before", "Phantom after")
+        rows.append((clean(each.cluster), spaced(each.stands) or "-", *map(_big, taken), *phantom))
+    columns = (
+        *("Cluster", "Stands", "Cut", "Phantom removed", "Moved to flex", "Withdrawn by breaches"),
+        *("Phantom before", "Phantom after"),
+    )
     return Section(f"All {_count(len(rows), 'cluster')}", columns, rows, numbers_from=2)
 
 
@@ -128,9 +138,16 @@ def _than(week: Week) -> str:
     if week.now is None or week.week_ago is None:
         return ""
     less, then = week.week_ago.phantom_gpus - week.now.phantom_gpus, _moment(week.week_ago.at)
+    if not week.now.is_of_same(week.week_ago):
+        return f"; {_big(week.week_ago.phantom_gpus)} were on {then}, {_of_others(week.now, week.week_ago)}"
     return (
         f", {_big(abs(less))} {'fewer' if less > 0 else 'more'} than on {then}" if less else f", as many as on {then}"
     )
+
+
+def _of_others(now: Point, then: Point) -> str:
+    """Why one number less than the other means nothing."""
+    return f"of {then.known:,} clusters then and {now.known:,} now" if then.known != now.known else "of other clusters"
 
 
 class Number(NamedTuple):
@@ -172,12 +189,13 @@ def numbers(week: Week) -> list[Number]:
 def _of_when(now: Point | None, before: int | None, ago: Point | None) -> str:
     """What figures from tallies are of, and what they were."""
     read = "" if now is None else f", read {_moment(now.at)}"
-    return read + ("" if before is None or ago is None else f"; {_big(before)} on {_moment(ago.at)}")
+    others = "" if now is None or ago is None or now.is_of_same(ago) else f" ({_of_others(now, ago)})"
+    return read + ("" if before is None or ago is None else f"; {_big(before)} on {_moment(ago.at)}{others}")
 
 
 def sections(week: Week) -> list[Section]:
     """All tables in their order."""
-    return [_done(week), *_live(week), *_bringups(week.bringups), _milestones(week), _outcome(week)]
+    return [*_undone(week), _done(week), *_live(week), *_bringups(week.bringups), _milestones(week), _outcome(week)]
 
 
 def _bringups(brought: BringupsWeek | None) -> list[Section]:
@@ -231,11 +249,17 @@ def _long(time: timedelta) -> str:
     return f"{time / unit:.1f}".removesuffix(".0") + name
 
 
-def _done(week: Week) -> Section:
-    """What went back comes first: who reads only the first lines must not miss it."""
+def _undone(week: Week) -> list[Section]:
+    """Before what is done: who reads only the first lines must not miss it. Nothing where nothing was."""
     rows = [
-        (clean(m.cluster), "rolled back", f"{m.at:%a %d %b}", clean(m.text.partition(": ")[2])) for m in week.undone
+        (clean(m.cluster), clean(m.actor), f"{m.at:%a %d %b}", clean(m.text.partition(": ")[2])) for m in week.undone
     ]
+    return [_cut("Rolled back", ("Cluster", "By", "On", "Why"), rows, "")] if rows else []
+
+
+def _done(week: Week) -> Section:
+    """What reached monitored, and whether it still is."""
+    rows: list[tuple[str, ...]] = []
     stands = {one.cluster: one.stands for one in week.every}
     for m in reversed(week.done):
         since = stands.get(m.cluster, Stage.MONITORED)
@@ -264,7 +288,7 @@ def _live(week: Week) -> list[Section]:
         (clean(r.cluster), _standing(r), _big(r.lacking_gpus), clean(", ".join(r.teams[:4])) + _more(r.teams, 4))
         for r in live.at_risk
     ]
-    windows = [(clean(e.cluster), clean(span_text(e.window)), clean(e.window.reason)) for e in live.windows]
+    windows = [(clean(where), clean(what), clean(why)) for where, what, why in _windows(live.windows)]
     blocked = [
         (clean(b.cluster), clean(spaced(b.kind)), clean(b.by), _day(b.since), clean(b.reason)) for b in live.blocked
     ]
@@ -298,6 +322,25 @@ def _live(week: Week) -> list[Section]:
             "backstop calendar show",
         ),
     ]
+
+
+def _windows(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
+    """What is declared for several clusters at once is one line. Freezes come last: they take no GPU from anybody."""
+    alike: dict[Window, list[Entry]] = {}
+    for entry in entries:
+        alike.setdefault(entry.window.model_copy(update={"gpus": None, "islands": None}), []).append(entry)
+    lines = []
+    for window, theirs in sorted(alike.items(), key=lambda pair: pair[0].kind is WindowKind.FREEZE):
+        if len(theirs) == 1:
+            lines.append((theirs[0].cluster, span_text(theirs[0].window), window.reason))
+            continue
+        gpus = [entry.window.gpus for entry in theirs]
+        counts = [count for count in gpus if count is not None]
+        whole = window.model_copy(update={"gpus": sum(counts) if len(counts) == len(gpus) else None})
+        clusters = {entry.cluster for entry in theirs}
+        where = clusters.pop() if len(clusters) == 1 else _count(len(clusters), "cluster")
+        lines.append((where, span_text(whole), window.reason))
+    return lines
 
 
 def _standing(risk: AtRisk) -> str:
@@ -431,6 +474,10 @@ def _curve(week: Week) -> str:
     stride = max(1, -(-len(week.points) // _LINES))
     shown = list(reversed(list(reversed(week.points))[::stride]))
     rows = [
-        (_moment(p.at), _big(p.promised_gpus), _big(p.healthy_gpus), _big(p.phantom_gpus)) for p in shown if p.known
+        (_moment(p.at), _big(p.known), _big(p.promised_gpus), _big(p.healthy_gpus), _big(p.phantom_gpus))
+        for p in shown
+        if p.known
     ]
-    return _table(Section("", ("Read", "Promised", "Healthy", "Phantom"), rows, numbers_from=1))
+    table = _table(Section("", ("Read", "Clusters", "Promised", "Healthy", "Phantom"), rows, numbers_from=1))
+    measured = [p for p in week.points if p.known]
+    return table if all(a.is_of_same(b) for a, b in pairwise(measured)) else f"{table}\n\n{OTHERS}"

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, named, rendered, short, style, svg
 from models.reports.milestones import MilestoneStanding, State
+from models.reports.tallies import of_same
 from models.reports.weekly import Week
 from views.report import MOST, Section, emergencies, every_cluster, lead, numbers, sections, title
 from views.words import count
@@ -53,16 +54,23 @@ def _curve(week: Week) -> dict[str, str] | None:
         return None
     figure = Figure(figsize=(9, 4.6), layout="constrained")
     above, plot = figure.subplots(2, 1, sharex=True, height_ratios=[2, 3])
-    times = [float(_DATES.date2num(p.at)) for p in points]
-    above.plot(times, [p.promised_gpus for p in points], color=INK, label="promised", lw=1.6)
-    above.plot(times, [p.healthy_gpus for p in points], color=FLEX, label="healthy", lw=1.6)
     above.margins(y=0.15)
-    plot.fill_between(
-        times, [p.phantom_gpus for p in points], color=PHANTOM, label="phantom: promised, no healthy GPU behind"
-    )
-    waits = [(t, p.lacking_gpus) for t, p in zip(times, points, strict=True) if p.lacking_gpus is not None]
-    if len(waits) > 1:
-        plot.plot(*zip(*waits, strict=True), color=BAD, label="wait in quota for hardware", lw=1.6)
+    stretches = of_same(points)
+    for n, stretch in enumerate(stretches):
+        times = [float(_DATES.date2num(p.at)) for p in stretch]
+        style_of = {"lw": 1.6, "marker": "o" if len(stretch) == 1 else "", "ms": 3}
+        named_once = (lambda label: label) if n == 0 else (lambda _: None)
+        above.plot(times, [p.promised_gpus for p in stretch], color=INK, label=named_once("promised"), **style_of)
+        above.plot(times, [p.healthy_gpus for p in stretch], color=FLEX, label=named_once("healthy"), **style_of)
+        plot.fill_between(
+            times,
+            [p.phantom_gpus for p in stretch],
+            color=PHANTOM,
+            label=named_once("phantom: promised, no healthy GPU behind"),
+        )
+        waits = [(t, p.lacking_gpus) for t, p in zip(times, stretch, strict=True) if p.lacking_gpus is not None]
+        if waits:
+            plot.plot(*zip(*waits, strict=True), color=BAD, label=named_once("wait in quota for hardware"), **style_of)
     plot.set_ylim(bottom=0)
     for each in (above, plot):
         each.set(ylabel="GPUs")
@@ -72,11 +80,16 @@ def _curve(week: Week) -> dict[str, str] | None:
     plot.xaxis.set_major_locator(locator)
     plot.xaxis.set_major_formatter(_DATES.ConciseDateFormatter(locator))
     figure.legend(frameon=False, loc="outside upper center", ncols=4)
-    first, last = points[0], points[-1]
-    says = (
+    first, last = stretches[-1][0], stretches[-1][-1]
+    went = (
         f"Phantom GPUs went from {big(first.phantom_gpus)} on {first.at:%d %B %H:%MZ} to {big(last.phantom_gpus)} on "
-        f"{last.at:%d %B %H:%MZ}, when {big(last.promised_gpus)} were promised and {big(last.healthy_gpus)} healthy."
+        if first is not last
+        else f"Phantom GPUs were {big(last.phantom_gpus)} on "
     )
+    there = f"{big(last.promised_gpus)} were promised and {big(last.healthy_gpus)} healthy"
+    says = f"{went}{last.at:%d %B %H:%MZ}, when {there}."
+    if len(stretches) > 1:
+        says += " Where the line breaks, clusters came, went or were not known: what is before it is of others."
     return {"svg": svg(figure), "says": says}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+
+from pydantic import Field
 
 from models.base import Count, GpuCount, Model, Name, Time
 from models.cluster.flex_size import flex_pool
@@ -64,6 +66,22 @@ class Point(Model):
     lacking_gpus: Count | None
     oldest_at: Time | None = None
     health_at: Time | None = None
+    of: str = Field(default="", exclude_if=lambda of: not of)
+    """A mark of the clusters that the sums are over: of others it is another. Empty: an earlier build did not say."""
+
+    def is_of_same(self, other: Point) -> bool:
+        """Whether both are sums over the same clusters, so that one less than the other means something."""
+        return (self.known, self.of) == (other.known, other.of)
+
+
+def of_same(points: Sequence[Point]) -> list[list[Point]]:
+    """The points in stretches of sums over the same clusters: no line may lead from one to the next."""
+    stretches: list[list[Point]] = []
+    for point in points:
+        if not stretches or not point.is_of_same(stretches[-1][-1]):
+            stretches.append([])
+        stretches[-1].append(point)
+    return stretches
 
 
 def slot_of(now: datetime, every: timedelta) -> datetime:

@@ -85,7 +85,9 @@ class ClusterCut(Model):
     """Of those cut: no healthy GPU stood behind them."""
     to_flex_gpus: Count
     back_gpus: Count = 0
-    """Given back by rollbacks."""
+    """Given back, by rollbacks and by later plans."""
+    withdrawn_gpus: Count = 0
+    """Taken because hardware had failed: by answers to breaches, which are no part of `cut_gpus`."""
 
 
 class Past(Model):

@@ -73,8 +73,7 @@ def _cut_by(r: Rollout, change: Change, receipt: Receipt) -> dict[str, Any]:
     """For reports: how many GPUs of leaves the write took away (below zero: gave back), and what of them was phantom.
 
     Of the baseline the plan says what was phantom; of values that were written since (a realignment, another attempt)
-    what was seen of them. What a breach takes beyond what stood is what hardware no longer holds: all of it was
-    phantom.
+    what was seen of them. What answers a breach says so: hardware no longer holds it, and no rollout has removed it.
     """
     if r.shadow or change.kind not in (EffectKind.SET_SOFT, EffectKind.RESTORE):
         return {}
@@ -84,7 +83,9 @@ def _cut_by(r: Rollout, change: Change, receipt: Receipt) -> dict[str, Any]:
     if change.kind is EffectKind.SET_SOFT and r.plan is not None:
         stood = _phantom_of_what_stood(r, {team: receipt.before[team] for team in leaves}, r.plan)
     phantom = min(stood, max(0, gpus))
-    return {"cut": {"gpus": gpus, "phantom_gpus": phantom, "to_flex_gpus": max(0, gpus) - phantom}}
+    cut: dict[str, Any] = {"gpus": gpus, "phantom_gpus": phantom, "to_flex_gpus": max(0, gpus) - phantom}
+    breach = change.kind is EffectKind.RESTORE or (r.realigning and not r.proposing)
+    return {"cut": {**cut, "breach": True} if breach and gpus > 0 else cut}
 
 
 def _phantom_of_what_stood(r: Rollout, stood: Mapping[str, int], plan: Plan) -> int:

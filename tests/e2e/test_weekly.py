@@ -128,6 +128,30 @@ async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) ->
     assert world.sql.broken_links("(milestones)") == []
 
 
+async def test_what_a_breach_takes_is_no_phantom_that_a_rollout_removed(world: World) -> None:
+    """345 -> 306 by the plan, 306 -> 300 by a breach, 300 -> 306 by the next attempt: receipts say what each moved."""
+    name = fresh("breached")
+    await world.fleet(worked_case(name, breach_after="0.3s"))
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.ROLLED_BACK)
+    await world.healthy(name, main=(361, 319))
+    await world.until(name, lambda status: status.stage is Stage.MONITORED and status.attempt == 2)
+    await world.archived(name)
+    moved = {"set_soft": [0, 0], "restore": [0, 0]}
+    for kind, text in world.sql.rows("SELECT kind, receipt FROM receipts WHERE kind IN ('set_soft', 'restore')"):
+        receipt = json.loads(text)
+        gpus = sum(receipt["before"].values()) - sum(receipt["after"].values())
+        moved[kind][gpus < 0] += abs(gpus)
+    assert moved == {"set_soft": [39, 6], "restore": [6, 0]}
+    (cut,) = (await report(world)).cuts
+    assert (cut.cut_gpus, cut.phantom_gpus, cut.to_flex_gpus) == (39, 26, 13)
+    assert (cut.withdrawn_gpus, cut.back_gpus) == (6, 6)
+    told = markdown(await report(world))
+    assert "this week: 26 phantom removed, 13 moved to flex. Breaches withdrew 6 more, whose hardware" in told
+
+
 @pytest.mark.nightly
 async def test_a_shadow_is_no_progress(world: World) -> None:
     name = fresh("shade")

@@ -19,6 +19,7 @@ from cli.main import run
 from cli.output import _plain
 from cli.pages.report import page
 from models.access.waiting import Emergency
+from models.cluster.windows import Entry, Window, WindowKind
 from models.errors import Unavailable
 from models.reports.milestones import Milestones
 from models.reports.rollout_summary import RolloutSummary
@@ -30,6 +31,7 @@ from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
 from views.burndown import burndown_parts
 from views.report import markdown
+from web.console.pages.curves import burn_down_of
 
 HOUR = timedelta(hours=1)
 
@@ -128,6 +130,82 @@ def test_a_cluster_that_was_done_and_undone_is_not_done() -> None:
     assert again.cluster in [m.cluster for m in made.undone]
 
 
+def section(text: str, title: str) -> str:
+    """What stands in a report under a title; empty: there is no such title."""
+    return text.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def test_what_was_rolled_back_stands_apart_from_what_is_done() -> None:
+    name, text = "h100-pod-002", markdown(a_week(3))
+    assert section(text, "Rolled back").strip().splitlines()[2:] == [
+        f"| {name} | guard | Wed 25 Nov | 12 GPUs of research lacked hardware |"
+    ]
+    assert name not in section(text, "Done")
+    assert "monitored" in section(text, "Done")
+    calm = week(a_past(3).but(moves=()), None, None)
+    assert "Rolled back" not in markdown(calm)
+
+
+def test_what_a_breach_withdrew_is_told_apart_from_what_a_plan_cut() -> None:
+    """A leader must not read failed hardware as phantom GPUs that the rollout removed."""
+    past = a_past(3)
+    one = past.cuts[0].but(withdrawn_gpus=6)
+    both, alone = (week(past.but(cuts=(cut,)), None, None) for cut in (one, one.but(cut_gpus=0, phantom_gpus=0)))
+    assert (
+        "26 phantom removed, 13 moved to flex. Breaches withdrew 6 more, whose hardware had failed. 4 were given back."
+    ) in markdown(both)
+    assert "No GPU was cut by a plan this week. Breaches withdrew 6, whose hardware had failed." in markdown(alone)
+
+
+def test_a_freeze_of_the_fleet_is_one_line_and_hides_no_window_that_takes_gpus() -> None:
+    freeze = Window(kind=WindowKind.FREEZE, starts=UNTIL - HOUR, ends=UNTIL + 40 * DAY, reason="year's end")
+    takes = Window(kind=WindowKind.MAINTENANCE, starts=UNTIL + 2 * HOUR, ends=UNTIL + DAY, reason="power", gpus=993)
+    entries = [(f"c-{n:02d}", freeze) for n in range(46)] + [
+        ("c-50", takes),
+        ("c-07", takes.model_copy(update={"gpus": 7})),
+    ]
+    windows = tuple(
+        Entry(id=n, cluster=cluster, window=window, source="", declared_by="")
+        for n, (cluster, window) in enumerate(entries, 1)
+    )
+    made = a_week(3)
+    assert made.live is not None
+    text = section(
+        markdown(made.but(live=made.live.but(windows=windows))),
+        "At risk: declared windows, today and in the two weeks ahead",
+    )
+    assert text.strip().splitlines()[2:] == [
+        "| 2 clusters | maintenance of 1,000 GPUs from 2026-11-27 18:00Z until 2026-11-28 16:00Z | power |",
+        "| 46 clusters | freeze from 2026-11-27 15:00Z until 2027-01-06 16:00Z | year's end |",
+    ]
+
+
+def test_no_slope_leads_from_some_clusters_to_others() -> None:
+    """Ten days of clusters a and b, then b has gone and c has come: as many, and others."""
+    past = a_past(3)
+    points = tuple(p.but(of="ab" if n < 21 else "ac") for n, p in enumerate(past.points))
+    assert past.week_ago is not None
+    other = week(past.but(points=points, week_ago=past.week_ago.but(of="ab")), None, None)
+    same = week(past.but(week_ago=past.week_ago), None, None)
+    assert "21 fewer than on 2026-11-20 16:00Z" in markdown(same)
+    assert "21 fewer" not in markdown(other)
+    assert "; 51 were on 2026-11-20 16:00Z, of other clusters." in markdown(other)
+    assert "lines that count others say nothing of each other" in markdown(other)
+    drawn = {
+        name: page(each).count("Phantom GPUs went from 120 on") for name, each in {"same": same, "other": other}.items()
+    }
+    assert drawn == {"same": 2, "other": 0}, "in the words and for who cannot see the picture"
+    assert "Where the line breaks" in page(other)
+    gaps = [curve["data"] for curve in (burn_down_of(points), burn_down_of(past.points)) if curve is not None]
+    assert [data[1].count(None) for data in gaps] == [1, 0]
+    assert len(gaps[0][0]) == len(gaps[0][1]) == len(points) + 1
+
+
+def test_the_page_does_not_say_that_a_watched_rollout_is_over() -> None:
+    """`doctor` counts a monitored one as open: it ends when somebody closes it."""
+    assert "rollout is over" not in page(a_week(3))
+
+
 def test_old_tallies_say_nothing_of_now() -> None:
     past = a_past(3)
     old = past.model_copy(update={"points": (point(UNTIL - 2 * DAY, 3, 9),)})
@@ -173,7 +251,7 @@ def test_the_report_says_the_week_in_a_few_sentences() -> None:
     assert said[2] == (
         "2 of 3 clusters monitored, 1 more than a week ago. 30 of 1,050 promised GPUs were phantom on 2026-11-27 "
         "16:00Z, 21 fewer than on 2026-11-20 16:00Z. 39 GPUs were cut from quotas in 1 cluster this week: 26 phantom "
-        "removed, 13 moved to flex. 4 were given back by rollbacks. In 1 cluster with a before and an after, GPUs that "
+        "removed, 13 moved to flex. 4 were given back. In 1 cluster with a before and an after, GPUs that "
         "waited in quota "
         "for healthy hardware went from 25 to 0.5. 1 cluster is blocked."
     )
@@ -203,7 +281,7 @@ def test_what_somebody_did_alone_stands_on_top_until_another_has_looked() -> Non
 
 def test_long_lists_are_cut_and_say_where_the_rest_is() -> None:
     told = markdown(a_week(300))
-    assert "And 43 more: `--json`." in told
+    assert "And 42 more: `--json`." in told
     assert "And 23 more: `backstop status --needs`." in told
     assert len(told.splitlines()) < 130
     assert len(page(a_week(300))) < 150_000

@@ -19,6 +19,7 @@ from models.audit import AuditEntry, AuditKind
 from models.base import DAY
 from models.reports.tallies import slot_of
 from models.reports.weekly import ClusterCut, Mean, Move, Passage, Span
+from models.rollout.effects import EffectKind
 from models.tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow
 
 _KIND = json.dumps({"kind": AuditKind.TRANSITION.value}, separators=(",", ":"))[1:-1]
@@ -71,9 +72,10 @@ class LedgerReport:
                 phantom_gpus=of["phantom"],
                 to_flex_gpus=of["flex"],
                 back_gpus=of["back"],
+                withdrawn_gpus=of["withdrawn"],
             )
             for cluster, of in sorted(counts.items())
-            if of["cut"] or of["back"]
+            if of["cut"] or of["back"] or of["withdrawn"]
         )
 
     def clusters(self) -> tuple[str, ...]:
@@ -117,6 +119,9 @@ def _cut(entry: str) -> tuple[datetime, str, Mapping[str, int] | None]:
     if read.kind is not AuditKind.EFFECT or not isinstance(cut, dict):
         return read.at, read.cluster, None
     gpus = int(cut.get("gpus", 0))
+    # Earlier builds did not say what answered a breach; a restore that took something did.
+    if gpus > 0 and (cut.get("breach") or read.data.get("effect") == EffectKind.RESTORE):
+        return read.at, read.cluster, {"withdrawn": gpus}
     parts = {"phantom": int(cut.get("phantom_gpus", 0)), "flex": int(cut.get("to_flex_gpus", 0))}
     return read.at, read.cluster, {"cut": max(0, gpus), "back": max(0, -gpus), **parts}
 
@@ -132,7 +137,7 @@ def _transitions() -> sa.Select[str]:
 @cache
 def _writes() -> sa.Select[str]:
     """Entries that say what a write took away."""
-    rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.entry).like('%"cut":{"gpus":%'))
+    rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.entry).like('%"cut":{%'))
     return rows.order_by(col(AuditRow.cluster), col(AuditRow.seq))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, lru_cache
@@ -15,7 +14,7 @@ from sqlmodel import Session, col
 from activities.adapters.ledger.bulk import keep
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.tally_days import LONGEST_SLOT, late, next_day, sum_up, unsum
-from models.base import DAY
+from models.base import DAY, hash_of
 from models.columns import UtcTime
 from models.errors import BadInput
 from models.reports.tallies import Point, Tally, slot_of
@@ -25,6 +24,8 @@ from models.tally_tables import TallyDayRow
 _SETTLED = timedelta(minutes=10)
 """After so long what was read by then has been written."""
 _MOST_KEPT = 20_000
+_BETWEEN = "\n"
+"""Between names of clusters: none has it."""
 _TIMES_AT_ONCE = 100
 """Summed up in one statement, which is built for their number."""
 
@@ -120,7 +121,7 @@ class LedgerTallies:
 
 def _digest(session: Session) -> str:
     names = session.connection().execute(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))).scalars()
-    return hashlib.sha256("\0".join(names).encode()).hexdigest()
+    return hash_of(_BETWEEN.join(names))
 
 
 @cache
@@ -142,7 +143,10 @@ def _summed(
     sums: dict[datetime, Point | None] = dict.fromkeys(times)
     for row in session.connection().execute(_sums(len(times), of_one=bool(cluster)), parameters):
         n, *_ = row
-        sums[times[n]] = Point(**{name: value for name, value in row._mapping.items() if name != "n"})
+        fields = dict(row._mapping)
+        names = sorted((fields.pop("names") or "").split(_BETWEEN))
+        fields.pop("n")
+        sums[times[n]] = Point(**fields, of=hash_of(_BETWEEN.join(names)))
     return sums
 
 
@@ -192,6 +196,7 @@ def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
             sa.func.count(col(TallyRow.lacking_gpus)).label("asking"),
             sa.func.sum(col(TallyRow.pending_gpus)).label("pending_gpus"),
             sa.func.sum(col(TallyRow.lacking_gpus)).label("lacking_gpus"),
+            sa.func.aggregate_strings(sa.case((has_backing, picked.c.cluster)), _BETWEEN).label("names"),
         )
         .select_from(picked)
         .join(TallyRow, sa.and_(col(TallyRow.cluster) == picked.c.cluster, col(TallyRow.at) == picked.c.at))

@@ -191,6 +191,14 @@ def test_figures_are_of_the_time_they_were_read_at(ledger: Ledger, tool: Foreign
     assert ledger.tallies.began("") == late
 
 
+def test_sums_over_other_clusters_are_marked_as_such_though_they_are_as_many(ledger: Ledger) -> None:
+    ledger.tallies.keep([tally(CLUSTER, SLOT, 60, 80), tally("beta", SLOT + HOUR, 50, 40)])
+    ledger.tallies.keep([tally(CLUSTER, SLOT + 2 * HOUR, 61, 80)])
+    first, second, third = ledger.tallies.points("", [SLOT, SLOT + HOUR, SLOT + 2 * HOUR], HOUR / 2)
+    assert [p.known for p in (first, second, third)] == [1, 1, 1]
+    assert (first.is_of_same(second), first.is_of_same(third)) == (False, True)
+
+
 def test_where_the_curve_begins(ledger: Ledger) -> None:
     assert ledger.tallies.began("") is None
     ledger.tallies.keep([tally("beta", SLOT, 50, 40), tally(CLUSTER, SLOT + HOUR, 60, 80)])

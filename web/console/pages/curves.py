@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from models.questions import Tallies
-from models.reports.tallies import Point, slot_of
+from models.reports.tallies import Point, of_same, slot_of
 from views.words import count
 from web.console.visit import Visit
 
@@ -56,9 +56,21 @@ def burn_down_of(points: Sequence[Point]) -> dict[str, Any] | None:
     return {
         "over": over(points),
         "names": ["phantom"],
-        "data": [[int(p.at.timestamp()) for p in points], [p.phantom_gpus for p in points]],
+        "data": _drawn(points, ["phantom_gpus"]),
         "rows": [(p.at, p.phantom_gpus) for p in reversed(points[-_ROWS:])],
     }
+
+
+def _drawn(points: Sequence[Point], fields: Sequence[str]) -> list[list[int | None]]:
+    """Seconds since 1970, then a row for each field; a gap where the sums begin to be over other clusters."""
+    times: list[int | None] = []
+    rows: list[list[int | None]] = [[] for _ in fields]
+    for number, stretch in enumerate(of_same(points)):
+        at = [int(p.at.timestamp()) for p in stretch]
+        times += [at[0] - 1, *at] if number else at
+        for row, field in zip(rows, fields, strict=True):
+            row += [*([None] if number else []), *(getattr(p, field) for p in stretch)]
+    return [times, *rows]
 
 
 def curve_of(points: Sequence[Point]) -> dict[str, Any] | None:
@@ -68,9 +80,6 @@ def curve_of(points: Sequence[Point]) -> dict[str, Any] | None:
     return {
         "over": over(points),
         "names": [name for name, _ in _SERIES],
-        "data": [
-            [int(p.at.timestamp()) for p in points],
-            *([getattr(p, field) for p in points] for _, field in _SERIES),
-        ],
+        "data": _drawn(points, [field for _, field in _SERIES]),
         "rows": [(p.at, *(getattr(p, field) for _, field in _SERIES)) for p in reversed(points[-_ROWS:])],
     }
