@@ -15,7 +15,7 @@ from models.cluster.policy import Basis, Tier
 from models.cluster.quota import Quota
 from models.cluster.work import TeamWork
 from models.planning.ceiling import after_buffer
-from models.planning.cut_reasons import no_room_text
+from models.planning.cut_reasons import ShortIslands, no_room_text
 from models.planning.plan import Cut, Plan, QuotaPlan
 from views.layout import Grid
 from views.words import count, gpus, indented, line, moment, none_of, row, span, table
@@ -47,7 +47,7 @@ def plan_parts(plan: Plan, now: datetime | None = None) -> list[RenderableType]:
         _verdict(plan, now),
     ]
     if plan.quotas:
-        parts += [Text(), _diff(plan), *_whose_phantom(plan), *gates(plan.quotas)]
+        parts += [Text(), _diff(plan), *_whose_phantom(plan), *_runs_on(plan), *gates(plan.quotas)]
     work = {one.team: one for one in plan.work}
     why = [
         line(
@@ -91,8 +91,8 @@ def plans_parts(plans: Sequence[Plan], of: int = 0, now: datetime | None = None)
     if of and not plans:
         return [none_of(of, "cluster")]
     rows = table(
-        *("CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">FLEX", "="),
-        least=("MAY BE", "HEALTHY", "PROMISED", "FLEX"),
+        *("CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">TO FLEX", "="),
+        least=("MAY BE", "HEALTHY", "PROMISED", "TO FLEX"),
     )
     for plan in plans:
         row(
@@ -207,7 +207,16 @@ def _lacks(plan: Plan) -> list[str]:
         are = "is" if able == 1 else "are"
         lacks.append(f"only {gpus(able)} {are} healthy where {team} may stand, and its quota is {values[team]}")
     more = len(plan.out_of_reach) - _NAMED
-    return lacks if more <= 0 else [*lacks, f"and {count(more, 'quota')} more like it"]
+    lacks += [f"and {count(more, 'quota')} more like it"] * (more > 0)
+    return [*lacks, *map(_bound, plan.short_islands[:_NAMED])]
+
+
+def _bound(short: ShortIslands) -> str:
+    """Which island has too few, whatever the cluster has."""
+    one = len(short.islands) == 1
+    what, have = ("island", "has") if one else ("islands", "have")
+    names = ", ".join(short.islands)
+    return f"{what} {names} {have} {short.healthy_gpus:,} healthy, and {short.promised_gpus:,} would be promised there"
 
 
 _NAMED = 3
@@ -243,6 +252,16 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
             (f"{whose} lacks hardware today. What stands behind each quota today is its backing in the status.", "dim")
         )
     ]
+
+
+def _runs_on(plan: Plan) -> list[RenderableType]:
+    """Jobs that go on as flex are not what flex gains: that is a count of healthy GPUs."""
+    busy = sum(cut.gpus for q in plan.quotas if q.leaf for cut in q.cuts if cut.tier is Tier.BUSY)
+    if busy <= plan.to_flex_gpus:
+        return []
+    use = f"{gpus(busy)} in use {'is' if busy == 1 else 'are'} cut, and flex gains {plan.to_flex_gpus:,}"
+    rest = "what runs on as flex has that, and what quotas leave unused, and yields where neither is enough"
+    return [line((f"{use}: {rest}.", "dim"))]
 
 
 def _diff(plan: Plan) -> Grid:

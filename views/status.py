@@ -125,25 +125,13 @@ def _sums(s: RolloutStatus | WouldStand, healthy_gpus: int | None) -> Text:
 
 
 def _published(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
-    """The surplus that a scheduler reads; of a shadow also what it would read."""
+    """The part of the surplus that a scheduler reads, which is no second flex; of a shadow also what it would read."""
     grows = "" if s.flex_grows_at is None else f"; more if it stands until {moment(s.flex_grows_at)}"
     if s.would is not None and s.would.flex_published_gpus is not None:
-        is_ = (
-            "nothing is"
-            if s.flex_published_gpus is None
-            else f"{s.flex_published_gpus:,} {_are(s.flex_published_gpus)}"
-        )
-        would = f"; {s.would.flex_published_gpus:,} that no quota would stand on would be{grows}"
-        yield "flex", line(f"{is_} published{would}")
+        is_ = "nothing" if s.flex_published_gpus is None else f"{s.flex_published_gpus:,}"
+        yield "published", line(f"{is_}; {s.would.flex_published_gpus:,} of the surplus would be{grows}")
     elif s.flex_published_gpus is not None:
-        yield (
-            "flex",
-            line(f"{s.flex_published_gpus:,} that no quota stands on {_are(s.flex_published_gpus)} published{grows}"),
-        )
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+        yield "published", line(f"{s.flex_published_gpus:,} of the surplus{grows}")
 
 
 def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:

@@ -6,9 +6,33 @@ plan. So digits stay ungrouped here, and views/plan.py groups them where the sen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from models.base import GpuCount, Model, Name
 from models.cluster.policy import Scope, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
+
+
+class ShortIslands(Model):
+    """Islands on which alone more would be promised than is healthy there. Units: whole GPUs."""
+
+    islands: tuple[Name, ...]
+    healthy_gpus: GpuCount
+    promised_gpus: GpuCount
+
+
+def short_islands(snapshot: Snapshot, values: Mapping[str, int]) -> tuple[ShortIslands, ...]:
+    """Those that bind with these values, by name; the whole cluster is none of them."""
+    every = tuple(i.name for i in snapshot.islands)
+    stand = {q.team: q.canonical(every).islands for q in snapshot.quotas if q.team in snapshot.tree.leaves}
+    short = []
+    for islands in sorted({tuple(sorted(names)) for names in stand.values() if names is not None}):
+        healthy = sum(i.healthy_gpus for i in snapshot.islands if i.name in islands)
+        promised = sum(values[team] for team, names in stand.items() if names is not None and {*names} <= {*islands})
+        if promised > healthy:
+            short.append(ShortIslands(islands=islands, healthy_gpus=healthy, promised_gpus=promised))
+    return tuple(short)
 
 
 def reason_for(

@@ -21,7 +21,7 @@ from models.planning.backing import touched
 from models.planning.busy_work import advice, work_under
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
 from models.planning.cut_ladder import Ladder
-from models.planning.cut_reasons import TiersTaken, no_room_text, reason_for
+from models.planning.cut_reasons import ShortIslands, TiersTaken, no_room_text, reason_for, short_islands
 from models.planning.divide import divide, divide_within
 from models.planning.placement import BlockCounts, PlacementSolver
 
@@ -90,6 +90,8 @@ class Plan(Model):
     """What the buffer stands on, where it comes from health history."""
     out_of_reach: tuple[tuple[str, int], ...] = ()
     """Leaves whose islands hold fewer GPUs than they would still promise, and the most that each could have."""
+    short_islands: tuple[ShortIslands, ...] = Field(default=(), exclude_if=lambda short: not short)
+    """Those that still bind under it, and so are why it is not backed."""
     hash_rule: Literal[1, 2] = 1
     """How its hash is made; histories hold plans, and approvals of them, from before there was a choice."""
     phantom_since: Since | None = None
@@ -111,10 +113,11 @@ class Plan(Model):
         """
         if self.hash_rule == 1:
             unknown_then = {"out_of_reach", "hash_rule", "phantom_since", "work", "advice", "health_at", "stale_after"}
-            return content_hash(self, exclude=unknown_then | ({"derived"} if self.derived is None else set()))
+            unknown_then |= {"short_islands"} | ({"derived"} if self.derived is None else set())
+            return content_hash(self, exclude=unknown_then)
         rows = (q.but(namespaces=gate_of(q.team, q.namespaces)) if q.namespaces else q for q in self.quotas)
         aside = {"phantom_since": None, "work": (), "advice": "", "health_at": None, "stale_after": None}
-        content = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), **aside)
+        content = self.but(quotas=tuple(sorted(rows, key=lambda q: q.team)), short_islands=(), **aside)
         return content_hash(content, exclude_defaults=True)
 
     def is_stale(self, now: datetime) -> bool:
@@ -386,6 +389,7 @@ class _Sketch:
             quotas=tuple(rows[q.team] for q in self.snapshot.quotas),
             derived=self.snapshot.derived if self.policy.terms is not None else None,
             out_of_reach=self.out_of_reach,
+            short_islands=short_islands(self.snapshot, self.after),
             hash_rule=2,
             work=work_under(self.snapshot, {leaf: taken[Tier.BUSY] for leaf, taken in self.ladder.taken.items()}),
             advice=advice(self.snapshot, self.policy),

@@ -146,7 +146,7 @@ def status_says(f: Facts, would: int | None) -> list[str]:
         backing = f"{backed} backed, {would - backed} phantom; surplus {f.healthy - backed}, flex "
         said.append(f"\nwould be {would} promised, {backing}")
     if f.published is not None:
-        said.append(f"\nflex {f.published} that no quota stands on {'is' if f.published == 1 else 'are'} published")
+        said.append(f"\npublished {f.published} of the surplus")
     if len(f.quotas) == 1 and would is None:
         said += [f" {gpus} {planned} {f.backed} " for gpus, planned in [(f.promised, min(f.promised, 306))]]
     return said

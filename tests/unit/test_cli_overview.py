@@ -150,7 +150,7 @@ def test_a_shadow_in_full_has_what_is_beside_what_would_be(capsys: pytest.Captur
     rows = {line.split("  ")[0]: line for line in said.splitlines()}
     assert " 496 promised" in rows["now"]
     assert " 435 promised, 435 backed, 0 phantom; surplus 0, flex 69" in rows["would be"]
-    assert rows["flex"].endswith("nothing is published; 69 that no quota would stand on would be")
+    assert rows["published"].endswith("nothing; 69 of the surplus would be")
     assert rows["research"].split() == ["research", "496", "496", "435", "-", "435", "-", "advisory", "-"]
 
 

@@ -213,3 +213,40 @@ def test_one_of_a_thing_is_told_as_one(here: Snapshot) -> None:
 def test_the_page_of_a_haircut_tells_one_as_one() -> None:
     text = re.sub(r"(?s)<svg.*?</svg>|<[^>]*>", " ", page(haircut([(ONES[4], POLICIES[0])], [Fraction(1, 2)]), 0))
     assert slips(re.sub(r"\s+", " ", text)) == []
+
+
+# --- what flex gains, and which islands bind -----------------------------------------------------------------
+
+
+def test_the_island_that_binds_is_named_where_the_plan_is_not_backed() -> None:
+    """The cluster has 110 healthy for 60; i0 has 10 for the 50 that may stand nowhere else, and gives none of them."""
+    tight = cluster(
+        "tight",
+        [(64, 10), (100, 100)],
+        Quota(team="a", gpus=30, islands=("i0",), minimum_gpus=30),
+        Quota(team="b", gpus=20, islands=("i0",), minimum_gpus=20),
+        Quota(team="c", gpus=10),
+    )
+    plan = make_plan(tight, BARE)
+    assert not plan.backed
+    assert "island i0 has 10 healthy, and 50 would be promised there" in said(plan_parts(plan))
+    fits = make_plan(
+        tight.with_islands((tight.islands[0].model_copy(update={"healthy_gpus": 50}), *tight.islands[1:])), BARE
+    )
+    assert fits.short_islands == ()
+    assert "short_islands" not in fits.model_dump(mode="json")
+
+
+def test_jobs_that_run_on_as_flex_are_told_apart_from_what_flex_gains() -> None:
+    """All 20 that are cut were phantom: flex gains none, though 20 busy ones run on as flex."""
+    busy = cluster("busy", [(100, 80)], Quota(team="t", gpus=100, scheduled_gpus=100, idle_gpus=0))
+    plan = make_plan(busy, BARE)
+    assert (plan.cut_gpus, plan.to_flex_gpus) == (20, 0)
+    sentence = "20 GPUs in use are cut, and flex gains 0: what runs on as flex has that, and what quotas leave unused"
+    assert sentence in said(plan_parts(plan))
+    gains = make_plan(
+        busy.with_islands((Island(name="i0", total_gpus=100, healthy_gpus=100),)), Policy(buffer=Fraction(1, 5))
+    )
+    assert gains.to_flex_gpus == gains.cut_gpus == 20
+    assert "in use are cut" not in said(plan_parts(gains))
+    assert re.search(r"PHANTOM +TO FLEX", said(plans_parts([plan])))
