@@ -14,7 +14,6 @@ from temporalio.service import RPCError
 
 from client.answers import Build, Check
 from client.bringups import Bringups
-from client.calls import NO_WORKER
 from client.connection import connect, current_actor, find_target
 from client.doctor import (
     access_checks,
@@ -27,6 +26,7 @@ from client.doctor import (
     health_check,
     health_source_checks,
     keys_checks,
+    no_ledger_check,
     notice_checks,
     rollouts_check,
     seals_check,
@@ -82,9 +82,9 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         try:
             ledger = await asyncio.wait_for(self.ask(CheckLedger()), _DOCTOR_SECONDS)
         except (BackstopError, TimeoutError) as error:
-            text = error.message if isinstance(error, BackstopError) else NO_WORKER
-            remedy = "backstop migrate, then backstop up"
-            return [*map(unheard, checks), Check(name="ledger", ok=False, text=text, remedy=remedy)]
+            heard, ours = self.heard.is_set(), error if isinstance(error, BackstopError) else None
+            checks = checks if heard else [unheard(check) for check in checks]
+            return [*checks, no_ledger_check(ours, heard=heard, seconds=_DOCTOR_SECONDS)]
         checks.append(Check(name="ledger", ok=True, text=f"answers; {ledger.open_rollouts} rollouts open"))
         checks.append(senseless_check(ledger.senseless, ledger.senseless_teams))
         for cluster, check in sorted(ledger.schedulers.items()):

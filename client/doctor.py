@@ -6,20 +6,23 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
+from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.answers import STALE, Check
+from client.calls import NO_WORKER
 from client.connection import TemporalTarget
 from client.lost_words import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_bringup_remedy, lost_fleet_sentence
-from client.versions import builds, by_build, current_of, pollers
+from client.versions import builds, by_build, by_last_poll, current_of, pollers
 from models.access.standing import AccessCheck
 from models.base import count_text, duration_text, some_of
 from models.bringup.messages import BringupRow
 from models.cluster.contacts import SECRET
 from models.cluster.source_doubts import DoubtedSource
 from models.digests import Untold
+from models.errors import BackstopError
 from models.fleet.kept import KeptFleet
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
@@ -32,6 +35,8 @@ _SILENCE = timedelta(seconds=60)
 
 _LATE_NOTICE = timedelta(minutes=5)
 """From then on a notice that is due should have gone: the watch looks every few seconds."""
+
+START_WORKER = "backstop up, or backstop worker"
 
 _LATE_SEALS = 2
 """Times between two seals after which the last one is late."""
@@ -77,17 +82,20 @@ async def _attributes(client: Client) -> Check:
 
 
 async def _workers(client: Client) -> Check:
-    names = sorted({p.identity for p in await pollers(client)})
-    return Check(
-        name="workers",
-        ok=bool(names),
-        text=f"{len(names)} polling: {', '.join(names)}" if names else "none is polling",
-        remedy="" if names else "backstop up, or backstop worker",
-    )
+    serving, gone = by_last_poll(await pollers(client))
+    names = sorted({p.identity for p in serving})
+    ended = sorted({p.identity: _last_poll(p) for p in gone}.items())
+    text = f"{len(names)} polling: {', '.join(names)}" if names else "none is polling"
+    text += "".join(f"; {name} polled last at {at}, and has ended" for name, at in ended)
+    return Check(name="workers", ok=bool(names), text=text, remedy="" if names else START_WORKER)
+
+
+def _last_poll(poller: PollerInfo) -> str:
+    return f"{poller.last_access_time.ToDatetime(tzinfo=UTC):%H:%M:%SZ}"
 
 
 async def _builds(client: Client) -> Check:
-    every, polling = await builds(client), by_build(await pollers(client))
+    every, polling = await builds(client), by_build(by_last_poll(await pollers(client))[0])
     current = current_of(every)
     stranded = [b for b in every if b.stranded]
     if stranded:
@@ -166,9 +174,21 @@ def unheard(check: Check) -> Check:
         update={
             "ok": False,
             "text": f"{check.text}; but no worker answers",
-            "remedy": "backstop up, or backstop worker",
+            "remedy": START_WORKER,
         }
     )
+
+
+def no_ledger_check(error: BackstopError | None, *, heard: bool, seconds: float) -> Check:
+    """Why nothing is known of the ledger. `error` None: there was no answer in time; `heard`: a worker has answered."""
+    if not heard:
+        return Check(name="ledger", ok=False, text=f"not asked: {NO_WORKER}", remedy=START_WORKER)
+    if error is None:
+        text = f"a worker is asking it and all sources, and has no answer after {seconds:.0f} s"
+        return Check(name="ledger", ok=False, text=text, remedy="see the log of the worker: one of them is slow")
+    migrates = "backstop migrate" in error.message
+    remedy = "backstop migrate, then backstop up" if migrates else "mend what it says; workers try again by themselves"
+    return Check(name="ledger", ok=False, text=error.message, remedy=remedy)
 
 
 def health_source_checks(ledger: LedgerCheck) -> list[Check]:

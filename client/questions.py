@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 from temporalio.client import WorkflowFailureError, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
-from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from client.calls import NEW_EVENTS, NO_WORKER, Calls, stopped_again
@@ -67,6 +67,8 @@ class Questions(Calls, Composed):
                 handle = self._client.get_workflow_handle(workflow_id, result_type=DeskAnswer)
             answer: DeskAnswer = await self._answered(handle, question)
         except (WorkflowFailureError, RPCError) as error:
+            if isinstance(error.__cause__, ApplicationError):
+                self.heard.set()  # a worker has answered, by a failure
             raise await self._told(error) from error
         try:
             return question.answers().validate_python(answer.result)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from temporalio.api.enums.v1 import TaskQueueType, VersionDrainageStatus, WorkerDeploymentVersionStatus
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
@@ -30,6 +30,8 @@ _HEARD_BY_THEN = 10
 """Seconds until a server has heard of a new worker on all its queues."""
 _POLL_SECONDS = 130
 """Twice a poll, for clocks that differ."""
+_NEXT_POLL_SECONDS = 70
+"""After one poll a worker that serves has begun the next by then, by the server's clock."""
 _VERSION = "TemporalWorkerDeploymentVersion"
 
 
@@ -42,7 +44,7 @@ async def builds(client: Client) -> list[Build]:
         if error.status is RPCStatusCode.NOT_FOUND:
             return []
         raise
-    polling = by_build(await pollers(client))
+    polling = by_build(by_last_poll(await pollers(client))[0])
     every: list[Build] = []
     for summary in deployment.version_summaries:
         build = summary.deployment_version.build_id
@@ -75,6 +77,19 @@ async def pollers(client: Client) -> Sequence[PollerInfo]:
         task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
     )
     return (await client.workflow_service.describe_task_queue(request)).pollers
+
+
+def by_last_poll(listed: Sequence[PollerInfo]) -> tuple[list[PollerInfo], list[PollerInfo]]:
+    """Workers that poll, and those that have ended: a server lists one for minutes after its last poll.
+
+    One that ended within the last minute is among the first still.
+    """
+    newest = max((poller.last_access_time.ToDatetime(tzinfo=UTC) for poller in listed), default=None)
+    serving, gone = list[PollerInfo](), list[PollerInfo]()
+    for poller in listed:
+        age = newest - poller.last_access_time.ToDatetime(tzinfo=UTC) if newest else timedelta(0)
+        (gone if age.total_seconds() > _NEXT_POLL_SECONDS else serving).append(poller)
+    return serving, gone
 
 
 async def none_polls(client: Client) -> bool:

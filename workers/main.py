@@ -393,10 +393,13 @@ async def watch_kept(client: Client, interval_seconds: float, shards: int) -> As
 
 
 @asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[Client]:
-    """A worker serves until the context ends; then it has shut down cleanly."""
+async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Client]:
+    """A worker serves until the context ends; then it has shut down cleanly. `identity`: its name in Temporal.
+
+    Without one it is named by its process, which Temporal lists beside the next one for minutes after its end.
+    """
     plugins, runtime, flush = telemetry.of_worker("backstop-worker")
-    client = await connect(find_target(), plugins, runtime)
+    client = await connect(find_target(), plugins, runtime, identity)
     settings.home.mkdir(parents=True, exist_ok=True)
     notify = Notifier(
         settings.home / "notices.jsonl",

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from socket import gethostname
 
 from activities.adapters.ledger.facade import upgrade
 from client.connection import find_target
@@ -65,8 +66,12 @@ async def _main() -> None:
     settings = load_settings()
     keep_private(settings.home)
     upgrade(settings.ledger_url)
-    settings = _with_keys(settings)
-    async with temporal(settings) as server, front_beside() as front, serving(settings) as client:
+    settings, name = _with_keys(settings), f"backstop up@{gethostname()}"
+    async with (
+        temporal(settings) as server,
+        front_beside() as front,
+        serving(settings, name) as client,
+    ):
         where = client.service_client.config.target_host
         kind = "configured" if server is None else "embedded, taken over" if server.taken_over else "embedded"
         print(f"Temporal   {where} ({kind}, namespace {client.namespace})")

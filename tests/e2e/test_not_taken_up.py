@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
+from activities.adapters.ledger.facade import Ledger
+from activities.adapters.notify.notifier import Notifier
 from client import calls, questions
 from client.backstop import Backstop
 from client.connection import TemporalTarget
@@ -30,6 +33,7 @@ from models.wire import rollout_workflow_id
 from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
 from tests.unit.bringup_world import entry, recipe
 from tests.unit.loop_clock import LoopClock
+from tests.waiting import PATIENCE
 from workers.embedded_temporal import EmbeddedTemporal
 
 ORDER = {"actor": "tpm", "reason": "a story"}
@@ -96,6 +100,48 @@ async def test_without_a_worker_nothing_is_given(deserted: Client, hasty: None) 
             f"no worker is running, and {what} was not given: start one with `backstop up` or `backstop worker`"
         )
     assert await started(deserted) == []
+
+
+async def test_doctor_without_a_worker_advises_to_start_one(deserted: Client, hasty: None) -> None:
+    checks = {check.name: check for check in await door_of(deserted, []).doctor()}
+    for name in ("workers", "ledger"):
+        assert not checks[name].ok
+        assert checks[name].remedy == "backstop up, or backstop worker"
+    assert "migrate" not in str(checks)
+
+
+async def test_doctor_says_that_a_worker_is_slow_and_not_that_none_runs(
+    deserted: Client, sqlite_ledger_url: str, tmp_path: Path, clock: LoopClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A source that hangs holds the check up, and the worker is there."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hangs() -> dict[str, str]:
+        begun.set()
+        over.wait(PATIENCE)
+        return {}
+
+    monkeypatch.setattr(questions, "_SURE_SECONDS", 0)
+    monkeypatch.setattr(questions, "_WAITS", (0.1,) * 600)
+    touch = partial(hang, monkeypatch, hangs)
+    async with world_of(deserted, sqlite_ledger_url, tmp_path, touch=touch) as world:
+        await world.fleet(worked_case(fresh("slow")))
+        door = door_of(deserted, [])
+        asking = asyncio.ensure_future(door.doctor())
+        try:
+            await eventually(begun.is_set, "the check is under way")
+            await eventually(door.heard.is_set, "its history says that a worker has it")
+            clock.forward(60)
+            checks = {check.name: check for check in await asking}
+        finally:
+            over.set()
+    assert checks["workers"].ok
+    assert checks["ledger"].text == "a worker is asking it and all sources, and has no answer after 60 s"
+    assert "no worker" not in str(checks)
+
+
+def hang(monkeypatch: pytest.MonkeyPatch, hangs: Callable[[], dict[str, str]], ledger: Ledger, _: Notifier) -> None:
+    monkeypatch.setattr(ledger.calendar, "faults", hangs)
 
 
 async def test_a_question_that_changes_something_is_stopped_again(deserted: Client, hasty: None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.slurm import slurm
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, nodes_in, quotas_of, use_of
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
@@ -289,6 +291,27 @@ def test_a_healthy_slurm_has_no_fault(world: World, monkeypatch: pytest.MonkeyPa
         assert set(world.faults.values()) == {""}
     finally:
         over.set()
+
+
+def test_doctor_hears_of_the_others_while_one_slurm_hangs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = world.tools["bad"].folder
+    (folder / "sacctmgr").write_text(f"#!/bin/sh\nwhile [ ! -e {folder}/go ]; do sleep 0.05; done\n")
+    monkeypatch.setattr(slurm, "wait", lambda checks, _: all_but_one(checks))
+    try:
+        checks = world.slurms.check()
+    finally:
+        (folder / "go").touch()
+    assert checks["bad"].wrong == "Slurm has not answered everything within 25 s"
+    assert [checks[name].wrong for name in ("east", "west")] == ["", ""]
+
+
+def all_but_one(checks: Iterable[Future[object]]) -> tuple[set[Future[object]], set[Future[object]]]:
+    """As long as it takes until one alone is late."""
+    done, late = set[Future[object]](), {*checks}
+    while len(late) > 1:
+        more, late = wait(late, PATIENCE, FIRST_COMPLETED)
+        done |= more
+    return done, late
 
 
 # --- fuzzed ------------------------------------------------------------------------------------

@@ -8,12 +8,14 @@ from typing import Any, cast
 import pytest
 from temporalio.api.common.v1 import GrpcStatus
 from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
+from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client import calls, questions
 from client.backstop import Backstop
 from client.connection import TemporalTarget
+from client.versions import by_last_poll
 from models.errors import Unavailable
 from models.questions import DeskAnswer, Pulse
 from models.rollout.commands import CommandRequest
@@ -189,3 +191,21 @@ async def test_a_question_that_no_worker_took_up_is_given_up(
         await answer_of(server)
     await asyncio.sleep(0)
     assert server.asked == server.given_up == 2
+
+
+def poller(name: str, at: str) -> PollerInfo:
+    info = PollerInfo(identity=name)
+    info.last_access_time.FromJsonString(at)
+    return info
+
+
+def test_a_worker_that_ended_before_a_restart_is_not_counted() -> None:
+    """A poll lasts a minute and is followed by the next one: who is behind another by more than that polls no more."""
+    quiet, newest, ended = (
+        poller("1@quiet", "2026-03-01T12:00:00Z"),
+        poller("2@new", "2026-03-01T12:01:00Z"),
+        poller("3@old", "2026-03-01T11:59:40Z"),
+    )
+    assert by_last_poll([quiet, newest, ended]) == ([quiet, newest], [ended])
+    assert by_last_poll([ended]) == ([ended], [])
+    assert by_last_poll([]) == ([], [])

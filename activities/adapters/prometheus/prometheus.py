@@ -116,7 +116,7 @@ class Prometheuses:
             sentences.update(dict.fromkeys(by_connection[name], text))
 
         by_connection = self._by_connection(sources)
-        Aside(wrong, timedelta(seconds=55)).read({n: partial(look, n, its) for n, its in by_connection.items()})
+        Aside(wrong, timedelta(seconds=25)).read({n: partial(look, n, its) for n, its in by_connection.items()})
         return sentences
 
     @staticmethod

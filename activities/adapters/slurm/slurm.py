@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -56,6 +56,8 @@ _TRIES = 5
 _LINES = 20
 """Commands of one call: it must end well inside a call's time."""
 _AT_ONCE = 8
+_CHECK_SECONDS = 25.0
+"""For all clusters together: `doctor` waits for a minute, and asks others beside them."""
 """Clusters that are checked at the same time: one that is silent takes its call's whole time."""
 _QOS_EVERY = timedelta(minutes=1)
 """How often the limit of the flex QOS is looked at: it takes a call of its own."""
@@ -333,8 +335,12 @@ class Slurms:
 
     def check(self) -> dict[str, SchedulerCheck]:
         sources = self.book.sources()
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return dict(zip(sources, pool.map(self._checked, sources, sources.values()), strict=True))
+        pool = ThreadPoolExecutor(_AT_ONCE)
+        checks = {name: pool.submit(self._checked, name, source) for name, source in sources.items()}
+        done, _ = wait(checks.values(), _CHECK_SECONDS)
+        pool.shutdown(wait=False, cancel_futures=True)
+        late = SchedulerCheck(wrong=f"Slurm has not answered everything within {_CHECK_SECONDS:.0f} s")
+        return {name: check.result() if check in done else late for name, check in checks.items()}
 
     def _checked(self, cluster: str, source: SlurmSource) -> SchedulerCheck:
         try:
