@@ -14,7 +14,8 @@ from models.bringup.runs import RunOrder, RunReport
 class RunnerPort(Protocol):
     """Runs what an order says, at most once for its key.
 
-    Every call may raise Unavailable: nothing is known of the run for now, and the same call may succeed later.
+    Every call may raise Unavailable: nothing is known of the run for now, and the same call may succeed later; and
+    Stuck: nobody will ever say how it stands, so that a person has to look.
     """
 
     def start(self, order: RunOrder) -> RunReport:

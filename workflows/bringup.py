@@ -53,7 +53,7 @@ with workflow.unsafe.imports_passed_through():
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
     from models.bringup.undo_lines import bringup_undo_line
     from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TellAnswer, TellRequest
-    from workflows import bringup_runs, patches
+    from workflows import bringup_runs
     from workflows.cancellation import lived
     from workflows.failures import reason_of
     from workflows.marks import leave_mark, patience
@@ -75,7 +75,6 @@ _BATCH = 50
 _LAST_MAIL = timedelta(minutes=5)
 _MAIL_PAUSE = timedelta(seconds=30)
 _BEYOND_LIMIT = timedelta(minutes=1)
-_REFUSED = ("BadInput", "Refusal")
 _LETS_GO = (Follow, AskChecks, LookForSupply)
 """What a history that begins anew takes up again by itself."""
 
@@ -221,9 +220,10 @@ class BringupWorkflow:
             try:
                 report = await bringup_runs.start(self._state, run)
             except ActivityError as error:
-                if pause is None or not self._tries_again(run, attempt, error):
+                if pause is None or not bringup_runs.may_be_sent_again(self._state.runs[run], error):
                     self._not_started(run, attempt, error)
                     return
+                self._set(reducers.unheard(self._state, run, attempt, reason_of(error)[1], workflow.now()))
                 await asyncio.sleep(pause.total_seconds())
                 if not self._state.runs[run].phase.under_way or self._state.runs[run].stopping:
                     return  # its time limit is over, or somebody stops it
@@ -231,25 +231,15 @@ class BringupWorkflow:
                 self._set(reducers.reported(self._state, run, attempt, report, workflow.now()))
                 return
 
-    def _tries_again(self, run: str, attempt: int, error: ActivityError) -> bool:
-        """Its answer is lost, and the same start may be sent again: not where somebody stops it."""
-        kind, why = reason_of(error)
-        of_now = self._state.runs[run]
-        once = kind in _REFUSED or of_now.host or of_now.stopping
-        if once or not workflow.patched(patches.TRIES_IN_SIGHT):
-            return False
-        self._set(reducers.unheard(self._state, run, attempt, why, workflow.now()))
-        return True
-
     def _not_started(self, run: str, attempt: int, error: ActivityError) -> None:
         kind, why = reason_of(error)
         if bringup_runs.untaken(error):
             why = f"nobody took it on host {self._state.runs[run].host}"
             self._set(reducers.not_begun(self._state, run, attempt, why, workflow.now()))
-        elif kind in _REFUSED and not self._state.runs[run].unheard:
+        elif kind in bringup_runs.REFUSED:
             self._set(reducers.refused(self._state, run, attempt, why, workflow.now()))
-        elif kind in _REFUSED:
-            self._set(reducers.doubtful(self._state, run, attempt, why, workflow.now()))
+        elif kind == bringup_runs.STUCK:
+            self._unanswered(run, attempt, error)
         else:
             self._set(reducers.lost(self._state, run, attempt, why, workflow.now()))
 
@@ -269,7 +259,7 @@ class BringupWorkflow:
             if bringup_runs.untaken(error):
                 await self._follow_elsewhere(run, attempt)
             else:
-                self._set(reducers.unanswered(self._state, run, attempt, reason_of(error)[1], workflow.now()))
+                self._unanswered(run, attempt, error)
             return
         if followed.unheard:
             self._set(reducers.unheard(self._state, run, attempt, followed.unheard, workflow.now()))
@@ -278,16 +268,23 @@ class BringupWorkflow:
         else:
             self._set(reducers.reported(self._state, run, attempt, followed.report, workflow.now()))
 
+    def _unanswered(self, run: str, attempt: int, error: ActivityError) -> None:
+        """A call about it failed: it is made again, unless nobody can ever answer it."""
+        kind, why = reason_of(error)
+        failed = reducers.host_gone if kind == bringup_runs.STUCK else reducers.unanswered
+        self._set(failed(self._state, run, attempt, why, workflow.now()))
+
     async def _follow_elsewhere(self, run: str, attempt: int) -> None:
         """Nobody serves its host."""
+        report, answer = None, ""
         try:
             report = (await bringup_runs.follow_elsewhere(self._state, run)).report
         except ActivityError as error:
             if is_cancelled_exception(error):
                 raise
-            report = None
+            answer = bringup_runs.last_answer(error)
         if report is None:
-            why = f"host {self._state.runs[run].host} is gone, and no other worker sees what became of it"
+            why = f"host {self._state.runs[run].host} is gone, and no other worker sees what became of it{answer}"
             self._set(reducers.host_gone(self._state, run, attempt, why, workflow.now()))
             return
         self._set(reducers.reported(self._state, run, attempt, report, workflow.now()))
@@ -296,7 +293,7 @@ class BringupWorkflow:
         try:
             report = (await bringup_runs.stop(self._state, run)).report
         except ActivityError as error:
-            self._set(reducers.unanswered(self._state, run, attempt, reason_of(error)[1], workflow.now()))
+            self._unanswered(run, attempt, error)
             return
         if report is None:
             self._set(reducers.untraced(self._state, run, attempt, workflow.now()))

@@ -11,16 +11,24 @@ from datetime import timedelta
 from typing import TypedDict
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.bringup import RunActivities
+    from models.base import shortened
     from models.bringup import calls
     from models.bringup.messages import BRINGUP_QUEUE, ChosenHost, FollowedRun, StoppedRun, runs_queue
     from models.bringup.runs import NO_TIME_LIMIT, UNDO_SUFFIX, Runner, RunReport
-    from models.bringup.state import Bringup
+    from models.bringup.state import Bringup, StepRun
+    from workflows import patches
+    from workflows.failures import reason_of
     from workflows.options import BRINGUP_CALL, BRINGUP_LONG_CALL, BRINGUP_START_CALL
+
+
+REFUSED, STUCK = ("BadInput", "Refusal"), "Stuck"
+"""Types of errors: it is not started, and nobody will ever say how it stands."""
+_ANSWER_BYTES = 1000
 
 
 class _Where(TypedDict):
@@ -44,6 +52,18 @@ def needs_host(b: Bringup, run: str) -> bool:
 def untaken(error: ActivityError) -> bool:
     """No worker took the call in time: nothing of it has begun."""
     return isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_START
+
+
+def may_be_sent_again(run: StepRun, error: ActivityError) -> bool:
+    """The answer to its start is lost: the same start finds what it began. Not on a host, nor where it is stopped."""
+    once = reason_of(error)[0] in (*REFUSED, STUCK) or run.host or run.stopping
+    return not once and workflow.patched(patches.TRIES_IN_SIGHT)
+
+
+def last_answer(error: ActivityError) -> str:
+    """After a colon what its latest try met, where it was given up as its time was over; empty: nobody knows."""
+    cause = error.cause.__cause__ if isinstance(error.cause, ActivityTimeout) else error.cause
+    return f": {shortened(cause.message, _ANSWER_BYTES)}" if isinstance(cause, ApplicationError) else ""
 
 
 def choose_host(run: str) -> Awaitable[ChosenHost]:
@@ -77,7 +97,7 @@ def follow_elsewhere(b: Bringup, run: str) -> Awaitable[FollowedRun]:
     """Another worker sees the run only where it shares `runs_dir` with the host that is gone."""
     return workflow.execute_activity_method(
         RunActivities.follow,
-        calls.follow_request(b, run).but(seen=False),
+        calls.follow_request(b, run).but(seen=False, unheard=None),
         **BRINGUP_LONG_CALL,
         task_queue=BRINGUP_QUEUE,
         start_to_close_timeout=b.recipe.settle * 3,

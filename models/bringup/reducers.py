@@ -75,7 +75,7 @@ def advance(b: Bringup, now: datetime) -> Bringup:
         if end is None or now < end:
             continue
         run = b.runs[name]
-        if run.unheard and not run.seen:
+        if run.unheard:
             b = _ended(b, name, StepPhase.UNCLEAR, f"its time limit is over, and {run.said}", now)
         else:
             b = b.with_run(name, stopping="it takes longer than its limit", next_at=None)
@@ -213,9 +213,13 @@ def hosted(b: Bringup, run: str, attempt: int, host: str) -> Bringup:
 
 
 def refused(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """Its runner will not start it, and has not."""
+    """Its runner will not start it, and has not; unclear where it gave no answer before: then it may have."""
     if not _current(b, run, attempt):
         return b
+    if before := b.runs[run].unheard:
+        first = f"its start was refused ({why.removesuffix(NOTHING_BEGUN)})"
+        sentence = f"{first}, and an earlier try of it had no clear answer ({before})"
+        return _ended(b, run, StepPhase.UNCLEAR, sentence, now)
     b = b.with_run(run, starts=b.runs[run].starts - 1)
     return _ended(b, run, StepPhase.FAILED, why, now)
 
@@ -255,15 +259,6 @@ def _doubt(run: StepRun, why: str) -> str:
     if run.seen:
         return f"it ran when its runner last said so; the latest answer: {why}"
     return f"its start is noted, and nobody knows whether it began; the latest answer: {why}"
-
-
-def doubtful(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """Its runner refuses to start it now, and may have begun it when it gave no answer before."""
-    if not _current(b, run, attempt):
-        return b
-    before = b.runs[run].unheard
-    sentence = f"its start was refused ({why.removesuffix(NOTHING_BEGUN)}), but not when it was sent before: {before}"
-    return _ended(b, run, StepPhase.UNCLEAR, sentence, now)
 
 
 def lost(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
@@ -338,7 +333,7 @@ def untraced(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
 
 
 def host_gone(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """Whoever could say how it stands is not there any more."""
+    """Nobody can say any more how it stands: its host is gone, or its record is spoilt."""
     return _ended(b, run, StepPhase.UNCLEAR, why, now) if _current(b, run, attempt) else b
 
 

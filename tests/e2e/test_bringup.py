@@ -25,6 +25,7 @@ from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.cluster.island import Island
+from models.errors import Stuck
 from tests.e2e.bringup_site import PROVISION, Site, Story, worker_of
 from tests.e2e.world import connected, eventually, fresh
 from tests.integration.runners.servers import Server, serving
@@ -215,6 +216,25 @@ async def test_a_runner_that_forgets_its_run_is_unclear_and_waits_for_a_person(s
             "step nodes is unclear: its runner has no trace of it any more (it may run, have run, or never have begun: "
             "look first)"
         )
+        await story.handle.terminate("the story is over")
+
+
+async def test_a_run_of_which_nobody_can_ever_say_how_it_stands_is_unclear(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(_: RunOrder) -> RunReport:
+        raise Stuck("record.json is spoilt: it is no JSON")
+
+    async with stage.worker():
+        story = await stage.story(provision=[{**PROVISION[2], "after": []}])
+        await story.until(phase("nodes", "running"))
+        monkeypatch.setattr(stage.site, "look", spoilt)
+        status = await story.until(at(BringupStage.BLOCKED))
+        assert status.because == (
+            "step nodes is unclear: record.json is spoilt: it is no JSON (it may run, have run, or never have begun: "
+            "look first)"
+        )
+        assert stage.site.begun == {f"{story.start.entry.cluster}/1/nodes": 1}
         await story.handle.terminate("the story is over")
 
 

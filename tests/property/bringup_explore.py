@@ -276,7 +276,7 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
         w.done(action)
         attempt = w.b.runs[run].attempt
         w.set(reducers.unheard(w.b, run, attempt, "no answer", w.now))
-        w.set(reducers.doubtful(w.b, run, attempt, "refused", w.now))
+        w.set(reducers.refused(w.b, run, attempt, "refused", w.now))
 
     def never(reducer: Callable[..., Bringup]) -> Callable[[Node], None]:
         def happens(w: Node) -> None:

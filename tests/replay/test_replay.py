@@ -29,7 +29,7 @@ from tests.replay.bringup_scenes import BRINGUPS
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from tests.replaying import replays
 from workers.main import FAILURES, sandbox
-from workflows import bringup, cluster_rollout, haste, marks, owner_calls, quota_request
+from workflows import bringup_runs, cluster_rollout, haste, marks, owner_calls, quota_request
 from workflows import patches as since
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
@@ -194,7 +194,7 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     asked = (
         *(
             (since, module, r"workflow\.patched\(patches\.(\w+)\)")
-            for module in (cluster_rollout, haste, marks, owner_calls, bringup)
+            for module in (cluster_rollout, haste, marks, owner_calls, bringup_runs)
         ),
         (quota_request, quota_request, r"workflow\.patched\((\w+)\)"),
     )

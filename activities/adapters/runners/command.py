@@ -23,7 +23,7 @@ from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.words import one_line, tail_of
 from models.base import duration_text
 from models.bringup.runs import RunOrder, RunPhase, RunReport
-from models.errors import BadInput, Unavailable
+from models.errors import BadInput, Stuck, Unavailable
 
 MOST_LOG = 5_000_000
 """Bytes of a log's beginning that are kept, and of its end."""
@@ -60,9 +60,11 @@ class CommandRunner:
 
     def look(self, order: RunOrder) -> RunReport | None:
         run = RunDirectory(self._runs_dir, order.key)
+        if run.exit is not None:
+            return self._report(run, order)
         if run.order is None:
             return None
-        if run.record is None:
+        if not run.has_record:
             if (run.age_of("order.json") or 0.0) < _GIVEN_UP_AFTER:
                 return RunReport(phase=RunPhase.RUNNING, said=f"is being started on {self._host}", host=self._host)
             run.give_up("it never began: the worker that was starting it died")
@@ -72,7 +74,7 @@ class CommandRunner:
         """Of a key without a trace: it is never begun from now on, however late a start of it comes."""
         run = RunDirectory(self._runs_dir, order.key)
         run.claim(self._ordered(order))
-        if run.record is None:
+        if not run.has_record:
             run.give_up("stopped")
         run.ask_to_stop()
         return self._report(run, order)
@@ -123,7 +125,7 @@ class CommandRunner:
     @staticmethod
     def _begun(run: RunDirectory, seconds: float) -> bool:
         ends = time.monotonic() + seconds
-        while run.record is None:
+        while not run.has_record:
             if time.monotonic() >= ends:
                 return False
             time.sleep(_SLEEP)
@@ -132,7 +134,10 @@ class CommandRunner:
     def _report(self, run: RunDirectory, order: RunOrder) -> RunReport:
         """Of a run whose record is there."""
         # In this order: what ends between the two reads is seen as running once more, and never as lost.
-        record, alive = run.record or {}, False
+        try:
+            record, alive = run.record or {}, False
+        except Stuck as error:
+            return self._without_record(run, order, error)
         if "given_up" in record:
             phase = RunPhase.STOPPED if record["given_up"] == "stopped" else RunPhase.FAILED
             sentence = "it was stopped before it began" if phase is RunPhase.STOPPED else record["given_up"]
@@ -148,6 +153,15 @@ class CommandRunner:
                 run.ask_to_stop()  # its supervisor would have: it is there no more, and what it started is
             return teller.running((run.path / "stop").exists())
         return teller.lost(rebooted=record["boot"] != self._here.boot)
+
+    def _without_record(self, run: RunDirectory, order: RunOrder, error: Stuck) -> RunReport:
+        """What its other files say of it. Errors: Stuck where they say nothing."""
+        ended = run.exit
+        if ended is not None:
+            return _Told(run, order, {"host": self._host, "at": ended["at"]}).ended(ended)
+        if not run.beats():
+            raise Stuck(f"nobody knows how {_shown(order)} stands: {error.message}, and its pulse does not beat")
+        return RunReport(phase=RunPhase.RUNNING, said=f"{_shown(order)} runs, by its pulse: {error.message}")
 
     def _lives(self, run: RunDirectory, record: dict[str, Any]) -> bool:
         """Errors: Unavailable where only the machine that it runs on could say."""

@@ -12,13 +12,14 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from activities.adapters.runners import wrapper
 from models.bringup.runs import RunKey
-from models.errors import Unavailable
+from models.errors import Stuck, Unavailable
 
 FRESH_SECONDS = 60.0
 """A pulse that is no older beats."""
@@ -68,6 +69,11 @@ class RunDirectory:
         return self._read("record.json")
 
     @property
+    def has_record(self) -> bool:
+        """Somebody runs it, or has given it up, whatever the record says."""
+        return (self.path / "record.json").exists()
+
+    @property
     def exit(self) -> dict[str, Any] | None:
         return self._read("exit.json")
 
@@ -113,14 +119,47 @@ class RunDirectory:
             return b""
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """Errors: Unavailable for what is there and cannot be read: that is not the same as nothing."""
+        """None: it is not there.
+
+        Errors: Unavailable for what cannot be read now; Stuck for what will never say anything, as files are put into
+        place whole. Neither is the same as nothing.
+        """
         try:
-            record: dict[str, Any] = json.loads((self.path / name).read_text())
+            content = json.loads((self.path / name).read_bytes())
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError) as error:
-            raise Unavailable(f"{self.path / name} cannot be read: {error}") from None
+        except OSError as error:
+            raise Unavailable(f"{self.path / name} cannot be read: {error.strerror}") from None
+        except (ValueError, RecursionError):
+            raise Stuck(f"{self.path / name} is spoilt: it is no JSON") from None
+        lacks = _lacking(name, content)
+        if lacks:
+            raise Stuck(f"{self.path / name} is spoilt: it has no {lacks} that makes sense")
+        record: dict[str, Any] = content
         return record
+
+
+_TEXT, _NUMBER, _COUNT = (str,), (int, float), (int,)
+_FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
+    "order.json": {"key": _TEXT, "run": (list,), "limit": _NUMBER, "grace": _NUMBER},
+    "record.json": dict.fromkeys(("host", "boot"), _TEXT)
+    | dict.fromkeys(("table", "pid", "session", "born"), _COUNT)
+    | {"at": _NUMBER},
+    "exit.json": {"code": (int, type(None)), "because": _TEXT, "error": _TEXT, "at": _NUMBER},
+}
+"""What of each file is gone by."""
+
+
+def _lacking(name: str, content: Any) -> str:
+    """A field that is not there, or is not of its kind; empty: none."""
+    if not isinstance(content, dict):
+        return "field"
+    fields = {"given_up": _TEXT} if name == "record.json" and "given_up" in content else _FIELDS[name]
+    return next((field for field, kinds in fields.items() if not _is_one_of(content.get(field, ...), kinds)), "")
+
+
+def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def what_lives(record: dict[str, Any]) -> list[wrapper.Stat]:

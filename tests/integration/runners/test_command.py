@@ -26,7 +26,7 @@ from activities.adapters.runners.command import MOST_LOG, CommandRunner
 from activities.adapters.runners.run_directory import Here, RunDirectory
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.runs import TAIL_LENGTH, RunKey, Runner, RunOrder, RunPhase, RunReport
-from models.errors import BadInput, Unavailable
+from models.errors import BadInput, Stuck, Unavailable
 from tests.integration.runners import workers
 from tests.waiting import PATIENCE, attempts, wait_until
 
@@ -42,9 +42,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(command, "_BEGINS", PATIENCE)
     yield tmp_path
     (tmp_path / "go").touch()
-    for record in map(json.loads, (path.read_text() for path in tmp_path.glob("runs/*/record.json"))):
-        if "session" in record:
-            killed(record)
+    for path in tmp_path.glob("runs/*/record.json"):
+        with contextlib.suppress(ValueError):
+            record = json.loads(path.read_bytes())
+            if isinstance(record, dict) and "session" in record:
+                killed(record)
 
 
 def killed(record: dict[str, Any]) -> None:
@@ -368,6 +370,62 @@ def test_a_host_without_the_folder_knows_of_no_run(folder: Path) -> None:
     runner(folder).start(what)
     elsewhere = CommandRunner(Allowed(), folder / "another-home", OTHERS["another host"])
     assert elsewhere.look(what) is None
+
+
+SPOILT = [b"", b"{", b"null", b"[]", b"7", b'"x"', b"{}", b'{"host": "h1"}', b'{"given_up": 1}', b"\xff\xfe\x00"]
+
+
+@pytest.mark.parametrize("content", SPOILT)
+def test_one_whose_record_is_spoilt_is_not_taken_for_running_or_gone(folder: Path, content: bytes) -> None:
+    what, run = order(script(folder, HELD), "nodes", str(folder)), runner(folder)
+    run.start(what)
+    until(lambda: lines(folder / "ran"))
+    record, path = record_of(folder, what), RunDirectory(folder / "runs", what.key).path
+    (path / "record.json").write_bytes(content)
+    report = run.look(what)
+    assert report is not None
+    assert report.phase is RunPhase.RUNNING  # its pulse beats, and that is what is said
+    assert report.said.startswith(f"{folder / 'step'} runs, by its pulse: {path / 'record.json'} is spoilt: it ")
+    killed(record)
+    silent(folder, what)
+    for ask in (run.look, run.start, run.stop, runner(folder, OTHERS["another host"]).look):
+        with pytest.raises(Stuck, match=r"nobody knows how .*/step stands: .*/record\.json is spoilt: it "):
+            ask(what)
+    assert lines(folder / "ran") == ["nodes"]
+
+
+def finished(folder: Path, *run: str) -> tuple[RunOrder, CommandRunner, Path]:
+    """A run that has ended, who looks at it, and its directory."""
+    what, worker_of_it = order(*run), runner(folder, programs=[{"program": run[0]}])
+    worker_of_it.start(what)
+    ended(worker_of_it, what)
+    return what, worker_of_it, RunDirectory(folder / "runs", what.key).path
+
+
+@pytest.mark.parametrize("content", SPOILT)
+def test_how_one_ended_is_told_though_what_came_before_is_spoilt(folder: Path, content: bytes) -> None:
+    what, run, path = finished(folder, "/bin/sh", "-c", "exit 3")
+    for name in ("record.json", "order.json"):
+        (path / name).write_bytes(content)
+        report = run.look(what)
+        assert report is not None
+        assert (report.phase, report.said, report.code) == (RunPhase.FAILED, "/bin/sh failed with exit status 3", 3)
+
+
+@pytest.mark.parametrize("content", SPOILT)
+def test_one_whose_end_is_spoilt_waits_for_a_person(folder: Path, content: bytes) -> None:
+    what, run, path = finished(folder, "/bin/true")
+    (path / "exit.json").write_bytes(content)
+    with pytest.raises(Stuck, match=r"exit\.json is spoilt: it "):
+        run.look(what)
+
+
+def test_what_cannot_be_read_now_is_not_spoilt(folder: Path) -> None:
+    what, run, path = finished(folder, "/bin/true")
+    (path / "exit.json").unlink()
+    (path / "exit.json").mkdir()  # as a file server answers in a bad hour
+    with pytest.raises(Unavailable, match=r"exit\.json cannot be read: Is a directory"):
+        run.look(what)
 
 
 def test_a_start_that_died_on_its_way_is_made_good_or_given_up(folder: Path) -> None:
