@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from typing import Self
+
 from pydantic import Field
 
 from models.access.tickets import TICKET_CHARS
@@ -13,7 +16,7 @@ from models.bringup.entry import BringupEntry
 from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunOrder, RunReport
 from models.bringup.stages import BringupStage
-from models.bringup.state import Bringup
+from models.bringup.state import Bringup, put_down
 from models.cluster.island import Island
 
 BRINGUP_WORKFLOW = "Bringup"
@@ -200,6 +203,21 @@ class BringupRow(Model):
     probation_until: Time | None = None
     red: tuple[str, ...] = ()
     """Checks that are red now."""
+    whom: Text = ""
+    """Whom it waits for, among those of `waited`; empty: nobody."""
+    accounted_at: Time | None = None
+    """When `lasted` and `waited` were last counted; None: a row from before they are counted as it is read."""
+
+    def as_of(self, now: datetime) -> Self:
+        """With the time since then put down: the book has a row as it was when something last happened."""
+        passed = timedelta(0) if self.accounted_at is None else now - self.accounted_at
+        if passed <= timedelta(0) or self.stage.ended:
+            return self
+        return self.but(
+            accounted_at=now,
+            lasted=put_down(self.lasted, self.stage, passed),
+            waited=put_down(self.waited, self.whom, passed) if self.whom else self.waited,
+        )
 
 
 class BringupRecord(Model):

@@ -7,10 +7,10 @@ it. Source: BRINGUP.md; docs/adr/0054.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import Field
 
@@ -289,10 +289,17 @@ class Bringup(Model):
         passed = now - self.accounted_at
         if passed <= _ZERO or self.stage.ended:
             return self
-        lasted = {**self.lasted, self.stage: self.lasted.get(self.stage, _ZERO) + passed}
         whom = waits_for(self)
-        waited = self.waited if whom is None else {**self.waited, whom: self.waited.get(whom, _ZERO) + passed}
-        return self.but(accounted_at=now, lasted=lasted, waited=waited)
+        waited = self.waited if whom is None else put_down(self.waited, whom, passed)
+        return self.but(accounted_at=now, lasted=put_down(self.lasted, self.stage, passed), waited=waited)
+
+
+_Account = TypeVar("_Account")
+
+
+def put_down(times: Mapping[_Account, timedelta], account: _Account, passed: timedelta) -> dict[_Account, timedelta]:
+    """The times with so much more for one of them."""
+    return {**times, account: times.get(account, _ZERO) + passed}
 
 
 def bringup_workflow_id(cluster: str) -> str:

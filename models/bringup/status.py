@@ -145,6 +145,7 @@ def status_of(b: Bringup, now: datetime, *, history_events: int = 0, runs: int =
 
 def row_of(b: Bringup, now: datetime) -> BringupRow:
     """For the board and the report."""
+    b = b.accounted(now)
     production = b.production
     return BringupRow(
         cluster=b.cluster,
@@ -170,6 +171,8 @@ def row_of(b: Bringup, now: datetime) -> BringupRow:
         owed_until=b.entry.owed_until,
         probation_until=None if production is None else production.probation_until,
         red=tuple(name for name, check in b.checks.items() if check.colour is Colour.RED and not check.skipped),
+        whom=waits_for(b) or "",
+        accounted_at=b.accounted_at,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -271,6 +271,21 @@ async def test_what_a_worker_may_not_run_and_a_check_that_hangs_are_each_one_sen
 
 def _check(status: BringupStatus, name: str) -> str:
     return next(c.said for c in status.checks if c.name == name)
+
+
+async def test_what_a_status_counts_is_counted_when_it_is_asked(stage: Stage) -> None:
+    """While it waits for its supply the workflow has nothing to do, and its own clock stands still."""
+    stage.site.says["supply"] = Colour.RED
+    async with stage.worker():
+        story = await stage.story()
+        await story.until(lambda s: s.waits_for == "waits for its supply: supply is red")
+        for _ in range(2):
+            asked_at = datetime.now(UTC)
+            status = await story.status()
+            assert status.at >= asked_at
+            whole = status.at - status.entered_at
+            assert (status.lasted, status.waited) == ({BringupStage.PLANNED: whole}, {"supply": whole})
+        await story.handle.terminate("the story is over")
 
 
 async def test_an_entry_that_asks_for_too_much_is_refused(stage: Stage) -> None:

@@ -95,7 +95,9 @@ class LedgerBringups:
         if not ended:
             rows = rows.where(col(BringupBookRow.ended_at).is_(None))
         with self._database.reading() as session:
-            return tuple(those_that_do(session.exec(rows).all(), BringupRow.model_validate_json))
+            as_recorded = those_that_do(session.exec(rows).all(), BringupRow.model_validate_json)
+            now = self._database.now()
+            return tuple(row.as_of(now) for row in as_recorded)
 
     def give_up(self, cluster: str, by: Signature) -> BringupRow:
         with self._database.writing() as session:
@@ -108,7 +110,7 @@ class LedgerBringups:
             text = f"bring-up {row.number} is given up while {row.stage}: nothing that it made was unmade"
             append_all(session, [by.entry(cluster, text, {"command": "give_up_bringup", "number": row.number})])
             ended = BringupStage.RETIRED if row.stage == BringupStage.RETIRING else BringupStage.CANCELLED
-            board = board.but(stage=ended, stage_at=by.at, waits_for="", needs="")
+            board = board.as_of(by.at).but(stage=ended, stage_at=by.at, waits_for="", needs="")
             row.stage, row.stage_at, row.board = ended.value, by.at, board.model_dump_json()
             row.ended_at = max(by.at, row.opened_at)
             return board
@@ -291,6 +293,7 @@ def _entered(start: BringupStart, number: int, now: datetime) -> BringupRow:
         nodes=entry.nodes,
         gpus=entry.gpus,
         owed_until=entry.owed_until,
+        accounted_at=now,
     )
 
 

@@ -19,6 +19,7 @@ from activities.bringup_book import FleetBringups
 from activities.clusters import ClusterActivities
 from activities.requests import RequestActivities
 from models.audit import AuditEntry, AuditKind, Signature, broken_links
+from models.bringup import reducers
 from models.bringup.messages import (
     BringupRecord,
     BringupRow,
@@ -29,6 +30,7 @@ from models.bringup.messages import (
     WoundDown,
 )
 from models.bringup.stages import BringupStage
+from models.bringup.status import row_of
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.import_lines import Verb
 from models.cluster.island import Island
@@ -197,6 +199,25 @@ def noted(ledger: Ledger, stage: BringupStage, number: int = 1, *keys: str) -> N
     )
     record = BringupRecord(row=row(stage, number), entries=entries)
     twice(lambda: ledger.bringups.note_bringup(record))
+
+
+@pytest.mark.parametrize("stage", [BringupStage.PLANNED, BringupStage.CANCELLED])
+def test_how_long_one_waits_is_counted_when_the_board_is_read(
+    empty_ledger: Ledger, ledger_url: str, stage: BringupStage
+) -> None:
+    """Nothing happens to it for a month, so nothing is written."""
+    empty_ledger.bringups.open_bringup(start())
+    b = reducers.opened(start(), 1, NOW)
+    later = NOW + timedelta(hours=2)
+    told = row_of(b, later)
+    if stage is not BringupStage.PLANNED:
+        told = told.but(stage=stage)
+    empty_ledger.bringups.note_bringup(BringupRecord(row=told, entries=()))
+    with Ledger(ledger_url, now=lambda: NOW + timedelta(days=30)) as read_later:
+        (board,) = read_later.bringups.bringups(ended=True)
+    whole = timedelta(days=30) if stage is BringupStage.PLANNED else timedelta(hours=2)
+    assert (board.lasted, board.waited) == ({BringupStage.PLANNED: whole}, {"supply": whole})
+    assert board.stage_at == NOW
 
 
 def quotas_of(tool: ForeignTool) -> dict[str, int]:
