@@ -17,7 +17,7 @@ from activities.fleet_file_port import FleetFilePort
 from models.audit import AuditEntry, ChainedEntry, ChainHead
 from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
-from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Team
 from models.cluster.jobs import ClusterJob, Job
 from models.cluster.readings import Doubt, ForeignChange, HealthSample, LimitMode, QuotaReading, TeamUsage, UsageReading
 from models.cluster.snapshot import Snapshot
@@ -165,7 +165,7 @@ class JobPort(Protocol):
 class SchedulerPort(Protocol):
     """Schedulers that hold quotas themselves, beside the ledger's mirror of them."""
 
-    def describe(self, cluster: str, source: SlurmSource) -> ClusterSpec:
+    def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
         """The cluster as the scheduler has it now: islands, quotas and use. Errors: Refusal where it has none."""
         ...
 

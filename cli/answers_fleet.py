@@ -69,6 +69,8 @@ class ImportAnswer(JsonAnswer, schema="import"):
     """Nothing was changed: it is what the import would do."""
     fleet: FleetDiffAnswer | None = None
     """What became of the fleet file, line by line; null where none was given."""
+    unread: tuple[str, ...] = ()
+    """With --slurm: what Slurm has that Backstop does not read, in a sentence each."""
 
 
 class UndoneAnswer(JsonAnswer, schema="fleet-undone"):

@@ -24,7 +24,7 @@ from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, Pos
 from models.bringup.messages import BringupRow
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_export import FleetPage
-from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Team
 from models.cluster.import_lines import Departure
 from models.cluster.jobs import ClusterJob
 from models.cluster.policy import Policy
@@ -101,7 +101,8 @@ class _Page(Model):
 
 _Number = Annotated[Count, Field(le=10**6)]
 _Times = Annotated[tuple[Time, ...], Field(max_length=500)]
-_BriefSpec = Annotated[ClusterSpec, PlainSerializer(lambda spec: spec.model_dump(mode="json", exclude_defaults=True))]
+_Brief = PlainSerializer(lambda spec: spec.model_dump(mode="json", exclude_defaults=True))
+_BriefSpec = Annotated[ClusterSpec, _Brief]
 _OwnSettings = Annotated[Policy, PlainSerializer(lambda policy: policy.model_dump(mode="json", exclude_unset=True))]
 
 
@@ -266,7 +267,7 @@ class AddJobs(Question[int], kind="add_jobs"):
     jobs: tuple[ClusterJob, ...]
 
 
-class DescribeSlurm(Question[_BriefSpec], kind="describe_slurm"):
+class DescribeSlurm(Question[Annotated[ClusterInSlurm, _Brief]], kind="describe_slurm"):
     """The cluster as Slurm has it now, for an import. Errors: Unavailable, Refusal where Slurm has none."""
 
     cluster: Name

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from cli.answers_fleet import ImportAnswer
     from client.backstop import Backstop
     from client.inputs.documents import FleetDocument
-    from models.cluster.fleet_file import Fleet
     from models.cluster.import_lines import FleetOutcome, ImportTerms
     from models.cluster.jobs import ClusterJob
     from models.cluster.readings import HealthSample
@@ -171,17 +170,15 @@ def _read(
 
 async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
     from cli.answers_fleet import ImportAnswer
-    from cli.direct import stage_import
 
     document, dry_run = asked.document, asked.terms.dry_run
     counts: dict[str, int] = {}
-    outcome = None
+    outcome, unread = None, tuple[str, ...]()
     if document is not None:
         outcome = await taken(door, document, asked.terms)
         counts = outcome.counts
     elif asked.slurm:
-        whole_fleet = await _from_slurm(door, named(asked.slurm), asked.source, asked.policy)
-        counts = await door.import_fleet(whole_fleet, stage_import)
+        counts, unread = await _from_slurm(door, asked)
     rows, left_out = await _health_rows(door, asked)
     many = await _job_rows(door, asked)
     fleet_answer = None if document is None or outcome is None else answered(document, outcome, prune=asked.terms.prune)
@@ -193,6 +190,7 @@ async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, Flee
         left_out=left_out,
         dry_run=dry_run,
         fleet=fleet_answer,
+        unread=unread,
     )
     return answer, outcome
 
@@ -235,6 +233,8 @@ def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, 
             _show_beside(document, outcome)
         if answer.health_rows:
             show(line("Health cannot be undone: its samples stay, and of each island the latest counts."))
+    for sentence in answer.unread:
+        complain(f"warning: {asked.slurm}: {sentence}")
     for cluster, why in sorted(answer.left_out.items()):
         complain(f"the health of {cluster} was left out: {why}")
     if outcome is not None and outcome.totals.get(Verb.REFUSED):
@@ -349,15 +349,29 @@ def _show_imported(answer: ImportAnswer, outcome: FleetOutcome | None, asked: _A
     show(line(("Imported", "bold"), f" {shown}: {parts}."))
 
 
-async def _from_slurm(door: Backstop, name: str, source: dict[str, Any], policy: dict[str, Any]) -> Fleet:
-    """The cluster as Slurm has it; what only Backstop knows of it stays as it is, but for what is said here."""
+async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The cluster stands in the ledger as Slurm has it; what only Backstop knows of it stays, but for what is asked.
+
+    Answers counts of what that changed, and what of Slurm is not read.
+    """
+    from cli.direct import stage_import
     from models.cluster.fleet_file import Fleet
     from models.questions import DescribeSlurm
 
+    name = named(asked.slurm)
     ours = next((spec for spec in await door.clusters() if spec.name == name), None)
     before = (None if ours is None else ours.slurm) or SlurmSource()
-    cluster = await door.ask(DescribeSlurm(cluster=name, slurm=before.model_copy(update=source)))
+    question = DescribeSlurm(cluster=name, slurm=before.model_copy(update=asked.source))
+    cluster = await door.ask(question)
     fields = ("policy", "gpu_model", "windows", "prometheus")
     kept = {} if ours is None else {field: getattr(ours, field) for field in fields}
-    kept["policy"] = {**kept.get("policy", {}), **policy}
-    return Fleet(clusters=(cluster.model_copy(update=kept),))
+    kept["policy"] = {**kept.get("policy", {}), **asked.policy}
+    counts = await door.import_fleet(Fleet(clusters=(cluster.model_copy(update=kept),)), stage_import)
+    if ours is None:
+        return counts, cluster.unread
+    if ours.slurm != question.slurm:  # from now on the ledger follows this one
+        cluster = await door.ask(question)
+    # An import leaves the quotas of such a cluster to the mirror: what moved is what the ledger had, beside Slurm.
+    had, has = ({q.team: (q.gpus, q.parent) for q in quotas} for quotas in (ours.quotas, cluster.quotas))
+    changed = [team for team, value in has.items() if had.get(team) != value]
+    return counts | {"changed": len(changed), "removed": len(had.keys() - has.keys())}, cluster.unread

@@ -85,6 +85,13 @@ class ClusterSpec(Documented):
         return self
 
 
+class ClusterInSlurm(ClusterSpec):
+    """A cluster as Slurm has it."""
+
+    unread: tuple[str, ...] = Field(default=(), exclude_if=lambda sentences: not sentences)
+    """What Slurm has that Backstop does not read, in a sentence each. Left out where there is nothing."""
+
+
 class Team(Documented):
     """Whom to tell. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
 

@@ -6,9 +6,11 @@ Three clusters, each a Slurm of its own whose tools print what was recorded; tes
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,7 +43,8 @@ SCRIPTS = {
     "sinfo": 'cat "$HERE/sinfo.said"',
     "scontrol": 'cat "$HERE/topology.said"',
     "squeue": 'cat "$HERE/squeue.said"',
-    "sacctmgr": 'case "$*" in *=ID) cut -d"|" -f1 "$HERE/numbers.said" ;; *assoc*) cat "$HERE/assoc.said" ;; esac',
+    "sacctmgr": 'case "$*" in *=ID) cut -d"|" -f1 "$HERE/numbers.said" ;; *assoc*) cat "$HERE/assoc.said" ;; '
+    '*"show cluster"*) basename "$HERE" ;; *"show account"*) cut -d"|" -f4 "$HERE/assoc.said" ;; esac',
 }
 
 
@@ -229,6 +232,24 @@ def test_a_list_of_accounts_that_is_none_costs_its_own_cluster_alone(rubbish: Ru
     world.tools["east"].says(assoc=ACCOUNTS.replace("=16", "=12"))
     assert world.quotas()["east"] == {"team": 12, "other": 8}, "and the others are read on"
     threw(SOURCE)
+
+
+def test_an_import_leaves_no_account_in_the_ledger_that_slurm_has_no_more(world: World, tmp_path: Path) -> None:
+    """The ledger's own rows are the witness. What is asked of another root changes nothing."""
+
+    def rows() -> dict[str, int]:
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger:
+            return dict(ledger.execute("SELECT team, gpus FROM quotas WHERE cluster = 'bad'").fetchall())
+
+    assert rows() == {"team": 16, "other": 8}
+    source = world.ledger.schedulers.sources(["bad"])["bad"]
+    world.tools["bad"].says(assoc=ACCOUNTS.replace("6|3|gres/gpu=8|other", "9|3|gres/gpu=5|newcomer"))
+    described = world.slurms.describe("bad", source.model_copy(update={"root": "root"}))
+    assert {quota.team for quota in described.quotas} == {"team", "newcomer"}
+    assert rows() == {"team": 16, "other": 8}
+    described = world.slurms.describe("bad", source)
+    assert {quota.team: quota.gpus for quota in described.quotas} == {"team": 16, "newcomer": 5}
+    assert rows() == {"team": 16, "newcomer": 5}
 
 
 @table([row for row in NAMES if "\0" not in row.value and row.value.strip()])

@@ -34,7 +34,7 @@ def of(name: str, node: str, gpu: int, more: str = "") -> str:
 
 def seen(*nodes: str) -> Series:
     """Eight GPUs of each node, seen for three days, without an XID."""
-    series: dict[str, str] = {}
+    series: Series = {}
     for node in nodes:
         series |= {of("DCGM_FI_DEV_GPU_TEMP", node, gpu): "45x4320" for gpu in range(8)}
         series |= {of("DCGM_FI_DEV_XID_ERRORS", node, gpu): "0x4320" for gpu in range(8)}

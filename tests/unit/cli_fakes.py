@@ -19,7 +19,7 @@ from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, resolved, resolved_teams
 from models.cluster.fleet_export import FleetPage
-from models.cluster.fleet_file import ClusterSpec, Fleet
+from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Fleet
 from models.cluster.fleet_oddities import oddities_of
 from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms, outcome_of
 from models.cluster.jobs import ClusterJob
@@ -212,6 +212,7 @@ class FakeBackstop:
     pages: list[FleetPage] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     """Of the policy of the one cluster."""
+    in_slurm: ClusterInSlurm = field(default_factory=lambda: ClusterInSlurm(**dict(WORKED)))
     refuses: BackstopError | None = None
     asked: list[Any] = field(default_factory=list)
     actor: str = ""
@@ -229,7 +230,7 @@ class FakeBackstop:
         self._ask(question.kind, *dict(question).values())
         match question:
             case DescribeSlurm():
-                return WORKED.model_copy(update={"name": question.cluster, "slurm": question.slurm})
+                return self.in_slurm.model_copy(update={"name": question.cluster, "slurm": question.slurm})
             case Declare():
                 self.declared += question.declared
                 windows = [(d.source, *each) for d in question.declared for each in d.windows]

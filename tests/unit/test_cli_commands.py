@@ -15,6 +15,8 @@ from cli.commands import rollout_commands as decide
 from cli.main import run
 from client.answers import AuditRecord, Check
 from models.audit import ChainedEntry, ChainHead
+from models.cluster.fleet_file import ClusterInSlurm
+from models.cluster.quota import Quota
 from models.cluster.sources import SlurmSource
 from models.errors import BadInput, BlastRadius, Conflict, Refusal, Stuck, Unavailable
 from models.questions import LedgerCluster
@@ -485,8 +487,28 @@ def test_what_was_said_of_a_slurm_stands_until_it_is_said_otherwise() -> None:
     known = SlurmSource(connection="controller", cluster="lab", root="research", flex_root="spare")
     with answering(FakeBackstop(specs=(WORKED.model_copy(update={"name": "lab", "slurm": known}),))) as door:
         assert run(["fleet", "import", "--slurm", "lab", "--no-size-flex"]) == 0
-    ((cluster, source),) = [asked for what, *asked in door.asked if what == "describe_slurm"]
+    asked = [words for what, *words in door.asked if what == "describe_slurm"]
+    assert asked[0] == asked[-1], "once more when the ledger follows it"
+    cluster, source = asked[0]
     assert (cluster, source) == ("lab", known.model_copy(update={"size_flex": False}))
+
+
+def test_an_import_from_slurm_says_which_quotas_are_gone_and_what_it_does_not_read(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    had = [Quota(team="research", gpus=345), Quota(team="gone", gpus=8), Quota(team="moved", gpus=4)]
+    has = [Quota(team="research", gpus=345), Quota(team="new", gpus=1), Quota(team="moved", gpus=2)]
+    fake = FakeBackstop(specs=(WORKED.model_copy(update={"quotas": tuple(had), "slurm": SlurmSource()}),))
+    fake.in_slurm = ClusterInSlurm(**{**dict(WORKED), "quotas": tuple(has)}, unread=("QOS x limits gres/gpu",))
+    with answering(fake):
+        assert run(["fleet", "import", "--slurm", "h100-worked"]) == 0
+        told = capsys.readouterr()
+        assert run(["fleet", "import", "--slurm", "h100-worked", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert told.out.endswith("2 quotas changed, 1 removed.\n")
+    assert told.err == "backstop: warning: h100-worked: QOS x limits gres/gpu\n"
+    assert (answer["counts"]["changed"], answer["counts"]["removed"]) == (2, 1)
+    assert answer["unread"] == ["QOS x limits gres/gpu"]
 
 
 @pytest.mark.parametrize("option", [["--root", "x"], ["--connection", "x"], ["--size-flex"], ["--policy", "notice=1d"]])

@@ -11,6 +11,7 @@ import pytest
 from activities.adapters.slurm.command_line import Connection, Talk
 from activities.adapters.slurm.parsing import (
     Node,
+    SlurmJob,
     accounts_in,
     actors_in,
     admitted,
@@ -26,6 +27,7 @@ from activities.adapters.slurm.parsing import (
     tres_of,
     use_of,
 )
+from activities.adapters.slurm.unread import limiting_qos_in, unread
 from models.cluster.jobs import RunsOn
 from models.cluster.readings import LimitMode
 from models.cluster.sources import SlurmSource
@@ -369,6 +371,71 @@ def test_a_job_is_of_the_class_that_its_qos_says_where_that_is_of_its_own_team()
     )
     named = named_jobs(jobs, ["lab-a", "lab-b"], SOURCE, {}, classes)
     assert [j.job_class for j in named] == ["engines", None, None, None]
+
+
+# --- what is not read ---------------------------------------------------------------------------
+
+
+def said(assocs: str, qos: str = "", nodes_: tuple[Node, ...] = (), jobs: tuple[SlurmJob, ...] = ()) -> tuple[str, ...]:
+    accounts = accounts_in(assocs, "gres/gpu", "\n".join(line.partition("|")[0] for line in assocs.splitlines()))
+    limiting = limiting_qos_in(qos, SOURCE, {"flex", "flex-lab"})
+    return unread(SOURCE, accounts, limiting, nodes_, jobs)
+
+
+LIMITED = "1|0||root\n2|1||org\n3|2|gres/gpu=16|lab\n"
+
+
+def test_limits_that_stand_on_qos_are_said() -> None:
+    none = "no account under org has a limit of gres/gpu: the cluster has no quotas"
+    some = (
+        "QOS speech, vision, vision-b limit gres/gpu, and Backstop reads limits of accounts alone: "
+        "a job may wait for that of a QOS although its quota has room"
+    )
+    bare = "1|0||root\n2|1||org\n3|2||vision\n4|2||speech\n"
+    qosonly = "|normal\ngres/gpu=40|vision\ngres/gpu=360|vision-b\ngres/gpu=16|speech\n"
+    assert said(bare, qosonly) == (none, some)
+    assert said(LIMITED, qosonly) == (some,)
+    assert said(LIMITED, "|normal\n") == ()
+    assert said(bare) == (none,)
+    # With all columns: a sum, by account, by user, by kind; and what bounds no GPU, flex, and a QOS of Backstop's own.
+    columns = (
+        "gres/gpu=4||||a\n|gres/gpu=4|||b\n||cpu=9,gres/gpu=4|a user's share|c\ngres/gpu:h100=4||||d\n"
+        "cpu=9,gres/fpga=2||||e\ngres/gpu=4||||flex\ngres/gpu=4||||flex-lab\n"
+        "|gres/gpu=4||backstop: training of lab under org in lab|lab-lab-training\n"
+    )
+    (sentence,) = said(LIMITED, columns)
+    assert sentence.startswith("QOS a, b, c, d limit gres/gpu, and ")
+
+
+def test_limits_of_a_kind_of_gpu_are_said_where_they_bind() -> None:
+    typed = LIMITED + "4|2|gres/gpu:h100=40|vision\n5|2|cpu=8,gres/gpu:h100=8|speech\n"
+    assert said(typed) == (
+        (
+            "accounts speech, vision have limits of gres/gpu:h100, and Backstop reads those of gres/gpu alone "
+            "(slurm: {gres: 'gpu:h100'} in the fleet file reads these instead)"
+        ),
+    )
+    assert said(LIMITED + "4|2|gres/gpu=40,gres/gpu:h100=6|vision\n")[0].startswith("account vision has a limit of")
+    assert said(LIMITED + "4|2|gres/gpu=40,gres/gpu:h100=40|vision\n") == ()
+    assert said(LIMITED + "4|1|gres/gpu:h100=40|elsewhere\n5|1||flex-pool\n6|5|gres/gpu:h100=4|lab-flex\n") == ()
+    source = SlurmSource(root="org", gres="gpu:h100")
+    accounts = accounts_in(LIMITED + "4|2|gres/gpu:h100=4|vision\n", source.tres, "1 2 3 4")
+    (sentence,) = unread(source, accounts, (), (), ())
+    assert sentence.startswith("account lab has a limit of gres/gpu, and Backstop reads those of gres/gpu:h100 alone")
+
+
+def test_states_that_are_not_known_are_said() -> None:
+    rows = [node(f"gpu{n}", "IDLE+QUANTUM") for n in range(7)]
+    strange = nodes(*rows, node("odd", "SPLENDID"), node("well", "IDLE+DYNAMIC_NORM"))
+    jobs = read(job(1, "lab", job_state=["DREAMING"]), job(2, "lab", job_state=["RUNNING", "COMPLETING"]))
+    assert said(LIMITED, nodes_=strange, jobs=jobs) == (
+        (
+            "Slurm says QUANTUM of 7 nodes (gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more), which Backstop does not know: "
+            "it counts as no fault"
+        ),
+        "Slurm says SPLENDID of 1 node (odd), which Backstop does not know: such a node counts as not healthy",
+        "Slurm says DREAMING of 1 job, which Backstop does not know: a job holds what is allocated to it",
+    )
 
 
 # --- how they are called -----------------------------------------------------------------------

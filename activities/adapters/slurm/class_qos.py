@@ -22,7 +22,8 @@ from models.cluster.sources import SlurmSource, Yield
 
 _STANDARD = "normal"
 """The QOS of a job whose account has no default."""
-_OURS = "backstop: "
+OURS = "backstop: "
+"""Begins the description of each QOS of a class that Backstop has made."""
 _NAMES = 100
 """QOS of one command."""
 
@@ -140,7 +141,7 @@ class Site:
 def ours(site: Site) -> dict[str, Qos]:
     """Those that Backstop has made for teams under the source's root: another cluster of its ledger may have more."""
     end = _place(site)
-    return {n: q for n, q in site.there.items() if q.description.startswith(_OURS) and q.description.endswith(end)}
+    return {n: q for n, q in site.there.items() if q.description.startswith(OURS) and q.description.endswith(end)}
 
 
 def stale(wanted: Wanted, site: Site) -> dict[str, Qos]:
@@ -184,8 +185,8 @@ def _wall(site: Site, team: str, classes: Sequence[str], class_of: Mapping[str, 
         if name not in class_of:
             return f"class {job_class!r} and another would both be the QOS {name}: call one otherwise"
         other = site.there[name].description if name in site.there else mark
-        if other.startswith(_OURS) and other != mark:
-            return f"the QOS {name} is Backstop's for {other.removeprefix(_OURS)}: call class {job_class!r} otherwise"
+        if other.startswith(OURS) and other != mark:
+            return f"the QOS {name} is Backstop's for {other.removeprefix(OURS)}: call class {job_class!r} otherwise"
         if other != mark:
             return (
                 f"the QOS {name} is not Backstop's: call class {job_class!r} otherwise, or hand it over by "
@@ -232,7 +233,7 @@ def too_low(wanted: Wanted, site: Site) -> dict[str, int]:
 
 
 def _description(site: Site, team: str, job_class: str) -> str:
-    return f"{_OURS}{job_class} of {team}{_place(site)}".lower()
+    return f"{OURS}{job_class} of {team}{_place(site)}".lower()
 
 
 def _place(site: Site) -> str:

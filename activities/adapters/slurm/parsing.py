@@ -39,7 +39,7 @@ def document_in(printed: str) -> Any:
         raise Unavailable(f"Slurm printed what is no JSON: {type(error).__name__} {error}"[:300]) from None
 
 
-def _written(text: str) -> str:
+def written(text: str) -> str:
     """What somebody wrote, as every database and every line can hold it."""
     one_line = "".join(char if char.isprintable() else " " for char in text[:_LONGEST_NAME])
     return " ".join(one_line.split())
@@ -52,6 +52,8 @@ class Account(Model):
     name: str
     parent: str
     gpus: int | None = None
+    others: dict[str, int] = Field(default_factory=dict)
+    """Its limits of other TRES, by name."""
 
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
@@ -92,12 +94,14 @@ def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
     names = {number: _team_name(name, number) for number, (_, _, name) in rows.items()}
     accounts: dict[str, Account] = {}
     for number, (parent, limits, _) in rows.items():
-        limit = tres_of(limits).get(tres, MOST_GPUS + 1)
+        others = tres_of(limits)
+        limit = others.pop(tres, MOST_GPUS + 1)
         account = Account(
             number=number,
             name=names[number],
             parent=names.get(parent, ""),
             gpus=limit if limit <= MOST_GPUS else None,
+            others=others,
         )
         if accounts.setdefault(account.name, account) is not account:
             raise Unavailable(f"sacctmgr printed the account {account.name!r} twice")
@@ -106,7 +110,7 @@ def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
 
 def _team_name(name: str, number: str) -> str:
     """The name, where it can be a team's; a colon sets other limits apart from accounts in the ledger."""
-    plain = _written(name).replace(":", " ")
+    plain = written(name).replace(":", " ")
     return name if name == plain else f"{plain} ({number})"
 
 
@@ -206,6 +210,11 @@ class Node(Model):
     unknown: tuple[str, ...] = ()
     """Words of its state that are in none of our lists."""
 
+    @property
+    def has_base(self) -> bool:
+        """Whether Slurm has said one of the base states that we know."""
+        return not (_TAKES_JOBS | _TAKES_NONE).isdisjoint(self.state.split("+"))
+
 
 def nodes_in(document: Any, gres: str) -> tuple[Node, ...]:
     """Nodes that have such GPUs, of the JSON of `sinfo` or `scontrol show nodes`. Errors: Unavailable."""
@@ -221,7 +230,7 @@ def _node(row: Mapping[str, Any], gres: str) -> Node | None:
     state = [str(word).upper() for one in words for word in ([one] if isinstance(one, str) else one)]
     if not gpus:
         return None
-    unknown = tuple(_written(word) for word in state if word not in _NODE_WORDS)
+    unknown = tuple(written(word) for word in state if word not in _NODE_WORDS)
     return Node(name=row["name"], gpus=gpus, healthy=_healthy(state), state="+".join(state), unknown=unknown)
 
 
@@ -356,7 +365,7 @@ def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) ->
     """`running`: how many tasks of each array hold GPUs."""
     states = _states(row)
     held = tres_of(str(row.get("tres_alloc_str") or "")).get(tres, 0)
-    unknown = tuple(_written(word) for word in states if word not in _JOB_WORDS)
+    unknown = tuple(written(word) for word in states if word not in _JOB_WORDS)
     runs = _holds(states) or bool(unknown and held and _OVER.isdisjoint(states))
     if not runs and not {*_OVER, _STAGE_OUT}.isdisjoint(states):
         return None
@@ -367,7 +376,7 @@ def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) ->
     started = _number(row.get("start_time"))
     return SlurmJob(
         number=int(row["job_id"]),
-        name=_written(str(row.get("name") or "")) or str(row["job_id"]),
+        name=written(str(row.get("name") or "")) or str(row["job_id"]),
         account=str(row["account"]),
         qos=str(row.get("qos") or ""),
         gpus=gpus,

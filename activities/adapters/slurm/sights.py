@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from activities.adapters.slurm.command_line import Talk
 from activities.adapters.slurm.parsing import Node, SlurmJob, document_in, islands_in, jobs_in, nodes_in, qos_in_use
+from activities.adapters.slurm.unread import QOS_LIMITS, limiting_qos_in
 from models.cluster.sources import SlurmSource
 from models.errors import Unavailable
 
@@ -44,6 +46,11 @@ def qos_used(talk: Talk) -> frozenset[str]:
     """Those that a job is in that is not over, or that anybody's jobs are in by default. Errors: Unavailable."""
     defaults = talk.run("sacctmgr", "-n", "-P", "show", "assoc", "format=DefaultQOS")
     return qos_in_use(_told_of_jobs(talk)) | frozenset(defaults.split("\n"))
+
+
+def limiting_qos(talk: Talk, source: SlurmSource, flex: Collection[str]) -> list[str]:
+    """Those that limit GPUs, without those of flex and Backstop's own. Errors: Unavailable."""
+    return limiting_qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", QOS_LIMITS), source, flex)
 
 
 def _told_of_jobs(talk: Talk) -> Any:

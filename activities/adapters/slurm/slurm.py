@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
+from typing import Any
 
 from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
@@ -30,6 +31,8 @@ from activities.adapters.slurm.parsing import (
     NUMBERS_FORMAT,
     TRANSACTIONS_FORMAT,
     Account,
+    Node,
+    SlurmJob,
     accounts_in,
     actors_in,
     capacity,
@@ -37,8 +40,9 @@ from activities.adapters.slurm.parsing import (
     quotas_of,
     use_of,
 )
+from activities.adapters.slurm.unread import unread
 from activities.ports import ByCluster
-from models.cluster.fleet_file import ClusterSpec
+from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
 from models.cluster.quota import Quota
@@ -347,8 +351,8 @@ class Slurms:
             standing, barred = self.sync(cluster, source), self.barred(cluster, source)
             flex = self.flex_qos(cluster, source) if source.size_flex else None
             talk = self.talk(source)
-            self.capacity(source)
-            sights.jobs(talk, cluster, source)
+            sights.islands(talk)
+            beside = self._unread(cluster, source, sights.nodes(talk, source), sights.jobs(talk, cluster, source))
             wanted = wanted_limits(standing, source, self._sized.get(cluster))
             begun = standing.rollout is not None and standing.counter > 0
             classes = self.classes(cluster, source).told(wanted, begun=begun)
@@ -358,12 +362,24 @@ class Slurms:
         text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
         if flex is not None and flex.keeper and not text:
             text = advice(cluster, source, flex.keeper)
-        return SchedulerCheck(wrong=text or classes.wrong, barred=barred, note=classes.note)
+        note = "; ".join(filter(None, (classes.note, *beside)))
+        return SchedulerCheck(wrong=text or classes.wrong, barred=barred, note=note)
+
+    def _unread(
+        self, cluster: str, source: SlurmSource, nodes: Sequence[Node], jobs: Sequence[SlurmJob]
+    ) -> tuple[str, ...]:
+        """What this Slurm has that Backstop does not read, in a sentence each. Errors: Unavailable."""
+        flex = {source.own_flex_qos(cluster), *(one.own_flex_qos(name) for name, one in self.book.sources().items())}
+        qos = sights.limiting_qos(self.talk(source), source, flex | {source.flex_qos})
+        return unread(source, self.accounts(cluster, source), qos, nodes, jobs)
 
     # --- in and out -----------------------------------------------------------------------------
 
-    def describe(self, cluster: str, source: SlurmSource) -> ClusterSpec:
-        """The cluster as Slurm has it now: islands, quotas and use. Errors: Unavailable, BadInput where it has none."""
+    def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
+        """The cluster as Slurm has it now: islands, quotas and use. So has the ledger, if this is its Slurm already.
+
+        Errors: Unavailable, BadInput where it has none.
+        """
         if source.connection not in self._talks:
             named = ", ".join(sorted(self._talks))
             raise BadInput(f"--connection {source.connection}: this worker has {named} (BACKSTOP_SLURM names them)")
@@ -373,32 +389,29 @@ class Slurms:
         asked = ("sacctmgr", "-n", "-P", "show", "account", "format=Account")
         if source.root not in self.talk(source).run(*asked).split("\n"):
             raise BadInput(f"Slurm has no account {source.root!r}")
+        if self.book.sources([cluster]).get(cluster) == source:
+            self.sync(cluster, source)
         held = quotas_of(self.accounts(cluster, source), source)
         talk = self.talk(source)
         nodes = sights.nodes(talk, source)
         if not nodes:
             raise BadInput(f"Slurm has no node with {source.tres} in cluster {source.cluster or cluster}")
         parents = {row.parent for row in held.values()}
-        use = {u.team: u for u in use_of(sights.jobs(talk, cluster, source), held, source, self.ledger.now())}
+        jobs = sights.jobs(talk, cluster, source)
+        use: dict[str, dict[str, Any]] = {
+            u.team: {"scheduled_gpus": u.scheduled_gpus, "idle_gpus": 0, "pending_gpus": u.pending_gpus or 0}
+            for u in use_of(jobs, held.keys() - parents, source, self.ledger.now())
+        }
         quotas = tuple(
-            Quota(team=t, gpus=row.gpus, parent=row.parent)
-            if t in parents
-            else Quota(
-                team=t,
-                gpus=row.gpus,
-                parent=row.parent,
-                scheduled_gpus=use[t].scheduled_gpus,
-                idle_gpus=0,
-                pending_gpus=use[t].pending_gpus,
-            )
-            for t, row in sorted(held.items())
+            Quota(team=t, gpus=row.gpus, parent=row.parent, **use.get(t, {})) for t, row in sorted(held.items())
         )
-        return ClusterSpec(
+        return ClusterInSlurm(
             name=cluster,
             gpus_per_node=max(node.gpus for node in nodes),
             islands=capacity(nodes, sights.islands(talk)),
             quotas=quotas,
             slurm=source,
+            unread=self._unread(cluster, source, nodes, jobs),
         )
 
     def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:

@@ -1,0 +1,91 @@
+"""What a Slurm has that Backstop does not read, in a sentence each, for an import and the doctor. Pure.
+
+Silence about a limit that stands elsewhere would look like a cluster without limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from activities.adapters.slurm.class_qos import OURS
+from activities.adapters.slurm.parsing import Account, Node, SlurmJob, above, quotas_of, tres_of, written
+from models.base import count_text, some_of
+from models.cluster.sources import SlurmSource
+
+QOS_LIMITS = "format=GrpTRES,MaxTRESPA,MaxTRESPU,Description,Name"
+_NAMED = 5
+"""QOS, accounts or nodes in a sentence."""
+
+
+def limiting_qos_in(printed: str, source: SlurmSource, flex: Collection[str]) -> list[str]:
+    """QOS that limit GPUs, of `sacctmgr -n -P show qos` in this format; without those of flex and Backstop's own."""
+    names = []
+    for line in filter(None, printed.split("\n")):
+        *fields, name = line.split("|")
+        limited = any(source.tres == tres or of_other_kind(tres, source) for field in fields for tres in tres_of(field))
+        if limited and name not in flex and not any(field.startswith(OURS) for field in fields):
+            names.append(written(name))
+    return sorted(names)
+
+
+def of_other_kind(tres: str, source: SlurmSource) -> bool:
+    """Whether a limit of it bounds such GPUs too: `gres/gpu:h100` beside `gres/gpu`, and the other way round."""
+    return tres.startswith(f"{source.tres}:") or source.tres.startswith(f"{tres}:")
+
+
+def unread(
+    source: SlurmSource,
+    accounts: Mapping[str, Account],
+    qos: Sequence[str],
+    nodes: Sequence[Node],
+    jobs: Sequence[SlurmJob],
+) -> tuple[str, ...]:
+    """`qos`: those that limit GPUs."""
+    sentences = []
+    if not quotas_of(accounts, source):
+        sentences.append(f"no account under {source.root} has a limit of {source.tres}: the cluster has no quotas")
+    sentences += _of_kinds(source, accounts)
+    if qos:
+        sentences.append(
+            f"QOS {some_of(qos, _NAMED)} {'limits' if len(qos) == 1 else 'limit'} {source.tres}, and Backstop reads "
+            "limits of accounts alone: a job may wait for that of a QOS although its quota has room"
+        )
+    return (*sentences, *_of_nodes(nodes), *_of_jobs(jobs))
+
+
+def _of_kinds(source: SlurmSource, accounts: Mapping[str, Account]) -> Iterator[str]:
+    by_kind: dict[str, list[str]] = {}
+    for name, account in sorted(accounts.items()):
+        chain = [name, *above(accounts, name)]
+        if source.root in chain and source.flex_root not in chain:
+            for tres, limit in account.others.items():
+                if of_other_kind(tres, source) and (account.gpus is None or limit < account.gpus):
+                    by_kind.setdefault(tres, []).append(name)
+    for tres, names in sorted(by_kind.items()):
+        who = f"account {names[0]} has a limit" if len(names) == 1 else f"accounts {some_of(names, _NAMED)} have limits"
+        yield (
+            f"{who} of {tres}, and Backstop reads those of {source.tres} alone "
+            f"(slurm: {{gres: '{tres.removeprefix('gres/')}'}} in the fleet file reads these instead)"
+        )
+
+
+def _of_nodes(nodes: Sequence[Node]) -> Iterator[str]:
+    for placeable in (True, False):
+        those = [node for node in nodes if node.unknown and node.has_base is placeable]
+        if those:
+            words = sorted({word for node in those for word in node.unknown})
+            names = some_of([node.name for node in those], _NAMED)
+            means = "it counts as no fault" if placeable else "such a node counts as not healthy"
+            yield (
+                f"Slurm says {', '.join(words)} of {count_text(len(those), 'node')} ({names}), "
+                f"which Backstop does not know: {means}"
+            )
+
+
+def _of_jobs(jobs: Sequence[SlurmJob]) -> Iterator[str]:
+    if those := [job for job in jobs if job.unknown]:
+        words = sorted({word for job in those for word in job.unknown})
+        yield (
+            f"Slurm says {', '.join(words)} of {count_text(len(those), 'job')}, "
+            "which Backstop does not know: a job holds what is allocated to it"
+        )
