@@ -12,7 +12,7 @@ Where DESIGN.md leaves room the choice is written at the function that makes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from itertools import chain, combinations, product
@@ -390,16 +390,14 @@ class Ladder:
         return amount
 
     def until_backed(self) -> None:
-        """Cut what backing demands: first what leaves could never have, from those that are out of reach as it begins
-        (the cheapest tier among them, also where that brings a leaf within reach before its sibling); then A - B,
-        each GPU from a quota where it was phantom."""
+        """Cut what backing demands: first what leaves could never have, from whoever's cut lessens that (the cheapest
+        tier of all); then A - B, each GPU from a quota where it was phantom."""
         never = self.cluster.yet_to_reach(self.now)
-        short = frozenset(self.cluster.out_of_reach(self.now))
 
         def mends(leaf: str) -> bool:
             now = self.now
             after = self.cluster.lowered(now, {leaf: 1})
-            return leaf in short and min(after.values()) >= 0 and fewer(after, now)
+            return min(after.values()) >= 0 and fewer(after, now)
 
         def fewer(after: Values, now: Values) -> bool:
             return self.cluster.yet_to_reach(after) < self.cluster.yet_to_reach(now)
@@ -448,10 +446,28 @@ class ReferencePlan:
     backed: bool
     wave: Tier
 
+    @property
+    def cut_gpus(self) -> int:
+        return sum(gpus for by_tier in self.cuts.values() for gpus in by_tier.values())
+
 
 def plan(snapshot: Snapshot, policy: Policy, max_tier: Tier | None = None) -> ReferencePlan:
-    """The ladder: scope quota first, then what backing demands, then what the ceiling demands."""
-    deepest = policy.max_tier if max_tier is None else max_tier
+    """The ladder, and never deeper than a tier limit under which as small a cut suffices."""
+    by_limit = {limit: _plan_at(snapshot, policy, limit) for limit in (Tier.UNALLOCATED, *LADDER)}
+
+    def chosen(deepest: Tier) -> ReferencePlan:
+        asked = by_limit[deepest]
+        limits = [limit for limit in by_limit if limit.depth < deepest.depth]
+        enough = [by_limit[n] for n in limits if by_limit[n].backed and not by_limit[n].short]
+        return next((p for p in enough if p.cut_gpus <= asked.cut_gpus), asked)
+
+    cut = {tier for by_tier in chosen(Tier.BUSY).cuts.values() for tier in by_tier}
+    wave = max(cut, key=lambda tier: tier.depth, default=Tier.UNALLOCATED)
+    return replace(chosen(policy.max_tier if max_tier is None else max_tier), wave=wave)
+
+
+def _plan_at(snapshot: Snapshot, policy: Policy, deepest: Tier) -> ReferencePlan:
+    """Scope quota first, then what backing demands, then what the ceiling demands."""
     cluster = _cluster(snapshot)
     most = ceiling(snapshot, policy)
     ladder = Ladder(cluster, cluster.values, floors_of(cluster), share=policy.share, max_tier=deepest)
@@ -480,13 +496,6 @@ def plan(snapshot: Snapshot, policy: Policy, max_tier: Tier | None = None) -> Re
     haircut = total - min(cluster.assigned(target) - mended, most)
     to_flex = cluster.backed_gpus(before) - cluster.backed_gpus(after)
     phantom = _phantom_parts(cluster, ladder.cuts, ladder.total - to_flex)
-    wave = Tier.UNALLOCATED
-    if deepest is not Tier.BUSY:
-        wave = plan(snapshot, policy, Tier.BUSY).wave
-    else:
-        for tier in LADDER:
-            if any(ladder.cut[tier].values()):
-                wave = tier
     return ReferencePlan(
         ceiling=most,
         assigned=total,
@@ -499,7 +508,7 @@ def plan(snapshot: Snapshot, policy: Policy, max_tier: Tier | None = None) -> Re
         phantom=phantom,
         to_flex={leaf: cut - phantom[leaf] for leaf, cut in ladder.cuts.items()},
         backed=cluster.is_backed(after),
-        wave=wave,
+        wave=Tier.UNALLOCATED,
     )
 
 

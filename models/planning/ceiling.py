@@ -31,6 +31,18 @@ def spare_of(snapshot: Snapshot, policy: Policy) -> int:
     return snapshot.gpus_per_node if policy.spare_gpus is None else policy.spare_gpus
 
 
+def with_buffer(snapshot: Snapshot, policy: Policy) -> Snapshot:
+    """Where the policy goes by health history and the snapshot has none: with what no history asks for."""
+    if policy.terms is None or snapshot.derived is not None:
+        return snapshot
+    import numpy as np
+
+    from models.buffers.estimator import derived
+
+    buffer = derived(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
+    return snapshot.model_copy(update={"derived": buffer})
+
+
 def buffer_of(snapshot: Snapshot, policy: Policy) -> Fraction:
     """b of a snapshot under a policy."""
     return policy.buffer_at(snapshot.completed_rollouts, snapshot.derived)

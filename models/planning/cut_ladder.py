@@ -9,12 +9,13 @@ Source: DESIGN.md, "The cut ladder".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from models.cluster.policy import TIERS, ShareBy, Tier
 from models.cluster.quota import Quota
+from models.planning.cut_reasons import Mends
 from models.planning.divide import divide, divide_within
 from models.planning.placement import BlockCounts, PlacementSolver
 
@@ -45,7 +46,8 @@ def tiers_of(quota: Quota, floor: int) -> TierAmounts:
 class Ladder:
     """A cut in progress over the leaves of one snapshot.
 
-    `taken` by leaf and tier only grows. `may_cut` None: all leaves; else the others give nothing.
+    `taken` by leaf and tier only grows. `may_cut` None: all leaves; else the others give nothing. `mends`: leaves that
+    gave so that each could have all of itself, with whom that mended (None: itself).
     """
 
     ground: PlacementSolver
@@ -58,6 +60,7 @@ class Ladder:
     def __post_init__(self) -> None:
         self.amounts = {leaf: self._amounts(leaf) for leaf in self.ground.leaves}
         self.taken = {leaf: dict.fromkeys(TIERS[1:], 0) for leaf in self.ground.leaves}
+        self.mends: dict[str, Mends | None] = {}
         self._scoped = {leaf: dict.fromkeys(TIERS[1:], 0) for leaf in self.ground.leaves}
 
     def _amounts(self, leaf: str) -> TierAmounts:
@@ -102,22 +105,32 @@ class Ladder:
                     room[team] -= part
 
     def cut_reach(self) -> int:
-        """Cut, of leaves that could not have all of themselves even alone, what they can never have.
+        """Cut until every leaf could have all of itself, were it the only one to ask.
 
-        Each GPU only where it lessens what is yet to be cut: lowering one lowers what it shares a parent with. Where
-        there are no parents, the cut for backing holds this one. Answers what is left.
+        Each GPU only where it lessens what is yet to be cut, from the leaf itself or from one whose cut lowers an
+        ancestor of it. Where there are no parents, the cut for backing holds this one. Answers what is left.
         """
         if self.ground.tree.flat:
             return 0
-        start = self.values()
+        start, before = self.values(), self.cuts()
         demand = self.ground.reach_demand(start)
-        short = self.ground.out_of_reach(start)
 
         def may(more: Mapping[str, int]) -> bool:
             below = self._below(start, more)
             return min(below.values()) >= 0 and self.ground.reach_demand(below) + sum(more.values()) == demand
 
-        return self._descend(demand, may, None, among=short)
+        left = self._descend(demand, may, None)
+        short = self.ground.out_of_reach(start)
+        self.mends = {leaf: self._mended(leaf, short) for leaf, cut in self.cuts().items() if cut > before[leaf]}
+        return left
+
+    def _mended(self, leaf: str, short: Mapping[str, int]) -> Mends | None:
+        """The first of these that a cut of this one mends, by the ancestor that it lowers; None: itself."""
+        tree = self.ground.tree
+        above = tree.ancestors(leaf)
+        shared = ((team, parent) for team in sorted(short) for parent in tree.ancestors(team) if parent in above)
+        mended = (Mends(team, parent, self.ground.reachable[team]) for team, parent in shared)
+        return None if leaf in short else next(mended, None)
 
     def cut_backing(self, demand: int, total: int, placed: BlockCounts) -> int:
         """Cut what backing demands: each GPU only where it shrinks the phantom. Answers what is left."""
@@ -147,10 +160,8 @@ class Ladder:
                     value[team] -= cut
         return value
 
-    def _descend(
-        self, demand: int, may: Oracle | None, closed: Closed | None, among: Collection[str] | None = None
-    ) -> int:
-        """Tier by tier; the oracle sees the sum over the tiers of this descent. `among` None: all may give."""
+    def _descend(self, demand: int, may: Oracle | None, closed: Closed | None) -> int:
+        """Tier by tier; the oracle sees the sum over the tiers of this descent."""
         descent = dict.fromkeys(self.ground.leaves, 0)
         for tier in self.open_tiers:
             if demand == 0:
@@ -158,8 +169,6 @@ class Ladder:
             caps = {leaf: self.amounts[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
             cuts_before = {leaf: self.taken[leaf][tier] - self._scoped[leaf][tier] for leaf in self.ground.leaves}
             weights = self._weights(caps)
-            if among is not None:
-                caps = {leaf: cap if leaf in among else cuts_before[leaf] for leaf, cap in caps.items()}
             if may is None:
                 part = divide(demand, weights, caps, cuts_before)
             else:

@@ -7,6 +7,7 @@ plan. So digits stay ungrouped here, and views/plan.py groups them where the sen
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from models.base import GpuCount, Model, Name
 from models.cluster.policy import Scope, Tier
@@ -35,6 +36,20 @@ def short_islands(snapshot: Snapshot, values: Mapping[str, int]) -> tuple[ShortI
     return tuple(short)
 
 
+class Mends(NamedTuple):
+    """A leaf that could not have all of itself, and the parent that a sibling's cut lowers for it."""
+
+    team: str
+    parent: str
+    reachable_gpus: int
+
+    @property
+    def text(self) -> str:
+        are = "is" if self.reachable_gpus == 1 else "are"
+        able = f"the {_gpus_text(self.reachable_gpus)} that {are} healthy where it may stand"
+        return f"that lowers {self.parent}, which promises {self.team} more than {able}"
+
+
 def reason_for(
     *,
     snapshot: Snapshot,
@@ -45,12 +60,14 @@ def reason_for(
     ceiling: int,
     for_backing: bool,
     scope: Scope,
+    mends: Mends | None = None,
 ) -> str:
     """Why this team gives these GPUs from this tier, in one sentence."""
     if parent:
         return f"follows its child quotas, so that no sibling takes up the {_gpus_text(gpus)} they give"
     quota = snapshot.tree.by_team[team]
-    return f"{_what(snapshot, quota, tier, gpus)}; {_why(snapshot, quota, ceiling, for_backing, scope)}"
+    why = _why(snapshot, quota, ceiling, for_backing, scope) if mends is None else mends.text
+    return f"{_what(snapshot, quota, tier, gpus)}; {why}"
 
 
 TiersTaken = tuple[int, int, int]

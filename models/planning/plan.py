@@ -19,7 +19,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.work import TeamWork
 from models.planning.backing import touched
 from models.planning.busy_work import advice, work_under
-from models.planning.ceiling import after_buffer, buffer_of, ceiling_of
+from models.planning.ceiling import after_buffer, buffer_of, ceiling_of, with_buffer
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import ShortIslands, TiersTaken, no_room_text, reason_for, short_islands
 from models.planning.divide import divide, divide_within
@@ -219,33 +219,31 @@ def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = Non
     `max_tier` overrides the policy's. Source: DESIGN.md, "The cut ladder".
     """
     limit = policy.max_tier if max_tier is None else max_tier
-    if policy.terms is not None and snapshot.derived is None:
-        import numpy as np
-
-        from models.buffers.estimator import derived
-
-        buffer = derived(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
-        snapshot = snapshot.model_copy(update={"derived": buffer})
-    sketches = {limit: _Sketch(snapshot, policy, limit)}
-    chosen = sketches[limit]
+    snapshot = with_buffer(snapshot, policy)
+    sketches: dict[Tier, _Sketch] = {}
 
     def at(tier: Tier) -> _Sketch:
         if tier not in sketches:
             sketches[tier] = _Sketch(snapshot, policy, tier)
+            if sketches[tier].ladder.mends:  # GPU by GPU it may have gone deeper than it had to
+                shallower = (at(t) for t in TIERS if t.depth < sketches[tier].deepest.depth)
+                enough = (s for s in shallower if s.sufficient and s.cut_gpus <= sketches[tier].cut_gpus)
+                sketches[tier] = next(enough, sketches[tier])
         return sketches[tier]
 
-    if chosen.sufficient and policy.scope is Scope.CLUSTER:
+    chosen = at(limit)
+    if chosen.sufficient and policy.scope is Scope.CLUSTER and not chosen.ladder.mends:
         suffices: Tier | None = chosen.deepest  # it cut no deeper than it had to
     else:
         suffices = next((t for t in TIERS if at(t).sufficient), None)
-    return chosen.plan(wave=at(Tier.BUSY).deepest, suffices=suffices)
+    return chosen.plan(max_tier=limit, wave=at(Tier.BUSY).deepest, suffices=suffices)
 
 
 class _Sketch:
     """One run of the ladder under one tier limit."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, max_tier: Tier) -> None:
-        self.snapshot, self.policy, self.max_tier = snapshot, policy, max_tier
+        self.snapshot, self.policy = snapshot, policy
         self.buffer = buffer_of(snapshot, policy)
         self.ceiling = ceiling_of(snapshot, policy)
         self.ground = PlacementSolver(snapshot)
@@ -360,7 +358,7 @@ class _Sketch:
             parts = {leaf: parts[leaf] + more[leaf] for leaf in parts}
         return parts
 
-    def plan(self, *, wave: Tier, suffices: Tier | None) -> Plan:
+    def plan(self, *, max_tier: Tier, wave: Tier, suffices: Tier | None) -> Plan:
         removed = (self.assigned - self.total) - self.unbacked
         rows = self._rows()
         return Plan(
@@ -371,7 +369,7 @@ class _Sketch:
             basis=self.policy.basis,
             scope=self.policy.scope,
             share=self.policy.share,
-            max_tier=self.max_tier,
+            max_tier=max_tier,
             total_gpus=self.snapshot.total_gpus,
             healthy_gpus=self.snapshot.healthy_gpus,
             assigned_gpus=self.assigned,
@@ -435,6 +433,7 @@ class _Sketch:
             ceiling=self.ceiling,
             for_backing=not parent and self.backing_cuts[team] > 0,
             scope=self.policy.scope,
+            mends=None if parent else self.ladder.mends.get(team),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import product
 
@@ -189,6 +190,53 @@ def test_the_haircut_is_the_smallest_total_cut_that_makes_the_quotas_backed(snap
     )
     plan = make_plan(snapshot, Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
     assert (plan.haircut_gpus, plan.cut_gpus, plan.backed) == (smallest, smallest, True)
+
+
+SIBLING_UNSCHEDULED = Snapshot(
+    cluster="c",
+    islands=(island("west", 16),),
+    quotas=(
+        Quota(team="org", gpus=17),
+        Quota(team="train", gpus=17, parent="org"),
+        Quota(team="evals", gpus=1, scheduled_gpus=0, parent="org"),
+    ),
+)
+
+
+@settings(AGREE, max_examples=examples(400))
+@given(snapshots(TINY, blocks=False), st.sampled_from(["0", "0.25", "0.5"]))
+@example(SIBLING_UNSCHEDULED, "0")
+@example(OUT_OF_REACH, "0")
+def test_no_cut_that_suffices_is_cheaper_than_the_plan(snapshot: Snapshot, buffer: str) -> None:
+    """By trying every cut of the leaves: the smallest in all, then the least in use, then the least idle."""
+    snapshot = snapshot.model_copy(
+        update={"quotas": tuple(q.model_copy(update={"minimum_gpus": 0}) for q in snapshot.quotas)}
+    )
+    policy = Policy.model_validate({"buffer": buffer, "spare_gpus": 0})
+    cluster, most = reference.Cluster(snapshot.quotas, snapshot.islands), reference.ceiling(snapshot, policy)
+    has = {leaf: reference.tiers_of(cluster.quota[leaf], cluster.values[leaf], 0) for leaf in cluster.leaves}
+
+    def cost(by_tier: Iterable[Mapping[Tier, int]]) -> tuple[int, int, int]:
+        busy, idle, free = (
+            sum(one.get(tier, 0) for one in by_tier) for tier in (Tier.BUSY, Tier.IDLE, Tier.UNSCHEDULED)
+        )
+        return busy + idle + free, busy, idle
+
+    def taken(leaf: str, gpus: int) -> dict[Tier, int]:
+        by_tier = {}
+        for tier in reference.LADDER:
+            by_tier[tier] = min(gpus, has[leaf][tier])
+            gpus -= by_tier[tier]
+        return by_tier
+
+    costs = []
+    for cuts in product(*(range(cluster.values[leaf] + 1) for leaf in cluster.leaves)):
+        values = cluster.lowered(cluster.values, dict(zip(cluster.leaves, cuts, strict=True)))
+        if min(values.values(), default=0) >= 0 and cluster.assigned(values) <= most and cluster.is_backed(values):
+            costs.append(cost([taken(leaf, gpus) for leaf, gpus in zip(cluster.leaves, cuts, strict=True)]))
+    plan = make_plan(snapshot, policy)
+    assert plan.backed
+    assert cost([*as_reference(plan, snapshot).cuts.values()]) == min(costs)
 
 
 def agrees(breach: Breach) -> None:

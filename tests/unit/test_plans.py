@@ -133,27 +133,75 @@ def test_a_leaf_that_can_only_ever_reach_2_of_its_8_is_not_backed_though_its_sib
     assert back(snapshot([island("x", 8, 8), island("y", 8, 8)], OUT_OF_REACH)).is_backed
 
 
-def test_such_a_leaf_is_cut_to_what_it_can_reach() -> None:
-    plan = make_plan(snapshot(TWO_IN_X, OUT_OF_REACH), Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
-    assert plan.values == {"org": 2, "a": 2, "b": 8}
+BARE = Policy.model_validate({"buffer": 0, "spare_gpus": 0})
+
+
+def test_such_a_leaf_is_mended_by_its_own_cut_or_its_siblings_which_lower_their_parent() -> None:
+    """All is in use, so that the tier is the same: the six are divided by the ladder."""
+    plan = make_plan(snapshot(TWO_IN_X, OUT_OF_REACH), BARE)
+    assert plan.values == {"org": 2, "a": 5, "b": 5}
     assert (plan.haircut_gpus, plan.phantom_gpus, plan.to_flex_gpus, plan.backed) == (6, 0, 6, True)
+    alone = make_plan(snapshot(TWO_IN_X, [OUT_OF_REACH[0], *(q.with_gpus(8) for q in OUT_OF_REACH[1:2])]), BARE)
+    assert alone.values == {"org": 2, "a": 2}
+
+
+@pytest.mark.parametrize(
+    ("use", "values"),
+    [
+        ({"a": 8, "b": 0}, {"org": 2, "a": 8, "b": 2}),
+        ({"a": 0, "b": 8}, {"org": 2, "a": 2, "b": 8}),
+        ({"a": 8, "b": 4}, {"org": 2, "a": 7, "b": 3}),
+    ],
+)
+def test_the_cheapest_tier_of_all_whose_cut_would_mend_it_goes_first(
+    use: dict[str, int], values: dict[str, int]
+) -> None:
+    quotas = [q.model_copy(update={"scheduled_gpus": use.get(q.team)}) for q in OUT_OF_REACH]
+    plan = make_plan(snapshot(TWO_IN_X, quotas), BARE)
+    assert (plan.values, plan.haircut_gpus, plan.backed) == (values, 6, True)
+    reasons = {q.team: c.reason for q in plan.quotas for c in q.cuts if q.leaf}
+    lowers = "that lowers org, which promises a more than the 2 GPUs that are healthy where it may stand"
+    assert "b" not in reasons or reasons["b"].endswith(lowers)
+    assert "a" not in reasons or "its island (x) has 2 healthy GPUs" in reasons["a"]
+
+
+def test_the_plan_without_a_limit_goes_no_deeper_than_a_limit_that_suffices() -> None:
+    """GPU by GPU one of `Z`, in use, is as good as one of `é`; in the end three of `é` do."""
+    quotas = [
+        Quota(team="org", gpus=5),
+        Quota(team="Z", gpus=3, islands=("x",), parent="org"),
+        Quota(team="é", gpus=3, scheduled_gpus=0, islands=("x",), parent="org"),
+    ]
+    here = snapshot([island("x", 2, 2), island("y", 2, 2)], quotas)
+    for tier in (Tier.BUSY, Tier.IDLE, Tier.UNSCHEDULED):
+        plan = make_plan(here, BARE, max_tier=tier)
+        assert plan.values == {"org": 2, "Z": 3, "é": 0}
+        assert (plan.max_tier, plan.wave, plan.suffices) == (tier, Tier.UNSCHEDULED, Tier.UNSCHEDULED)
 
 
 def test_two_that_share_a_parent_and_the_island_are_cut_together() -> None:
-    """With the parent down to 2 both are within reach; cutting each to 2 by itself would take 12."""
+    """With the parent down to 2 all are within reach; cutting each of x to 2 by itself would take 12."""
     quotas = [*OUT_OF_REACH, Quota(team="c", gpus=8, parent="org", islands=("x",))]
-    plan = make_plan(snapshot(TWO_IN_X, quotas), Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
-    assert plan.values == {"org": 2, "a": 5, "b": 8, "c": 5}
+    plan = make_plan(snapshot(TWO_IN_X, quotas), BARE)
+    assert plan.values == {"org": 2, "a": 6, "b": 6, "c": 6}
     assert (plan.haircut_gpus, plan.backed) == (6, True)
 
 
 def test_a_floor_out_of_reach_is_reported_and_the_plan_cannot_be_launched() -> None:
-    floored = [OUT_OF_REACH[0], OUT_OF_REACH[1].model_copy(update={"minimum_gpus": 5}), OUT_OF_REACH[2]]
-    plan = make_plan(snapshot(TWO_IN_X, floored), Policy.model_validate({"buffer": 0, "spare_gpus": 0}))
+    floored = [q if q.parent is None else q.model_copy(update={"minimum_gpus": q.gpus - 3}) for q in OUT_OF_REACH]
+    floored[2] = floored[2].model_copy(update={"minimum_gpus": 8})
+    plan = make_plan(snapshot(TWO_IN_X, floored), BARE)
     assert plan.values == {"org": 5, "a": 5, "b": 8}
     assert (plan.haircut_gpus, plan.short_by_gpus, plan.unbacked_gpus) == (6, 3, 0)
     assert (plan.backed, plan.suffices, plan.out_of_reach) == (False, None, (("a", 2),))
     assert plan.fault == "not backed by healthy GPUs"
+
+
+def test_a_floor_out_of_reach_is_mended_by_a_sibling_that_has_none() -> None:
+    floored = [OUT_OF_REACH[0], OUT_OF_REACH[1].model_copy(update={"minimum_gpus": 5}), OUT_OF_REACH[2]]
+    plan = make_plan(snapshot(TWO_IN_X, floored), BARE)
+    assert plan.values == {"org": 2, "a": 6, "b": 4}
+    assert (plan.haircut_gpus, plan.short_by_gpus, plan.backed) == (6, 0, True)
 
 
 def test_a_breach_that_leaves_a_leaf_out_of_reach_touches_it_and_lowers_it() -> None:
