@@ -145,6 +145,7 @@ class DeskActivities:
             ask.Calendar: lambda q, _: fleet.calendar(q.cluster, q.since),
             ask.Declare: self._declare,
             ask.EndWindow: self._end_window,
+            ask.EndHold: self._end_hold,
             ask.OpenRollouts: lambda _, __: registry.overview(),
             ask.FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
@@ -319,8 +320,7 @@ class DeskActivities:
         return ask.ArchivePage(rows=tuple(_light(rows, _json_bytes, _BYTES_A_PAGE)), head=head, seals=seals)
 
     def _declare(self, question: ask.Declare, request: DeskRequest) -> Declaration:
-        now = datetime.now(UTC)
-        declaration = self._fleet.declare(question.declared, request.actor, now)
+        declaration = self._fleet.declare(question.declared, request.actor, datetime.now(UTC))
         # Tried again, it may find new what the first try declared, and had no time to archive.
         new = declaration.new if activity.info().attempt == 1 else declaration.stand
         changes = [*(("declared", e) for e in new), *(("took back", e) for e in declaration.gone)]
@@ -330,10 +330,14 @@ class DeskActivities:
         return declaration
 
     def _end_window(self, question: ask.EndWindow, request: DeskRequest) -> Entry:
-        now = datetime.now(UTC)
-        entry = self._fleet.end_window(question.cluster, question.number, now)
+        entry = self._fleet.end_window(question.cluster, question.number, datetime.now(UTC))
         self._registry.archive([_of_window(request, "ended", entry, question.reason)])
         return entry
+
+    def _end_hold(self, question: ask.EndHold, request: DeskRequest) -> tuple[Entry, ...]:
+        gone = self._fleet.end_hold(question.source, question.clusters, datetime.now(UTC))
+        self._registry.archive([_of_window(request, "ended", e, question.reason, f"/{e.id}") for e in gone])
+        return gone
 
     def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
         """Tried again after it was done and before it was archived, it would be refused: so it is archived first."""
@@ -471,7 +475,6 @@ def _entry(
 
 
 def _of_window(request: DeskRequest, what: str, entry: Entry, reason: str, part: str = "") -> AuditEntry:
-    """What became of a window."""
     text = f"{what} {span_text(entry.window)} ({entry.source or 'fleet file'})"
     data = {"command": request.kind, "id": entry.id, "window": entry.window.model_dump(mode="json")}
     return _entry(request, entry.cluster, text, reason, part, data)

@@ -488,13 +488,13 @@ class FleetPort(FleetFilePort, Protocol):
         ...
 
     def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
-        """The windows stand, all or none, in place of what their sources declared before and is not over.
-
-        Idempotent. Errors: BadInput for a cluster, an island
-        or GPUs that the ledger does not have.
-        """
+        """The windows stand, all or none, in place of what their sources declared before. Errors: BadInput."""
         ...
 
     def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
         """The window is over: cut short where it has begun, else gone. Errors: Refusal for an unknown one."""
+        ...
+
+    def end_hold(self, source: str, clusters: Sequence[str], now: datetime) -> tuple[Entry, ...]:
+        """The same of every window that the source has in these clusters and that is not over, all or none."""
         ...

@@ -20,7 +20,7 @@ from models.access.tickets import TICKET_CHARS
 from models.access_questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, TokenOf, Tokens
 from models.asking import QUESTIONS, Question
 from models.audit import AuditEntry, ChainedEntry, ChainHead
-from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Time, Words, brief
+from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words, brief
 from models.bringup.messages import BringupRow
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_export import FleetPage
@@ -400,10 +400,7 @@ class Calendar(Question[tuple[Entry, ...]], kind="calendar"):
 
 
 class Declare(Question[Declaration], kind="declare"):
-    """The windows stand in the ledger, all or none, in place of what their sources declared before.
-
-    Errors: BadInput for a cluster, an island or GPUs that the ledger does not have.
-    """
+    """The windows stand, all or none, in place of what their sources declared before. Errors: BadInput."""
 
     declared: tuple[Declared, ...] = Field(min_length=1, max_length=10_000)
 
@@ -413,6 +410,14 @@ class EndWindow(Question[Entry], kind="end_window"):
 
     cluster: Name
     number: PositiveCount
+    reason: Words = ""
+
+
+class EndHold(Question[tuple[Entry, ...]], kind="end_hold"):
+    """All that one declaration holds in these clusters is over, as one. Answers with the windows as they were left."""
+
+    source: Text = Field(min_length=1, max_length=300)
+    clusters: tuple[Name, ...] = Field(min_length=1, max_length=10_000)
     reason: Words = ""
 
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from models.base import some_of
-from models.cluster.windows import Entry, Foretold, Window, WindowKind, span_text
+from models.cluster.windows import (
+    FLEET_HOLD,
+    HOLD,
+    Entry,
+    Foretold,
+    Window,
+    WindowKind,
+    hold_name,
+    span_text,
+)
 from views.status import foretold_line
 from views.words import count, line, moment, none_of, row, table
 
@@ -35,12 +45,12 @@ def calendar_parts(
     rows = table(
         *("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
     )
-    for entry in entries:
+    for entry, clusters in _declarations(entries):
         window = entry.window
         row(
             rows,
-            entry.cluster,
-            entry.id,
+            entry.cluster if len(clusters) == 1 else _which(entry, clusters),
+            entry.id if len(clusters) == 1 else hold_name(entry.source),
             window.kind.value,
             moment(window.starts),
             moment(window.ends),
@@ -52,6 +62,19 @@ def calendar_parts(
         )
     ahead = _losses(foretold, now)
     return [rows, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
+
+
+def _declarations(entries: Sequence[Entry]) -> list[tuple[Entry, list[str]]]:
+    """One for each window that was declared, with its clusters: what `hold` said of several is one thing."""
+    together: dict[tuple[Any, ...], list[Entry]] = {}
+    for entry in entries:
+        own = () if entry.source.startswith((HOLD, FLEET_HOLD)) else (entry.id,)
+        together.setdefault((entry.source, entry.window, *own), []).append(entry)
+    return [(same[0], [e.cluster for e in same]) for same in together.values()]
+
+
+def _which(entry: Entry, clusters: Sequence[str]) -> str:
+    return f"every cluster ({len(clusters):,})" if entry.source.startswith(FLEET_HOLD) else some_of(clusters, 3)
 
 
 def hold_parts(

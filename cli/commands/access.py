@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _TYPED = {
     "hold": "desk.declare",
     "calendar end": "desk.end_window",
+    "calendar end --hold": "desk.end_hold",
     "confirm": "desk.confirm_source",
     "detach": "desk.detach",
     "fleet import": "desk.take_fleet",

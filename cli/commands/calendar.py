@@ -19,7 +19,6 @@ from cli.options import (
     LOOK,
     Actor,
     AsJson,
-    Cluster,
     ClusterOrAll,
     NeededReason,
     Otherwise,
@@ -68,7 +67,13 @@ def add_to(app: typer.Typer) -> None:
             "backstop calendar import sevs.ics --cluster h100-worked --kind sev",
         ),
     )(import_calendar)
-    group.command("end", epilog=examples("backstop calendar end h100-worked 12 --reason 'done early'"))(end)
+    group.command(
+        "end",
+        epilog=examples(
+            "backstop calendar end h100-worked 12 --reason 'done early'",
+            "backstop calendar end --hold 3f2a91c07b5e --reason 'the year has ended'",
+        ),
+    )(end)
     app.add_typer(group, name="calendar", rich_help_panel=LOOK)
 
 
@@ -111,11 +116,14 @@ def hold(
 ) -> None:
     """Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.
 
+    What one command declares is one hold, however many clusters it has: `calendar end --hold` ends all of it. With
+    --fleet it holds clusters that are imported later, too.
+
     What it takes does not count towards a breach. The quotas that lose their backing are named before it begins.
 
     Of several clusters, or of all, it is shown first what it holds, and you are asked.
     """
-    from models.cluster.windows import Declared, Window
+    from models.cluster.windows import FLEET_HOLD, HOLD, Declared, Window
     from views.words import moment
 
     now = datetime.now(UTC)
@@ -140,7 +148,8 @@ def hold(
     names, globbed = _matching(names, person), any(map(GLOB.search, names))
     if (fleet or globbed or len(names) > 1) and not yes:
         names = _held_together(names, window, person, ahead_of, fleet=fleet, as_json=as_json)
-    source = f"hold {secrets.token_hex(6)}"  # chosen here: whoever carries it out again declares nothing twice
+    # Chosen here: whoever carries it out again declares nothing twice.
+    source = f"{FLEET_HOLD if fleet else HOLD}{secrets.token_hex(6)}"
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
         from models.questions import Declare
@@ -253,7 +262,7 @@ def import_calendar(
     wanted = {e.cluster for e in declaration.stand}
     left_out = (*calendar.left_out, *refused)
     specs = [c for c in clusters if c.name in wanted]
-    again = [_declared_again(entry) for entry in declaration.gone]
+    again = [_declared_again([entry]) for entry in declaration.gone]
     undo = "\n".join([*([_ending(declaration.new)] if declaration.new else []), *again])
     _answer(declaration.stand, declaration.gone, specs, told(as_json), left_out, undo=undo)
     if left_out:
@@ -289,49 +298,78 @@ async def _declare(door: Backstop, declared: Sequence[Declared]) -> tuple[Declar
 
 
 def end(
-    cluster: Cluster,
-    number: Annotated[
-        int, typer.Argument(metavar="ID", help="The window; `calendar show` lists them.", min=1, show_default=False)
-    ],
     reason: NeededReason,
+    cluster: ClusterOrAll = "",
+    number: Annotated[
+        int | None, typer.Argument(metavar="ID", help="The window; `calendar show` lists them.", min=1)
+    ] = None,
+    hold: Annotated[
+        str,
+        typer.Option("--hold", metavar="NAME", help="All that one `backstop hold` declared; `calendar show` has it."),
+    ] = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a window now; one that has not begun is taken back."""
+    """End a window now, or with --hold all of one hold's; what has not begun is taken back."""
     from cli.answers import CalendarAnswer
     from cli.output import show, show_json
     from models.cluster.windows import span_text
-    from views.words import line
+    from views.words import count, line
 
     if not reason.strip():
         raise BadInput("--reason must say why")
+    if hold and cluster:
+        raise BadInput(f"--hold {hold!r} is given beside CLUSTER {cluster!r}: give one of them")
+    if not hold and (not cluster or number is None):
+        raise BadInput(f"{'ID' if cluster else 'CLUSTER'} is missing: name a window by CLUSTER and ID, or give --hold")
 
-    async def question(door: Backstop) -> tuple[Entry | None, Entry]:
-        from models.questions import EndWindow
+    async def question(door: Backstop) -> tuple[list[Entry], list[Entry]]:
+        from models.questions import EndHold, EndWindow
 
-        before = next((e for e in await door.calendar(cluster) if e.id == number), None)
-        return before, await door.ask(EndWindow(cluster=cluster, number=number, reason=reason))
+        calendar = await door.calendar(cluster)
+        if number is not None:
+            before = [e for e in calendar if e.id == number]
+            return before, [await door.ask(EndWindow(cluster=cluster, number=number, reason=reason))]
+        before = _of_hold(hold, calendar)
+        clusters = tuple(dict.fromkeys(e.cluster for e in before))
+        return before, [*await door.ask(EndHold(source=before[0].source, clusters=clusters, reason=reason))]
 
-    before, entry = ask(who(actor), question)
-    undo = _declared_again(before or entry)  # which is over already where it is in no calendar
+    before, ended = ask(who(actor), question)
+    undo = _declared_again(before or ended)  # which is over already where it is in no calendar
     if as_json:
-        show_json(CalendarAnswer(windows=(entry,), foretold={}, undo=undo).as_json())
-    else:
-        begun = entry.window.starts <= datetime.now(UTC)
-        show(
-            line(("Over" if begun else "Taken back", "bold"), f": {span_text(entry.window)} of {cluster}."), line(undo)
+        show_json(CalendarAnswer(windows=tuple(ended), foretold={}, undo=undo).as_json())
+        return
+    first = ended[0]
+    what = "Over" if first.window.starts <= datetime.now(UTC) else "Taken back"
+    of = first.cluster if len(ended) == 1 else count(len(ended), "cluster")
+    show(line((what, "bold"), f": {span_text(first.window)} of {of}."), line(undo))
+
+
+def _of_hold(name: str, calendar: Sequence[Entry]) -> list[Entry]:
+    """Its windows that are not over. Errors: BadInput naming the option and the value."""
+    from models.cluster.windows import hold_name
+
+    own = [e for e in calendar if e.source and name in (e.source, hold_name(e.source))]
+    if not own:
+        raise BadInput(
+            f"--hold {name!r}: no declaration that is not over is called so; `backstop calendar show` has them"
         )
+    return own
 
 
-def _declared_again(entry: Entry) -> str:
-    """How a window is declared as it was before it was ended, or taken back."""
-    window, now = entry.window, datetime.now(UTC)
+def _declared_again(entries: Sequence[Entry]) -> str:
+    """How windows are declared as they were before they were ended, or taken back."""
+    from models.cluster.windows import FLEET_HOLD
+
+    window, now = entries[0].window, datetime.now(UTC)
+    fleet = entries[0].source.startswith(FLEET_HOLD) and len(entries) > 1
+    held = "--fleet" if fleet else " ".join(shlex.quote(e.cluster) for e in entries)
     if window.ends <= now:
         return "It cannot be undone: its time is over."
     begins = [] if window.starts <= now else [f"--from {window.starts:%Y-%m-%dT%H:%M:%SZ}"]
     more = [f"--islands {shlex.quote(','.join(window.islands))}"] if window.islands else []
     more += [] if window.gpus is None else [f"--gpus {window.gpus}"]
-    words = [f"backstop hold {shlex.quote(entry.cluster)} --kind {window.kind.value}", *begins]
+    words = [f"backstop hold {held} --kind {window.kind.value}", *begins]
     return f"Undo: {' '.join([*words, f'--until {window.ends:%Y-%m-%dT%H:%M:%SZ}', *more])} --reason '...'"
 
 
@@ -392,10 +430,14 @@ def _answer(
 
 
 def _ending(entries: Sequence[Entry]) -> str:
-    """How windows that were declared are ended."""
+    """How windows that were declared are ended: what was declared as one, by one command."""
+    from models.cluster.windows import hold_name
+
     each = [f"{shlex.quote(entry.cluster)} {entry.id}" for entry in entries]
     if len(each) == 1:
         return f"Undo: backstop calendar end {each[0]} --reason '...'"
+    if len({entry.source for entry in entries}) == 1:
+        return f"Undo: backstop calendar end --hold {shlex.quote(hold_name(entries[0].source))} --reason '...'"
     return f"Undo: backstop calendar end CLUSTER ID --reason '...', for each of {some_of(each, _NAMED)}"
 
 

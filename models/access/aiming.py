@@ -28,7 +28,7 @@ def target_of(command: str, message: Any, cluster: str = "") -> Target:
     entry = getattr(message, "entry", None)
     where = str(getattr(message, "cluster", "") or getattr(entry, "cluster", "") or cluster)
     named = {one.cluster for one in getattr(message, "declared", ()) if hasattr(one, "cluster")}
-    if command == "desk.push_health":
+    if command in ("desk.push_health", "desk.end_hold"):
         named |= {*getattr(message, "clusters", ())}
     declared = sorted(named - {where})
     if not where and declared:

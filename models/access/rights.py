@@ -158,6 +158,7 @@ RIGHTS: dict[str, Right] = {
     "desk.aim":                 _r("look up whose doing it is", (_X,),    _F),
     "desk.declare":             _r("declare a hold",           (_O,),     _C),
     "desk.end_window":          _r("end a hold",               (_O,),     _C),
+    "desk.end_hold":            _r("end a hold of several clusters", (_O,), _C),
     "desk.push_health":         _r("have health looked at",    (_O,),     _C),
     "desk.confirm_source":      _r("confirm a health source",  (_O,),     _F),
     "desk.plan_milestones":     _r("set milestones",           (_O,),     _F),

@@ -119,6 +119,15 @@ FILE = ""
 """The source of what a fleet file declares: an import of the cluster replaces it."""
 
 
+HOLD, FLEET_HOLD = "hold ", "fleet hold "
+"""How the source of what `backstop hold` declares begins: for clusters, or for every cluster, later ones included."""
+
+
+def hold_name(source: str) -> str:
+    """By which `calendar end --hold` names a declaration; empty: a fleet file's, which has no name."""
+    return source.removeprefix("fleet ").removeprefix(HOLD)
+
+
 class Declared(Model):
     """Windows that one source declares: they take the place of all that it declared before, for any cluster.
 

@@ -42,6 +42,7 @@ from models.questions import (
     Curve,
     Declare,
     DescribeSlurm,
+    EndHold,
     EndWindow,
     FactsOf,
     LedgerCluster,
@@ -241,6 +242,9 @@ class FakeBackstop:
                 return Declaration(stand=entries, new=entries, gone=())
             case EndWindow():
                 return _ended(next(e for e in self.entries if e.id == question.number))
+            case EndHold():
+                own = [e for e in self.entries if e.source == question.source and e.cluster in question.clusters]
+                return tuple(map(_ended, own))
             case MilestonesNow() | PlanMilestones() | NoteMilestone():
                 return self.plan
             case YearOfHealth():

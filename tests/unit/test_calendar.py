@@ -348,6 +348,35 @@ def test_a_window_is_ended_by_its_number(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out.startswith("Taken back: maintenance of 39 GPUs from ")  # it had not begun
 
 
+def test_what_one_hold_declared_is_one_line_and_ended_by_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of 46 clusters: 46 lines, and 46 commands to undo it."""
+    names = [f"h100-{n:02}" for n in range(46)]
+    ends = datetime.now(UTC) + timedelta(days=15)
+    freeze = Window(kind=WindowKind.FREEZE, starts=datetime.now(UTC), ends=ends, reason="year end")
+    specs = tuple(WORKED.model_copy(update={"name": name}) for name in names)
+    with answering(Declaring(specs=specs)) as door:
+        assert run(shlex.split("hold --fleet --kind freeze --until 15d --reason 'year end' --yes")) == 0
+    (declared,) = door.declared
+    assert declared.source.startswith("fleet hold ")
+    name = declared.source.removeprefix("fleet hold ")
+    said = capsys.readouterr().out
+    assert f"Undo: backstop calendar end --hold {name} --reason '...'" in said
+    entries = [
+        Entry(id=n, cluster=c, window=freeze, source=declared.source, declared_by="tpm") for n, c in enumerate(names, 1)
+    ]
+    with answering(FakeBackstop(entries=entries, specs=())):
+        assert run(["calendar", "show"]) == 0
+    (row,) = [text for text in capsys.readouterr().out.splitlines() if "year end" in text]
+    assert row.startswith("every cluster (46)")
+    assert name in row
+    with answering(FakeBackstop(entries=entries)) as door:
+        assert run(["calendar", "end", "--hold", name, "--reason", "it is January"]) == 0
+    assert door.asked == [("calendar", ""), ("end_hold", declared.source, tuple(names), "it is January")]
+    said = capsys.readouterr().out
+    assert said.startswith("Over: freeze from ")
+    assert "of 46 clusters.\nUndo: backstop hold --fleet --kind freeze --until " in said
+
+
 def test_a_missing_word_is_asked_for_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["hold", "h100-worked", "--until", "4h"]) == 2
     said = capsys.readouterr().err
@@ -368,6 +397,12 @@ def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "said"),
     [
         (["calendar", "end", "c", "7", "--reason", " "], "--reason must say why"),
+        (["calendar", "end", "--reason", "r"], "CLUSTER is missing: name a window by CLUSTER and ID, or give --hold"),
+        (["calendar", "end", "c", "--reason", "r"], "ID is missing: name a window by CLUSTER and ID, or give --hold"),
+        (
+            ["calendar", "end", "c", "7", "--hold", "x", "--reason", "r"],
+            "--hold 'x' is given beside CLUSTER 'c': give one of them",
+        ),
         (["hold", "", "--kind", "sev", "--until", "1h", "--reason", "x"], "CLUSTER is empty: name a cluster"),
         (["approve", " ", "--plan", "x"], "CLUSTER is empty: name a cluster"),
         (["plan", ""], "CLUSTER is empty: name a cluster, or leave it out"),

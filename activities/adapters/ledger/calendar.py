@@ -16,7 +16,7 @@ from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.ports import ByCluster
 from activities.sense import making_sense, why_senseless
 from models.base import some_of
-from models.cluster.windows import FILE, Declaration, Declared, Entry, Window, WindowKind
+from models.cluster.windows import FILE, FLEET_HOLD, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.tables import ClusterRow, IslandRow, WindowRow
 
@@ -91,21 +91,35 @@ class LedgerCalendar:
                 )
             with making_sense(cluster, f"its window {number}"):
                 entry = _entry(row, _window(row))
-            if row.ends <= now:
-                return entry
-            _end(session, entry, now)
-            if row.starts >= now:
-                return entry
-            return entry.model_copy(update={"window": entry.window.model_copy(update={"ends": now})})
+            return entry if row.ends <= now else _end(session, entry, now)
+
+    def end_hold(self, source: str, clusters: Sequence[str], now: datetime) -> tuple[Entry, ...]:
+        """All or none; what is over already is left out."""
+        with self._database.writing() as session:
+            one_at_a_time(session, "calendar")
+            live = sa.select(*sa.inspect(WindowRow).columns).where(
+                col(WindowRow.source) == source, col(WindowRow.ends) > now, among(WindowRow.cluster, "clusters")
+            )
+            rows = session.connection().execute(live.order_by(col(WindowRow.id)), {"clusters": list(clusters)})
+            return tuple([_end(session, entry, now) for entry in _entries(rows)])
 
 
-def _end(session: Session, entry: Entry, now: datetime) -> None:
-    """Cut short where it has begun, else gone."""
+def _end(session: Session, entry: Entry, now: datetime) -> Entry:
+    """Cut short where it has begun, else gone. Answers with it as it was left."""
     same = col(WindowRow.id) == entry.id
-    if entry.window.starts < now:
-        session.connection().execute(sa.update(WindowRow).where(same).values(ends=now))
-    else:
+    if entry.window.starts >= now:
         session.connection().execute(sa.delete(WindowRow).where(same))
+        return entry
+    session.connection().execute(sa.update(WindowRow).where(same).values(ends=now))
+    return entry.model_copy(update={"window": entry.window.model_copy(update={"ends": now})})
+
+
+def hold_new_clusters(session: Session, clusters: Sequence[str], now: datetime) -> None:
+    """What was declared for every cluster, and is not over, holds clusters that come later too."""
+    columns = [c for c in sa.inspect(WindowRow).columns if c.name not in ("id", "cluster")]
+    live = sa.select(*columns).where(col(WindowRow.source).startswith(FLEET_HOLD), col(WindowRow.ends) > now).distinct()
+    rows = [dict(row) for row in session.connection().execute(live).mappings()]
+    add(session, WindowRow, [{**row, "cluster": name} for name in clusters for row in rows])
 
 
 def _tidy(window: Window) -> Window:

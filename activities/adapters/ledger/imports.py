@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, delete, store, update
-from activities.adapters.ledger.calendar import comma_joined, file_windows, window_row
+from activities.adapters.ledger.calendar import comma_joined, file_windows, hold_new_clusters, window_row
 from activities.adapters.ledger.facts import settings_of
 from activities.adapters.ledger.observations import health_row, latest_health
 from activities.adapters.ledger.quotas import signed
@@ -163,6 +163,7 @@ def _import_portion(
         with signed(session, names, actor):
             _write_clusters(session, changed, done.counts)
         _write_windows(session, changed, actor)
+        hold_new_clusters(session, [c.name for c in changed if before.get(c.name) is None], now)
         _write_samples(session, taken, fed, actor, now)
 
 

@@ -102,6 +102,34 @@ def test_a_window_is_ended_or_taken_back(ledger: Ledger) -> None:
             ledger.fleet.end_window(cluster, number, NOW)
 
 
+def test_a_hold_of_several_clusters_is_ended_as_one(ledger: Ledger, tool: ForeignTool) -> None:
+    """What has begun is cut short in each, what has not is gone, and what others declared stays."""
+    live = (("alpha", window(-DAY)), ("beta", window(-DAY, islands=None)), ("beta", window(DAY, 2 * DAY, islands=None)))
+    declare(ledger, Declared(source="hold 1", windows=live), declared("hold 2", window(-DAY)))
+    ended = ledger.fleet.end_hold("hold 1", ["alpha", "beta"], NOW)
+    assert [(e.cluster, e.window.ends) for e in ended if e.window.starts < NOW] == [("alpha", NOW), ("beta", NOW)]
+    left = tool.rows("SELECT cluster, source, ends FROM windows WHERE source <> '' ORDER BY source, cluster")
+    assert [row[:2] for row in left] == [("alpha", "hold 1"), ("beta", "hold 1"), ("alpha", "hold 2")]
+    assert [row[2] == left[0][2] for row in left] == [True, True, False]
+    assert ledger.fleet.end_hold("hold 1", ["alpha", "beta"], NOW + DAY) == (), "again changes nothing"
+
+
+def test_a_hold_of_every_cluster_holds_those_that_are_imported_later(ledger: Ledger, tool: ForeignTool) -> None:
+    whole = (("alpha", window(-DAY, islands=None)), ("beta", window(-DAY, islands=None)))
+    over = (("alpha", window(-3 * DAY, -2 * DAY)),)
+    declare(ledger, Declared(source="fleet hold 1", windows=whole), Declared(source="fleet hold 2", windows=over))
+    declare(ledger, declared("hold 3", window(-DAY)))
+    document = fleet()
+    document["clusters"].append({**document["clusters"][1], "name": "gamma", "windows": []})
+    import_fleet(ledger, document, "second")
+    import_fleet(ledger, document, "third")
+    rows = tool.rows("SELECT source FROM windows WHERE cluster = 'gamma'")
+    assert [row[0] for row in rows] == ["fleet hold 1"]
+    assert {e.cluster for e in ledger.fleet.end_hold("fleet hold 1", ["alpha", "beta", "gamma"], NOW)} == {
+        *("alpha", "beta", "gamma")
+    }
+
+
 def test_an_older_ledger_keeps_its_windows(ledger: Ledger, tool: ForeignTool) -> None:
     """As another tool writes them, which knows nothing of sources."""
     tool.run(
