@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import duration_text, some_of
+from models.base import DAY, duration_text, some_of
 from models.fleet.kept import KeptFleet
-from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetStatus, Prospect
+from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetStatus, Progress, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
 from views.layout import FactSheet, Grid
 from views.words import clean, count, gpus, line, moment, row, span, table
@@ -207,6 +207,7 @@ def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
     if s.stage is FleetStage.RUNNING:
         number = "the pilots" if s.wave is Wave.PILOT else s.wave.full_name.removeprefix("wave ")
         facts.append(("wave", line(number)))
+        facts += [("step", line(_progress(s.progress)))] if s.progress is not None else []
     facts.append(("now", line(s.waits_for)))
     facts += [(w.kind.value, line(_declared(w, s))) for w in s.windows]
     facts += [
@@ -220,6 +221,17 @@ def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
     if s.needs:
         facts.append(("needs", line((s.needs, "yellow"))))
     return facts
+
+
+def _progress(p: Progress) -> str:
+    """Step k of n, the rate of late, and where that leads."""
+    late = f"{p.of_late:,} in the last {'day' if p.span >= DAY else span(p.span)}"
+    far = f"{p.step} of {p.steps}; {p.monitored:,} of {count(p.clusters, 'cluster')} monitored, {late}"
+    if not p.left:
+        return f"{far}; none is left to start or on its way"
+    if p.expected_end is not None:
+        return f"{far}; at this rate the other {p.left:,} until {moment(p.expected_end)}"
+    return f"{far}; no end is expected yet, and soaks and bakes last until {moment(p.not_before)} at least"
 
 
 def _declared(w: DeclaredOver, s: FleetStatus) -> str:

@@ -50,7 +50,7 @@ def tree_parts(seen: FleetSeen, now: datetime, screen: tuple[int, int] | None = 
     Where a screen is too low for all of it each leaf is one line, and leaves that have no room are counted.
     """
     s = seen.status
-    facts = [fact for fact in facts_of(s) if fact[0] in ("now", "hold", "needs", "ended", *WindowKind)]
+    facts = [fact for fact in facts_of(s) if fact[0] in ("now", "step", "hold", "needs", "ended", *WindowKind)]
     head: list[Fitted] = [title_of(s, now), FactSheet(facts), Text()]
     whole = [wave.clusters for wave in s.waves]
     if screen is None:

@@ -12,6 +12,7 @@ from models.audit import AuditEntry
 from models.base import (
     ActorGiven,
     Count,
+    Duration,
     GpuCount,
     Model,
     Name,
@@ -282,6 +283,26 @@ class DeclaredOver(Model):
     clusters: tuple[Name, ...]
 
 
+class Progress(Model):
+    """How far it is, and when it would end if it went on as in the last day."""
+
+    step: PositiveCount
+    steps: PositiveCount
+    """Its waves, the pilots' among them."""
+    monitored: Count
+    clusters: Count
+    of_late: Count
+    """Clusters that came to be monitored in the last `span`."""
+    span: Duration
+    """A day, or since it was approved."""
+    left: Count
+    """Clusters that are on their way, or wait."""
+    not_before: Time
+    """By its soaks and bakes alone."""
+    expected_end: Time | None = None
+    """None: it is held, or no cluster came to be monitored of late."""
+
+
 class FleetStatus(Model):
     """Everything a person may want to know about a fleet rollout, as of `at`."""
 
@@ -309,6 +330,8 @@ class FleetStatus(Model):
     """The clusters that they are a share of."""
     trips_above: Share
     holds: tuple[Hold, ...]
+    progress: Progress | None = None
+    """Once it is approved, until it ends."""
     windows: tuple[DeclaredOver, ...] = ()
     """Declared windows that are not over, of members that are; the ledger's, beside what the rollout says itself."""
     waves: tuple[WaveStatus, ...]

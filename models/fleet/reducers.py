@@ -253,6 +253,7 @@ def noted(f: FleetRollout, changed: Mapping[str, Noted], now: datetime) -> Fleet
             needs=rollout.needs,
             rollbacks=rollout.rollbacks,
             state=state,
+            done_at=m.done_at or (now if state is MemberState.DONE else None),
             failed_at=now if fell else m.failed_at,
             forgiven=m.forgiven and not fell,
         )

@@ -128,6 +128,8 @@ class Member(Model):
     joined: bool = False
     """Its rollout was open before this one: it is followed, and not undone with it."""
     started_at: Time | None = None
+    done_at: Time | None = None
+    """When it was first noted as monitored, if that was on this rollout's watch."""
     failed_at: Time | None = None
     forgiven: bool = False
     """Its failure was known when a person let the fleet go on."""

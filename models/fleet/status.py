@@ -5,13 +5,13 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from models.base import duration_text
+from models.base import DAY, duration_text
 from models.cluster.windows import Entry, WindowKind
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
-from models.fleet.messages import DeclaredOver, FleetStatus, WaveStatus
+from models.fleet.messages import DeclaredOver, FleetStatus, Progress, WaveStatus
 from models.fleet.state import WAVES, BudgetLeft, FleetRollout, FleetStage, Member, MemberState, Wave
 from models.rollout.actions import Wait
 from models.rollout.holds import HoldKind
@@ -45,6 +45,7 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
         failed_of=counted,
         trips_above=f.pace.max_failed,
         holds=f.holds,
+        progress=progress_of(f, now) if f.stage is FleetStage.RUNNING else None,
         waves=tuple(_wave(f, wave) for wave in WAVES if any(m.wave is wave for m in f.members.values())),
         members=tuple(
             sorted((_as_of(m, f, now) for m in f.members.values()), key=lambda m: (m.wave.number, m.cluster))
@@ -141,6 +142,32 @@ def _wave(f: FleetRollout, wave: Wave) -> WaveStatus:
         ended=count[MemberState.ENDED],
         skipped=count[MemberState.SKIPPED],
         cut_gpus=sum(m.cut_gpus for m in members if m.state is not MemberState.SKIPPED),
+    )
+
+
+def progress_of(f: FleetRollout, now: datetime) -> Progress:
+    """At the rate of the last day, and never before what its soaks and bakes take."""
+    members = f.members.values()
+    steps = [wave for wave in WAVES if any(m.wave is wave for m in members)]
+    left = sum(not m.state.settled for m in members)
+    span = min(DAY, max(now - f.entered_at, timedelta(minutes=1)))
+    of_late = sum(m.done_at is not None and m.done_at >= now - span for m in members)
+    ahead = {m.wave for m in members if m.wave.number > f.wave.number and not m.state.settled}
+    rest = f.pace.pilot_soak if f.wave is Wave.PILOT else f.pace.bake
+    not_before = now
+    if ahead:
+        not_before = (rest_until(f) or now + rest) + (len(ahead) - 1) * f.pace.bake
+    by_rate = now + span * left / of_late if of_late else None
+    return Progress(
+        step=1 + sum(wave.number < f.wave.number for wave in steps),
+        steps=len(steps),
+        monitored=sum(m.state is MemberState.DONE for m in members),
+        clusters=len(f.members),
+        of_late=of_late,
+        span=span,
+        left=left,
+        not_before=not_before,
+        expected_end=None if by_rate is None or f.holds else max(by_rate, not_before),
     )
 
 

@@ -13,7 +13,8 @@ from models.cluster.windows import Entry, Window, WindowKind
 from models.fleet import reducers
 from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Noted, Prospect
 from models.fleet.order import plan_hash, taken_by
-from models.fleet.state import MemberState, Pace
+from models.fleet.state import Member, MemberState, Pace, Wave
+from models.fleet.status import progress_of
 from models.fleet.status import status_of as status_of_fleet
 from models.rollout.calls import record
 from models.rollout.effects import EffectKind
@@ -21,7 +22,7 @@ from models.rollout.holds import Hold, HoldKind
 from models.rollout.shown import Condition
 from models.rollout.stages import Command, Stage
 from models.rollout.status import status_of
-from tests.property.test_fleet_machine import Fleet, prospect
+from tests.property.test_fleet_machine import START, Fleet, prospect
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 from tests.unit.pure_world import World
 from tests.unit.test_cli_fleet_rollout import NOON, fleet, status_at
@@ -152,3 +153,47 @@ def test_a_plan_has_one_number_of_clusters(capsys: pytest.CaptureFixture[str]) -
     for text in (archived, said):
         assert "46 clusters (45 to start, 1 open already and followed)" in text
         assert "45 clusters" not in text
+
+
+# --- how far it is, and when it would end ------------------------------------------------------------------
+
+
+def test_the_progress_is_the_steps_the_rate_of_the_last_day_and_where_it_leads() -> None:
+    """By hand: of nine in three waves four are monitored, two of them today; five are left, at two a day: 2.5 days."""
+    waves = (Wave.PILOT, *[Wave.IDLE] * 4, *[Wave.BUSY] * 4)
+    ago = [50 * HOUR, 30 * HOUR, 20 * HOUR, 2 * HOUR]
+    members = {
+        f"c{n}": Member(
+            cluster=f"c{n}",
+            wave=wave,
+            state=MemberState.DONE if n < len(ago) else MemberState.WAITING,
+            done_at=NOON - ago[n] if n < len(ago) else None,
+        )
+        for n, wave in enumerate(waves)
+    }
+    f = fleet(9).but(members=members, wave=Wave.IDLE, entered_at=NOON - 100 * HOUR, holds=())
+    progress = progress_of(f, NOON)
+    assert (progress.step, progress.steps, progress.monitored, progress.of_late, progress.left) == (2, 3, 4, 2, 5)
+    assert progress.expected_end == NOON + timedelta(days=2.5)
+    text = dict(facts_of(status_of_fleet(f, NOON)))["step"].plain
+    assert text == (
+        "2 of 3; 4 of 9 clusters monitored, 2 in the last day; at this rate the other 5 until 2026-03-05 00:00:00Z"
+    )
+    slow = f.but(pace=f.pace.but(bake=timedelta(days=7)))
+    assert progress_of(slow, NOON).expected_end == NOON + timedelta(days=7), "a bake is still to come"
+    stopped = f.holding("paused", HoldKind.PAUSED, "SEV", NOON, "tpm")
+    assert progress_of(stopped, NOON).expected_end is None
+    assert "no end is expected yet" in dict(facts_of(status_of_fleet(stopped, NOON)))["step"].plain
+    young = f.but(entered_at=NOON - 5 * HOUR)
+    assert (progress_of(young, NOON).of_late, progress_of(young, NOON).expected_end) == (1, NOON + 25 * HOUR)
+
+
+def test_a_member_is_counted_when_it_comes_to_be_monitored() -> None:
+    machine = Fleet([prospect(0), prospect(1)], Pace(parallel=2))
+    for _ in range(3):
+        machine.goes_on("c0000/1")
+    machine.passes(3 * HOUR)
+    assert {c: m.done_at for c, m in machine.f.members.items()} == {"c0000": START, "c0001": None}
+    assert progress_of(machine.f, machine.now).of_late == 1
+    machine.passes(30 * HOUR)
+    assert progress_of(machine.f, machine.now).of_late == 0
