@@ -89,7 +89,7 @@ class ClusterActivities:
         with translated():
             launch = request.launch
             facts = self._registry.facts(launch.cluster)
-            policy = merged_policy(facts.policy, launch.policy)
+            policy = launch.policy_on(facts.policy)
             admitted = None if self._warrants is None else self._warrants.launched(launch, policy)
             barred = "" if launch.shadow else self._quotas.barred(launch.cluster)
             if barred:

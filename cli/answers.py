@@ -241,6 +241,8 @@ class LaunchedAnswer(JsonAnswer, schema="launch"):
     """How the launch is undone."""
     resolves: str = ""
     """That who launched it may not resolve what holds it, and who may; empty: they may, or the access file says who."""
+    gave_way: str = ""
+    """The rehearsal of the cluster that was aborted for it; empty: there was none."""
 
 
 class RefusedLaunch(Model):

@@ -12,6 +12,7 @@ from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
 from temporalio.client import (
     Client,
     WithStartWorkflowOperation,
+    WorkflowFailureError,
     WorkflowHandle,
     WorkflowQueryFailedError,
     WorkflowUpdateFailedError,
@@ -38,6 +39,8 @@ QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
 
 _PATIENCE = timedelta(seconds=30)
 """How long a person waits for a worker's answer."""
+_ENDS_SECONDS = 60.0
+"""How long a rehearsal that gives way may take to end."""
 _QUESTIONS, _MOMENT_SECONDS = 24, 0.5
 """For a question that came at a moment when nobody may answer it: ten seconds where a worker died with a task."""
 _FIRST_STEP = "Workflow Task in failed state"
@@ -160,6 +163,18 @@ class Calls:
             answered = await self._said_at_last(workflow_id, update_id, answer)
         self.heard.set()
         return answered
+
+    async def _has_ended(self, workflow_id: str) -> bool:
+        """Waits for it a while."""
+        try:
+            await asyncio.wait_for(self._client.get_workflow_handle(workflow_id).result(), _ENDS_SECONDS)
+        except TimeoutError:
+            return False
+        except WorkflowFailureError:
+            return True
+        except RPCError as error:
+            raise await self._told(error) from error
+        return True
 
     async def _said_at_last(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
         """What one answers that has started, and whose first step a busy worker did not end: it is made anew."""

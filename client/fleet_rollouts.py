@@ -40,23 +40,48 @@ class FleetRollouts(Questions):
     async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:
         """The fleet rollout is open and waits for its plan to be approved. Errors: Refusal, Unavailable."""
         try:
-            answer = await self._start(
-                FLEET_WORKFLOW,
-                FleetInput(launch=self._signed(request, "fleet.launch", FLEET_ID)),
-                FLEET_ID,
-                f"fleet rollout of {request.owner}{' (shadow)' if request.shadow else ''}",
-                FleetLaunchAnswer,
-                "the launch of the fleet rollout",
-                _FLEET_SECONDS,
-            )
+            answer = await self._opened_fleet(request)
         except WorkflowAlreadyStartedError:
-            why = "a fleet rollout is open already, and there is one at a time: see `backstop fleet status`"
-            await self._archive_refusal(FLEET, "launch", request.reason, why)
-            raise Refusal(why) from None
+            await self._fleet_rehearsal_ended(request)
+            try:
+                answer = await self._opened_fleet(request)
+            except WorkflowAlreadyStartedError:
+                raise await self._fleet_already_open(request) from None
         if not answer.launched or answer.plan is None:
             await self._archive_refusal(FLEET, "launch", request.reason, answer.reason)
             raise Refusal(f"no fleet rollout was launched: {answer.reason}")
         return answer.plan
+
+    async def _opened_fleet(self, request: FleetLaunch) -> FleetLaunchAnswer:
+        """Errors: WorkflowAlreadyStartedError, those of models.errors."""
+        return await self._start(
+            FLEET_WORKFLOW,
+            FleetInput(launch=self._signed(request, "fleet.launch", FLEET_ID)),
+            FLEET_ID,
+            f"fleet rollout of {request.owner}{' (shadow)' if request.shadow else ''}",
+            FleetLaunchAnswer,
+            "the launch of the fleet rollout",
+            _FLEET_SECONDS,
+        )
+
+    async def _fleet_already_open(self, request: FleetLaunch, *, rehearsal: bool = False) -> Refusal:
+        what = " (a rehearsal that writes no quota)" if rehearsal else ""
+        why = f"a fleet rollout{what} is open already, and there is one at a time: see `backstop fleet status`"
+        await self._archive_refusal(FLEET, "launch", request.reason, why)
+        return Refusal(why)
+
+    async def _fleet_rehearsal_ended(self, request: FleetLaunch) -> None:
+        """A rehearsal of the fleet gave way to a real launch. Errors: Refusal where what is open is none."""
+        status = await self.open_fleet()
+        if request.shadow or status is None or not status.shadow or request.kept is not None:
+            raise await self._fleet_already_open(request, rehearsal=status is not None and status.shadow)
+        why = f"the rehearsal gives way to a launch{f': {request.reason}' if request.reason else ''}"
+        abort = FleetCommandRequest(actor=request.actor or request.owner, reason=why, undo=True)
+        await self.fleet_command("abort", abort)
+        if not await self._has_ended(FLEET_ID):
+            raise Refusal(
+                f"the rehearsal {status.fleet} is being aborted and has not ended yet: launch again in a moment"
+            )
 
     async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""

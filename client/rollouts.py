@@ -56,27 +56,54 @@ _AnswerT = TypeVar("_AnswerT", bound=Model)
 class Rollouts(Questions):
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
         """The rollout is open and has its plan. Errors: Refusal with the reason, Unavailable."""
-        workflow_id = rollout_workflow_id(request.cluster)
+        rehearsal = ""
         try:
-            answer = await self._start(
-                ROLLOUT_WORKFLOW,
-                RolloutInput(launch=self._signed(request, "rollout.launch", workflow_id)),
-                workflow_id,
-                f"{request.cluster}, owner {request.owner}{' (shadow)' if request.shadow else ''}",
-                LaunchAnswer,
-                f"the launch of {request.cluster}",
-            )
+            answer = await self._opened(request)
         except WorkflowAlreadyStartedError:
-            raise await self._already_open(request) from None
+            rehearsal = await self._rehearsal_ended(request)
+            try:
+                answer = await self._opened(request)
+            except WorkflowAlreadyStartedError:
+                raise await self._already_open(request) from None
         if not answer.launched:
             await self._archive_refusal(request.cluster, "launch", request.reason, answer.reason)
             raise Refusal(f"{request.cluster} was not launched: {answer.reason}")
-        return answer
+        return answer.model_copy(update={"gave_way": rehearsal}) if rehearsal else answer
+
+    async def _opened(self, request: LaunchRequest) -> LaunchAnswer:
+        """Errors: WorkflowAlreadyStartedError, those of models.errors."""
+        workflow_id = rollout_workflow_id(request.cluster)
+        return await self._start(
+            ROLLOUT_WORKFLOW,
+            RolloutInput(launch=self._signed(request, "rollout.launch", workflow_id)),
+            workflow_id,
+            f"{request.cluster}, owner {request.owner}{' (shadow)' if request.shadow else ''}",
+            LaunchAnswer,
+            f"the launch of {request.cluster}",
+        )
+
+    async def _rehearsal_ended(self, request: LaunchRequest) -> str:
+        """The id of the rehearsal that gave way to a real launch. Errors: Refusal where what is open is none."""
+        try:
+            status = await self.status(request.cluster)
+        except BackstopError:
+            raise await self._already_open(request) from None
+        if request.shadow or request.adopt or not status.shadow or status.stage.ended:
+            raise await self._already_open(request)
+        why = f"the rehearsal gives way to a launch{f': {request.reason}' if request.reason else ''}"
+        abort = CommandRequest(actor=request.actor or request.owner, reason=why)
+        await self.command(request.cluster, Command.ABORT, abort)
+        if not await self._has_ended(rollout_workflow_id(request.cluster)):
+            raise Refusal(
+                f"the rehearsal {status.rollout} is being aborted and has not ended yet: launch again in a moment"
+            )
+        return status.rollout
 
     async def _already_open(self, request: LaunchRequest) -> BackstopError:
         try:
             status = await self.status(request.cluster)
             who = f"{status.stage}, {status.rollout} of {status.owner}"
+            who += ", a rehearsal that writes no quota" if status.shadow else ""
         except BackstopError:
             who = "it is just being opened"
         why = f"a rollout of {request.cluster} is open already ({who}): see `backstop status {request.cluster}`"

@@ -89,6 +89,9 @@ def launch(
 
     No quota changes before the plan is approved, its notice period is over and its gate has opened.
 
+    --shadow rehearses it: nothing is written, nobody is notified, and so no notice period is waited for. A real launch
+    of the cluster, or of the fleet, aborts the rehearsal that is open there and takes its place.
+
     Several clusters get a rollout each: their plans are shown, and you are asked.
 
     A fleet goes through in waves, pilots first: `backstop fleet status` follows it.
@@ -215,6 +218,7 @@ def launched_answer(answer: LaunchAnswer, resolves: str = "", *, shadow: bool) -
         approve=approve,
         undo=undo_of_launch(answer.cluster),
         resolves=resolves,
+        gave_way=answer.gave_way,
     )
 
 
@@ -229,6 +233,8 @@ def _launched(answer: LaunchAnswer, resolves: str, *, shadow: bool, as_json: boo
         return
     if answer.plan is not None:
         show(*plan_parts(answer.plan), line())
+    if answer.gave_way:
+        show(line(f"The rehearsal {answer.gave_way} gave way: it is aborted, and had written no quota."))
     show(line((f"Rollout {answer.rollout} is open", "bold"), " (shadow: no quota is written)." if shadow else "."))
     if document.approve:
         show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {document.approve}"))

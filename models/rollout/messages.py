@@ -24,6 +24,7 @@ from models.base import (
     of_ordinary_size,
 )
 from models.cluster.derived_buffer import HealthTerms
+from models.cluster.fleet_file import merged_policy
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample, LimitMode, QuotaReading
@@ -35,6 +36,9 @@ from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 
 # --- the rollout workflow --------------------------------------------------------------------
+
+
+_REHEARSAL = {"notice": "0s", "acks": "none"}
 
 
 class LaunchRequest(Model):
@@ -57,6 +61,10 @@ class LaunchRequest(Model):
     """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     _sized = field_validator("policy")(of_ordinary_size)
+
+    def policy_on(self, own: Policy) -> Policy:
+        """The rollout's policy. A rehearsal does not wait for notices that nobody gets, unless that is asked for."""
+        return merged_policy(own, {**_REHEARSAL, **self.policy} if self.shadow else self.policy)
 
 
 class RolloutInput(Model):
@@ -87,6 +95,8 @@ class LaunchAnswer(Model):
     """Who may resolve an objection where no access file says who may do what; none: the build did not say."""
     deciders: tuple[str, ...] = ()
     """And who may resolve other holds there."""
+    gave_way: str = ""
+    """The rehearsal of the cluster that was aborted for it."""
 
 
 class CommandAnswer(Model):

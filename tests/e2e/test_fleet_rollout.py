@@ -302,6 +302,20 @@ async def test_an_abort_that_undoes_brings_every_baseline_back_but_not_what_othe
         await world.say_fleet("pause")
 
 
+async def test_a_rehearsal_of_the_fleet_gives_way_to_a_real_launch(world: World) -> None:
+    name, before, real = fresh("a"), fresh("rehearsal"), fresh("fleet")
+    await world.fleet(cluster(name, 95, 98, busy=60))
+    await world.start_fleet(before, shadow=True)
+    await world.until_fleet(lambda s: {m.cluster: m.rollout for m in s.members}.get(name, "") != "")
+    with pytest.raises(Refusal, match=r"a fleet rollout \(a rehearsal that writes no quota\) is open already"):
+        await world.launch_fleet(fresh("again"), shadow=True)
+    assert (await world.launch_fleet(real)).fleet == real
+    assert (await world.tpm.fleet_status()).shadow is False
+    (rehearsed,) = world.sql.rows("SELECT stage, shadow FROM rollouts WHERE cluster = ?", name)
+    assert (rehearsed[0], bool(rehearsed[1])) == ("aborted", True)
+    assert world.sql.gpus(name) == {"research": 95}
+
+
 @pytest.mark.nightly
 async def test_one_fleet_rollout_at_a_time(world: World) -> None:
     await world.fleet(cluster(fresh("a"), 95, 98, busy=60))

@@ -815,6 +815,32 @@ async def test_shadow_goes_all_the_way_and_writes_no_quota(world: World) -> None
     assert all(r.data["receipt"]["shadow"] for r in shadows)
 
 
+async def test_a_rehearsal_waits_for_no_notice_and_gives_way_to_a_real_launch(world: World) -> None:
+    """Its notice would be three days, and nobody is told; a launch that met it was refused, and did not say by what."""
+    sql = world.sql
+    name = fresh("rehearsal")
+    await world.fleet(worked_case(name, notice="3d", soak_buffered="30d"))
+    await world.start(name, f"{name}/rehearsal", shadow=True)
+    await world.until(name, Stage.BUFFERED)
+    with pytest.raises(Refusal, match="of tpm, a rehearsal that writes no quota"):
+        await world.launch(name, f"{name}/again", shadow=True)
+
+    answer = await world.launch(name, f"{name}/real")
+
+    assert answer.gave_way == f"{name}/rehearsal"
+    stages = sql.rows("SELECT id, stage, shadow FROM rollouts WHERE cluster = ? ORDER BY opened_at", name)
+    assert [(row[0], row[1], bool(row[2])) for row in stages] == [
+        (f"{name}/rehearsal", "aborted", True),
+        (f"{name}/real", "planned", False),
+    ]
+    assert sql.row("clusters", name=name)["open_rollout"] == f"{name}/real"
+    await world.approve(name)
+    waits = [c.until for c in (await world.status(name)).waiting_for if c.name == "notice"]
+    assert waits, "and the real one gives its teams their notice"
+    with pytest.raises(Refusal, match="is open already"):
+        await world.launch(name, f"{name}/third")
+
+
 @pytest.mark.nightly
 async def test_of_two_launches_one_wins_and_the_other_is_told(world: World) -> None:
     sql = world.sql
