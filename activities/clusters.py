@@ -37,8 +37,9 @@ from models.cluster.policy import Policy
 from models.cluster.readings import Doubt, HealthSample, Observation, QuotaReading, truthful
 from models.cluster.snapshot import Snapshot, filled, on_islands
 from models.errors import BackstopError, Refusal, Unavailable
+from models.planning.breach import BreachTarget, breach_target
 from models.planning.lacking_since import lacking_since
-from models.planning.plan import BreachTarget, Envelope, breach_target, make_plan
+from models.planning.plan import Envelope, make_plan
 from models.questions import ClusterFacts
 from models.rollout.messages import (
     AimRequest,
@@ -213,7 +214,7 @@ class ClusterActivities:
                 most = None if request.exempt else request.policy.max_breaching_clusters
                 self._registry.reserve_breach(request.cluster, most, request.at)
             try:
-                return breach_target(request.baseline, request.current, request.islands)
+                return breach_target(request.baseline, request.current, request.islands, request.theirs)
             except BackstopError:
                 self._registry.release_breach(request.cluster)
                 raise

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from activities.aiming import adopted_by
 from activities.fleet_members import ended_with_fleet
 from activities.ports import OpenRollout, QuotaPort, RegistryPort
 from activities.warrant_ports import EffectProof, Outcome
@@ -134,14 +135,11 @@ class EvidenceRoom:
     def _before(self, opened: OpenRollout) -> dict[str, int]:
         """What those that it adopted wrote last."""
         written: dict[str, int] = {}
-        chain, seen = opened.adopted_from, set[str]()
-        while chain and chain not in seen:
-            seen.add(chain)
+        for rollout in adopted_by(opened, self._registry):
             own: dict[str, int] = {}
-            for receipt in self.warrants.book.receipts(chain):
+            for receipt in self.warrants.book.receipts(rollout):
                 own |= receipt.after
             written = {**own, **written}
-            chain = self._registry.adopted_from(chain)
         return written
 
     def _policy(self, rows: Sequence[Warrant]) -> Policy | None:

@@ -259,11 +259,10 @@ class ClusterRollout:
 
     async def _open(self) -> bool:
         launch = self._start.launch
-        now = workflow.now()
         try:
             opening = await workflow.execute_activity_method(
                 ClusterActivities.open_rollout,
-                OpenRequest(launch=launch, at=now),
+                OpenRequest(launch=launch, at=workflow.now()),
                 **FORWARD_CALL,
                 summary=f"open {launch.cluster} for {launch.owner}",
             )
@@ -288,7 +287,8 @@ class ClusterRollout:
             return
         now = workflow.now()
         rises = look_reducers.rise_waits(self._state, seen) and workflow.patched(patches.CONFIRMS_RISES)
-        self._set(look_reducers.looked(self._state, seen, now, r.fence, rises=rises))
+        asks = look_reducers.asks_of(self._state, seen) and workflow.patched(patches.ASKS_OF_DRIFT)
+        self._set(look_reducers.looked(self._state, seen, now, r.fence, rises=rises, asks=asks))
         if any(news_of_risk(self._state, now)) and workflow.patched(patches.WARNS):
             self._set(warned(self._state, now))
 

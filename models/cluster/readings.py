@@ -88,6 +88,9 @@ class QuotaReading(Model):
     counts_modes: bool = False
     """A foreign change of a mode moves the generation, like one of a value."""
 
+    bound_gpus: GpuCount | None = Field(default=None, exclude_if=lambda bound: bound is None)
+    """What the quota system lets all of these quotas hold together; None: it has no such limit."""
+
     @property
     def values(self) -> dict[str, int]:
         return {q.team: q.gpus for q in self.quotas}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from fractions import Fraction
 from functools import cached_property
@@ -10,18 +10,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.base import Duration, Model, Share, Since, Time, content_hash, gpus_text
+from models.base import Duration, Model, Share, Since, Time, content_hash
 from models.cluster.derived_buffer import Derived
-from models.cluster.island import Island
 from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
 from models.cluster.quota import gate_of
 from models.cluster.snapshot import Snapshot
 from models.cluster.work import TeamWork
-from models.planning.backing import touched
 from models.planning.busy_work import advice, work_under
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of, with_buffer
 from models.planning.cut_ladder import Ladder
-from models.planning.cut_reasons import ShortIslands, TiersTaken, no_room_text, reason_for, short_islands
+from models.planning.cut_reasons import ShortIslands, no_room_text, reason_for, short_islands
 from models.planning.divide import divide, divide_within
 from models.planning.placement import BlockCounts, PlacementSolver
 
@@ -435,71 +433,3 @@ class _Sketch:
             scope=self.policy.scope,
             mends=None if parent else self.ladder.mends.get(team),
         )
-
-
-class BreachTarget(Model):
-    """Where a breach rollback goes: values by team, and the floors it had to break."""
-
-    values: dict[str, int]
-    touched: tuple[str, ...]
-    broken_floors: tuple[str, ...]
-    """One sentence each."""
-    taken: dict[str, TiersTaken] = Field(default_factory=dict, exclude_if=lambda taken: not taken)
-    """By leaf that the shortage touches."""
-
-
-def breach_target(baseline: Snapshot, current: Mapping[str, int], islands: tuple[Island, ...]) -> BreachTarget:
-    """Backed values for today's hardware after a breach.
-
-    Quotas that the shortage does not touch keep their current value; the touched ones get the ladder
-    from their baseline with ceiling H, all tiers. H wins over floors: minimums give way first, then blocks
-    without a place; placed blocks stay. Source: DESIGN.md, "Guard and rollback", ADR 0003.
-    """
-    now = PlacementSolver(baseline.with_values(dict(current)).with_islands(islands))
-    tree = now.tree
-    hit, before = touched(now), baseline.tree.by_team
-    start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else before[leaf].gpus for leaf in tree.leaves}
-    mixed = _with_leaves(baseline, start).with_islands(islands)
-    ground = PlacementSolver(mixed)
-    placed = ground.best({q.team: q.gpus for q in mixed.quotas})[1]
-    ladder = Ladder(ground, ShareBy.TIER, Tier.BUSY, {}, may_cut=hit)
-    for floors in _giving_way(ground, placed):
-        ladder.loosen(floors)
-        left = ladder.cut_reach() + _cut_phantom(ladder)
-        if left == 0:
-            break
-    values = ladder.values()
-    broken = [
-        f"{leaf}: {gpus_text(left)} {'is' if left == 1 else 'are'} left of a floor of {before[leaf].floor}"
-        for leaf in sorted(hit)
-        if (left := values[leaf]) < before[leaf].floor
-    ]
-    broken += [
-        f"{leaf}: a protected block of {size} has no island with room"
-        for (leaf, size), count in sorted(ground.blocks(values).items())
-        for _ in range(count - placed.get((leaf, size), 0))
-        if values[leaf] >= before[leaf].floor
-    ]
-    taken = {leaf: ladder.tiers_taken(leaf) for leaf in sorted(hit)}
-    return BreachTarget(values=values, touched=tuple(sorted(hit)), broken_floors=tuple(broken), taken=taken)
-
-
-def _cut_phantom(ladder: Ladder) -> int:
-    """What no healthy GPU stands behind goes, as far as floors let it. Answers what is left."""
-    values = ladder.values()
-    total, placed = ladder.ground.best(values)
-    return ladder.cut_backing(ladder.ground.tree.assigned(values) - total, total, placed)
-
-
-def _giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[str, int]]:
-    """Floors, the strictest first: whole ones, then blocks alone, then only blocks that have a place."""
-    quotas = {leaf: ground.tree.by_team[leaf] for leaf in ground.leaves}
-    yield {leaf: quota.floor for leaf, quota in quotas.items()}
-    yield {leaf: sum(quota.protected_blocks) for leaf, quota in quotas.items()}
-    yield {leaf: sum(size * n for (team, size), n in placed.items() if team == leaf) for leaf in quotas}
-
-
-def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
-    """The baseline with leaves at other values, ancestors moved alike."""
-    tree = baseline.tree
-    return baseline.with_values(tree.lowered({leaf: tree.by_team[leaf].gpus - gpus for leaf, gpus in leaves.items()}))

@@ -13,8 +13,10 @@ from models.planning.grants import GrantOrder
 from models.rollout.actions import Draft, Look
 from models.rollout.changes import baseline_with
 from models.rollout.choices import choices_now
+from models.rollout.drift import beside
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
+from models.rollout.gates import theirs
 from models.rollout.long_run import derives, may_propose
 from models.rollout.mailing import ready
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
@@ -69,10 +71,12 @@ def draft(r: Rollout, action: Draft, now: datetime) -> DraftRequest:
 
 def aim(r: Rollout, now: datetime) -> AimRequest:
     """Where a breach rollback goes, from what the quota system holds and what is believed of health."""
+    others = theirs(r)
     return AimRequest(
         cluster=r.cluster,
-        baseline=r.baseline,
+        baseline=r.baseline if r.seen is None else beside(r.baseline, r.seen.reading.quotas, others),
         current=r.written if r.shadow or r.seen is None else r.seen.reading.values,
+        theirs=tuple(others),
         islands=r.baseline.islands if r.sight.known is None else r.sight.known.islands,
         policy=r.policy,
         exempt=r.stay.exempt,

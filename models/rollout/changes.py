@@ -12,7 +12,7 @@ from models.planning.grants import GrantOrder, moved, raises
 from models.rollout.effect_table import MODE_AFTER
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
 from models.rollout.flex_following import flex_band, flex_moves, flex_wanted
-from models.rollout.gates import mode_drift
+from models.rollout.gates import awaited, mode_drift
 from models.rollout.state import Rollout, UndoCause
 
 
@@ -124,7 +124,7 @@ def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, 
     tree, modes = r.baseline.tree, mode_drift(r)
     return tuple(
         ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
-        for team, gpus in sorted(r.written.items())
+        for team, gpus in sorted(awaited(r).items())
         if team in present and (present[team] != gpus or team in modes)
     )
 

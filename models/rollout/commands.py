@@ -11,16 +11,14 @@ from models.access.principals import is_one_of
 from models.access.tickets import TICKET_CHARS, warrant_in
 from models.audit import AuditKind
 from models.base import ActorGiven, Model, Text, Words, gpus_text
-from models.cluster.quota import Quota
-from models.cluster.readings import Present
 from models.cluster.snapshot import on_islands
 from models.notices import NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.plan import envelope_of
-from models.rollout import objections
+from models.rollout import drift, objections
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
-from models.rollout.gates import believed, changed_by_others, doubt_of, mode_drift
+from models.rollout.gates import changed_by_others, doubt_of
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.promotion import promoted_text
 from models.rollout.stages import Command, Refused, Stage, answer
@@ -248,7 +246,7 @@ def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
         agreed = r.but(approval=Approval(envelope=envelope_of(plan), by=request.actor), look_asked=True)
         return agreed, f"plan {plan.hash} is approved, and written if today's health backs it"
     assert r.plan is not None
-    approved = r.but(approval=Approval(envelope=envelope_of(r.plan), by=request.actor))
+    approved = drift.agreed(r).but(approval=Approval(envelope=envelope_of(r.plan), by=request.actor))
     return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {r.plan.hash} is approved"
 
 
@@ -316,94 +314,13 @@ def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
         return again, "another plan is made, if quotas are still short"
     match hold.kind:
         case HoldKind.DRIFT:
-            return _answered_drift(r, freed, request.how, now)
+            return drift.answered(r, freed, request.how, now)
         case HoldKind.BLAST_RADIUS:
             return freed.staying(exempt=True), "the blast radius is lifted for what is next written"
         case HoldKind.BREACH:
             return freed, "the hold is lifted; the promise stays withdrawn until health has been good for long enough"
         case _:
             return freed, f"hold {hold.id} is lifted"
-
-
-def _answered_drift(r: Rollout, freed: Rollout, how: str, now: datetime) -> tuple[Rollout, str]:
-    """The answer says what is done, which may be less than was asked: what is gone cannot be written again."""
-    if how != "restore":
-        return taken_as_given(freed, now), "the changed values are taken as given"
-    present, ours = {} if r.seen is None else r.seen.reading.values, believed(r)
-    back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
-    limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(r)) else []
-    written = f"written again: {', '.join([*back, *limits])}" if back or limits else "nothing of ours is left to write"
-    gone, new = sorted(ours.keys() - present.keys()), sorted(present.keys() - ours.keys())
-    answers = [written]
-    answers += [f"removed by others, taken as given: {', '.join(gone)}"] if gone else []
-    answers += [f"added by others, taken as given: {', '.join(new)}"] if new else []
-    then = restoring(freed, now) if back or limits else taken_as_given(freed, now)
-    return then, "; ".join(answers)
-
-
-def restoring(r: Rollout, now: datetime) -> Rollout:
-    """Our values are to be written again over those of others; what they added or took away is taken as given."""
-    return taken_as_given(r, now, but_values=True).staying(restoring=True)
-
-
-def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False) -> Rollout:
-    """What others changed is the new truth: the baseline follows it, so that an undo leaves it alone.
-
-    `but_values`: the values of quotas that we know stay ours, to be written again.
-    """
-    if r.seen is None:
-        return r
-    reading = r.seen.reading
-    present, ours = {q.team: q for q in reading.quotas}, believed(r)
-    changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
-    modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(r).items()}
-    if but_values:
-        changed -= {*present} & {*ours}
-    others_teams = changed | {*r.foreign}
-    baseline_of = {q.team: q for q in r.baseline.quotas}
-    parents = {q.parent for q in reading.quotas}
-    quotas = tuple(
-        _quota_from(q, None if t in others_teams else baseline_of.get(t), baseline_of.get(t), t in parents)
-        for t, q in present.items()
-    )
-    written = {
-        t: r.written[t] if t in r.written and t not in changed and (r.shadow or but_values) else q.gpus
-        for t, q in present.items()
-    }
-    undo = r.undo
-    if undo is not None and r.stage is Stage.ROLLING_BACK:
-        undo = undo.but(
-            target={t: present[t].gpus if t in changed else v for t, v in undo.target.items() if t in present}
-        )
-    baseline = r.baseline.model_copy(update={"quotas": quotas, "generation": reading.generation})
-    taken = r.but(
-        baseline=on_islands(baseline, r.baseline.islands),
-        generation=reading.generation,
-        modes={**{t: q.mode for t, q in present.items()}, **r.modes, **modes},
-        modes_given={**r.modes_given, **modes},
-        written=written,
-        foreign=tuple(sorted({*r.foreign, *changed} & {*present})) if r.values_stand else (),
-        undo=undo,
-    )
-    if r.stage is Stage.PLANNED or r.realigning:
-        taken = taken.staying(replan="others changed the cluster")
-    return taken.noting(
-        AuditKind.PLAN,
-        f"taken as given: {', '.join(sorted({*changed, *modes})) or 'a change that moved no quota'}",
-        now,
-        teams=sorted({*changed, *modes}),
-        generation=reading.generation,
-    )
-
-
-def _quota_from(present: Present, ours: Quota | None, known: Quota | None, parent: bool) -> Quota:
-    """A quota of the baseline as others left it, at our baseline value where that still counts."""
-    value = present if ours is None else present.model_copy(update={"gpus": ours.gpus})
-    if known is None or parent:
-        return value.as_quota()
-    scheduled = value.gpus if known.scheduled_gpus is None else known.scheduled_gpus
-    idle = None if known.idle_gpus is None else min(known.idle_gpus, scheduled)
-    return value.as_quota(known.scheduled_gpus, idle)
 
 
 def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:

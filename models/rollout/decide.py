@@ -18,7 +18,7 @@ from models.rollout.changes import baseline_with
 from models.rollout.effect_table import INVERSE, STEP_FROM
 from models.rollout.effects import EffectKind
 from models.rollout.flex_following import flex_wanted
-from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open
+from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open, theirs
 from models.rollout.holds import RADIUS, REALIGN, ROLLBACK
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause
@@ -99,8 +99,9 @@ def _realignment(r: Rollout, now: datetime) -> Action | None:
         return None
     if any(h.id == REALIGN for h in r.holds):
         return None
-    if not looked_recently(r, now) or not tests(r.seen, r.plan.values):
-        return Look("before the realignment", r.plan.values)
+    values = beside_others(r, r.plan.values)
+    if not looked_recently(r, now) or not tests(r.seen, values):
+        return Look("before the realignment", values)
     if r.seen is None or not r.seen.backed:
         return None  # `looked` has asked for another plan, or holds
     return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.stay.done else EffectKind.RESERVE)
@@ -135,6 +136,11 @@ def looked_recently(r: Rollout, now: datetime) -> bool:
 def tests(seen: Observation | None, values: Mapping[str, int]) -> bool:
     """True when the backing that was looked at is that of these values."""
     return seen is not None and all(seen.tested.get(team, gpus) == gpus for team, gpus in values.items())
+
+
+def beside_others(r: Rollout, values: Mapping[str, int]) -> dict[str, int]:
+    """These values where they can be written: what others have set stays as it is."""
+    return {**values, **{team: gpus for team, gpus in theirs(r).items() if gpus is not None}}
 
 
 def planned_on(r: Rollout, sample: HealthSample | None) -> bool:

@@ -14,7 +14,7 @@ from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, Drift
 from models.notices import NoticeKind
 from models.planning.plan import Plan
-from models.rollout import granting
+from models.rollout import drift, granting
 from models.rollout.changes import change_for
 from models.rollout.commands import holding, lifting, undoing
 from models.rollout.effect_table import FOLLOWS_AFTER, INVERSE, KEPT_IN_A_BREACH, STEP_FROM, UNDOES
@@ -153,13 +153,9 @@ def _conflicted(r: Rollout, change: Change, conflicts: Sequence[ValueConflict], 
     """Quotas that others changed are left alone, and known as theirs; those we wrote are ours again."""
     gone = {c.team for c in conflicts}
     moved = {w.team for w in change.writes if w.gpus != w.expected_gpus}
-    foreign = ({*r.foreign} - moved) | gone
-    written = dict(r.written)
+    r = drift.met(r, {c.team: c.found_gpus for c in conflicts}, {c.team: c.expected_gpus for c in conflicts})
+    foreign, written = ({*r.foreign} - moved) | gone, r.written
     for conflict in conflicts:
-        if conflict.found_gpus is None:
-            written.pop(conflict.team, None)
-        else:
-            written[conflict.team] = conflict.found_gpus
         r = r.noting(
             AuditKind.EFFECT,
             f"conflict: {conflict.team} holds {_or_absent(conflict.found_gpus)}, not {conflict.expected_gpus:,}; "
@@ -175,7 +171,7 @@ def _conflicted(r: Rollout, change: Change, conflicts: Sequence[ValueConflict], 
         kept = {t: written[t] if t in gone else v for t, v in r.undo.target.items() if t not in unnamed}
         changed = {} if restored else r.undo.changed
         r = r.rolling_back(target=kept, changed=changed)
-    return r.but(foreign=tuple(sorted(foreign)), written=written)
+    return r.but(foreign=tuple(sorted(foreign)))
 
 
 def _closed(r: Rollout) -> Rollout:

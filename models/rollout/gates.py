@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import assert_never
 
 from models.base import duration_text, lacks_text, some_of
-from models.cluster.policy import Acks
+from models.cluster.policy import Acks, OnDrift
 from models.cluster.readings import Doubt, Excess, LimitMode
 from models.cluster.windows import WindowKind, active
 from models.rollout.effect_table import STEP_FROM, Gate
@@ -193,7 +193,7 @@ def drift_of(r: Rollout) -> tuple[str, ...]:
     """Teams whose present value or mode is not the one we believe in, one text each; by whom, where that is known."""
     if r.seen is None or r.looked_after != r.fence:
         return ()
-    present, expected, modes = r.seen.reading.values, believed(r), mode_drift(r)
+    present, expected, modes = r.seen.reading.values, awaited(r), mode_drift(r)
     changes = {c.team: c for c in r.seen.changes}
 
     def text(team: str) -> str:
@@ -237,6 +237,25 @@ def changed_by_others(r: Rollout) -> dict[str, int]:
 def believed(r: Rollout) -> dict[str, int]:
     """The values that we think the quota system holds, by team: those of a shadow rollout are not in it."""
     return {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written
+
+
+def awaited(r: Rollout) -> dict[str, int]:
+    """The values that were approved, by team: those before a change of others that nobody has answered.
+
+    Where the policy accepts what others change, nobody is asked; nor where nothing of ours stands.
+    """
+    values = believed(r)
+    if not r.asks or r.shadow or not r.values_stand or r.policy.on_drift is OnDrift.ACCEPT:
+        return values
+    return {team: gpus for team, gpus in {**values, **r.unapproved}.items() if gpus is not None}
+
+
+def theirs(r: Rollout) -> dict[str, int | None]:
+    """What others hold and nobody has answered for, by team as last seen; None: the quota is gone."""
+    if not r.asks or r.shadow or r.seen is None or r.looked_after != r.fence:
+        return {}
+    present, approved = r.seen.reading.values, awaited(r)
+    return {t: present.get(t) for t in sorted({*present, *approved}) if present.get(t) != approved.get(t)}
 
 
 def _no_hold(r: Rollout, now: datetime) -> Condition:

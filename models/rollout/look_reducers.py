@@ -14,10 +14,9 @@ from models.rollout.commands import (
     breach_holding,
     holding,
     lifting,
-    restoring,
-    taken_as_given,
 )
-from models.rollout.decide import planned_on, tests
+from models.rollout.decide import beside_others, planned_on, tests
+from models.rollout.drift import restoring, taken_as_given, taken_back, writable
 from models.rollout.flex_following import flex_band, flex_published
 from models.rollout.gates import drift_of, holds_now
 from models.rollout.guard import Sight
@@ -27,13 +26,22 @@ from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
 
-def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = None, *, rises: bool = True) -> Rollout:
+def looked(
+    r: Rollout,
+    seen: Observation,
+    now: datetime,
+    fence: int | None = None,
+    *,
+    rises: bool = True,
+    asks: bool = False,
+) -> Rollout:
     """After a fresh look: sight, timers, drift, holds that end by themselves.
 
     `fence`: the counter when the look began. A look that an effect overtook says nothing about drift. `rises`: whether
-    an implausible rise waits for more samples (`rise_waits`).
+    an implausible rise waits for more samples (`rise_waits`). `asks`: what others changed waits for a person.
     """
     before_risk, before = r.clocks.at_risk, r.sight
+    newer = r.seen is None or r.seen.reading.generation != seen.reading.generation
     before_ahead = r.seen is not None and r.seen.ahead_to is not None
     sight = _sight(r, seen, rises=rises)
     # A missing sample, an older or an implausible one says nothing: the last known value stands.
@@ -41,6 +49,7 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
     r = mailing.seen_since(
         r.but(
             sight=sight,
+            asks=r.asks or asks,
             seen=seen,
             looked_at=now,
             look_asked=False,
@@ -65,13 +74,19 @@ def looked(r: Rollout, seen: Observation, now: datetime, fence: int | None = Non
             at_risk=risk,
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
         )
-    r = _flexed(_drifted(r, now), now) if news else _drifted(r, now)
+    r = _drifted(r, now, newer=newer)
+    r = _flexed(r, now) if news else r
     return considered(_overtaken(r, now), now) if news else r
 
 
 def rise_waits(r: Rollout, seen: Observation) -> bool:
     """Whether what is believed after this look depends on `rises`."""
     return seen.health is not None and _sight(r, seen, rises=True) != _sight(r, seen, rises=False)
+
+
+def asks_of(r: Rollout, seen: Observation) -> bool:
+    """Whether what this look brings depends on `asks`, for the first time."""
+    return not r.asks and (seen.reading.generation != r.generation or bool(r.unapproved))
 
 
 def _sight(r: Rollout, seen: Observation, *, rises: bool) -> Sight:
@@ -154,7 +169,8 @@ def _overtaken(r: Rollout, now: datetime) -> Rollout:
         short = tests(r.seen, r.plan.values) and not r.seen.backed
         return given_up(r, "today's health does not back it", now) if short else r
     held = any(h.id == REALIGN for h in r.holds)
-    if r.stage.guarded and r.realigning and not held and tests(r.seen, r.plan.values) and not r.seen.backed:
+    tested = tests(r.seen, beside_others(r, r.plan.values))
+    if r.stage.guarded and r.realigning and not held and tested and not r.seen.backed:
         if moved:
             return r.staying(replan="health has changed since the realignment was planned")
         if r.approved and r.plan.backed:
@@ -163,13 +179,16 @@ def _overtaken(r: Rollout, now: datetime) -> Rollout:
     return r
 
 
-def _drifted(r: Rollout, now: datetime) -> Rollout:
+def _drifted(r: Rollout, now: datetime, *, newer: bool) -> Rollout:
+    """`newer`: others have changed something since the look before."""
     assert r.seen is not None
     if r.looked_after != r.fence or not (r.stage.guarded or r.stage in (Stage.PLANNED, Stage.ROLLED_BACK)):
         return r
-    moved = r.seen.reading.generation != r.generation
-    if r.stay.restoring and not moved:
+    moved, r = r.seen.reading.generation != r.generation, taken_back(r)
+    if r.stay.restoring and not (newer if r.asks else moved):
         return r  # a look that was under way when it was answered: this is about to be put right
+    if r.stay.restoring and r.asks:
+        r = r.staying(restoring=False)  # nobody has seen what else has changed
     values = drift_of(r)
     if r.stage is Stage.PLANNED and r.plan is not None:
         moved = moved or r.plan.generation != r.generation
@@ -192,7 +211,7 @@ def _answered(r: Rollout, values: tuple[str, ...], now: datetime) -> Rollout:
         r = r.noting(AuditKind.GUARD, f"drift: {', '.join(values)}", now, drift=list(values))
     if r.policy.on_drift is OnDrift.ACCEPT:
         return taken_as_given(lifting(r, "drift", now, BACKSTOP, "accepted by policy"), now)
-    if r.policy.on_drift is OnDrift.RESTORE and _may_restore(r, now):
+    if r.policy.on_drift is OnDrift.RESTORE and _may_restore(r, now) and (writable(r) or not r.asks):
         return restoring(lifting(r, "drift", now, BACKSTOP, "restored by policy"), now)
     if same_hold:
         return r

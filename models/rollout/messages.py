@@ -211,6 +211,8 @@ class AimRequest(Model):
     cluster: Name
     baseline: Snapshot
     current: dict[str, int]
+    theirs: tuple[Name, ...] = Field(default=(), exclude_if=lambda teams: not teams)
+    """Teams whose quotas stand as others set them: they keep that value, and it is taken off the others."""
     islands: tuple[Island, ...]
     policy: Policy
     exempt: bool

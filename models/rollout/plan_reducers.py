@@ -10,18 +10,20 @@ from datetime import datetime
 from models.audit import BACKSTOP, AuditKind
 from models.base import gpus_text
 from models.cluster.policy import RollbackTo
-from models.cluster.snapshot import on_islands
+from models.cluster.snapshot import Snapshot, on_islands
 from models.notices import NoticeKind
-from models.planning.plan import BreachTarget
+from models.planning.breach import BreachTarget
+from models.planning.plan import Envelope
 from models.rollout.commands import (
     breach_holding,
     holding,
     lifting,
     without_own_holds,
 )
+from models.rollout.drift import met
 from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.effects import EffectKind
-from models.rollout.gates import changed_by_others
+from models.rollout.gates import changed_by_others, theirs
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.messages import Drafted, LaunchRequest, Opening
@@ -49,6 +51,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         generation=opening.reading.generation,
         stay=Stay(since=now, soak_since=now, replan="the first plan"),
         written=opening.written or opening.reading.values,
+        unapproved=_added_since(opening.envelope, opening.baseline),
         flex=PublishedFlex(gpus=opening.reading.flex_gpus if adopted else None),
         standing=(*KEPT_IN_A_BREACH, *follows) if adopted else (),
         sight=Sight(known=opening.health),
@@ -70,6 +73,11 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     )
 
 
+def _added_since(envelope: Envelope | None, baseline: Snapshot) -> dict[str, int | None]:
+    """Quotas that were not there when it was approved."""
+    return {} if envelope is None else {q.team: None for q in baseline.quotas if q.team not in envelope.largest_cut}
+
+
 def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:
     """With a new plan, made from the draft's baseline (its quotas are the baseline; its islands are today's)."""
     if not _wants_plan(r):
@@ -85,6 +93,7 @@ def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:
             modes={q.team: q.mode for q in reading.quotas},
             written=reading.values,
             foreign=(),
+            unapproved=_added_since(r.envelope, baseline),
         )
     if r.stay.realigning is None:
         r = r.but(clocks=Clocks())
@@ -155,9 +164,10 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     """The breach rollback begins, towards backed values (or the baseline, if the policy says so)."""
     if not r.stay.aiming:
         return r  # a person's undo came first
-    values = target.values
+    values, others = target.values, theirs(r)
     if r.policy.rollback_to is RollbackTo.BASELINE:
         values = {q.team: q.gpus for q in r.baseline.quotas}
+    values = {team: gpus for team, gpus in values.items() if team not in others}
     text = r.clocks.lacks(r.stay.aiming)
     undo = Undo(
         why=UndoCause.BREACH,
@@ -170,7 +180,7 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
         taken={} if r.policy.rollback_to is RollbackTo.BASELINE else target.taken,
         owed=tuple(reversed(r.standing)),
     )
-    begun = without_own_holds(r).but(undo=undo, failures=r.failures + 1)
+    begun = without_own_holds(met(r, others, r.written)).but(undo=undo, failures=r.failures + 1)
     return begun.reaching(Stage.ROLLING_BACK, now, undo.reason, "guard")
 
 

@@ -2,8 +2,7 @@
 
 It is a value: reducers (plan_, look_, effect_ and time_reducers.py, and commands.py) answer a new one, and
 continue-as-new carries it over. What lives shorter than the rollout is a value of its own, there or not, so that it
-ends as a whole: `Stay` with the stage, `Realigning` with a rewrite in place, `Granting` with an order, `Undo` with
-the way back. Earlier versions kept all of it flat: models/rollout/flat_state.py reads that for one more release.
+ends as a whole: `Stay`, `Realigning`, `Granting`, `Undo`. models/rollout/flat_state.py reads earlier versions.
 """
 
 from __future__ import annotations
@@ -83,8 +82,7 @@ class Stay(Model):
     aiming: tuple[str, ...] = ()
     """Teams in a breach whose rollback is about to begin."""
     restoring: bool = False
-    """Our values are to be written again over what others changed (drift), knowingly. A realignment that waits for
-    a person may stand beside it, and goes on afterwards."""
+    """Our values are to be written again over what others changed. A realignment may wait beside it."""
     realigning: Realigning | None = None
     outlook: Outlook = Outlook()
 
@@ -217,6 +215,8 @@ class Rollout(Model):
     """Teams whose value others changed after ours was written, and that we have not written since."""
     modes_given: dict[str, LimitMode] = Field(default_factory=dict)
     """Modes by team that others set after ours, taken as given; ours again once we write them."""
+    unapproved: dict[str, int | None] = Field(default_factory=dict)
+    """What others set and nobody has approved, by team with the GPUs that were approved; None: it was not there."""
     attempted: dict[str, int] = Field(default_factory=dict)
     """Values of a write that was never answered: where they are found, they are ours."""
     undo: Undo | None = None
@@ -240,6 +240,8 @@ class Rollout(Model):
     """Teams that were told that their quota is at risk, and not yet that it is backed again."""
 
     post: Post = Post()
+    asks: bool = False
+    """What others changed waits for a person. False in a run from before that was so."""
     rests: bool = False
     """While nothing is wanted it looks once a day (`Policy.resting_poll`). False in a run from before that was so."""
 

@@ -13,6 +13,7 @@ from models.rollout.actions import Wait
 from models.rollout.choices import lifted_by, lifters, lifting_line, lifts
 from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
+from models.rollout.drift import promised
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
@@ -202,6 +203,7 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
     would = {**r.written, **tested} if r.stage is Stage.PLANNED else r.written
     rehearsed = _rehearsed(r) if r.shadow else None
     behind = {} if rehearsed is None else rehearsed.backing
+    promises = promised(r, present)
     return tuple(
         TeamStatus(
             team=q.team,
@@ -213,7 +215,7 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
             backing_gpus=backing.get(q.team),
             would_gpus=would.get(q.team, 0) if r.shadow else None,
             would_backing_gpus=behind.get(q.team) if r.shadow else None,
-            promise=r.stage.promises and q.team not in r.breach_of and not r.shadow,
+            promise=q.team in promises,
             acknowledged=q.team in r.announced.acks,
         )
         for q in r.baseline.quotas

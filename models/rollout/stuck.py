@@ -164,7 +164,8 @@ def values_left(r: Rollout) -> tuple[ValueLeft, ...]:
     if r.shadow:
         return ()
     before = {q.team: q.gpus for q in r.baseline.quotas}
-    back = r.undo.target if r.undo is not None and _breach(r) else before
+    theirs = {team: gpus for team, gpus in r.unapproved.items() if gpus is not None}
+    back = {**theirs, **r.undo.target} if r.undo is not None and _breach(r) else before
     targets = back if r.undo is None else r.undo.target
     changed = {} if r.undo is None else r.undo.changed
     values_now = {**r.written, **r.attempted, **changed}

@@ -376,6 +376,7 @@ def _rollout(world: Node) -> dict[str, Any]:
         "done": r.stay.done,
         "written": _items(r.written),
         "foreign": r.foreign,
+        "unapproved": tuple(sorted(r.unapproved.items())),
         "modes_given": _items(r.modes_given),
         "attempted": _items(r.attempted),
         "holds": tuple(

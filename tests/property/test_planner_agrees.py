@@ -15,8 +15,9 @@ from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
+from models.planning.breach import breach_target
 from models.planning.divide import divide
-from models.planning.plan import Plan, breach_target, make_plan
+from models.planning.plan import Plan, make_plan
 from tests import reference
 from tests.strategies import TINY, Breach, breaches, policies, small_snapshots, snapshots
 from tests.tried import examples

@@ -220,6 +220,18 @@ async def drifted(world: World, name: str, _: FaultyQuotas) -> None:
     await close(world, name)
 
 
+async def asked(world: World, name: str, _: FaultyQuotas) -> None:
+    """Others add a quota and lower another: ours is written again by policy, and a person answers for the new one."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    world.sql.run("INSERT INTO quotas (cluster, team, gpus, mode) VALUES (?, 'z', 0, 'hard')", name)
+    world.sql.set("a", 190, name)
+    await world.until(name, lambda status: world.sql.gpus(name)["a"] == 200 and bool(status.holds))
+    await world.say(name, Command.RESOLVE, hold="drift", how="accept")
+    await world.until(name, lambda status: not status.holds)
+    await close(world, name)
+
+
 async def realigned(world: World, name: str, _: FaultyQuotas) -> None:
     """Less hardware: once approved, the quotas are cut in place."""
     await world.start(name)
@@ -505,7 +517,7 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
-        *(insisted, reworded, reported, marked, ticketed, rested, together, freed),
+        *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked),
         *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }
@@ -520,6 +532,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     "risen": {"breach_after": "1h", "safety_poll": "0.7s"},
     "cancelled": {"soak_buffered": "1h"},
     "rested": {"breach_after": "1h"},
+    "asked": {"on_drift": "restore"},
     "freed": {"soak_enforced": "5s", "safety_poll": "1d"},
     "rederived": {"buffer": {"health": {}}, "safety_poll": "0.7s", "replan_window": "2s"},
 }

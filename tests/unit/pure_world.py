@@ -40,9 +40,10 @@ from models.cluster.work import TeamWork
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
+from models.planning.breach import BreachTarget, breach_target
 from models.planning.busy_work import work_short
 from models.planning.grants import Granted, GrantOrder
-from models.planning.plan import BreachTarget, Plan, breach_target, make_plan
+from models.planning.plan import Plan, make_plan
 from models.rollout import (
     calls,
     effect_reducers,
@@ -210,7 +211,7 @@ class World:
             health=self.sample(),
             modes={q.team: q.mode for q in self.quotas.values()},
         )
-        self.r = plan_reducers.opened(launch, opening, self.now).but(rests=True)
+        self.r = plan_reducers.opened(launch, opening, self.now).but(rests=True, asks=True)
         self.run()
 
     def start(self) -> World:
@@ -414,7 +415,7 @@ class World:
                 return Flight("draft", r.fence, draft=self.draft(request), proposed=bool(action.islands))
             case Aim():
                 aim = calls.aim(r, self.now)
-                target = breach_target(aim.baseline, aim.current, aim.islands)
+                target = breach_target(aim.baseline, aim.current, aim.islands, aim.theirs)
                 return Flight("aim", r.fence, target=target, exempt=aim.exempt)
             case Perform():
                 self.r, change = effect_reducers.began(r, action.kind)

@@ -701,9 +701,11 @@ def test_the_answer_to_a_drift_says_what_is_done() -> None:
     writes = len(world.effects)
     answer = world.say(Command.RESOLVE, hold="drift", how="restore")
     assert answer == (
-        "nothing of ours is left to write; removed by others, taken as given: b; added by others, taken as given: c"
+        "nothing of ours is left to write; removed by others, still waits for an answer: b; "
+        "added by others, still waits for an answer: c; accept that, or undo it in the quota system"
     )
     assert (world.values, len(world.effects)) == ({"a": 200, "c": 5}, writes), "and nothing was written"
+    assert world.holds == {"drift"}
 
 
 def notices(world: World, kind: NoticeKind) -> dict[str, Notice]:
@@ -933,13 +935,14 @@ def test_a_quota_that_others_delete_or_add_is_drift_and_then_part_of_the_baselin
     assert world.values == {**BASELINE, "z": 0}
 
 
-def test_a_restore_takes_added_and_deleted_quotas_as_given() -> None:
+def test_a_restore_leaves_added_and_deleted_quotas_to_a_person() -> None:
     world = at(Stage.BUFFERED, World((*TWO, quota("c", 0)), on_drift="restore"))
     world.foreign("c", None)
     world.foreign("z", 0)
     world.foreign("b", 90)
     assert world.values == {**CUT, "z": 0}
-    assert world.holds == set()
+    (hold,) = world.status.holds
+    assert hold.reason == "changed by others: c 0 -> absent, z absent -> 0"
     world.say(Command.ROLLBACK)
     assert world.values == {**BASELINE, "z": 0}
 
@@ -1590,7 +1593,7 @@ def realigns_under_drift(meanwhile: Callable[[World], object] = lambda world: No
 
 def test_a_realignment_under_drift_leaves_alone_what_others_changed() -> None:
     world = realigns_under_drift()
-    assert (world.values, world.holds) == ({"a": 195, "b": 105}, set())
+    assert (world.values, world.holds) == ({"a": 195, "b": 105}, {"drift"})
 
 
 def test_so_does_an_undo_after_it_or_in_the_middle_of_it() -> None:
@@ -1602,14 +1605,18 @@ def test_so_does_an_undo_after_it_or_in_the_middle_of_it() -> None:
         assert (world.stage, world.values) == (Stage.ABORTED, {"a": 200, "b": 105})
 
 
-def test_what_others_changed_before_a_breach_rollback_is_the_baseline_of_the_next_attempt() -> None:
+def test_what_others_changed_before_a_breach_rollback_waits_for_a_person_before_the_next_attempt() -> None:
     world = at(Stage.MONITORED, World(**BUFFER_0, plausible_drop=0.5))
     world.foreign("b", 90)
     assert world.holds == {"drift"}
     breached(world, 280)  # the sum of 290 is above it
     assert (world.stage, world.values["b"]) == (Stage.ROLLED_BACK, 90)
-    assert "conflict: b holds 90, not 161; left alone" in world.story
+    assert (world.values["a"], world.holds) == (190, {"drift"})
     world.healthy(361)
+    world.wait("30d")
+    assert (world.stage, world.holds) == (Stage.ROLLED_BACK, {"drift"})
+    assert {q.team: q.gpus for q in world.r.baseline.quotas} == BASELINE
+    world.say(Command.RESOLVE, hold="drift", how="accept")
     world.until(Stage.BUFFERED)
     assert world.values == {"a": 200, "b": 90}
     world.say(Command.ROLLBACK)

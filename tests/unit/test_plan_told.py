@@ -21,8 +21,9 @@ from models.fleet.messages import FleetLaunch, FleetPlan
 from models.fleet.order import prospect_of, starting_order, taken_by
 from models.fleet.state import Pace, Wave
 from models.planning.backing import back
+from models.planning.breach import breach_target
 from models.planning.haircut import haircut
-from models.planning.plan import Plan, breach_target, make_plan
+from models.planning.plan import Plan, make_plan
 from tests.reference import divide
 from views import fleet_rollout as fleet_view
 from views import haircut as haircut_view

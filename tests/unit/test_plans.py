@@ -11,8 +11,9 @@ from models.cluster.policy import Basis, Policy, Tier
 from models.cluster.quota import Quota, QuotaTree
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
+from models.planning.breach import breach_target
 from models.planning.ceiling import static_ceiling
-from models.planning.plan import Plan, breach_target, envelope_of, make_plan
+from models.planning.plan import Plan, envelope_of, make_plan
 
 
 def island(name: str, total: int, healthy: int, block: int | None = None) -> Island:

@@ -403,11 +403,14 @@ def test_a_breach_too_tells_a_quota_that_others_had_changed_at_their_value() -> 
     world.fail(K.RESTORE, "Refusal")
     world.healthy(300)
     world.wait("11m")
-    assert undoing(world).values == (ValueLeft(team="b", gpus=104, target_gpus=100, by_others=True),)
-    assert "runs restore again and nothing else; then" in does(world, "retry")
-    assert "b stays at 104, not 100" in does(world, "close")
+    assert undoing(world).values == (
+        ValueLeft(team="a", gpus=200, target_gpus=196),
+        ValueLeft(team="b", gpus=104, target_gpus=106, by_others=True),
+    )
+    assert "runs restore again and nothing else (a to 196); then" in does(world, "retry")
+    assert "b stays at 104, not 106" in does(world, "close")
     world.say(Command.RETRY)
-    assert (world.stage, world.values["b"]) == (Stage.ROLLED_BACK, 104)
+    assert (world.stage, world.values) == (Stage.ROLLED_BACK, {"a": 196, "b": 104})
 
 
 def test_a_quota_that_others_gave_back_meanwhile_is_restored_like_the_rest() -> None:

@@ -1,0 +1,225 @@
+"""What others changed in the quota system: how it is answered, what it leaves of a promise, and what it adds to sums.
+
+Theory of operation. `written` is what we believe the quota system holds, whoever set it; `unapproved` is which of that
+others set and nobody has approved, with what was approved before. So what others raised or added counts in every sum
+from the moment it is seen, and is nobody's promise until a person takes it as given or approves a plan with it.
+Source: DESIGN.md, "Guard and rollback"; ADR 0088.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from models.audit import AuditKind
+from models.cluster.quota import Quota
+from models.cluster.readings import Present
+from models.cluster.snapshot import Snapshot, on_islands
+from models.rollout.gates import awaited, mode_drift
+from models.rollout.stages import Stage
+from models.rollout.state import Rollout
+
+
+def answered(r: Rollout, freed: Rollout, how: str, now: datetime) -> tuple[Rollout, str]:
+    """After a person's answer, which says what is done: that may be less than was asked.
+
+    What others added or removed cannot be written again. `freed`: the rollout without the hold.
+    """
+    if how != "restore":
+        return taken_as_given(freed, now, approved=True), "the changed values are taken as given"
+    present, ours = {} if r.seen is None else r.seen.reading.values, awaited(r)
+    back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
+    limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(r)) else []
+    written = f"written again: {', '.join([*back, *limits])}" if back or limits else "nothing of ours is left to write"
+    gone, new = sorted(ours.keys() - present.keys()), sorted(present.keys() - ours.keys())
+    answers, waits = [written], r.asks and bool(gone or new)
+    fate = "still waits for an answer" if waits else "taken as given"
+    answers += [f"removed by others, {fate}: {', '.join(gone)}"] if gone else []
+    answers += [f"added by others, {fate}: {', '.join(new)}"] if new else []
+    answers += ["accept that, or undo it in the quota system"] if waits else []
+    held = r.but(look_asked=True) if waits else freed
+    if back or limits:
+        return restoring(held, now), "; ".join(answers)
+    return held if waits else taken_as_given(freed, now), "; ".join(answers)
+
+
+def restoring(r: Rollout, now: datetime) -> Rollout:
+    """Our values are to be written again over those of others; what they added or took away is left to a person."""
+    if not r.asks:
+        return taken_as_given(r, now, but_values=True).staying(restoring=True)
+    return r.staying(restoring=True, replan="others changed the cluster" if r.realigning else r.stay.replan)
+
+
+def writable(r: Rollout) -> bool:
+    """Whether others changed a quota of ours that is still there."""
+    assert r.seen is not None
+    present, ours = r.seen.reading.values, awaited(r)
+    return bool(mode_drift(r)) or any(present.get(team, gpus) != gpus for team, gpus in ours.items())
+
+
+def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False, approved: bool = False) -> Rollout:
+    """What others changed is the new truth: the baseline follows it, so that an undo leaves it alone.
+
+    `but_values`: the values of quotas that we know stay ours, to be written again. `approved`: a person says so; else
+    what is more than was approved is no promise.
+    """
+    if r.seen is None:
+        return r
+    reading = r.seen.reading
+    present, ours = {q.team: q for q in reading.quotas}, awaited(r)
+    changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
+    modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(r).items()}
+    if but_values:
+        changed -= {*present} & {*ours}
+    others_teams = changed | {*r.foreign}
+    baseline_of = {q.team: q for q in r.baseline.quotas}
+    parents = {q.parent for q in reading.quotas}
+    quotas = tuple(
+        _quota_from(q, None if t in others_teams else baseline_of.get(t), baseline_of.get(t), t in parents)
+        for t, q in present.items()
+    )
+    written = {
+        t: r.written[t] if t in r.written and t not in changed and (r.shadow or but_values) else q.gpus
+        for t, q in present.items()
+    }
+    undo = r.undo
+    if undo is not None and r.stage is Stage.ROLLING_BACK:
+        undo = undo.but(
+            target={t: present[t].gpus if t in changed else v for t, v in undo.target.items() if t in present}
+        )
+    baseline = r.baseline.model_copy(update={"quotas": quotas, "generation": reading.generation})
+    taken = r.but(
+        baseline=on_islands(baseline, r.baseline.islands),
+        generation=reading.generation,
+        modes={**{t: q.mode for t, q in present.items()}, **r.modes, **modes},
+        modes_given={**r.modes_given, **modes},
+        written=written,
+        foreign=tuple(sorted({*r.foreign, *changed} & {*present})) if r.values_stand else (),
+        unapproved={} if approved else _unapproved(r, changed, reading.values),
+        undo=undo,
+    )
+    if r.stage is Stage.PLANNED or r.realigning:
+        taken = taken.staying(replan="others changed the cluster")
+    return taken.noting(
+        AuditKind.PLAN,
+        f"taken as given: {', '.join(sorted({*changed, *modes})) or 'a change that moved no quota'}",
+        now,
+        teams=sorted({*changed, *modes}),
+        generation=reading.generation,
+    )
+
+
+def _unapproved(r: Rollout, changed: Iterable[str], present: Mapping[str, int]) -> dict[str, int | None]:
+    """What stands above what was approved, after these changes of others."""
+    was = {**{team: r.written.get(team) for team in changed}, **r.unapproved}
+    return {t: gpus for t, gpus in was.items() if t in present and (gpus is None or present[t] > gpus)}
+
+
+def _quota_from(present: Present, ours: Quota | None, known: Quota | None, parent: bool) -> Quota:
+    """A quota of the baseline as others left it, at our baseline value where that still counts."""
+    value = present if ours is None else present.model_copy(update={"gpus": ours.gpus})
+    if known is None or parent:
+        return value.as_quota()
+    scheduled = value.gpus if known.scheduled_gpus is None else known.scheduled_gpus
+    idle = None if known.idle_gpus is None else min(known.idle_gpus, scheduled)
+    return value.as_quota(known.scheduled_gpus, idle)
+
+
+def promised(r: Rollout, present: Mapping[str, int]) -> frozenset[str]:
+    """Teams whose quota is a promise, where these values stand: approved, and no more than the quotas above allow.
+
+    The children of a quota are promised as much beyond it as by the plan, and no more.
+    """
+    if not r.stage.promises or r.shadow:
+        return frozenset()
+    quotas = r.baseline.quotas if r.seen is None else r.seen.reading.quotas
+    parents = {q.team: q.parent for q in quotas if q.team in present}
+    approved = {team: _approved(r, team) for team in parents}
+    counted = {team: min(present[team], gpus or 0) for team, gpus in approved.items()}
+    planned = {} if r.plan_standing is None else r.plan_standing.values
+    before, now = _beyond(parents, planned, planned), _beyond(parents, counted, present)
+    bound = {team for team, gpus in now.items() if gpus > before.get(team, 0)}
+    if r.seen is not None and r.seen.reading.bound_gpus is not None:
+        together = sum(min(counted[t], present[t]) for t, above in parents.items() if above is None)
+        if together > r.seen.reading.bound_gpus:
+            return frozenset()
+    kept = set()
+    for team, gpus in approved.items():
+        above = list(_above(parents, team))
+        fits = all(present[team] <= present[one] for one in above) and not bound & {team, *above}
+        if gpus is not None and present[team] <= gpus and fits and team not in r.breach_of:
+            kept.add(team)
+    return frozenset(kept)
+
+
+def _approved(r: Rollout, team: str) -> int | None:
+    """None: nobody has approved that it is there."""
+    return r.unapproved[team] if team in r.unapproved else r.written.get(team)
+
+
+def _above(parents: Mapping[str, str | None], team: str) -> Iterator[str]:
+    above = parents[team]
+    while above is not None and above in parents:
+        yield above
+        above = parents[above]
+
+
+def _beyond(
+    parents: Mapping[str, str | None], of_leaves: Mapping[str, int], limits: Mapping[str, int]
+) -> dict[str, int]:
+    """By how many GPUs the children of each quota have more than it allows."""
+    sums: dict[str, int] = {}
+    order = sorted(parents, key=lambda team: (-len(list(_above(parents, team))), team))
+    for team in order:
+        own = of_leaves.get(team, 0) if team not in sums else min(limits.get(team, 0), sums[team])
+        above = parents[team]
+        if above is not None:
+            sums[above] = sums.get(above, 0) + own
+    return {team: max(0, gpus - limits.get(team, 0)) for team, gpus in sums.items()}
+
+
+def met(r: Rollout, others: Mapping[str, int | None], before: Mapping[str, int]) -> Rollout:
+    """These quotas stand as others set them (None: gone), and nobody has answered for it. `before`: what ours were."""
+    was = {team: before.get(team) for team, gpus in others.items() if before.get(team) != gpus}
+    stands = {team: gpus for team, gpus in others.items() if gpus is not None}
+    return r.but(
+        written={**{team: gpus for team, gpus in r.written.items() if team not in others}, **stands},
+        foreign=tuple(sorted({*r.foreign, *others})),
+        unapproved={**was, **r.unapproved} if r.asks else r.unapproved,
+    )
+
+
+def taken_back(r: Rollout) -> Rollout:
+    """What others have set back to what was approved is ours again."""
+    assert r.seen is not None
+    present = r.seen.reading.values
+    back = {team: gpus for team, gpus in r.unapproved.items() if present.get(team) == gpus}
+    if not back:
+        return r
+    ours = {team: gpus for team, gpus in back.items() if gpus is not None}
+    return r.but(
+        unapproved={team: gpus for team, gpus in r.unapproved.items() if team not in back},
+        written={**{team: gpus for team, gpus in r.written.items() if team not in back}, **ours},
+        foreign=tuple(team for team in r.foreign if team not in back),
+    )
+
+
+def agreed(r: Rollout) -> Rollout:
+    """A person approves the plan: of what others had set, that which it begins with."""
+    assert r.plan is not None
+    begins = {q.team: q.before_gpus for q in r.plan.quotas}
+    left = {team: gpus for team, gpus in r.unapproved.items() if begins.get(team) != r.written.get(team)}
+    return r.but(unapproved=left)
+
+
+def beside(baseline: Snapshot, present: Sequence[Present], others: Collection[str]) -> Snapshot:
+    """The baseline with what others hold: theirs as they stand, what they added, and without what they removed."""
+    if not others:
+        return baseline
+    baseline_of, parents = {q.team: q for q in baseline.quotas}, {q.parent for q in present}
+    quotas = tuple(
+        _quota_from(q, None if q.team in others else ours, ours, q.team in parents)
+        for q in present
+        for ours in (baseline_of.get(q.team),)
+    )
+    return on_islands(baseline.model_copy(update={"quotas": quotas}), baseline.islands)
