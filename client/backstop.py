@@ -28,6 +28,7 @@ from client.doctor import (
     keys_checks,
     no_ledger_check,
     notice_checks,
+    promises_checks,
     rollouts_check,
     seals_check,
     senseless_check,
@@ -103,6 +104,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         checks += [doubt_check(one) for one in ledger.doubts]
         checks.append(clock_check(ledger.worker_ahead_seconds))
         rollouts, now = await self.ask(OpenRollouts()), datetime.now(UTC)
+        checks += promises_checks(rollouts)
         try:
             checks.append(rollouts_check(rollouts, await lost_of(self._client, rollouts)))
             checks += fleet_checks(await self.lost_fleet())

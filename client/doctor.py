@@ -26,6 +26,8 @@ from models.errors import BackstopError
 from models.fleet.kept import KeptFleet
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
+from models.rollout.gates import CHANGED_BY_OTHERS
+from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED
 from models.seals import Sealing
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
 
@@ -310,6 +312,14 @@ def rollouts_check(rollouts: Sequence[Overview], lost: Sequence[Overview]) -> Ch
     text = f"of {opened} open in the ledger, Temporal does not run {len(lost)}, which nobody guards: {names}"
     remedy = adopt_line(lost[0].cluster) if len(lost) == 1 else f"{ADOPT_ALL}; or one by one: {adopt_line('CLUSTER')}"
     return Check(name="rollouts", ok=False, text=text, remedy=remedy)
+
+
+def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
+    """Quotas that others set and nobody approved, or that the quotas above do not allow; none where all are kept."""
+    marks = (CHANGED_BY_OTHERS, NOBODY_APPROVED, ABOVE_ITS_PARENT)
+    wrong = [r for r in rollouts if not r.ended and any(mark in r.needs for mark in marks)]
+    remedy = "answer it as it says; `backstop status CLUSTER` has what is a promise"
+    return [Check(name="promises", ok=False, text=f"{r.cluster}: {r.needs}", remedy=remedy) for r in wrong]
 
 
 def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> list[Check]:

@@ -106,6 +106,19 @@ def present_snapshot(reading: QuotaReading, islands: Sequence[Island]) -> Snapsh
     return Snapshot(cluster=reading.cluster, islands=filled(quotas, islands), quotas=quotas)
 
 
+def under_bound(snapshot: Snapshot, bound_gpus: int | None) -> Snapshot:
+    """With what the quota system lets all quotas hold together as one quota above them, where that is less."""
+    roots = snapshot.tree.roots
+    if bound_gpus is None or bound_gpus >= sum(snapshot.tree.by_team[team].gpus for team in roots):
+        return snapshot
+    above = "root"
+    while above in snapshot.tree.by_team:
+        above += "'"
+    under = tuple(q.model_copy(update={"parent": q.parent or above}) for q in snapshot.quotas)
+    bound = Quota(team=above, gpus=bound_gpus)
+    return Snapshot(cluster=snapshot.cluster, islands=snapshot.islands, quotas=(*under, bound))
+
+
 def snapshot_of(cluster: ClusterSpec) -> Snapshot:
     """A cluster of a fleet file as a snapshot; usage is what the file says, an instant."""
     use_known = any(q.scheduled_gpus is not None for q in cluster.quotas)

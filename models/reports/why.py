@@ -25,7 +25,7 @@ from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, jobs_text
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample
-from models.cluster.snapshot import Snapshot, present_snapshot
+from models.cluster.snapshot import Snapshot, present_snapshot, under_bound
 from models.cluster.windows import Window, active, without_absences
 from models.errors import Refusal
 from models.planning.backing import back
@@ -163,7 +163,7 @@ def why(
     cluster, sample = seen.reading.cluster, seen.sample
     if sample is None:
         raise Refusal(f"nobody knows the health of cluster {cluster}")
-    snapshot = present_snapshot(seen.reading, sample.islands)
+    snapshot = under_bound(present_snapshot(seen.reading, sample.islands), seen.reading.bound_gpus)
     quota = _of_jobs(snapshot, team)
     held = _held(quota, seen)
     asked = quota.gpus if asked_gpus is None else asked_gpus

@@ -17,6 +17,7 @@ from models.rollout.shown import Condition
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
 
+CHANGED_BY_OTHERS = "changed by others"
 _WINDOW_HOLDS = {
     WindowKind.MAINTENANCE: HoldKind.MAINTENANCE,
     WindowKind.SEV: HoldKind.SEV,
@@ -185,7 +186,7 @@ def _no_drift(r: Rollout) -> Condition:
         return Condition(name="drift", met=False, text="what was written has not been read back yet")
     drifted = drift_of(r)
     if drifted:
-        return Condition(name="drift", met=False, text=f"changed by others: {', '.join(drifted)}")
+        return Condition(name="drift", met=False, text=f"{CHANGED_BY_OTHERS}: {', '.join(drifted)}")
     return Condition(name="drift", met=True, text="read-back equals what was written")
 
 

@@ -18,7 +18,7 @@ from models.rollout.commands import (
 from models.rollout.decide import beside_others, planned_on, tests
 from models.rollout.drift import restoring, taken_as_given, taken_back, writable
 from models.rollout.flex_following import flex_band, flex_published
-from models.rollout.gates import drift_of, holds_now
+from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, holds_now
 from models.rollout.guard import Sight
 from models.rollout.holds import REALIGN, Hold, HoldKind
 from models.rollout.long_run import considered, given_up
@@ -205,7 +205,7 @@ def _drifted(r: Rollout, now: datetime, *, newer: bool) -> Rollout:
 
 def _answered(r: Rollout, values: tuple[str, ...], now: datetime) -> Rollout:
     """A drift is answered as the policy says: taken as given, written over, or held for a person."""
-    what = f"changed by others: {', '.join(values)}"
+    what = f"{CHANGED_BY_OTHERS}: {', '.join(values)}"
     same_hold = any(h.id == "drift" and h.reason == what for h in r.holds)
     if not same_hold:
         r = r.noting(AuditKind.GUARD, f"drift: {', '.join(values)}", now, drift=list(values))

@@ -226,7 +226,15 @@ def needs_of(r: Rollout, now: datetime) -> str:
     """What a person has to do for the rollout to go on; empty when it goes on by itself."""
     if r.stage.ended:
         return ""
-    needs = (_stuck(r), _plan_needs(r), _hold_needs(r, now), _proposal_needs(r, now), _mail_needs(r), _breach_needs(r))
+    needs = (
+        _stuck(r),
+        _plan_needs(r),
+        _hold_needs(r, now),
+        _unpromised_needs(r),
+        _proposal_needs(r, now),
+        _mail_needs(r),
+        _breach_needs(r),
+    )
     return next((need for need in needs if need), "")
 
 
@@ -266,6 +274,25 @@ def _hold_needs(r: Rollout, now: datetime) -> str:
         if hold.until is None and lifts(r, hold):
             return f"a hold stands ({hold.reason}): {lifting_line(r, hold)}"
     return ""
+
+
+NOBODY_APPROVED = "nobody approved"
+ABOVE_ITS_PARENT = "the quotas above do not allow"
+
+
+def _unpromised_needs(r: Rollout) -> str:
+    """Of quotas that are no promise though the rollout is at a stage that promises, and no breach took them back."""
+    if not r.stage.promises or r.shadow or r.seen is None:
+        return ""
+    present = present_values(r)
+    kept = promised(r, present)
+    leaves = [t for t in r.baseline.tree.leaves if t in present and t not in kept and t not in r.breach_of]
+    others = [f"{team} at {present[team]:,}" for team in leaves if team in r.unapproved]
+    beyond = [f"{team} at {present[team]:,}" for team in leaves if team not in r.unapproved]
+    wrong = [f"{NOBODY_APPROVED} {', '.join(others)}"] if others else []
+    wrong += [f"{ABOVE_ITS_PARENT} {', '.join(beyond)}"] if beyond else []
+    remedy = "set it right in the quota system, or close the rollout and approve another with it"
+    return f"{'; '.join(wrong)}: no promise. {remedy[:1].upper()}{remedy[1:]}" if wrong else ""
 
 
 def _proposal_needs(r: Rollout, now: datetime) -> str:

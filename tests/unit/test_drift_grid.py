@@ -14,8 +14,12 @@ from typing import Any
 
 import pytest
 
+from client.doctor import promises_checks
 from models.cluster.policy import Policy
+from models.cluster.readings import QuotaReading
 from models.notices import NoticeKind
+from models.questions import Overview
+from models.rollout import calls
 from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import Refused, World, parent, quota
 
@@ -322,3 +326,56 @@ def test_a_policy_that_accepts_is_nobodys_approval() -> None:
     world.foreign("infra", 9)
     assert (world.holds, world.promises) == (set(), {"infra": 9, "training": 14})
     assert {t.team for t in world.status.teams if t.leaf and not t.promise} == {"evals", "newteam"}
+    assert world.needs.startswith("nobody approved evals at 15, newteam at 5: no promise.")
+
+
+def doctor_says(world: World) -> list[str]:
+    overview = Overview(
+        cluster="c1",
+        rollout="c1/1",
+        stage=world.stage,
+        needs=calls.record(world.r, world.now).needs,
+        health_at=world.now,
+    )
+    return [check.text for check in promises_checks([overview]) if not check.ok]
+
+
+@pytest.mark.parametrize("policy", ["hold", "restore", "accept"])
+def test_the_doctor_tells_of_an_account_that_nobody_approved(policy: str) -> None:
+    world = begun(FLAT, Stage.MONITORED, on_drift=policy)
+    assert doctor_says(world) == []
+    world.foreign("newteam", 5)
+    (text,) = doctor_says(world)
+    assert re.search(r"newteam (absent -> 5|at 5)", text), text
+    world.foreign("newteam", None)
+    assert doctor_says(world) == []
+
+
+def test_the_doctor_tells_of_a_promise_above_its_parent_though_a_person_has_accepted_the_parent() -> None:
+    world = begun(TREE, Stage.MONITORED)
+    world.foreign("lab", 9)
+    assert (world.promises, len(doctor_says(world))) == ({"training": 14}, 1)
+    world.say(Command.RESOLVE, hold="drift", how="accept")
+    assert world.promises == {"training": 14}
+    assert doctor_says(world) == [f"c1: {world.needs}"]
+    assert world.needs.startswith("the quotas above do not allow evals at 13, infra at 13: no promise.")
+
+
+class Bounded(Scheduler):
+    """All accounts are under one with this limit."""
+
+    bound: int | None = None
+
+    def reading(self) -> QuotaReading:
+        return super().reading().model_copy(update={"bound_gpus": self.bound})
+
+
+@pytest.mark.parametrize(("bound", "kept"), [(None, 40), (40, 40), (39, 0), (27, 0)])
+def test_the_promises_are_within_the_limit_of_the_root(bound: int | None, kept: int) -> None:
+    world = Bounded(FLAT, **{**SLOW, "soak_buffered": "0s", "soak_enforced": "0s"})
+    world.start()
+    world.until(Stage.MONITORED)
+    world.bound = bound
+    world.wait("1d")
+    assert sum(world.promises.values()) == kept
+    assert bool(doctor_says(world)) is (kept == 0)

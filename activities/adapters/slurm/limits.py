@@ -39,7 +39,10 @@ def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | N
     pool = standing.limits.get(POOL + source.root)
     if pool is not None:
         # While a rollout is open no account can hand on what it freed, whoever raises which limit below.
-        wanted[POOL + source.root] = standing.bound if standing.reserved else pool.first if pool.ours else pool.gpus
+        # A limit that it had already stays one: what it did not allow before, no rollout allows.
+        before = pool.first if pool.ours else pool.gpus
+        bound = standing.bound if before is None else min(standing.bound, before)
+        wanted[POOL + source.root] = bound if standing.reserved else before
     if not source.size_flex:
         return wanted
     for name, qos in standing.limits.items():
@@ -51,6 +54,12 @@ def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | N
         elif name.startswith(QOS) and sized is not None and qos.ours:
             wanted[name] = qos.first  # another one sizes flex by now
     return wanted
+
+
+def bound_of(standing: MirroredCluster, source: SlurmSource) -> int | None:
+    """What the root lets all accounts under it hold together, as last seen; None: it has no limit."""
+    pool = standing.limits.get(POOL + source.root)
+    return None if pool is None else pool.gpus
 
 
 def commands(limits: Mapping[str, int | None], cluster: str, source: SlurmSource) -> list[str]:

@@ -24,7 +24,7 @@ from activities.adapters.slurm import sights
 from activities.adapters.slurm.classes import EVERY, OFF_EVERY, SlurmClasses
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
-from activities.adapters.slurm.limits import commands, differences, wanted_limits
+from activities.adapters.slurm.limits import bound_of, commands, differences, wanted_limits
 from activities.adapters.slurm.names import POOL, QOS, plain
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,
@@ -458,18 +458,21 @@ class SlurmQuotas:
 
     def read(self, cluster: str) -> QuotaReading:
         source = self._slurms.book.sources([cluster]).get(cluster)
-        if source is not None:
-            self._slurms.sync(cluster, source)
-        return self._ledger.read(cluster)
+        if source is None:
+            return self._ledger.read(cluster)
+        bound = bound_of(self._slurms.sync(cluster, source), source)
+        return self._ledger.read(cluster).model_copy(update={"bound_gpus": bound})
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        wrong = dict[str, str]()
+        wrong, bounds = dict[str, str](), dict[str, int | None]()
         for cluster, source in self._slurms.book.sources(clusters).items():
             try:
-                self._slurms.sync(cluster, source)
+                bounds[cluster] = bound_of(self._slurms.sync(cluster, source), source)
             except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
                 wrong[cluster] = error.message
         answer = self._ledger.readings([name for name in clusters if name not in wrong])
+        for cluster in bounds.keys() & answer.keys():
+            answer[cluster] = answer[cluster].model_copy(update={"bound_gpus": bounds[cluster]})
         answer.senseless |= wrong
         return answer
 
@@ -479,7 +482,12 @@ class SlurmQuotas:
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         self._slurms.refresh_limits(clusters)
-        return self._ledger.versions(clusters)
+        versions, book = dict(self._ledger.versions(clusters)), self._slurms.book
+        for cluster, source in book.sources(clusters).items():
+            bound = bound_of(book.standing(cluster), source)
+            if bound is not None and cluster in versions:
+                versions[cluster] += f" within {bound}"
+        return versions
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
         return self._ledger.changes(cluster, after)

@@ -1,0 +1,54 @@
+"""The limit of Slurm's root account bounds every quota below it: who reads, who explains and who writes counts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from activities.adapters.slurm.limits import wanted_limits
+from activities.adapters.slurm.slurm import SlurmQuotas
+from activities.ports import OpenRollout
+from models.cluster.evidence import Evidence
+from models.cluster.island import Island
+from models.cluster.readings import HealthSample, TeamUsage
+from models.cluster.snapshot import snapshot_of
+from models.reports.why import Cause, why
+from models.rollout.effects import Change, EffectKind, Fence, Reserve
+from tests.hostile.test_slurm import World, migrated, world
+
+__all__ = ["migrated", "world"]
+
+ROOT_OF_20 = "1|0||root\n3|1|gres/gpu=20|org\n5|3|gres/gpu=16|team\n6|3|gres/gpu=8|other\n"
+
+
+def test_why_counts_the_limit_of_the_root(world: World) -> None:
+    """16 and 8 under 20: while one holds all of its 16, Slurm lets the other start 4 (AssocGrpGRES for the rest)."""
+    quotas, now = SlurmQuotas(world.slurms), world.ledger.now()
+    free = quotas.versions(["bad"])
+    assert quotas.read("bad").bound_gpus is None
+    world.tools["bad"].says(assoc=ROOT_OF_20)
+    assert quotas.read("bad").bound_gpus == quotas.readings(["bad"])["bad"].bound_gpus == 20
+    assert quotas.versions(["bad"]) != free, "who keeps what it worked out works it out anew"
+    assert quotas.read("east").bound_gpus is None
+    health = HealthSample(cluster="bad", at=now, islands=(Island(name="rack1", total_gpus=24, healthy_gpus=24),))
+    used = {t: TeamUsage(team=t, scheduled_gpus=g) for t, g in {"team": 16, "other": 0}.items()}
+    answer = why(Evidence(quotas.read("bad"), health, used, now), {}, "other", None)
+    assert (answer.wanted_gpus, answer.startable_gpus) == (8, 4)
+    assert [(reason.cause, reason.gpus) for reason in answer.reasons] == [(Cause.WITHHELD, 4)]
+
+
+@pytest.mark.parametrize(("assoc", "bound"), [(ROOT_OF_20, 20), (ROOT_OF_20.replace("=20", "=100"), 24)])
+def test_a_rollout_does_not_raise_a_limit_that_the_root_had(world: World, assoc: str, bound: int) -> None:
+    world.tools["bad"].says(assoc=assoc)
+    (spec,) = (page[0] for page in world.ledger.fleet.clusters("", 10) if page[0].name == "bad")
+    opened = OpenRollout(
+        rollout="r-1", cluster="bad", owner="tpm", opened_at=world.ledger.now(), baseline=snapshot_of(spec)
+    )
+    world.ledger.registry.open_rollout(opened, adopt=False)
+    source = world.ledger.schedulers.sources(["bad"])["bad"]
+    world.slurms.sync("bad", source)
+    fence = Fence(rollout="r-1", counter=1)
+    reserve = Reserve(freed_gpus=0, limit_gpus=24)
+    world.ledger.quotas.apply(Change(cluster="bad", kind=EffectKind.RESERVE, fence=fence, reserve=reserve))
+    standing = world.ledger.schedulers.standing("bad")
+    assert standing.reserved
+    assert wanted_limits(standing, source, None)["pool:org"] == bound
