@@ -46,10 +46,12 @@ from models.rollout.messages import (
     Drafted,
     DraftRequest,
     LaunchRequest,
+    LedgerMark,
     ObserveRequest,
     Opening,
     OpenRequest,
 )
+from models.rollout.stages import command_line
 
 HISTORY_FRESH = timedelta(hours=1)
 """Where many clusters are planned, a year of each one's samples is not read more often."""
@@ -88,7 +90,12 @@ class ClusterActivities:
     def open_rollout(self, request: OpenRequest) -> Opening:
         """The rollout is open in the registry and its baseline kept. Repeating it changes nothing."""
         with translated():
-            launch = request.launch
+            launch, name = request.launch, request.rollout or request.launch.rollout
+            mark = self._mark(launch.cluster)
+            if self._warrants is not None and mark.rollout == name and mark.counter > request.fence:
+                raise Refusal(_lapse(launch.cluster, name))  # no ticket says that it may be taken over
+            if request.rollout and not mark.rollout:
+                raise Refusal(f"the ledger has no open rollout in {launch.cluster}: {name} is over there")
             facts = self._registry.facts(launch.cluster)
             policy = launch.policy_on(facts.policy)
             admitted = None if self._warrants is None else self._warrants.launched(launch, policy)
@@ -100,7 +107,7 @@ class ClusterActivities:
             baseline = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, request.at)
             opened = self._registry.open_rollout(
                 OpenRollout(
-                    rollout=launch.rollout,
+                    rollout=name,
                     cluster=launch.cluster,
                     owner=launch.owner,
                     opened_at=request.at,
@@ -110,6 +117,7 @@ class ClusterActivities:
                     fleet=launch.fleet,
                 ),
                 launch.adopt,
+                request.fence,
             )
             if opened.adopted_from:
                 # Only now are the lost rollout's writes dead: one may have landed since the first reading.
@@ -120,6 +128,7 @@ class ClusterActivities:
                 policy=policy,
                 reading=reading,
                 health=sample,
+                rollout="" if opened.rollout == launch.rollout else opened.rollout,
                 adopted_from=opened.adopted_from,
                 written=ours if opened.adopted_from else {},
                 modes=opened.modes,
@@ -127,6 +136,16 @@ class ClusterActivities:
                 ticketed=self._warrants is not None and self._warrants.required,
                 admitted=admitted,
             )
+
+    @activity.defn(name="ledger_mark", no_thread_cancel_exception=True)
+    def ledger_mark(self, cluster: str) -> LedgerMark:
+        """What a history is compared with that may have been reset. Asks nobody but the ledger."""
+        with translated():
+            return self._mark(cluster)
+
+    def _mark(self, cluster: str) -> LedgerMark:
+        opened = self._registry.opened(cluster)
+        return LedgerMark() if opened is None else LedgerMark(rollout=opened.rollout, counter=opened.last_counter)
 
     @activity.defn(name="draft_plan", no_thread_cancel_exception=True)
     def draft_plan(self, request: DraftRequest) -> Drafted:
@@ -308,6 +327,11 @@ class ClusterActivities:
         """Today's values with the usage that planning goes by."""
         usage = self._usage.read(reading.cluster, policy.usage_window, now)
         return to_plan(reading, sample, usage, facts.gpus_per_node, completed)
+
+
+def _lapse(cluster: str, rollout: str) -> str:
+    adopt = f"{command_line('launch', cluster)} --adopt"
+    return f"the ledger has effects of rollout {rollout} that its history lacks: take it over with `{adopt}`"
 
 
 def _doubting(seen: Observation, evidence: Evidence, request: ObserveRequest, doubt: Doubt | None) -> Observation:

@@ -55,23 +55,18 @@ class QuotaPort(Protocol):
 
     def read(self, cluster: str) -> QuotaReading:
         """The cluster's quotas now. Errors: Refusal for an unknown cluster."""
-        ...
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         """What `read` says of each, at once; one that is unknown is left out."""
-        ...
 
     def barred(self, cluster: str) -> str:
         """Why it would not let us write what a rollout writes; empty where it would. Errors: as `read`."""
-        ...
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         """A text for each known cluster, in one call: while it stays the same, so does what `read` answers."""
-        ...
 
     def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
         """By team: who changed quotas past Backstop since this generation, as far as the system knows."""
-        ...
 
     def apply(self, change: Change) -> Receipt:
         """The effect has landed, once, however often this is called with its fence.
@@ -82,7 +77,6 @@ class QuotaPort(Protocol):
         A GRANT where no rollout is open and none left anything reserved is fenced by its request, and counts as a
         change by others: a rollout that is just being opened has not seen it.
         """
-        ...
 
 
 class HealthPort(Protocol):
@@ -317,25 +311,23 @@ class Described(Model):
 class RolloutsPort(Protocol):
     """The rollouts that are and were open: what they opened with, and how they stand as they noted it last."""
 
-    def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
+    def open_rollout(self, opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:
         """The rollout is open and its baseline kept. Repeating it with the same id changes nothing.
 
         Effects that an earlier, lost rollout left behind are adopted (its baseline is returned and its
-        fences are dead from now on) or, without `adopt`, refused. Errors: Refusal.
+        fences are dead from now on) or, without `adopt`, refused. `fence`: the last effect in the history that opens
+        it. Where this very rollout has later ones, it adopts itself, under another name. Errors: Refusal, also for one
+        that has ended.
         """
-        ...
 
     def keep_baseline(self, rollout: str, baseline: Snapshot) -> None:
         """An open rollout's baseline is this from now on: a grant is part of what an undo brings back. Idempotent."""
-        ...
 
     def opened(self, cluster: str) -> OpenRollout | None:
         """The open rollout of the cluster, with its baseline."""
-        ...
 
     def adopted_from(self, rollout: str) -> str:
         """The lost rollout whose effects this one took over; empty for none, and for an unknown one."""
-        ...
 
     def record(self, request: RecordRequest) -> None:
         """The registry shows the stage and what a person has to do; the entries are archived, as by `archive`.
@@ -343,23 +335,18 @@ class RolloutsPort(Protocol):
         `ended` closes the rollout, `completed` moves a ramp on (once). Errors: Refusal for an unknown rollout; its
         entries are archived all the same.
         """
-        ...
 
     def overview(self) -> tuple[Overview, ...]:
         """Every open rollout, by cluster."""
-        ...
 
     def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         """Clusters with an open rollout, for the watch: (stage, shadow) by cluster."""
-        ...
 
     def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
         """These rollouts, and those of a fleet rollout, as they were noted last, by id; unknown ones are left out."""
-        ...
 
     def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
         """The open rollout of each of these clusters that has one."""
-        ...
 
 
 class ClustersPort(Protocol):

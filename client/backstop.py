@@ -25,6 +25,7 @@ from client.doctor import (
     grants_check,
     health_check,
     health_source_checks,
+    histories_check,
     keys_checks,
     no_ledger_check,
     notice_checks,
@@ -40,7 +41,7 @@ from client.fleet_rollouts import FleetRollouts
 from client.health_pushes import HealthPushes
 from client.lost_rollouts import lost_of, run_nowhere
 from client.requests import QuotaRequests
-from client.rollouts import Rollouts
+from client.rollouts import MOST_ASKED, OVERVIEW_SECONDS, Rollouts
 from client.slack_secret import slack_checks
 from client.versions import builds, use
 from models.access.tickets import Signer
@@ -106,7 +107,11 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         rollouts, now = await self.ask(OpenRollouts()), datetime.now(UTC)
         checks += promises_checks(rollouts)
         try:
-            checks.append(rollouts_check(rollouts, await lost_of(self._client, rollouts)))
+            lost_rollouts = await lost_of(self._client, rollouts)
+            checks.append(rollouts_check(rollouts, lost_rollouts))
+            run = [row.cluster for row in rollouts if not row.ended and row not in lost_rollouts]
+            statuses = await self.ask_rollouts(run[:MOST_ASKED], OVERVIEW_SECONDS)
+            checks.append(histories_check(rollouts, statuses))
             checks += fleet_checks(await self.lost_fleet())
             brought = await self.ask(BringupsOf())
             lost = await run_nowhere(self._client, brought, lambda row: bringup_workflow_id(row.cluster))

@@ -27,9 +27,10 @@ from models.fleet.kept import KeptFleet
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
 from models.rollout.gates import CHANGED_BY_OTHERS
+from models.rollout.shown import RolloutStatus
 from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED
 from models.seals import Sealing
-from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, watch_parts
+from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, rollout_workflow_id, watch_parts
 
 _SILENCE = timedelta(seconds=60)
 """Heartbeats come at least this often, and a client's clock may differ from the server's."""
@@ -320,6 +321,26 @@ def promises_checks(rollouts: Sequence[Overview]) -> list[Check]:
     wrong = [r for r in rollouts if not r.ended and any(mark in r.needs for mark in marks)]
     remedy = "answer it as it says; `backstop status CLUSTER` has what is a promise"
     return [Check(name="promises", ok=False, text=f"{r.cluster}: {r.needs}", remedy=remedy) for r in wrong]
+
+
+def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, RolloutStatus | None]) -> Check:
+    """Whether each rollout's history has the effects that the ledger has. `statuses`: of those that answered."""
+    answers = [(row, status) for row in rollouts if not row.ended and (status := statuses.get(row.cluster)) is not None]
+    behind = [(row, s) for row, s in answers if row.rollout != s.rollout or row.counter > s.fence]
+    if not behind:
+        text = f"of {count_text(len(answers), 'open rollout')} compared, none lacks effects that the ledger has"
+        return Check(name="histories", ok=True, text=text)
+    sentences = [
+        f"{row.cluster}: the ledger has effect {row.counter} of {row.rollout}, Temporal has effect {s.fence} "
+        f"of {s.rollout}"
+        for row, s in behind
+    ]
+    cluster = behind[0][0].cluster
+    remedy = (
+        "each takes them up at its next look; one that does not: "
+        f"temporal workflow terminate -w {rollout_workflow_id(cluster)}, then {adopt_line(cluster)}"
+    )
+    return Check(name="histories", ok=False, text=some_of(sentences, _TOLD, by="; "), remedy=remedy)
 
 
 def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> list[Check]:

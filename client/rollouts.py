@@ -43,8 +43,8 @@ from models.wire import (
     rollout_workflow_id,
 )
 
-_OVERVIEW_SECONDS = 10
-_MOST_ASKED = 200
+OVERVIEW_SECONDS = 10
+MOST_ASKED = 200
 """Rollouts that are asked themselves in one overview; of more it is told what the ledger noted."""
 _AT_ONCE = 16
 """Questions to rollouts under way at the same time."""
@@ -146,6 +146,8 @@ class Rollouts(Questions):
             if f"'{AHEAD_QUERY}'" in str(error):
                 raise Unavailable(f"{cluster}: {_BEFORE}") from None
             if str(error).startswith(NOT_LAUNCHED):
+                for row in await self.lost(cluster):
+                    raise Refusal(lost_sentence(row)) from None
                 raise Refusal(f"{cluster}: {error}") from None
             if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
                 for row in await self.lost(cluster):
@@ -157,7 +159,7 @@ class Rollouts(Questions):
         failure = await self._told(error, cluster)
         if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND and isinstance(failure, Refusal):
             try:
-                await asyncio.wait_for(self.ask(FactsOf(cluster=cluster)), _OVERVIEW_SECONDS)
+                await asyncio.wait_for(self.ask(FactsOf(cluster=cluster)), OVERVIEW_SECONDS)
             except BadInput as unknown:
                 return unknown
             except (BackstopError, TimeoutError):
@@ -185,12 +187,12 @@ class Rollouts(Questions):
         try:
             if cluster and await is_running(self._client, cluster):
                 return []
-            rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
+            rows = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
             lost_rows = await lost_of(self._client, [row for row in rows if cluster in ("", row.cluster)])
             if not lost_rows:
                 return []
             # One that ended between the two questions is nothing that could be taken over.
-            again = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
+            again = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
             still = {row.rollout for row in again if not row.ended}
             return [row for row in lost_rows if row.rollout in still]
         except (BackstopError, TimeoutError):
@@ -206,7 +208,7 @@ class Rollouts(Questions):
         """
         summaries = await self.rollouts()
         try:
-            rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
+            rows = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
         except (BackstopError, TimeoutError):
             return summaries
         in_ledger = {(row.cluster, not row.ended): row for row in rows}
@@ -228,7 +230,7 @@ class Rollouts(Questions):
                 or now - (s.health_at or s.started) >= STALE
             )
         ]
-        answers = await self.ask_rollouts(doubted[:_MOST_ASKED], _OVERVIEW_SECONDS)
+        answers = await self.ask_rollouts(doubted[:MOST_ASKED], OVERVIEW_SECONDS)
         asked = [_asked(s, answers.get(s.cluster), now) if s.open else s for s in with_needs]
         return sorted([*lost, *asked], key=lambda s: (not s.open, s.cluster))
 
@@ -243,7 +245,7 @@ class Rollouts(Questions):
     async def health_at(self, cluster: str) -> datetime | None:
         """Of the ledger's latest health of a cluster in rollout; None where there is none, or no answer in time."""
         try:
-            rows = await asyncio.wait_for(self.ask(OpenRollouts()), _OVERVIEW_SECONDS)
+            rows = await asyncio.wait_for(self.ask(OpenRollouts()), OVERVIEW_SECONDS)
         except (BackstopError, TimeoutError):
             return None
         return next((row.health_at for row in rows if row.cluster == cluster and not row.ended), None)
@@ -286,7 +288,7 @@ class Rollouts(Questions):
             raise await self._told(error, cluster) from error
         if any(record.data.get(WAITS) for record in records):
             with contextlib.suppress(BackstopError, TimeoutError):
-                rows, _ = await asyncio.wait_for(self.archived(cluster), _OVERVIEW_SECONDS)
+                rows, _ = await asyncio.wait_for(self.archived(cluster), OVERVIEW_SECONDS)
                 return sent_by_rounds(records, (row.entry for row in rows))
         return sorted(records, key=lambda record: record.at) if asked else records
 

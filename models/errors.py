@@ -26,6 +26,10 @@ class Conflict(BackstopError):
     """Somebody newer owns this: stop, and run no inverses."""
 
 
+class HistoryLapse(Conflict):
+    """The ledger has effects of this very rollout that its history does not have: take them up, or stop."""
+
+
 class Drift(BackstopError):
     """The world is not as the plan assumed (the generation moved): re-plan or ask the policy."""
 
@@ -86,6 +90,6 @@ class BadFile(BadInput):
 
 BY_NAME: dict[str, type[BackstopError]] = {
     cls.__name__: cls
-    for cls in (Unavailable, Conflict, Drift, Refusal, Barred, BlastRadius, AwaitsSecond, Stuck, BadInput)
+    for cls in (Unavailable, Conflict, HistoryLapse, Drift, Refusal, Barred, BlastRadius, AwaitsSecond, Stuck, BadInput)
 }
 """Temporal carries an error's type as its class name."""

@@ -171,6 +171,8 @@ class Overview(Model):
     opened_at: Time | None = None
     fleet: str = ""
     """The fleet rollout that launched it; empty: none did."""
+    counter: Count = 0
+    """Its last effect in the ledger."""
 
 
 class Arrival(Model):

@@ -276,6 +276,7 @@ def _calls(
     return _Calls(
         guard=[
             rollouts.observe,
+            rollouts.ledger_mark,
             rollouts.aim_rollback,
             QuotaActivities(quotas, registry, evidence).apply_effect,
             watch.watch,

@@ -23,6 +23,8 @@ with workflow.unsafe.imports_passed_through():
     from activities.clusters import ClusterActivities
     from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
+    from models import wire
+    from models.errors import HistoryLapse
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
     from models.rollout import (
         calls,
@@ -58,37 +60,13 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.status import details_of, launch_answer, status_of, waiting_sentence
     from models.rollout.undo_lines import undo_line
     from models.rollout.warnings import news_of_risk, warned
-    from models.wire import (
-        AHEAD_QUERY,
-        GRANT_UPDATE,
-        HEALTH_SIGNAL,
-        LAUNCHED_UPDATE,
-        NOT_LAUNCHED,
-        ROLLOUT_WORKFLOW,
-        STATUS_QUERY,
-        TellAnswer,
-    )
-    from workflows import patches
+    from workflows import options, patches
     from workflows.cancellation import lived
     from workflows.failures import reason_of, room_at
     from workflows.haste import Haste
+    from workflows.lapses import WAS_RESET, Lapses
     from workflows.marks import leave_mark, patience
     from workflows.next_run import next_run_is_due
-    from workflows.options import (
-        AIM_CALL,
-        CALL,
-        DUE_READ_CALL,
-        EFFECT_CALL,
-        FORWARD_CALL,
-        GRANT_PATIENCE,
-        INVERSE_CALL,
-        LAST_MAIL,
-        LINGER,
-        LONG_CALL,
-        MAIL_CALL,
-        OVERDUE,
-        READ_CALL,
-    )
     from workflows.owner_calls import call_owner
     from workflows.queries import asked_at
     from workflows.search_attributes import rollout_attributes
@@ -99,7 +77,7 @@ _MAIL_PAUSE = timedelta(seconds=30)
 _NOTHING = RolloutInput(launch=LaunchRequest(cluster="none", rollout="none", owner="none"))
 
 
-@workflow.defn(name=ROLLOUT_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
+@workflow.defn(name=wire.ROLLOUT_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
 class ClusterRollout:
     # Started by hand without its argument, it must end: calling this without one would be tried again for ever.
     @workflow.init
@@ -121,11 +99,13 @@ class ClusterRollout:
         """The main loop waits by a timer, which starts anew whatever happens; it has seen so many changes."""
         self._shown: list[SearchAttributeUpdate[Any]] = []
         self._tickets = TicketBook("rollout", self._start.spent, attempt=lambda: self._state.attempt)
+        self._lapses = Lapses(self._start)
         take_commands(Command, CommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
     async def run(self, start: RolloutInput | None = None) -> RolloutResult:
         """The rollout has ended, or continues as new."""
+        self._lapses.runs = True
         if start is None:
             raise ApplicationError("a rollout needs its launch as its input", type="BadInput", non_retryable=True)
         return await lived(self._live(), self._cancelled)
@@ -133,26 +113,36 @@ class ClusterRollout:
     async def _live(self) -> RolloutResult:
         if self._r is None and not await self._open():
             await workflow.wait_condition(workflow.all_handlers_finished)
-            launch = self._start.launch
-            return RolloutResult(
-                cluster=launch.cluster, rollout=launch.rollout, stage=Stage.ABORTED, reason=self._refused_launch
-            )
+            return self._result()
         if self._cancelled_early:
             self._cancelled()
         recording = asyncio.create_task(self._record())
         posting = asyncio.create_task(self._mail())
         await self._loop()
-        await self._settle()
+        if not self._refused_launch:
+            await self._settle()
         recording.cancel()
         posting.cancel()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        r = self._state
+        return self._result()
+
+    def _result(self) -> RolloutResult:
+        launch, r = self._start.launch, self._r
+        if r is None or self._refused_launch:
+            why = self._refused_launch
+            return RolloutResult(cluster=launch.cluster, rollout=launch.rollout, stage=Stage.ABORTED, reason=why)
         return RolloutResult(cluster=r.cluster, rollout=r.id, stage=r.stage, reason=r.ended_because)
 
     # --- the loop ---------------------------------------------------------------------------
 
     async def _loop(self) -> None:
         while True:
+            if self._lapses.may_be(self._state):
+                outcome = await self._lapses.compared(lambda: self._state)
+                if isinstance(outcome, str):
+                    self._refused_launch, self._leaving = outcome, True
+                    return
+                self._set(outcome or self._state)
             now = workflow.now()
             if self._look_wanted:
                 self._look_wanted = False
@@ -191,13 +181,15 @@ class ClusterRollout:
     async def _wait(self, wait: Wait) -> None:
         changes, until = self._changes, wait.until
         leaves = self._leaving and workflow.patched(patches.LEAVES_IN_TIME)
-        if leaves and self._leaving_since and (late := self._leaving_since + OVERDUE) > workflow.now():
+        if leaves and self._leaving_since and (late := self._leaving_since + options.OVERDUE) > workflow.now():
             until = min(until or late, late)
         timeout = patience(until)
         self._waits = None if timeout is None else changes
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: self._changes != changes or (leaves and self._may_continue(workflow.now())),
+                lambda: (
+                    self._changes != changes or self._lapses.reset or (leaves and self._may_continue(workflow.now()))
+                ),
                 timeout=timeout,
                 timeout_summary="until the next gate, look or breach",
             )
@@ -228,14 +220,14 @@ class ClusterRollout:
     def _may_continue(self, now: datetime) -> bool:
         """Nothing is under way that the next run would have to do again, or it has been so for too long."""
         busy = self._busy_recording or self._busy_mailing
-        overdue = self._leaving_since is not None and now - self._leaving_since >= OVERDUE
+        overdue = self._leaving_since is not None and now - self._leaving_since >= options.OVERDUE
         return (overdue or not busy) and workflow.all_handlers_finished()
 
     async def _settle(self) -> None:
         """Everything is archived; the teams are told, or have been tried for long enough."""
         await workflow.wait_condition(self._all_recorded)
         try:
-            await workflow.wait_condition(lambda: not mailing.in_hand(self._state), timeout=LAST_MAIL)
+            await workflow.wait_condition(lambda: not mailing.in_hand(self._state), timeout=options.LAST_MAIL)
         except TimeoutError:
             workflow.logger.warning("ended with %d notices undelivered", len(mailing.in_hand(self._state)))
         await workflow.wait_condition(self._all_recorded)
@@ -245,8 +237,8 @@ class ClusterRollout:
 
     @property
     def _state(self) -> Rollout:
-        if self._r is None and self._refused_launch:
-            raise ApplicationError(f"{NOT_LAUNCHED}{self._refused_launch}", type="Refusal", non_retryable=True)
+        if self._refused_launch:
+            raise ApplicationError(f"{wire.NOT_LAUNCHED}{self._refused_launch}", type="Refusal", non_retryable=True)
         if self._r is None:
             raise ApplicationError("the rollout is being opened; try again in a moment", type="Unavailable")
         return self._r
@@ -263,7 +255,7 @@ class ClusterRollout:
             opening = await workflow.execute_activity_method(
                 ClusterActivities.open_rollout,
                 OpenRequest(launch=launch, at=workflow.now()),
-                **FORWARD_CALL,
+                **options.FORWARD_CALL,
                 summary=f"open {launch.cluster} for {launch.owner}",
             )
         except ActivityError as error:
@@ -279,7 +271,7 @@ class ClusterRollout:
             seen = await workflow.execute_activity_method(
                 ClusterActivities.observe,
                 calls.look_at(r, action, workflow.now()),
-                **(DUE_READ_CALL if confirms_breach(r, workflow.now()) else READ_CALL),
+                **(options.DUE_READ_CALL if confirms_breach(r, workflow.now()) else options.READ_CALL),
                 summary=f"look: {action.why}",
             )
         except ActivityError as error:
@@ -297,7 +289,7 @@ class ClusterRollout:
             drafted = await workflow.execute_activity_method(
                 ClusterActivities.draft_plan,
                 calls.draft(self._state, action, workflow.now()),
-                **LONG_CALL,
+                **options.LONG_CALL,
                 summary=f"plan: {action.why}",
             )
         except ActivityError as error:
@@ -314,7 +306,7 @@ class ClusterRollout:
             target = await workflow.execute_activity_method(
                 ClusterActivities.aim_rollback,
                 calls.aim(self._state, workflow.now()),
-                **AIM_CALL,
+                **options.AIM_CALL,
                 summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
             )
         except ActivityError as error:
@@ -329,11 +321,15 @@ class ClusterRollout:
             receipt = await workflow.execute_activity_method(
                 QuotaActivities.apply_effect,
                 calls.effect(begun, change, workflow.now()),
-                **(EFFECT_CALL if kind in EFFECT else INVERSE_CALL),
+                **(options.EFFECT_CALL if kind in EFFECT else options.INVERSE_CALL),
                 summary=calls.effect_summary(change),
             )
         except ActivityError as error:
             why = reason_of(error)
+            if why[0] == HistoryLapse.__name__:
+                self._lapses.suspected = True
+                self._set(self._state.but(fence=begun.fence - 1))
+                return
             self._set(effect_reducers.failed(self._state, change, *why, workflow.now(), room_at(error)))
             return
         self._set(effect_reducers.landed(self._state, change, receipt, workflow.now()))
@@ -354,7 +350,7 @@ class ClusterRollout:
                 await workflow.execute_activity_method(
                     ArchiveActivities.record,
                     request,
-                    **CALL,
+                    **options.CALL,
                     summary="; ".join(e.text for e in request.entries)[:180] or f"stage {request.stage}",
                 )
             except ActivityError as error:
@@ -366,7 +362,8 @@ class ClusterRollout:
                 leave_mark()
 
     def _may_record(self) -> bool:
-        if self._leaving or self._state.closing:  # closing: the registry would end the rollout before its last effect
+        stays = self._leaving or self._lapses.reset
+        if stays or self._state.closing:  # closing: the registry would end the rollout before its last effect
             return False
         post = self._state.post
         return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on)
@@ -374,7 +371,7 @@ class ClusterRollout:
     async def _linger(self) -> None:
         """Until the main loop waits: each call is seven events and a workflow task, however many entries it takes."""
         with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(self._records_now, timeout=LINGER, timeout_summary="for more to archive")
+            await workflow.wait_condition(self._records_now, timeout=options.LINGER, timeout_summary="for more entries")
 
     def _records_now(self) -> bool:
         """Nothing more is about to come; or others count on the stage, as the fleet's brake does on rollbacks."""
@@ -384,7 +381,8 @@ class ClusterRollout:
 
     def _may_mail(self) -> bool:
         may_mail = mailing.may_mail if self._looks_first else mailing.ready
-        return not (self._leaving or self._haste.on) and bool(may_mail(self._state, workflow.now()))
+        stays = self._leaving or self._lapses.reset or self._haste.on
+        return not stays and bool(may_mail(self._state, workflow.now()))
 
     async def _mail_is_due(self) -> None:
         """A timer runs only where the ledger sends something that the notice period waits for."""
@@ -402,12 +400,12 @@ class ClusterRollout:
                 answer = await workflow.execute_activity_method(
                     NoticeActivities.tell,
                     request,
-                    **MAIL_CALL,
+                    **options.MAIL_CALL,
                     summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in request.notices)[:170],
                 )
             except ActivityError as error:
                 why = reason_of(error)[1]
-                answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
+                answer = wire.TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
             self._busy_mailing = False
             self._set(mailing.mailed(self._state, request.notices, answer, workflow.now()))
             if self._waits is None:
@@ -428,17 +426,17 @@ class ClusterRollout:
 
     # --- messages ---------------------------------------------------------------------------
 
-    @workflow.signal(name=HEALTH_SIGNAL)
+    @workflow.signal(name=wire.HEALTH_SIGNAL)
     def health_changed(self, edge: HealthChanged | None = None) -> None:
         self._look_wanted = True
         self._changes += 1
 
-    @workflow.query(name=STATUS_QUERY)
+    @workflow.query(name=wire.STATUS_QUERY)
     def status(self) -> RolloutStatus:
         events = workflow.info().get_current_history_length()
         return status_of(self._state, asked_at(), history_events=events, runs=self._start.runs)
 
-    @workflow.query(name=AHEAD_QUERY)
+    @workflow.query(name=wire.AHEAD_QUERY)
     def ahead(self) -> Ahead:
         return ahead_of(self._state, asked_at())
 
@@ -447,7 +445,7 @@ class ClusterRollout:
         """The whole state, for tests and for `doctor`."""
         return self._state
 
-    @workflow.update(name=LAUNCHED_UPDATE)
+    @workflow.update(name=wire.LAUNCHED_UPDATE)
     async def launched(self) -> LaunchAnswer:
         """Answers once there is a plan, or a reason why there will be none."""
         await workflow.wait_condition(
@@ -463,12 +461,12 @@ class ClusterRollout:
             )
         return launch_answer(self._r)
 
-    @workflow.update(name=GRANT_UPDATE)
+    @workflow.update(name=wire.GRANT_UPDATE)
     async def grant(self, order: GrantOrder) -> Granted:
         """What became of the order; one that has to wait for long is to be sent again."""
         self._set(granting.ordered(self._state, order))
         with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=GRANT_PATIENCE)
+            await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=options.GRANT_PATIENCE)
         why = f"{self._state.cluster} is not at rest: {waiting_sentence(self._state, workflow.now())}"
         self._set(granting.put_off(self._state, order, why))
         await workflow.wait_condition(lambda: self._state.grant_order != order)
@@ -476,6 +474,8 @@ class ClusterRollout:
         return answer or Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=why)
 
     def _check(self, command: Command, request: CommandRequest) -> None:
+        if self._lapses.reset:
+            raise ApplicationError(WAS_RESET, type="Unavailable", non_retryable=True)
         why = refusal(self._state, command, request, by_roles=self._tickets.by_roles(request))
         if why is not None:
             raise ApplicationError(why, type="Refusal", non_retryable=True)

@@ -87,6 +87,10 @@ class QuotaReading(Model):
     """Only a surplus above `flex_gpus` by more than this is news."""
     counts_modes: bool = False
     """A foreign change of a mode moves the generation, like one of a value."""
+    rollout: str = Field(default="", exclude_if=lambda rollout: not rollout)
+    """The rollout that is open there; empty: none is, or the system does not say."""
+    counter: Count = Field(default=0, exclude_if=lambda counter: not counter)
+    """Its last effect."""
 
     bound_gpus: GpuCount | None = Field(default=None, exclude_if=lambda bound: bound is None)
     """What the quota system lets all of these quotas hold together; None: it has no such limit."""

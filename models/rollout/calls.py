@@ -119,6 +119,7 @@ def record(r: Rollout, now: datetime) -> RecordRequest:
         completed=r.completed,
         needs=needs_of(r, now)[:_NEEDS],
         rollbacks=r.failed_rollbacks,
+        fence=r.fence,
     )
 
 

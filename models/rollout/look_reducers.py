@@ -79,6 +79,11 @@ def looked(
     return considered(_overtaken(r, now), now) if news else r
 
 
+def has_lapsed(r: Rollout) -> bool:
+    """The last look has seen effects of this rollout that its history lacks: it was reset, or is an older copy."""
+    return r.seen is not None and r.seen.reading.rollout == r.id and r.seen.reading.counter > r.fence
+
+
 def rise_waits(r: Rollout, seen: Observation) -> bool:
     """Whether what is believed after this look depends on `rises`."""
     return seen.health is not None and _sight(r, seen, rises=True) != _sight(r, seen, rises=False)

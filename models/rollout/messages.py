@@ -76,10 +76,12 @@ class RolloutInput(Model):
     """How many runs of this rollout there have been, this one included."""
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
     """Tickets that its commands have used of late."""
+    compares: bool = Field(default=False, exclude_if=lambda compares: not compares)
+    """The run begins by comparing its state with the ledger: it may have been reset to its first task."""
 
     def next_run(self, state: Rollout, spent: tuple[Spent, ...]) -> RolloutInput:
         """What its next run begins with."""
-        return RolloutInput(launch=self.launch, state=state, runs=self.runs + 1, spent=spent)
+        return RolloutInput(launch=self.launch, state=state, runs=self.runs + 1, spent=spent, compares=True)
 
 
 class LaunchAnswer(Model):
@@ -133,6 +135,17 @@ def _passing_over(*names: str) -> Any:
 class OpenRequest(Model):
     launch: LaunchRequest
     at: Time
+    rollout: str = Field(default="", exclude_if=lambda rollout: not rollout)
+    """The rollout as an open history has it, to be opened again; empty: it opens for the first time."""
+    fence: Count = Field(default=0, exclude_if=lambda fence: not fence)
+    """The last effect that the history has."""
+
+
+class LedgerMark(Model):
+    """Which rollout the ledger has open in a cluster, and its last effect."""
+
+    rollout: str = ""
+    counter: Count = 0
 
 
 class Opening(Model):
@@ -142,6 +155,8 @@ class Opening(Model):
     policy: Policy
     reading: QuotaReading
     health: HealthSample | None
+    rollout: str = Field(default="", exclude_if=lambda rollout: not rollout)
+    """The name under which effects that its own history had lost were adopted; empty: the launch's."""
     adopted_from: str = ""
     written: dict[str, GpuCount] = Field(default_factory=dict, exclude_if=lambda written: not written)
     """Of an adopted rollout: the values that are ours. Where another one stands others have changed it since."""
@@ -249,6 +264,8 @@ class RecordRequest(Model):
     """What a person has to do, as the registry is to show it."""
     rollbacks: Count = 0
     """Those that no person asked for."""
+    fence: Count | None = None
+    """The last effect in the history that ends here; None: the build did not say."""
 
     _earlier = _passing_over("cluster", "shadow")
 

@@ -5,9 +5,10 @@ Every function answers a new Rollout; none decides what to do next (models/rollo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
-from models.audit import BACKSTOP, AuditKind
+from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import gpus_text
 from models.cluster.policy import RollbackTo
 from models.cluster.snapshot import Snapshot, on_islands
@@ -18,6 +19,7 @@ from models.rollout.commands import (
     breach_holding,
     holding,
     lifting,
+    undoing,
     without_own_holds,
 )
 from models.rollout.drift import met
@@ -30,6 +32,8 @@ from models.rollout.messages import Drafted, LaunchRequest, Opening
 from models.rollout.stages import Stage
 from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, UndoCause
 
+_LAPSED = "its history was cut short and lacks effects that the ledger has"
+
 
 def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     """A rollout at its start, wanting a plan. One that adopts a lost rollout's effects owes their undo.
@@ -40,7 +44,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     follows = (EffectKind.FOLLOW,) if opening.reading.follows_health else ()
     r = Rollout(
         cluster=launch.cluster,
-        id=launch.rollout,
+        id=opening.rollout or launch.rollout,
         owner=launch.owner,
         shadow=launch.shadow,
         ticketed=opening.ticketed,
@@ -57,10 +61,14 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         sight=Sight(known=opening.health),
         approval=None if opening.envelope is None else Approval(envelope=opening.envelope, by=launch.approved_by),
     )
+    if opening.rollout:
+        why = f"{_LAPSED}: they were adopted, and the rollout waits for an approval; `abort` undoes them"
+        r = r.telling(NoticeKind.HELD, [], detail=why)
     by = launch.actor or launch.owner
     text = f"launched by {by}" + (" (shadow)" if launch.shadow else "")
     text += f" in fleet rollout {launch.fleet}" if launch.fleet else ""
     text += f", adopting {opening.adopted_from}" if adopted else ""
+    text += f", because {_LAPSED}" if opening.rollout else ""
     return r.noting(
         AuditKind.COMMAND,
         text,
@@ -76,6 +84,29 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
 def _added_since(envelope: Envelope | None, baseline: Snapshot) -> dict[str, int | None]:
     """Quotas that were not there when it was approved."""
     return {} if envelope is None else {q.team: None for q in baseline.quotas if q.team not in envelope.largest_cut}
+
+
+def opened_again(
+    r: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, heard: Sequence[AuditEntry] = ()
+) -> Rollout:
+    """The rollout begins anew from what the ledger has, as its history lacked effects: people are asked again.
+
+    What people hold it for and an undo that a person ordered still count. `heard`: of these entries, which are not
+    archived yet, the commands are, under other keys: the lost history had used those.
+    """
+    held = tuple(h for h in r.holds if h.kind in (HoldKind.PAUSED, HoldKind.OBJECTION))
+    again = opened(launch, opening, now).but(holds=held)
+    for entry in heard:
+        if entry.kind is AuditKind.COMMAND:
+            again = again.noting(
+                entry.kind, entry.text, entry.at, actor=entry.actor, reason=entry.reason, **dict(entry.data)
+            )
+    undo = r.undo
+    if undo is not None and undo.why is UndoCause.UNDO and r.stage in (Stage.ROLLING_BACK, Stage.STUCK):
+        return undoing(again, now, actor=undo.actor, reason=undo.reason, then=undo.then)
+    if r.stage is Stage.ABORTED:  # as if nothing had been applied
+        return undoing(again, now, actor=BACKSTOP, reason=r.ended_because, then=Stage.ABORTED)
+    return again
 
 
 def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:

@@ -11,7 +11,7 @@ import pytest
 from cli.main import run
 from cli.unattended import LastWord
 from client.answers import Check
-from client.doctor import clock_check, health_check, rollouts_check, unheard
+from client.doctor import clock_check, health_check, histories_check, rollouts_check, unheard
 from models.questions import LedgerCheck, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
@@ -331,3 +331,16 @@ def test_what_the_ledger_alone_cannot_answer_is_no_answer(
     said = capsys.readouterr()
     assert said.out == out
     assert err in said.err
+
+
+def test_a_history_that_lacks_effects_of_the_ledger_is_named() -> None:
+    rows = [row.model_copy(update={"counter": 4}) for row in lost("a", "b", "c")]
+    even, behind = (
+        one_status(Stage.MONITORED).model_copy(update={"rollout": row.rollout, "fence": fence})
+        for row, fence in zip(rows, (4, 2), strict=False)
+    )
+    assert histories_check(rows, {"a": even, "c": None}).text.startswith("of 1 open rollout compared, none lacks")
+    check = histories_check(rows, {"a": even, "b": behind})
+    assert not check.ok
+    assert check.text == f"b: the ledger has effect 4 of {rows[1].rollout}, Temporal has effect 2 of {rows[1].rollout}"
+    assert "temporal workflow terminate -w rollout/b, then backstop launch b --adopt" in check.remedy

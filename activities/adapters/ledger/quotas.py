@@ -21,7 +21,7 @@ from activities.adapters.ledger.database import Database
 from activities.ports import ByCluster
 from activities.sense import each, making_sense
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
-from models.errors import Conflict, Drift, NoSuchCluster, Refusal
+from models.errors import Conflict, Drift, HistoryLapse, NoSuchCluster, Refusal
 from models.rollout.effect_table import FOLLOWS_AFTER, GUARDED_BY_GENERATION, MODE_AFTER, WRITES_RESERVATION
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueConflict, ValueWrite
 from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
@@ -187,12 +187,17 @@ def _reading_of(cluster: str, row: sa.Row[Any], quotas: Sequence[sa.Row[Any]]) -
         flex_gpus=row.flex_gpus,
         flex_band_gpus=row.flex_band_gpus,
         counts_modes=True,
+        rollout=row.open_rollout or "",
+        counter=row.last_counter,
     )
 
 
 @cache
 def _all_standing() -> sa.Select[Any]:
-    columns = ("name", "generation", "reserved_gpus", "follows_health", "flex_gpus", "flex_band_gpus")
+    columns = (
+        *("name", "generation", "open_rollout", "last_counter"),
+        *("reserved_gpus", "follows_health", "flex_gpus", "flex_band_gpus"),
+    )
     return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(among(ClusterRow.name, "clusters"))
 
 
@@ -266,10 +271,12 @@ def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> R
     if fence.counter > cluster.last_counter:
         return None
     if fence.counter < cluster.last_counter:
-        raise Conflict(
+        raise HistoryLapse(
             f"effect {fence.counter} of rollout {fence.rollout} comes after its effect {cluster.last_counter}"
         )
     row = session.get_one(ReceiptRow, (fence.rollout, fence.counter))
+    if row.kind != change.kind:
+        raise HistoryLapse(f"effect {fence.counter} of rollout {fence.rollout} was {row.kind}, not {change.kind}")
     return Receipt.model_validate_json(row.receipt)
 
 

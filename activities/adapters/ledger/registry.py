@@ -7,6 +7,9 @@ here, so a lost rollout's effects are recognised by the stage that it noted, too
 from __future__ import annotations
 
 import json
+import logging
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cache
@@ -49,8 +52,12 @@ from models.tables import (
     RolloutRow,
 )
 
+log = logging.getLogger(__name__)
+
 FIRST_ENTRY = "000001"
 """How the key of a fleet rollout's first entry ends, after its id: its launch."""
+_AGAIN = re.compile(r"~[0-9a-f]{6}$")
+"""How the name of a rollout ends that has adopted itself."""
 WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
 
 
@@ -93,13 +100,17 @@ class LedgerRegistry(LedgerArchive):
                 raise Refusal(f"the ledger has no rollout {rollout!r}")
             row.baseline = baseline.model_dump_json()
 
-    def open_rollout(self, opening: OpenRollout, adopt: bool) -> OpenRollout:
+    def open_rollout(self, opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:
         with self._database.writing() as session:
             cluster = locked_cluster(session, opening.cluster)
             earlier_call = session.get(RolloutRow, opening.rollout)
-            if earlier_call is not None:
+            lost = None if earlier_call is None or fence is None else _beyond(session, earlier_call, fence)
+            if earlier_call is not None and lost is None:
                 return _with_written(session, _reopened(session, cluster, earlier_call))
-            lost = _left_behind(session, cluster)
+            if lost is not None:
+                opening, adopt = opening.model_copy(update={"rollout": _next_name(opening.rollout)}), True
+            else:
+                lost = _left_behind(session, cluster)
             if lost is not None and not adopt:
                 raise Refusal(
                     f"cluster {cluster.name} still has effects of rollout {lost.id} "
@@ -143,6 +154,9 @@ class LedgerRegistry(LedgerArchive):
         cluster = locked_cluster(session, row.cluster)
         session.refresh(row)
         owns = cluster.open_rollout == row.id
+        if owns and request.ended and request.fence is not None and cluster.last_counter > request.fence:
+            log.error("rollout %s ended without its last effects in %s: it stays open", row.id, row.cluster)
+            return True
         if row.ended_at is None or row.superseded_by is not None:
             row.stage, row.needs = request.stage.value, request.needs
             row.rollbacks = max(row.rollbacks, request.rollbacks)
@@ -169,6 +183,8 @@ class LedgerRegistry(LedgerArchive):
         with self._database.reading() as session:
             by_cluster = sa.select(*columns).order_by(RolloutRow.cluster)
             rows = session.execute(by_cluster.where(of_open)).all()
+            last = sa.select(col(ClusterRow.open_rollout), col(ClusterRow.last_counter))
+            counters = {rollout: counter for rollout, counter in session.execute(last) if rollout}
             health = latest_health(session, [row.cluster for row in rows], self._database.now())
             ended = session.execute(by_cluster.where(past_shadow)).all()
 
@@ -184,6 +200,7 @@ class LedgerRegistry(LedgerArchive):
                 owner=row.owner,
                 opened_at=row.opened_at,
                 fleet=row.fleet,
+                counter=counters.get(row.id, 0),
             )
 
         return (*(told(row, ended=False) for row in rows), *(told(row, ended=True) for row in ended))
@@ -368,6 +385,30 @@ def _reopened(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRol
     if row.superseded_by is not None:
         raise Conflict(f"rollout {row.id} was taken over by rollout {row.superseded_by}")
     return open_rollouts(session, [row])[row.id]
+
+
+def _next_name(rollout: str) -> str:
+    """The name under which a rollout adopts itself."""
+    return f"{_AGAIN.sub('', rollout)[:180]}~{secrets.token_hex(3)}"
+
+
+def _is_own(rollout: str, adopter: str) -> bool:
+    """The adopter is the rollout itself, under a later name."""
+    return _AGAIN.search(adopter) is not None and _AGAIN.sub("", rollout)[:180] == _AGAIN.sub("", adopter)
+
+
+def _beyond(session: Session, row: RolloutRow, fence: int) -> RolloutRow | None:
+    """The rollout's newest row, where it has effects after `fence` or has adopted itself since; None: it has not.
+
+    Errors: Refusal where it has ended.
+    """
+    newest = row
+    while newest.superseded_by is not None and _is_own(row.id, newest.superseded_by):
+        newest = session.get_one(RolloutRow, newest.superseded_by)
+    if newest.ended_at is not None and newest.superseded_by is None:
+        raise Refusal(f"rollout {newest.id} has ended ({newest.stage}): launch a new one")
+    counter = open_rollouts(session, [newest])[newest.id].last_counter
+    return newest if newest.superseded_by is None and (newest is not row or counter > fence) else None
 
 
 def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:

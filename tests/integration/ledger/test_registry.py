@@ -15,12 +15,13 @@ from activities.effects import QuotaActivities
 from activities.ports import OpenRollout
 from models.cluster.policy import Ramp, Tier
 from models.cluster.readings import LimitMode
-from models.errors import BlastRadius, Conflict, Refusal, Unavailable
+from models.errors import BlastRadius, Conflict, HistoryLapse, Refusal, Unavailable
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
 from models.questions import Overview
 from models.rollout.effects import EffectKind, Fence
-from models.rollout.messages import EffectRequest
+from models.rollout.messages import EffectRequest, RecordRequest
+from models.rollout.stages import Stage
 from tests.integration.ledger.world import (
     CLUSTER,
     NOW,
@@ -328,7 +329,7 @@ def test_a_refused_write_gives_its_booking_back_and_one_that_landed_keeps_it(led
 
     # A late repetition of a write that landed is refused once another has: what it moved stays booked.
     set_soft(ledger, 3, ("b", 110, 109))
-    assert perform(2, today) == "Conflict"
+    assert perform(2, today) == "HistoryLapse"
     assert moves(tool) == [(2, 10)]
 
 
@@ -405,3 +406,37 @@ def test_a_stage_that_is_noted_already_waits_for_no_writer(ledger_url: str, ledg
             note_stage(hasty, "r-1", "monitored", ended=True, completed=True)
         tool.run("ROLLBACK")
     assert rollouts(tool)["r-1"] == ("monitored", False, None, None)
+
+
+def test_a_history_that_lacks_effects_adopts_itself_and_ends_nothing(ledger: Ledger, tool: ForeignTool) -> None:
+    """Its workflow was reset, or came back from a backup: all of its own effects are known, or nothing is closed."""
+    planned = opening(ledger)
+    ledger.registry.open_rollout(planned, adopt=False, fence=0)
+    assert ledger.registry.open_rollout(planned, adopt=False, fence=0) == planned, "a repeated call"
+    reserve(ledger, 1, 300)
+    set_soft(ledger, 2, ("a", 100, 90))
+    record = RecordRequest(
+        rollout="r-1", entries=(), stage=Stage.ABORTED, ended=True, completed=False, needs="", fence=1
+    )
+    ledger.registry.record(record)
+    assert open_one(tool) == "r-1"
+    again = ledger.registry.open_rollout(planned, adopt=False, fence=2)
+    assert (again.rollout, again.last_counter) == ("r-1", 2), "nothing is lacking"
+    own = ledger.registry.open_rollout(planned, adopt=False, fence=1)
+    assert open_one(tool) == own.rollout != "r-1"
+    assert (own.adopted_from, own.baseline, own.written) == ("r-1", planned.baseline, {"a": 90})
+    with pytest.raises(Conflict):
+        set_soft(ledger, 3, ("a", 90, 80))  # of the history before
+    second = ledger.registry.open_rollout(planned, adopt=False, fence=0)
+    assert (second.adopted_from, open_one(tool)) == (own.rollout, second.rollout)
+    note_stage(ledger, second.rollout, "closed", ended=True, completed=False)
+    with pytest.raises(Refusal, match="has ended"):
+        ledger.registry.open_rollout(planned, adopt=False, fence=0)
+    assert open_one(tool) is None
+
+
+def test_no_effect_takes_another_ones_receipt_for_its_own(ledger: Ledger) -> None:
+    open_rollout(ledger)
+    reserve(ledger, 1, 300)
+    with pytest.raises(HistoryLapse, match="effect 1 of rollout r-1 was reserve, not set_soft"):
+        set_soft(ledger, 1, ("a", 100, 90))

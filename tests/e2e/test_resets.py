@@ -1,0 +1,304 @@
+"""A rollout's history is cut short, and the ledger has effects that it lacks: they are adopted or refused.
+
+Every way in which the two part: a reset to the first task, to one in the middle, of a rollout that has ended, and a run
+that was terminated before another launch. The witness is plain SQL on the ledger, and Temporal's own history.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+
+from activities.adapters.ledger.facade import Ledger
+from models.cluster.readings import LimitMode
+from models.errors import Refusal, Unavailable
+from models.rollout.effects import Change, EffectKind, Fence
+from models.rollout.shown import RolloutStatus
+from models.rollout.stages import Command, Stage
+from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
+from tests.waiting import async_attempts
+from workers.embedded_temporal import EmbeddedTemporal
+
+LONG = {"soak_buffered": "1h", "soak_enforced": "1h"}
+
+
+async def reset(world: World, name: str, activity: str = "", times: int = 1, run: str = "") -> None:
+    """`temporal workflow reset`: to the first task, or to the one that took in this call's n-th answer.
+
+    `run`: which one; by default the last.
+    """
+    handle = world.handle(name)
+    run = run or (await handle.describe()).run_id
+    history = await world.client.get_workflow_handle(handle.id, run_id=run).fetch_history()
+    scheduled = {
+        e.event_id: e.activity_task_scheduled_event_attributes.activity_type.name
+        for e in history.events
+        if e.HasField("activity_task_scheduled_event_attributes")
+    }
+    answers = [
+        e.event_id
+        for e in history.events
+        if e.HasField("activity_task_completed_event_attributes")
+        and scheduled[e.activity_task_completed_event_attributes.scheduled_event_id] == activity
+    ]
+    after = answers[times - 1] if activity else 0
+    tasks = [e.event_id for e in history.events if e.HasField("workflow_task_completed_event_attributes")]
+    await world.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=world.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=handle.id, run_id=run),
+            reason="by hand",
+            workflow_task_finish_event_id=next(task for task in tasks if task > after),
+            request_id=uuid.uuid4().hex,
+        )
+    )
+
+
+async def say(world: World, name: str, command: Command, **fields: str) -> None:
+    """Until the history has been compared with the ledger nobody is answered."""
+    async for _ in async_attempts(f"{command} of {name} is taken"):
+        try:
+            await world.say(name, command, **fields)
+            return
+        except Unavailable:
+            continue
+
+
+def opened(world: World, name: str) -> str | None:
+    rollout: str | None = world.sql.row("clusters", name=name)["open_rollout"]
+    return rollout
+
+
+def untouched(world: World, name: str) -> dict[str, Any]:
+    """What an undo to the last bit leaves: the quotas, and nothing reserved or followed."""
+    row = world.sql.row("clusters", name=name)
+    kept = ("reserve_limit", "reserved_gpus", "follows_health", "flex_gpus", "open_rollout")
+    modes = world.sql.rows("SELECT team, gpus, mode FROM quotas WHERE cluster = ? ORDER BY team", name)
+    return {"quotas": modes, **{column: row[column] for column in kept}}
+
+
+async def monitored(world: World, name: str) -> dict[str, Any]:
+    """A monitored rollout; answers what stood before it."""
+    await world.fleet(worked_case(name))
+    before = untouched(world, name)
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    assert world.sql.gpus(name) == {"research": 306}
+    assert world.sql.mode(name) == "hard"
+    return before
+
+
+def adopted(world: World, name: str, status: RolloutStatus) -> None:
+    """The rollout that runs now has taken over the earlier one's effects, by the ledger's own rows."""
+    now = world.sql.row("rollouts", id=status.rollout)
+    assert now["adopted_from"] == f"{name}/1"
+    assert world.sql.row("rollouts", id=f"{name}/1")["superseded_by"] == status.rollout
+    assert opened(world, name) == status.rollout
+    assert now["baseline"] == world.sql.row("rollouts", id=f"{name}/1")["baseline"]
+
+
+@pytest.mark.parametrize(
+    ("activity", "times"),
+    [("", 1), ("open_rollout", 1), ("apply_effect", 1), ("apply_effect", 2), ("apply_effect", 3)],
+    ids=["first-task", "opened", "reserved", "soft", "hard"],
+)
+async def test_an_abort_after_a_reset_restores_the_baseline_to_the_last_bit(
+    world: World, activity: str, times: int
+) -> None:
+    name = fresh("reset")
+    before = await monitored(world, name)
+    await reset(world, name, activity, times)
+    status = await world.until(name, lambda s: s.rollout != f"{name}/1")
+    adopted(world, name, status)
+    assert world.sql.gpus(name) == {"research": 306}, "a reset alone writes nothing"
+    assert status.stage is Stage.PLANNED
+    await say(world, name, Command.ABORT)
+    await world.ended(name)
+    assert untouched(world, name) == before
+    assert world.sql.broken_links(name) == []
+    assert ("held", "tpm") in world.notices(name), "the owner is called"
+
+
+async def test_a_reset_past_the_last_effect_changes_nothing(world: World) -> None:
+    name = fresh("even")
+    before = await monitored(world, name)
+    run = (await world.handle(name).describe()).run_id
+    await reset(world, name, "apply_effect", 4)
+
+    async def other_run() -> bool:
+        return (await world.handle(name).describe()).run_id != run
+
+    await eventually(other_run, "the reset has begun another run")
+    await say(world, name, Command.PAUSE)
+    status = await world.status(name)
+    assert (status.stage, status.rollout) == (Stage.MONITORED, f"{name}/1")
+    await say(world, name, Command.ABORT)
+    await world.ended(name)
+    assert untouched(world, name) == before
+
+
+async def test_an_adopted_rollout_goes_on_from_the_ledgers_baseline_once_it_is_approved(world: World) -> None:
+    """And a second reset, to before its own adoption, adopts once more."""
+    name = fresh("again")
+    before = await monitored(world, name)
+    await reset(world, name)
+    first = (await world.until(name, lambda s: s.rollout != f"{name}/1")).rollout
+    await world.until(name, lambda s: s.plan_hash is not None)
+    await world.approve(name)
+    await world.until(name, Stage.MONITORED)
+    assert world.sql.gpus(name) == {"research": 306}
+    await reset(world, name)
+    second = (await world.until(name, lambda s: s.rollout not in (f"{name}/1", first))).rollout
+    assert world.sql.row("rollouts", id=second)["adopted_from"] == first
+    await say(world, name, Command.ABORT)
+    await world.ended(name)
+    assert untouched(world, name) == before
+
+
+async def test_a_reset_of_a_rollout_that_has_ended_is_refused_and_writes_nothing(world: World) -> None:
+    name = fresh("over")
+    await monitored(world, name)
+    await world.say(name, Command.CLOSE)
+    await world.ended(name)
+    dump, receipts = world.sql.dump(name), world.sql.effects(f"{name}/1")
+    run = (await world.handle(name).describe()).run_id
+    for activity, times in (("", 1), ("apply_effect", 2)):
+        await reset(world, name, activity, times, run)
+        result = await world.ended(name)
+        assert (result["stage"], opened(world, name)) == ("aborted", None)
+        assert "over" in result["reason"] or "has ended" in result["reason"]
+        assert world.sql.dump(name) == dump
+        assert world.sql.effects(f"{name}/1") == receipts
+
+
+async def test_a_launch_after_a_terminate_refuses_what_stands_or_adopts_it(world: World) -> None:
+    name = fresh("ended")
+    before = await monitored(world, name)
+    await world.handle(name).terminate("by hand")
+    with pytest.raises(Refusal, match="still has effects"):
+        await world.launch(name, f"{name}/2")
+    assert opened(world, name) == f"{name}/1"
+    await world.launch(name, f"{name}/2", adopt=True)
+    await world.say(name, Command.ABORT)
+    await world.ended(name)
+    assert untouched(world, name) == before
+
+
+# --- an older copy of the history: Temporal's database came back from a backup ------------------------------------
+
+
+def written_since(url: str, name: str, *changes: Change) -> None:
+    """The ledger has these effects of the rollout, and no history has them."""
+    with Ledger(url) as ledger:
+        for change in changes:
+            ledger.quotas.apply(change)
+
+
+async def soaking(world: World, name: str) -> None:
+    """It is buffered, has looked since, and waits for its soak alone."""
+    await world.until(name, lambda s: s.stage is Stage.BUFFERED and {c.name for c in s.waiting_for} == {"soak"})
+    await world.archived(name)
+
+
+def later(name: str, counter: int, kind: EffectKind, **more: Any) -> Change:
+    return Change(cluster=name, kind=kind, fence=Fence(rollout=f"{name}/1", counter=counter), **more)
+
+
+async def test_an_abort_undoes_what_an_older_history_does_not_have(world: World, sqlite_ledger_url: str) -> None:
+    """Its first inverse has the number of an effect that it lacks: nobody takes that one's receipt for its own."""
+    name = fresh("backup")
+    await world.fleet(worked_case(name, **LONG))
+    before = untouched(world, name)
+    await world.start(name)
+    await soaking(world, name)
+    await world.at_rest()  # no look is about to find it first
+    written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
+    (check,) = [c for c in await world.tpm.doctor() if c.name == "histories"]
+    assert not check.ok
+    assert f"{name}: the ledger has effect 3 of {name}/1, Temporal has effect 2 of {name}/1" in check.text
+    await world.say(name, Command.ABORT)
+    result = await world.ended(name)
+    assert result["stage"] == "aborted"
+    assert untouched(world, name) == before
+    assert world.sql.row("rollouts", id=f"{name}/1")["superseded_by"] == result["rollout"]
+    said = [e["text"] for e in world.sql.archive(name) if e["kind"] == "command"]
+    assert said.count("abort by tpm") == 1
+    (check,) = [c for c in await world.tpm.doctor() if c.name == "histories"]
+    assert check.ok
+
+
+async def test_a_look_finds_what_an_older_history_does_not_have(world: World, sqlite_ledger_url: str) -> None:
+    name = fresh("older")
+    await world.fleet(worked_case(name, **LONG))
+    await world.start(name)
+    await soaking(world, name)
+    written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
+    await world.healthy(name, main=(361, 300))  # the watch tells of it
+    status = await world.until(name, lambda s: s.rollout != f"{name}/1")
+    adopted(world, name, status)
+    assert status.stage is Stage.PLANNED
+
+
+# --- where keys are configured --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("activity", "times"), [("", 1), ("apply_effect", 2)], ids=["first-task", "middle"])
+async def test_with_keys_a_reset_run_ends_and_a_person_adopts(ticketed: World, activity: str, times: int) -> None:
+    """No ticket says that it may take over anything."""
+    name = fresh("keys")
+    await ticketed.fleet(worked_case(name))
+    before = untouched(ticketed, name)
+    await ticketed.start(name)
+    await ticketed.until(name, Stage.MONITORED)
+    await ticketed.archived(name)
+    dump = ticketed.sql.dump(name)
+    await reset(ticketed, name, activity, times)
+    assert (await ticketed.ended(name))["stage"] == "aborted"
+    assert (ticketed.sql.dump(name), opened(ticketed, name)) == (dump, f"{name}/1")
+    with pytest.raises(Refusal, match=f"open in the ledger .*launch {name} --adopt"):
+        await ticketed.status(name)
+    (check,) = [c for c in await ticketed.tpm.doctor() if c.name == "rollouts"]
+    assert not check.ok
+    await ticketed.launch(name, f"{name}/2", adopt=True)
+    await ticketed.say(name, Command.ABORT)
+    await ticketed.ended(name)
+    assert untouched(ticketed, name) == before
+
+
+# --- a run that continues an earlier one ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def forgetful(sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """Its server suggests a new run every few events."""
+    limit = "limit.historyCount.suggestContinueAsNew=60"
+    async with (
+        EmbeddedTemporal(tmp_path / "temporal", None, None, dynamic_config=[limit]) as server,
+        world_of(await connected(server.address), sqlite_ledger_url, tmp_path) as world,
+    ):
+        yield world
+
+
+async def test_the_first_task_of_a_later_run_is_one_in_the_middle_too(forgetful: World, sqlite_ledger_url: str) -> None:
+    world, name = forgetful, fresh("later")
+    await world.fleet(worked_case(name, **LONG))
+    before = untouched(world, name)
+    await world.start(name)
+    await soaking(world, name)
+    for number in range(8):
+        await world.say(name, Command.ACK, team="research", reason=f"{number}")
+    await world.until(name, lambda s: s.runs > 1)
+    await world.archived(name)
+    written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
+    await reset(world, name)
+    adopted(world, name, await world.until(name, lambda s: s.rollout != f"{name}/1"))
+    await say(world, name, Command.ABORT)
+    await world.ended(name)
+    assert untouched(world, name) == before
