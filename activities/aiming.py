@@ -28,7 +28,7 @@ def aimed(
         raise Refusal(f"no rollout {rollout} that was launched with a ticket is open in {cluster}")
     if sample is None:
         raise Refusal(f"nobody knows the health of {cluster}: no breach can be told")
-    reading = quotas.read(cluster)
+    reading = quotas.look(cluster)
     current, ours = reading.values, _ours(opened, registry, warrants)
     # Which of them others set is derived here; whether a person took it as given, the request says.
     theirs = {t for t in {*current, *ours} if current.get(t) != ours.get(t)} & {*request.theirs}

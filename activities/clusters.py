@@ -192,7 +192,7 @@ class ClusterActivities:
     def observe(self, request: ObserveRequest) -> Observation:
         """One fresh look: values, generation, health, windows, and the backing of the tested values."""
         with translated():
-            reading = self._quotas.read(request.cluster)
+            reading = self._quotas.look(request.cluster)
             sample, doubt = self._judged(request)
             windows = one_of(self._calendar.windows([request.cluster]), request.cluster) or ()
             least = {}

@@ -286,7 +286,7 @@ class WatchActivities:
         if facts.senseless:
             return Judged(facts, facts.senseless)
         try:
-            reading = self._quotas.read(cluster)
+            reading = self._quotas.last_known(cluster)  # `versions` has just asked whoever is outside
             backing = _backing(reading, facts.sample) if facts.guarded and facts.sample is not None else None
             unbacked = None if backing is None else backing.assigned_gpus - backing.backed_gpus
             return Judged(facts, fingerprint(reading, facts, before, backing), unbacked)

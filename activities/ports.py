@@ -56,6 +56,12 @@ class QuotaPort(Protocol):
     def read(self, cluster: str) -> QuotaReading:
         """The cluster's quotas now. Errors: Refusal for an unknown cluster."""
 
+    def look(self, cluster: str) -> QuotaReading:
+        """As `read`; where the system does not answer soon, what was last known and why (`unread`)."""
+
+    def last_known(self, cluster: str) -> QuotaReading:
+        """What was read last, by whomever: nobody outside is asked, and so nobody waited for."""
+
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         """What `read` says of each, at once; one that is unknown is left out."""
 

@@ -89,7 +89,7 @@ class Tallier:
         now: datetime,
     ) -> Tally:
         try:
-            return tally_of(slot, self._quotas.read(cluster), sample, usage, rollout, now)
+            return tally_of(slot, self._quotas.last_known(cluster), sample, usage, rollout, now)
         except (Refusal, ValueError) as error:
             # Another tool left it so. It must not keep the others waiting, nor be asked for again and again.
             logger.warning("no tally of %s: %s", cluster, error)

@@ -64,10 +64,11 @@ class Aside:
         self._patience = None if patience is None else patience.total_seconds()
         self._under_way: dict[str, threading.Thread] = {}
         self._late: set[str] = set()
+        self._failed: dict[str, str] = {}
         self._lock = threading.Lock()
 
-    def read(self, readings: Mapping[str, Callable[[], object]]) -> None:
-        """Each has been read, or is being read still. Errors: none."""
+    def read(self, readings: Mapping[str, Callable[[], object]]) -> dict[str, str]:
+        """Each has been read, or is being read still: answers of which it is not so, and why. Errors: none."""
         with self._lock:
             begun = {
                 name: threading.Thread(target=self._one, args=(name, reading), daemon=True, name=f"reads {name}")
@@ -77,7 +78,13 @@ class Aside:
             self._under_way.update(begun)
         for thread in begun.values():
             thread.start()
-        self._wait(name for name in begun if name not in self._late)
+        self._wait(name for name in readings if name not in self._late)
+        late = dict.fromkeys(readings.keys() & self._under_way.keys(), self._no_answer)
+        return {name: text for name, text in {**self._failed, **late}.items() if name in readings}
+
+    @property
+    def _no_answer(self) -> str:
+        return f"no answer within {self._patience:g} s"
 
     def _wait(self, names: Iterable[str]) -> None:
         if self._patience is None:
@@ -89,16 +96,17 @@ class Aside:
                 thread.join(max(0.0, ends - time.monotonic()))
                 if thread.is_alive():
                     self._late.add(name)
-                    self._wrong(name, f"no answer within {self._patience:g} s, and nobody waits for it any more")
+                    self._wrong(name, f"{self._no_answer}, and nobody waits for it any more")
 
     def _one(self, name: str, reading: Callable[[], object]) -> None:
         try:
             reading()
             self._late.discard(name)
-        except BackstopError as error:
-            self._wrong(name, sentence(error))
+            self._failed.pop(name, None)
         except Exception as error:  # whatever it is, it is this one's alone
-            log.exception("%s could not be read", name)
+            if not isinstance(error, BackstopError):
+                log.exception("%s could not be read", name)
+            self._failed[name] = sentence(error)
             self._wrong(name, sentence(error))
         finally:
             with self._lock:

@@ -91,6 +91,8 @@ class QuotaReading(Model):
     """The rollout that is open there; empty: none is, or the system does not say."""
     counter: Count = Field(default=0, exclude_if=lambda counter: not counter)
     """Its last effect."""
+    unread: str = Field(default="", exclude_if=lambda why: not why)
+    """Why this is what was last known, and may stand no more; empty: it stands."""
 
     bound_gpus: GpuCount | None = Field(default=None, exclude_if=lambda bound: bound is None)
     """What the quota system lets all of these quotas hold together; None: it has no such limit."""

@@ -53,8 +53,8 @@ def looked(
             seen=seen,
             looked_at=now,
             look_asked=False,
-            look_failed="",
-            looked_after=r.fence if fence is None else fence,
+            look_failed=_limits_unread(seen.reading.unread),
+            looked_after=r.looked_after if seen.reading.unread else r.fence if fence is None else fence,
         )
     )
     if _tested_what_counts(r):
@@ -74,9 +74,15 @@ def looked(
             at_risk=risk,
             healthy_gpus=None if seen.health is None else seen.health.healthy_gpus,
         )
+    if seen.reading.unread:
+        return r  # what others changed is not known, and no plan can be made
     r = _drifted(r, now, newer=newer)
     r = _flexed(r, now) if news else r
     return considered(_overtaken(r, now), now) if news else r
+
+
+def _limits_unread(why: str) -> str:
+    return why and f"the limits could not be read ({why}); the last known ones are compared with today's health"
 
 
 def has_lapsed(r: Rollout) -> bool:

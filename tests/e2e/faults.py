@@ -147,6 +147,12 @@ class FaultyQuotas:
                 raise away()
         return self.real.read(cluster)
 
+    def look(self, cluster: str) -> QuotaReading:
+        return self.real.look(cluster)
+
+    def last_known(self, cluster: str) -> QuotaReading:
+        return self.real.last_known(cluster)
+
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         return self.real.readings(clusters)
 

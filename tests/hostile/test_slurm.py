@@ -14,19 +14,27 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from temporalio.client import Client
+from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.slurm import slurm
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, nodes_in, quotas_of, use_of
 from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
+from activities.clusters import ClusterActivities
+from activities.health_watch import WatchActivities
+from activities.ports import ByCluster, RolloutsPort
 from models.cluster.sources import SlurmSource
 from models.errors import Unavailable
+from models.rollout.messages import ObserveRequest
+from models.rollout.stages import Stage
+from models.wire import WatchInput
 from tests.hostile import NAMES, Rubbish, table, threw
 from tests.integration.ledger.world import stage
 from tests.tried import TRIED, examples
@@ -333,6 +341,45 @@ def all_but_one(checks: Iterable[Future[object]]) -> tuple[set[Future[object]], 
         more, late = wait(late, PATIENCE, FIRST_COMPLETED)
         done |= more
     return done, late
+
+
+def test_a_slurmdbd_that_hangs_hides_no_health_from_the_guard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look, and the watch, judge today's health by the last known limits; the others' limits are read on."""
+    world.quotas()
+    aside, folder, ledger = world.slurms._aside["limits"], world.tools["bad"].folder, world.ledger
+    monkeypatch.setattr(aside, "_patience", 0.3)
+    (folder / "sacctmgr").write_text(f"#!/bin/sh\nwhile [ ! -e {folder}/go ]; do sleep 0.05; done\n")
+    world.tools["bad"].says(nodes=json.dumps({"nodes": [node(1)]}))
+    quotas = SlurmQuotas(world.slurms)
+    health = ledger.health.fed_by(world.slurms.refresh_health)
+    rest = (ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
+    rollouts = ClusterActivities(quotas, health, *rest)
+    try:
+        request = ObserveRequest(cluster="bad", at=ledger.now())
+        seen = ActivityEnvironment().run(rollouts.observe, request)
+        assert seen.health is not None
+        assert (seen.health.healthy_gpus, seen.reading.values) == (8, {"team": 16, "other": 8})
+        assert sum(seen.shortage.values()) == 16 + 8 - 8
+        assert seen.reading.unread == "no answer within 0.3 s"
+        monkeypatch.setattr(aside, "_patience", 300.0)  # whoever waited now would wait until its call is over
+        seen = ActivityEnvironment().run(rollouts.observe, request)
+        assert (sum(seen.shortage.values()), bool(seen.reading.unread)) == (16, True)
+        nobody, opened = cast("Client", None), cast("RolloutsPort", _OpenEverywhere())
+        watch = WatchActivities(nobody, quotas, health, ledger.calendar, opened, ledger.doubts)
+        marks = watch._fingerprints(WatchInput(), lambda: None)
+        assert "short other 5, team 11" in marks["bad"]
+        world.tools["east"].says(assoc=ACCOUNTS.replace("=16", "=12"))
+        wait_until(lambda: world.quotas()["east"] == {"team": 12, "other": 8}, "the others' limits are read on")
+        assert world.quotas()["bad"] == {"team": 16, "other": 8}
+    finally:
+        (folder / "go").touch()
+
+
+class _OpenEverywhere:
+    """A monitored rollout in each cluster."""
+
+    def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
+        return ByCluster(dict.fromkeys(("bad", "east", "west"), (Stage.MONITORED, False)))
 
 
 # --- fuzzed ------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class Quotas(Ledger):
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         return dict.fromkeys(clusters, "1")
 
-    def read(self, cluster: str) -> QuotaReading:
+    def last_known(self, cluster: str) -> QuotaReading:
         self._reading()
         Quotas.reads += 1
         return QuotaReading(cluster=cluster, generation=1, quotas=(Present(team="a", gpus=8),))

@@ -48,6 +48,12 @@ class LedgerQuotas:
             with making_sense(cluster, "its quotas"):
                 return _reading_of(cluster, row, quotas)
 
+    def look(self, cluster: str) -> QuotaReading:
+        return self.read(cluster)
+
+    def last_known(self, cluster: str) -> QuotaReading:
+        return self.read(cluster)
+
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         with self._database.reading() as session:
             among_them = {"clusters": list(clusters)}

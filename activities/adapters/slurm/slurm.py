@@ -303,9 +303,13 @@ class Slurms:
     def refresh_limits(self, clusters: Sequence[str]) -> None:
         """The ledger has what these clusters' Slurm has, where it was not looked at just now."""
         sources = self.book.sources(clusters)
-        due = [c for c in sources if self.due("limits", c, self.every)]
-        self._aside["limits"].read({c: partial(self.sync, c, sources[c]) for c in due})
-        self._aside["classes"].read({c: partial(self.look_at_classes, c, sources[c]) for c in due})
+        due = {c: source for c, source in sources.items() if self.due("limits", c, self.every)}
+        self.sync_aside(due)
+        self._aside["classes"].read({c: partial(self.look_at_classes, c, source) for c, source in due.items()})
+
+    def sync_aside(self, sources: Mapping[str, SlurmSource]) -> dict[str, str]:
+        """As `sync`, of all at once, and nobody waits long. Answers by cluster why its limits could not be read."""
+        return self._aside["limits"].read({c: partial(self.sync, c, source) for c, source in sources.items()})
 
     def look_at_classes(self, cluster: str, source: SlurmSource) -> None:
         """They are in step with the limits, or the next look is soon. Nobody's look at limits waits for this."""
@@ -463,18 +467,34 @@ class SlurmQuotas:
         bound = bound_of(self._slurms.sync(cluster, source), source)
         return self._ledger.read(cluster).model_copy(update={"bound_gpus": bound})
 
+    def look(self, cluster: str) -> QuotaReading:
+        unread = self._slurms.sync_aside(self._slurms.book.sources([cluster])).get(cluster, "")
+        return self.last_known(cluster).model_copy(update={"unread": unread})
+
+    def last_known(self, cluster: str) -> QuotaReading:
+        source, reading = self._slurms.book.sources([cluster]).get(cluster), self._ledger.read(cluster)
+        if source is None:
+            return reading
+        bound = bound_of(self._slurms.book.standing(cluster), source)
+        return reading.model_copy(update={"bound_gpus": bound})
+
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        wrong, bounds = dict[str, str](), dict[str, int | None]()
-        for cluster, source in self._slurms.book.sources(clusters).items():
-            try:
-                bounds[cluster] = bound_of(self._slurms.sync(cluster, source), source)
-            except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
-                wrong[cluster] = error.message
+        sources = self._slurms.book.sources(clusters)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            answers = dict(zip(sources, pool.map(self._synced, sources, sources.values()), strict=True))
+        wrong = {cluster: why for cluster, (why, _) in answers.items() if why}
         answer = self._ledger.readings([name for name in clusters if name not in wrong])
-        for cluster in bounds.keys() & answer.keys():
-            answer[cluster] = answer[cluster].model_copy(update={"bound_gpus": bounds[cluster]})
+        for cluster in answers.keys() & answer.keys():
+            answer[cluster] = answer[cluster].model_copy(update={"bound_gpus": answers[cluster][1]})
         answer.senseless |= wrong
         return answer
+
+    def _synced(self, cluster: str, source: SlurmSource) -> tuple[str, int | None]:
+        """Why its limits could not be read, and what its root allows."""
+        try:
+            return "", bound_of(self._slurms.sync(cluster, source), source)
+        except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
+            return error.message, None
 
     def barred(self, cluster: str) -> str:
         source = self._slurms.book.sources([cluster]).get(cluster)
