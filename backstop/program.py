@@ -21,4 +21,7 @@ if __name__ == "__main__":
     del sys.path[0]
     at_home()
     del sys.argv[0]
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # while it was still being imported: nothing is begun
+        sys.exit(130)

@@ -28,6 +28,7 @@ from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.errors import Unavailable
 from models.rollout.shown import RolloutStatus
+from workers.up import PASSING
 
 _POLL_SECONDS = 0.15
 _ELSEWHERE = ("BACKSTOP_ACTOR", "BACKSTOP_URL", "BACKSTOP_SOCKET")
@@ -145,9 +146,14 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
 
 
 def _started(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """`backstop up` in a session of its own: a Ctrl-C in the terminal reaches us, and we stop it."""
-    command = program("workers.up")
-    return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+    """`backstop up` in a session of its own: a Ctrl-C in the terminal reaches us, and we stop it.
+
+    Where we are killed its standard input ends: then it stops all that it started, and removes the folder.
+    """
+    command = [*program("workers.up"), PASSING]
+    return subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
+    )
 
 
 async def _announced(home: Path, process: subprocess.Popen[bytes]) -> None:

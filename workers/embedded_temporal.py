@@ -278,7 +278,11 @@ class EmbeddedTemporal:
                 raise Refusal(f"another Temporal server has just started in {self.directory}")
             lock.truncate(0)
             self._port, self._ui_port = _usable_ports(*self._wanted_ports)
-            self._process = await self._spawn(lock)
+            spawning = asyncio.ensure_future(self._spawn(lock))
+            try:
+                await asyncio.shield(spawning)
+            finally:  # a cancel that lands here must not leave behind a server that nobody knows
+                self._process = await spawning
             # For whoever finds the lock taken.
             lock.write(f"{self._process.pid} {self._port} {self._ui_port}\n")
 

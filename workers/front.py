@@ -38,9 +38,13 @@ class FrontBeside:
         """It runs, until this is cancelled."""
         while True:
             command = [*program("web.serve"), "--console", "--child"]
-            self._process = await asyncio.create_subprocess_exec(
-                *command, stdin=PIPE, stdout=PIPE, start_new_session=True
+            spawning = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, start_new_session=True)
             )
+            try:
+                await asyncio.shield(spawning)
+            finally:  # a cancel that lands here must not leave it behind
+                self._process = await spawning
             places = await self._heard(self._process)
             code = await self._process.wait()
             self._ready.set()  # whoever waits need not: what it complained of stands on the screen

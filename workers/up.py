@@ -7,11 +7,15 @@ import contextlib
 import json
 import logging
 import os
+import select
+import shutil
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from socket import gethostname
+from typing import Any
 
 from activities.adapters.ledger.facade import upgrade
 from client.connection import find_target
@@ -20,7 +24,7 @@ from client.places import embedded_file
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
 from workers.front import front_beside
-from workers.main import run_and_exit, serving, until_told
+from workers.main import run_and_exit, serving, stop_signal
 from workers.private import keep_private
 from workers.quiet_log import quiet_log
 from workers.settings import Settings, load_settings
@@ -60,10 +64,36 @@ def _with_keys(settings: Settings) -> Settings:
     return replace(settings, keys=key_book_file())
 
 
+PASSING = "--passing"
+"""An argument: where whoever started it is gone all of it ends, and the state's folder goes too."""
+
+
 async def _main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     quiet_log()
-    settings = load_settings()
+    settings, passing, ready = load_settings(), PASSING in sys.argv, asyncio.Event()
+    stopped = stop_signal(child=passing)  # from the first moment: what is half started is stopped too
+    running, stopping = asyncio.create_task(_run(settings, ready, stopped)), asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not ready.is_set():
+            running.cancel()
+        await running
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+    finally:
+        stopping.cancel()
+        if passing and _starter_is_gone():
+            shutil.rmtree(settings.home, ignore_errors=True)
+
+
+def _starter_is_gone() -> bool:
+    """Who started it holds the other end of our standard input, and writes nothing."""
+    return bool(select.select([0], [], [], 0)[0])
+
+
+async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event) -> None:
+    """Everything is started, announced, and stopped again. `ready`: from then on nothing is half started."""
     keep_private(settings.home)
     upgrade(settings.ledger_url)
     settings, name = _with_keys(settings), f"backstop up@{gethostname()}"
@@ -88,22 +118,22 @@ async def _main() -> None:
         if settings.keys is not None and not front_key_file().exists():
             print("keys       the front's private key is not here, so it signs nothing: backstop keys new --lost")
         print("worker     ready; stop with Ctrl-C, start again to go on", flush=True)
-        await _until_stopped(server)
+        ready.set()
+        await _until_stopped(server, stopped)
         print("stopping: the worker first, then Temporal", flush=True)
 
 
-async def _until_stopped(server: EmbeddedTemporal | None) -> None:
+async def _until_stopped(server: EmbeddedTemporal | None, stopped: asyncio.Event) -> None:
     """Returns when told to stop. Errors: Unavailable when the embedded server dies."""
-    stopped = asyncio.create_task(until_told())
-    waits: set[asyncio.Task[object]] = {stopped}
+    waits: set[asyncio.Task[Any]] = {asyncio.create_task(stopped.wait())}
     if server is not None:
         waits.add(asyncio.create_task(server.wait()))
-    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    _, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     for task in pending:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task
-    if stopped not in done:
+    if not stopped.is_set():
         raise Unavailable(
             "the embedded Temporal server has ended; its log is in temporal/temporal.log. "
             "Nothing is lost: start again to go on"

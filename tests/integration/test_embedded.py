@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio import workflow
@@ -180,6 +181,32 @@ async def test_stop_ends_a_server_that_does_not_listen(tmp_path: Path, monkeypat
         os.kill(server.pid, signal.SIGSTOP)
         await server.stop()
         assert await server.wait() == -signal.SIGKILL
+
+
+async def test_a_cancel_while_it_is_being_started_leaves_no_server_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C: the process is there, and whoever started it has not heard of it yet."""
+    spawn, begun, go_on = asyncio.create_subprocess_exec, list[asyncio.subprocess.Process](), asyncio.Event()
+
+    async def slow(*words: Any, **options: Any) -> asyncio.subprocess.Process:
+        begun.append(await spawn(*words, **options))
+        await go_on.wait()
+        return begun[0]
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", slow)
+    starting = asyncio.ensure_future(EmbeddedTemporal(tmp_path, None, None).start())
+    await eventually(lambda: bool(begun), "the process is there")
+    starting.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    try:
+        assert begun[0].returncode is not None
+    finally:
+        if begun[0].returncode is None:
+            begun[0].kill()
 
 
 async def test_stopping_twice_or_before_a_start_does_nothing(tmp_path: Path) -> None:

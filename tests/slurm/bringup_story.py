@@ -75,13 +75,15 @@ class BringupStory(Story):
         while (seen := self.bringup())["stage"] not in stages:
             assert time.monotonic() < ends, f"{seen['stage']}, not {stages}: {seen['waits_for']} {seen['needs']}"
             assert seen["stage"] != "blocked", seen["needs"]
+            self.waits(f"{seen['stage']}: {seen['waits_for'] or 'it goes on'}")
             time.sleep(0.5)
         return seen
 
     def until_touch(self) -> None:
         ends = time.monotonic() + PATIENCE
-        while "check-in" not in str(self.bringup()["needs"]):
-            assert time.monotonic() < ends, self.bringup()
+        while "check-in" not in str((seen := self.bringup())["needs"]):
+            assert time.monotonic() < ends, seen
+            self.waits(f"{seen['stage']}: {seen['waits_for'] or 'it goes on'}")
             time.sleep(0.5)
 
 
@@ -113,6 +115,7 @@ def tell_bringup(story: BringupStory) -> None:
     more = [str(EXAMPLE / "cluster.py"), "nodes", CLUSTER, str(story.site), "4"]
     done = subprocess.run(more, check=True, timeout=120, capture_output=True, text=True)
     story.shown(shlex.join(more), done.stdout)
+    story.waits("what is owed is granted")
     lab.until(lambda: lab.limits("training", "evals") == ["16", "8"], "what is owed is granted", PATIENCE)
     story.limits(("training", "gres/gpu=16"), ("evals", "gres/gpu=8"))
 
@@ -128,6 +131,7 @@ def tell_bringup(story: BringupStory) -> None:
 
     story.title("Retired: quotas go to nothing by a rollout, and when no job runs all is unmade")
     story.backstop("bringup", "retire", CLUSTER, "--reason", "order 18 takes its place", "--yes")
+    story.waits("quotas go to nothing")
     lab.until(lambda: lab.limits("training", "evals") == ["0", "0"], "no quota stands", PATIENCE)
     story.limits(("training", "gres/gpu=0"), ("evals", "gres/gpu=0"))
     assert lab.job(train)[0] == "RUNNING"

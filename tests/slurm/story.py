@@ -50,6 +50,7 @@ class Story:
         self.home = home
         self.lines: list[str] = []
         self._say = say
+        self._waited_for = ""
 
     # --- telling --------------------------------------------------------------------------------
 
@@ -63,6 +64,12 @@ class Story:
         told = re.sub(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?Z?", "2026-11-22 09:00:00Z", line)
         told = re.sub(rf"{CLUSTER}/\d{{8}}T\d{{6}}Z-[0-9a-f]{{6}}", f"{CLUSTER}/1", told)
         return re.sub(r"\b[Pp]lan [0-9a-f]{16}", "plan 0123456789abcdef", told).rstrip()
+
+    def waits(self, what: str) -> None:
+        """What it waits for is said when that changes, and is no part of the page: a file shows that it goes on."""
+        if what != self._waited_for:
+            self._waited_for = what
+            self._say(f"  ... {what}")
 
     def title(self, text: str) -> None:
         self._tell("", f"## {text}", "")
@@ -130,6 +137,7 @@ class Story:
         self.home.mkdir(parents=True, exist_ok=True)
         connection = {"conf": str(self.lab.conf), "path": f"{self.lab.folder}/bin"}
         (self.home / "slurm.json").write_text(json.dumps({"connections": {"lab": connection}}))
+        self.waits("Temporal, a ledger and a worker are being started")
         log = (self.home / "up.log").open("w")
         process = subprocess.Popen(
             [*BACKSTOP, "up", "--home", str(self.home), "--port", "0", "--ui-port", "0"],
@@ -163,6 +171,8 @@ class Story:
             last = self.status()
             if last["stage"] in stages:
                 return
+            gates = [gate["text"] for gate in last.get("waiting_for") or [] if not gate["met"]]  # type: ignore[attr-defined]
+            self.waits(f"{last['stage']}: {'; '.join(gates) or 'it goes on'}")
             time.sleep(0.3)
         raise AssertionError(f"{last.get('stage')}, not {stages}: {last.get('waiting_for')} {last.get('holds')}")
 

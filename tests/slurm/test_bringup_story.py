@@ -13,8 +13,12 @@ pytestmark = pytest.mark.nightly  # a real Slurm
 
 def test_a_cluster_comes_from_an_entry_to_monitored_by_two_touches_and_the_docs_show_it(lab: Lab) -> None:
     assert lab.idle(), "the packages are there"
-    with told_by(lambda _: None) as story:
+    printed: list[str] = []
+    with told_by(printed.append) as story:
         tell_bringup(story)
+    waits = [line for line in printed if line.startswith("  ... ")]
+    assert any(line.startswith("  ... provisioning: ") for line in waits), "a file shows that it goes on"
+    assert not set(waits) & set(story.lines), "and the page is what was typed and printed"
     shown = (ROOT / "docs" / "bringup-story.md").read_text()
     told = HEAD + "\n".join(story.lines) + "\n"
     assert [line for line in told.splitlines() if line.startswith("$ ")] == [
