@@ -13,15 +13,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from client.exchange import AtSocket, AtUrl, NotHeard, Reply
+from client.exchange import AtSocket, AtUrl, FrontPlace, NotHeard, Reply
 from client.http_door import http_door
 from client.problems import exit_code, problem, told
 from models.errors import BY_NAME, BackstopError, BadFile, BadInput, BlastRadius, Refusal, Unavailable
+from models.rollout.commands import CommandRequest
+from models.rollout.stages import Command
 from tests.unit.cli_fakes import status as a_status
-from tests.waiting import PATIENCE
+from tests.unit.loop_clock import LoopClock
+from tests.waiting import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
 KEPT_OUT = (
@@ -231,3 +235,39 @@ async def test_a_socket_deep_in_folders_is_reached(tmp_path: Path) -> None:
 def test_an_address_that_is_none_is_one_sentence(url: str) -> None:
     with pytest.raises(BadInput, match="BACKSTOP_URL"):
         AtUrl(url)
+
+
+class Slow:
+    """A front that has what was given, and does not answer."""
+
+    def __init__(self) -> None:
+        self.came, self.over = threading.Event(), threading.Event()
+
+    def exchange(self, verb: str, path: str, headers: Mapping[str, str], body: bytes, seconds: float) -> Reply:
+        self.came.set()
+        self.over.wait(PATIENCE)
+        raise NotHeard("the front is gone")
+
+
+@pytest.mark.parametrize("changes", [True, False], ids=["a-command", "a-question"])
+async def test_who_waits_for_the_front_or_is_interrupted_reads_why(changes: bool, loop_clock: LoopClock) -> None:
+    place, notes = Slow(), list[str]()
+    door = http_door(cast("FrontPlace", place))
+    door.note = notes.append
+    request = CommandRequest(actor="tpm", reason="x")
+    asking = asyncio.ensure_future(door.command("a", Command.PAUSE, request) if changes else door.status("a"))
+    try:
+        await eventually(place.came.is_set, "the front has it")
+        loop_clock.forward(2)
+        await eventually(lambda: bool(notes), "who waits reads it")
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+    finally:
+        place.over.set()
+    goes_on = (
+        "The front has what was given, and takes it back if no worker takes it up within half a minute; "
+        "`backstop audit` says what came of it."
+    )
+    late = "The front has not answered yet."
+    assert notes == ([f"{late} {goes_on}", f"Interrupted: {goes_on}"] if changes else [late])
