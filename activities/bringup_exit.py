@@ -62,19 +62,19 @@ class BringupExit:
         if not self._ledger.in_fleet(cluster):
             return _OUT
         opened = self._registry.opened(cluster)
-        stands, jobs = self._assigned(cluster), self._running(cluster, request.at)
+        stands, running = self._assigned(cluster), self._running(cluster, request.at)
         if opened is not None and not opened.rollout.startswith(retires(cluster)):
-            return self._makes_way(request, opened, stands, jobs)
+            return self._makes_way(request, opened, running.but(quota_gpus=stands))
         if opened is None and stands:
             self._launch(request, f"{retires(cluster)}{request.at:%Y%m%d%H%M%S}", stands)
-            return WoundDown(quota_gpus=stands, jobs=jobs, said="a rollout that takes them to nothing is launched")
+            return running.but(quota_gpus=stands, said="a rollout that takes them to nothing is launched")
         if opened is not None and (opened.stage is not Stage.MONITORED or stands):
             if opened.stage is Stage.PLANNED:
                 self._launch(request, opened.rollout, stands)  # whoever did so before may not have come to approve it
-            before = opened.baseline.tree.assigned()
-            return WoundDown(quota_gpus=max(stands, before), jobs=jobs, said=self._stage_of(opened))
-        if jobs:
-            return WoundDown(quota_gpus=0, jobs=jobs, said="no quota stands, and what runs runs to its end")
+            back = max(0, opened.baseline.tree.assigned() - stands)
+            return running.but(quota_gpus=stands + back, back_gpus=back, said=self._stage_of(opened))
+        if not running.is_empty:
+            return running.but(said="no quota stands, and what runs runs to its end")
         if opened is not None:
             self._close(request, opened)
         by = Signature(request.actor, request.at, self._key(cluster, "leaves"), request.reason)
@@ -113,15 +113,15 @@ class BringupExit:
             )
             self._registry.archive([stays])
 
-    def _makes_way(self, request: WindDownRequest, opened: OpenRollout, stands: int, jobs: int) -> WoundDown:
+    def _makes_way(self, request: WindDownRequest, opened: OpenRollout, there: WoundDown) -> WoundDown:
         """A rollout that is not the retirement's: one that is done is closed, any other a person may end."""
         if opened.stage is Stage.MONITORED and not opened.shadow:
             self._close(request, opened)
         sentence, line = self._stage_of(opened), command_line(Command.ABORT, request.cluster)
-        if not stands:
+        if not there.quota_gpus:
             raise Refusal(f"{sentence}: end it (`{line}`), then retry")
         sentence = f"{sentence}: once monitored it is closed, or end it (`{line}`)"
-        return WoundDown(quota_gpus=stands, jobs=jobs, said=sentence)
+        return there.but(said=sentence)
 
     def _launch(self, request: WindDownRequest, rollout: str, stands: int) -> None:
         """The rollout to nothing is launched, and its plan approved. Errors: Refusal."""
@@ -159,11 +159,12 @@ class BringupExit:
     def _assigned(self, cluster: str) -> int:
         return QuotaTree(q.as_quota() for q in self._quotas.read(cluster).quotas).assigned()
 
-    def _running(self, cluster: str, now: datetime) -> int:
+    def _running(self, cluster: str, now: datetime) -> WoundDown:
         """Jobs by name; where nobody names them, teams whose jobs hold GPUs."""
         use = self._usage.latest([cluster], now).get(cluster, {})
         named = [job for job in self._jobs.jobs([cluster], now).get(cluster, ()) if job.ended is None]
-        return len(named) or sum(team.scheduled_gpus > 0 for team in use.values())
+        teams = 0 if named else sum(team.scheduled_gpus > 0 for team in use.values())
+        return WoundDown(quota_gpus=0, jobs=len(named), teams=teams, said="")
 
     def _stage_of(self, opened: OpenRollout) -> str:
         noted = self._registry.newest([opened.cluster]).get(opened.cluster)

@@ -98,15 +98,20 @@ def _facts(s: BringupStatus) -> Iterator[tuple[str, str]]:
     yield "ordered", f"{count(s.nodes, 'node')}, {gpus(s.gpus)}"
     if s.islands:
         there, well = sum(i.total_gpus for i in s.islands), sum(i.healthy_gpus for i in s.islands)
-        yield "there", f"{gpus(there)} in {count(len(s.islands), 'island')}, {well} healthy"
-    if s.waits_for:
+        yield (
+            "came" if s.stage.ended else "there",
+            f"{gpus(there)} in {count(len(s.islands), 'island')}, {well} healthy",
+        )
+    if s.waits_for and not s.stage.ended:
         yield "now", s.waits_for
     if s.hold is not None:
         yield "hold", f"by {s.hold.actor} since {moment(s.hold.at)}: {s.hold.reason}"
     if s.needs:
         yield "needs", s.needs
     if s.stage is BringupStage.PROVISIONED or s.blocked_from is BringupStage.PROVISIONED:
-        until = "" if s.validate_until is None else f"; a person is called at {moment(s.validate_until)}"
+        until = ""
+        if s.validate_until is not None:
+            until = f"; a person {'is' if s.at < s.validate_until else 'was'} called at {moment(s.validate_until)}"
         yield "soak", f"{span(s.soaked)} of {span(s.soak)} green together{until}"
     if s.production is not None:
         lacks = f"; owed: {_by_team(s.production.owed)}" if s.production.owed else ""

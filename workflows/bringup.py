@@ -47,7 +47,7 @@ with workflow.unsafe.imports_passed_through():
         BringupRecord,
         OpenBringup,
     )
-    from models.bringup.runs import RunPhase
+    from models.bringup.runs import RunPhase, RunReport
     from models.bringup.stages import BringupCommand, BringupStage
     from models.bringup.state import Bringup
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
@@ -228,7 +228,7 @@ class BringupWorkflow:
                 if not self._state.runs[run].phase.under_way or self._state.runs[run].stopping:
                     return  # its time limit is over, or somebody stops it
             else:
-                self._set(reducers.reported(self._state, run, attempt, report, workflow.now()))
+                self._reported(run, attempt, report)
                 return
 
     def _not_started(self, run: str, attempt: int, error: ActivityError) -> None:
@@ -266,7 +266,12 @@ class BringupWorkflow:
         elif followed.report is None:
             self._set(reducers.untraced(self._state, run, attempt, workflow.now()))
         else:
-            self._set(reducers.reported(self._state, run, attempt, followed.report, workflow.now()))
+            self._reported(run, attempt, followed.report)
+
+    def _reported(self, run: str, attempt: int, report: RunReport) -> None:
+        news = report.phase is RunPhase.RUNNING and bringup_runs.is_news(self._state.runs[run], attempt)
+        b = reducers.reported(self._state, run, attempt, report, workflow.now())
+        self._set(reducers.seen_to_run(b, run, workflow.now()) if news else b)
 
     def _unanswered(self, run: str, attempt: int, error: ActivityError) -> None:
         """A call about it failed: it is made again, unless nobody can ever answer it."""
@@ -287,7 +292,7 @@ class BringupWorkflow:
             why = f"host {self._state.runs[run].host} is gone, and no other worker sees what became of it{answer}"
             self._set(reducers.host_gone(self._state, run, attempt, why, workflow.now()))
             return
-        self._set(reducers.reported(self._state, run, attempt, report, workflow.now()))
+        self._reported(run, attempt, report)
 
     async def _stop(self, run: str, attempt: int) -> None:
         try:
@@ -300,7 +305,7 @@ class BringupWorkflow:
         elif report.phase is RunPhase.RUNNING:
             self._set(reducers.unanswered(self._state, run, attempt, report.said, workflow.now()))
         else:
-            self._set(reducers.reported(self._state, run, attempt, report, workflow.now()))
+            self._reported(run, attempt, report)
 
     # --- checks -----------------------------------------------------------------------------------
 

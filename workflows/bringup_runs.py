@@ -54,10 +54,16 @@ def untaken(error: ActivityError) -> bool:
     return isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_START
 
 
+def is_news(run: StepRun, attempt: int) -> bool:
+    """That this attempt runs: it was not known, or its runner had answered nothing of it meanwhile."""
+    first = run.attempt == attempt and run.phase.under_way and (not run.seen or bool(run.unheard))
+    return first and workflow.patched(patches.STEPS_IN_SIGHT)
+
+
 def may_be_sent_again(run: StepRun, error: ActivityError) -> bool:
     """The answer to its start is lost: the same start finds what it began. Not on a host, nor where it is stopped."""
     once = reason_of(error)[0] in (*REFUSED, STUCK) or run.host or run.stopping
-    return not once and workflow.patched(patches.TRIES_IN_SIGHT)
+    return not once and workflow.patched(patches.STEPS_IN_SIGHT)
 
 
 def last_answer(error: ActivityError) -> str:

@@ -10,7 +10,20 @@ from pydantic import Field
 from models.access.tickets import TICKET_CHARS
 from models.access.warrants import Spent
 from models.audit import AuditEntry
-from models.base import ActorGiven, Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
+from models.base import (
+    ActorGiven,
+    Count,
+    Duration,
+    GpuCount,
+    Model,
+    Name,
+    PositiveCount,
+    Text,
+    Time,
+    Words,
+    count_text,
+    gpus_text,
+)
 from models.bringup.checks import CheckAnswer, CheckOrder, Colour
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import ClusterRecipe
@@ -172,8 +185,30 @@ class WoundDown(Model):
     """What still stands and runs there."""
 
     quota_gpus: GpuCount
+    """What stands, and what a rollout that is on its way could still bring back."""
+    back_gpus: GpuCount = 0
+    """Of these, what stands no more."""
     jobs: Count
+    teams: Count = 0
+    """Teams that use GPUs where nobody names their jobs."""
     said: Text
+
+    @property
+    def is_empty(self) -> bool:
+        return self.quota_gpus == self.jobs == self.teams == 0
+
+    @property
+    def text(self) -> str:
+        """What stands, and what runs."""
+        stands = self.quota_gpus - self.back_gpus
+        parts = [f"{gpus_text(stands)} of quota {'stands' if stands == 1 else 'stand'}"]
+        if self.back_gpus:
+            parts.append(f"{gpus_text(self.back_gpus)} could still come back")
+        if self.teams:
+            parts.append(f"jobs of {count_text(self.teams, 'team')} run")
+        else:
+            parts.append(f"{count_text(self.jobs, 'job')} {'runs' if self.jobs == 1 else 'run'}")
+        return ", ".join(parts)
 
 
 class BringupRow(Model):

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from models.access.tickets import warrant_in
 from models.audit import AuditKind
-from models.base import count_text, duration_text, gpus_text, some_of
+from models.base import duration_text, gpus_text, some_of
 from models.bringup.checks import CheckAnswer, Colour
 from models.bringup.decide import may_unmake, overlong_at, spared, startable
 from models.bringup.filling import filled
@@ -205,7 +205,7 @@ def begun(b: Bringup, run: str, now: datetime) -> Bringup:
     )
     b = b.but(runs={**b.runs, run: fresh})
     key = b.key(run).text
-    return b.noting(AuditKind.EFFECT, f"{run} is started (attempt {fresh.attempt})", now, run=run, key=key)
+    return b.noting(AuditKind.EFFECT, f"{run} is about to start (attempt {fresh.attempt})", now, run=run, key=key)
 
 
 def hosted(b: Bringup, run: str, attempt: int, host: str) -> Bringup:
@@ -298,6 +298,12 @@ def reported(b: Bringup, run: str, attempt: int, report: RunReport, now: datetim
         case RunPhase.SUCCEEDED:
             return _ended(b, run, StepPhase.DONE, report.said, now, report.ended_at)
     return _failed(b, run, report, now)
+
+
+def seen_to_run(b: Bringup, run: str, now: datetime) -> Bringup:
+    """That it runs is archived, and so shows on the board."""
+    was, key = b.runs[run], b.key(run).text
+    return b.noting(AuditKind.EFFECT, f"{run} runs: {was.said}", now, run=run, key=key, link=was.link, host=was.host)
 
 
 def _failed(b: Bringup, run: str, report: RunReport, now: datetime) -> Bringup:
@@ -480,10 +486,7 @@ def wound(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
     """After a look at a cluster that is being emptied."""
     if b.leaving is None or b.leaving.empty:
         return b
-    stand = "stands" if answer.quota_gpus == 1 else "stand"
-    run = "runs" if answer.jobs == 1 else "run"
-    sentence = f"{gpus_text(answer.quota_gpus)} of quota {stand}, {count_text(answer.jobs, 'job')} {run}: {answer.said}"
-    empty = answer.quota_gpus == 0 and answer.jobs == 0
+    sentence, empty = f"{answer.text}: {answer.said}", answer.is_empty
     news = sentence != b.leaving.said
     since = now if news else b.leaving.since
     b = b.but(leaving=b.leaving.but(said=sentence, looked_at=now, since=since, empty=empty))

@@ -477,6 +477,11 @@ async def test_a_start_that_meets_nothing_but_errors_shows_the_latest_one(stage:
                 if any(closed in entry.text for entry in stage.site.archive):
                     break
             assert closed in stage.site.rows[story.start.entry.cluster].waits_for
+            service.answers[:] = [(200, b'{"status": "at work"}')]
+            async for _ in async_attempts("the board and the archive say that it runs"):
+                if any(entry.text == f"x runs: {service.url} says at work" for entry in stage.site.archive):
+                    break
+            assert stage.site.rows[story.start.entry.cluster].waits_for == "x is running"
             service.answers[:] = [(200, b'{"status": "succeeded"}')]
             status = await story.until(lambda s: s.steps[0].phase == "done")
             assert closed not in status.waits_for + status.steps[0].said

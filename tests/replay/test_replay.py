@@ -219,7 +219,7 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert taken["digested.json.gz"] == set(), "a timer of its own only where a notice waits, as in no older history"
     for name in ("brought_up", "unmade-1", "unmade-2"):
         assert taken[f"{name}.json.gz"] == {since.LEAVES_MARKS}
-    assert taken["resent.json.gz"] == {since.LEAVES_MARKS, since.TRIES_IN_SIGHT}
+    assert taken["resent.json.gz"] == {since.LEAVES_MARKS, since.STEPS_IN_SIGHT}
     for name in ("marked", "fleet_marked"):
         assert since.LEAVES_MARKS in taken[f"{name}.json.gz"]
     assert since.RESTS in taken["rested.json.gz"]

@@ -432,7 +432,10 @@ def test_retiring_waits_until_no_quota_stands_and_no_job_runs() -> None:
     w.left = w.left.but(quota_gpus=1, jobs=1)
     w.wait("10m")
     assert "1 GPU of quota stands, 1 job runs: its" in waiting_sentence(w.b, w.now)
-    w.left = w.left.but(quota_gpus=0, jobs=0)
+    w.left = w.left.but(quota_gpus=0, jobs=0, teams=2)
+    w.wait("10m")
+    assert "0 GPUs of quota stand, jobs of 2 teams run: its" in waiting_sentence(w.b, w.now)
+    w.left = w.left.but(teams=0)
     w.wait("10m")
     assert w.stage is BringupStage.RETIRED
     assert w.b.because == "report is left standing: it has no undo"

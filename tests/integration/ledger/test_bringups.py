@@ -573,7 +573,12 @@ def test_a_retired_clusters_quotas_go_to_nothing_by_a_rollout_and_it_leaves_the_
     assert (plan.values, plan.ceiling_gpus, plan.backed, plan.short_by_gpus) == ({"a": 0, "b": 0}, 0, True, 0)
     note_stage(ledger, launch.rollout, "enforced", False, False)
     tool.run("UPDATE quotas SET gpus = 0 WHERE cluster = ?", NEW)
-    assert wind(book).quota_gpus == 54, "until it is monitored its rollout could bring them back"
+    told = wind(book)
+    assert told.quota_gpus == 54, "until it is monitored its rollout could bring them back"
+    assert told.text == "0 GPUs of quota stand, 54 GPUs could still come back, 0 jobs run"
+    tool.run("UPDATE quotas SET gpus = 1 WHERE cluster = ? AND team = 'a'", NEW)
+    assert wind(book).text == "1 GPU of quota stands, 53 GPUs could still come back, 0 jobs run"
+    tool.run("UPDATE quotas SET gpus = 0 WHERE cluster = ?", NEW)
     note_stage(ledger, launch.rollout, "monitored", False, False)
     with pytest.raises(Unavailable, match="is being closed"):
         wind(book)
