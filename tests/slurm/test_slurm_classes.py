@@ -287,6 +287,7 @@ def test_where_classes_are_off_the_doctor_says_what_an_administrator_would_type(
     assert check.note.startswith(f"classes of 1 team are not in Slurm ({site.team('b')}): ")
     first_write(site)
     assert len(qos(site)) == 2, "they are the site's own"
+    site.lab.run("sacctmgr", "-i", "-Q", "remove", "qos", ",".join(f"lab-{site.root}-{name}" for name in qos(site)))
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,40 @@ def test_a_bound_that_somebody_takes_away_is_told_and_put_right_by_the_next_writ
     assert site.slurms.check() == {site.cluster: SchedulerCheck()}
 
 
+def test_limits_that_stand_elsewhere_are_said(site: Site) -> None:
+    site.adopt()
+    a, sacctmgr = site.team("a"), ("sacctmgr", "-i", "-Q")
+    assert site.slurms.check() == {site.cluster: SchedulerCheck()}
+    limits = ("GrpTRES=gres/gpu=8", "MaxTRESPerAccount=gres/gpu=4", "MaxTRESPerUser=gres/gpu=2", "GrpTRES=cpu=8")
+    names = [f"{site.root}-qos{number}" for number, _ in enumerate(limits)]
+    try:
+        for name, limit in zip(names, limits, strict=True):
+            site.lab.run(*sacctmgr, "add", "qos", name)
+            site.lab.run(*sacctmgr, "modify", "qos", name, "set", limit)
+        site.lab.run(*sacctmgr, "modify", "account", a, "set", "GrpTRES=gres/gpu:h100=6")
+        by_kind, by_qos = site.slurms.describe(site.cluster, site.source).unread
+        assert by_kind.startswith(
+            f"account {a} has a limit of gres/gpu:h100, and Backstop reads those of gres/gpu alone"
+        )
+        assert by_qos.startswith(
+            f"QOS {', '.join(names[:3])} limit gres/gpu, and Backstop reads limits of accounts alone"
+        )
+        assert site.slurms.check() == {site.cluster: SchedulerCheck(note=f"{by_kind}; {by_qos}")}
+    finally:
+        site.lab.run(*sacctmgr, "remove", "qos", ",".join(names))
+    site.lab.run(*sacctmgr, "modify", "account", a, "set", "GrpTRES=gres/gpu:h100=-1")
+    assert site.slurms.check() == {site.cluster: SchedulerCheck()}
+
+
+def test_an_import_forgets_an_account_that_is_gone(site: Site) -> None:
+    site.adopt()
+    b = site.team("b")
+    assert set(site.ledger.quotas.read(site.cluster).values) == {site.team("a"), b}
+    site.lab.run("sacctmgr", "-i", "-Q", "remove", "account", b)
+    site.slurms.describe(site.cluster, site.source)
+    assert set(site.ledger.quotas.read(site.cluster).values) == {site.team("a")}
+
+
 def test_a_look_while_a_bound_is_written_takes_it_for_nobody_s(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     site.adopt()
     opened(site)

@@ -48,9 +48,12 @@ def qos_used(talk: Talk) -> frozenset[str]:
     return qos_in_use(_told_of_jobs(talk)) | frozenset(defaults.split("\n"))
 
 
-def limiting_qos(talk: Talk, source: SlurmSource, flex: Collection[str]) -> list[str]:
-    """Those that limit GPUs, without those of flex and Backstop's own. Errors: Unavailable."""
-    return limiting_qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", QOS_LIMITS), source, flex)
+def limiting_qos(talk: Talk, source: SlurmSource, ours: Collection[str]) -> list[str]:
+    """QOS that limit GPUs, without those of flex and of classes (`ours`, and all that Backstop made).
+
+    Errors: Unavailable.
+    """
+    return limiting_qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", QOS_LIMITS), source, ours)
 
 
 def _told_of_jobs(talk: Talk) -> Any:

@@ -374,7 +374,8 @@ class Slurms:
     ) -> tuple[str, ...]:
         """What this Slurm has that Backstop does not read, in a sentence each. Errors: Unavailable."""
         flex = {source.own_flex_qos(cluster), *(one.own_flex_qos(name) for name, one in self.book.sources().items())}
-        qos = sights.limiting_qos(self.talk(source), source, flex | {source.flex_qos})
+        ours = {source.flex_qos, *flex, *self.classes(cluster, source).named}
+        qos = sights.limiting_qos(self.talk(source), source, ours)
         return unread(source, self.accounts(cluster, source), qos, nodes, jobs)
 
     # --- in and out -----------------------------------------------------------------------------

@@ -17,13 +17,13 @@ _NAMED = 5
 """QOS, accounts or nodes in a sentence."""
 
 
-def limiting_qos_in(printed: str, source: SlurmSource, flex: Collection[str]) -> list[str]:
-    """QOS that limit GPUs, of `sacctmgr -n -P show qos` in this format; without those of flex and Backstop's own."""
+def limiting_qos_in(printed: str, source: SlurmSource, ours: Collection[str]) -> list[str]:
+    """QOS that limit GPUs, of `sacctmgr -n -P show qos` in this format; `ours`: by name, those of flex and classes."""
     names = []
     for line in filter(None, printed.split("\n")):
         *fields, name = line.split("|")
         limited = any(source.tres == tres or of_other_kind(tres, source) for field in fields for tres in tres_of(field))
-        if limited and name not in flex and not any(field.startswith(OURS) for field in fields):
+        if limited and name not in ours and not any(field.startswith(OURS) for field in fields):
             names.append(written(name))
     return sorted(names)
 
