@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from fractions import Fraction
 
 import numpy as np
@@ -32,11 +33,12 @@ def lines(explained: Explained) -> list[str]:
     promise = f"{strict}: {_promised(explained, now, unit)}."
     if explained.looser is not None:
         promise += f" For {_target(explained.looser_target)}: {_promised(explained, explained.looser, unit)}."
+    kept = f"{_kept(ours)}{_grown_up(explained)}"
     return [
         _history(explained, unit),
         promise,
         f"Why: {now.text}{_today(explained, unit)}.",
-        f"Its record, decided week by week on this history: {_kept(ours)}.{_missed(ours, explained.terms.target)}",
+        f"Its record, decided week by week on this history: {kept}.{_missed(ours, explained.terms.target)}",
         f"Beside it: {_neighbours(explained)}.",
     ]
 
@@ -85,6 +87,15 @@ def _kept(r: Record) -> str:
     broken = "none" if not r.broken_hours else f"{r.broken_hours} ({percent(r.broken_fraction)})"
     changes = "no change" if not r.changes else count(r.changes, "change")
     return f"{broken} of {count(r.hours, 'hour')} broken, a mean of {percent(r.mean_buffer)} kept, {changes}"
+
+
+def _grown_up(explained: Explained) -> str:
+    """What it keeps where the floor of a short history holds no longer."""
+    later = explained.grown_up
+    if later is None:
+        return ""
+    weeks = count(round(explained.terms.history / timedelta(weeks=1)), "week")
+    return f" ({percent(later.mean_buffer)} once {weeks} of history were known)"
 
 
 def _missed(ours: Record, target: Fraction) -> str:

@@ -85,7 +85,7 @@ def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
         return "Less than a day of history."
     plot.plot(np.arange(days) / 7, _daily(one.worst), color=INK, lw=0.9, label="healthy, worst instant of the day")
     names = [policy for name, h, policy in promised if (name, h) == (one.cluster, horizon)]
-    says = []
+    broken, refused = [], []
     for policy, color, dash in _SHOWN:
         shown = _flat(names) if policy == _FLAT else policy
         promises = promised.get((one.cluster, horizon, shown))
@@ -94,15 +94,22 @@ def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
         steps = np.array([np.nan if p is None else p for p in promises], dtype=float)
         at, ends = np.arange(len(promises) + 1), np.append(steps, steps[-1])
         plot.step(at, ends, where="post", color=color, ls=dash, lw=1.6, label=f"{shown} ceiling")
+        broken.append(f"{shown} {len(_crosses(plot, one, steps, horizon, color)):,}")
         if policy == "health":
-            says = [_crosses(plot, one, steps, horizon), *_refused(plot, steps)]
+            refused = _refused(plot, steps)
     plot.margins(x=0.01, y=0.08)
     plot.set(xlabel="week", ylabel="nodes" if one.unit == "nodes" else "GPUs")
     plot.xaxis.set_major_locator(MaxNLocator(integer=True))
     plot.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     plot.yaxis.set_major_formatter("{x:,.0f}")
     plot.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
-    return " ".join(says) or f"{days} days of history."
+    if not broken:
+        return f"{days} days of history."
+    below = "below its promise of that week"
+    if horizon > 1:
+        below = f"below a promise made for it, which may be as much as {count(horizon, 'week')} old and above the line"
+    sentence = f"Of {count(days, 'day')} those whose worst instant fell {below} (crosses in the line's color)"
+    return " ".join([f"{sentence}: {', '.join(broken)}.", *refused])
 
 
 def _daily(hours: Hours) -> Hours:
@@ -111,16 +118,14 @@ def _daily(hours: Hours) -> Hours:
     return np.array([np.nan if np.isnan(day).all() else np.nanmin(day) for day in days])
 
 
-def _crosses(plot: Axes, one: Series, steps: Hours, horizon: int) -> str:
-    """A cross on each day that a promise did not outlast; what the crosses are. Declared absence breaks nothing."""
+def _crosses(plot: Axes, one: Series, steps: Hours, horizon: int, color: str) -> list[int]:
+    """A cross on each day that a promise did not outlast; which days. Declared absence breaks nothing."""
     kept = _daily(one.worst + one.planned)
     worst, daily = _daily(one.worst), np.repeat(_held(steps, horizon), 7)[: len(kept)]
     broken = np.flatnonzero(kept[: len(daily)] < daily)
-    plot.plot(broken / 7, worst[broken], "x", color=BAD, ms=6, label="day below a promise")
-    which = "the promise of its week"
-    if horizon > 1:
-        which = f"a promise made for it, which may be as much as {count(horizon, 'week')} old and above the line"
-    return f"On {count(len(broken), 'day')} of {len(kept)} (crosses) the worst instant fell below {which}."
+    plot.plot(broken / 7, worst[broken], "x", color=color, ms=6)
+    days: list[int] = broken.tolist()
+    return days
 
 
 def _refused(plot: Axes, steps: Hours) -> list[str]:
@@ -128,7 +133,7 @@ def _refused(plot: Axes, steps: Hours) -> list[str]:
     weeks = np.flatnonzero(np.isnan(steps))
     for n, week in enumerate(weeks.tolist()):
         plot.axvspan(week, week + 1, color=BAD, alpha=0.12, lw=0, label="" if n else "nothing promised")
-    return [f"In {count(len(weeks), 'week')} (shaded) nothing could be promised honestly."] if len(weeks) else []
+    return [f"In {count(len(weeks), 'week')} (shaded) health could promise nothing honestly."] if len(weeks) else []
 
 
 def _held(promises: Hours, weeks: int) -> Hours:
@@ -154,21 +159,27 @@ def _flat(names: Sequence[str]) -> str:
 
 
 def _sentences(records: Sequence[Record]) -> list[str]:
-    """`health` beside a flat buffer over all clusters, for each horizon."""
+    """`health` over all clusters, for each horizon, beside every fixed buffer: those that broke nothing first."""
     sentences = []
     for horizon in sorted({r.horizon_weeks for r in records}):
         rows = [r for r in records if r.horizon_weeks == horizon]
         ours = [r for r in rows if r.policy == "health"]
-        name = _flat([r.policy for r in rows])
-        flat = [r for r in rows if r.policy == name]
         if ours:
-            text = (
+            sentences.append(
                 f"Promised for {count(horizon, 'week')} ahead, health leaves a mean of {percent(_mean(ours))} "
-                f"unpromised and breaks {percent(_broken(ours))} of hours"
+                f"unpromised and breaks {percent(_broken(ours))} of hours. {_fixed_beside(rows)}".strip()
             )
-            text += f"; a flat {name.removeprefix('fixed-')}% breaks {percent(_broken(flat))}" if flat else ""
-            sentences.append(f"{text}.")
     return sentences or ["What each policy would have promised week by week, and what hardware would have kept of it."]
+
+
+def _fixed_beside(rows: Sequence[Record]) -> str:
+    """Which fixed buffers would have kept every hour, and how much the others would have broken: known afterwards."""
+    names = dict.fromkeys(r.policy for r in rows if r.policy.startswith("fixed-"))
+    broken = {name.removeprefix("fixed-"): _broken([r for r in rows if r.policy == name]) for name in names}
+    whole = [f"{buffer}%" for buffer, fraction in broken.items() if not fraction]
+    others = [f"a flat {buffer}% breaks {percent(fraction)}" for buffer, fraction in broken.items() if fraction]
+    kept = f"Fixed buffers that broke nothing: {', '.join(whole)}" if whole else "No fixed buffer shown broke nothing"
+    return f"{'; '.join([kept, *others])}." if broken else ""
 
 
 def _mean(rows: Sequence[Record]) -> float:

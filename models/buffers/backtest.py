@@ -146,13 +146,13 @@ def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | N
     return weekly
 
 
-def record(series: Series, name: str, weekly: Sequence[int | None], horizon_weeks: int) -> Record:
-    """What hardware would have kept of these weekly promises."""
+def record(series: Series, name: str, weekly: Sequence[int | None], horizon_weeks: int, since_week: int = 0) -> Record:
+    """What hardware would have kept of these weekly promises, of those alone made in `since_week` or later."""
     hours = broken = 0
     worst = stranded = 0.0
     buffers: list[float] = []
     refused = 0
-    for week, promise in enumerate(weekly):
+    for week, promise in list(enumerate(weekly))[since_week:]:
         start = week * WEEK_HOURS
         span = slice(start, start + horizon_weeks * WEEK_HOURS)
         mask = ~np.isnan(series.worst[span])
@@ -176,7 +176,7 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
         worst_shortfall_fraction=worst,
         mean_buffer=sum(buffers) / max(1, len(buffers)),
         stranded_fraction=stranded / max(1, hours),
-        changes=sum(one != other for one, other in pairwise(weekly)),
+        changes=sum(one != other for one, other in pairwise(weekly[since_week:])),
         refused=refused / max(1, len(buffers)),
     )
 
@@ -201,6 +201,8 @@ class Explained:
     looser_target: Fraction
     records: tuple[Record, ...]
     """`health`, then fixed buffers of 5, 10, 15 and 20 %."""
+    grown_up: Record | None
+    """`health` from where its history was no longer short; None: it is to this day."""
     least: Record | None
     """The smallest fixed buffer, in whole percent, that would have broken no more hours: known only afterwards."""
     below: Record | None
@@ -249,6 +251,7 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None, toda
         return record(series, name, weekly, weeks)
 
     ours = kept("health", health(terms))
+    weekly, young = promised[series.cluster, weeks, "health"], math.ceil(terms.history / timedelta(weeks=1))
     least = _least_fixed(kept, ours.broken_hours)
     return Explained(
         series=series,
@@ -258,6 +261,7 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None, toda
         looser=None if looser.target == terms.target else derived(down, total, looser, series.node),
         looser_target=looser.target,
         records=(ours, *(kept(name, decide) for name, decide in always.items())),
+        grown_up=record(series, "health", weekly, weeks, young) if len(weekly) > young else None,
         least=None if least is None else kept(f"fixed-{least}", fixed(Fraction(least, 100))),
         below=kept(f"fixed-{least - 1}", fixed(Fraction(least - 1, 100))) if least else None,
         promised=promised,

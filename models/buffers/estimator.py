@@ -87,6 +87,7 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
     standing = min(total, math.ceil(seen[-WEEK_HOURS:].max()) if level is None else level)
     reserve = min(total - standing, _reserve(down, standing, total / node, node, terms, shape))
     needed = standing + reserve
+    parts = f"{standing} down most of the time or of the last day, {reserve} in reserve for what comes on top"
     wants = terms.history.total_seconds() / 3600
     if level is None or len(seen) < wants:
         ground = BufferBasis.STALE if level is None and len(seen) >= wants else BufferBasis.SHORT
@@ -98,11 +99,11 @@ def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, 
         )
         text = f"{why}: the floor of {float(terms.floor):.3g} holds"
         if needed > floor:
-            text = f"{why}, and they already ask for more than the floor of {float(terms.floor):.3g}"
+            text = f"{why}, and they already ask for more than the floor of {float(terms.floor):.3g}: {parts}"
         needed = max(floor, needed)
     else:
         ground = BufferBasis.HISTORY
-        text = f"{standing} down most of the time or of the last day, {reserve} in reserve for what comes on top"
+        text = parts
     if needed > terms.most * total:
         asked = f"{needed} of {total}" if needed < total else f"all {total}"
         text = f"{asked} would have to stay unpromised, more than {float(terms.most):.3g}: {text}"

@@ -28,7 +28,7 @@ class HealthTerms(Documented):
     """The buffer while history is short or stale; at most `most`."""
     most: Share = Fraction(50, 100)
     """A cluster that needs a larger buffer cannot be promised honestly."""
-    history: Duration = timedelta(weeks=2)
+    history: Duration = timedelta(weeks=13)
     """Less history than this is short; from 1d to 52w."""
 
     @model_validator(mode="after")

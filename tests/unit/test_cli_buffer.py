@@ -252,7 +252,7 @@ def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys:
     wild = "".join(f"h100-worked,{h},45,20\n" for h in range(4 * WEEK_HOURS))
     (tmp_path / "h.csv").write_text("cluster,hour,total_nodes,healthy_nodes_min\n" + wild)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
-    assert "more than 0.5: 200 down most of the time" in shown[1]
+    assert "already ask for more than the floor of 0.15: 200 down most of the time" in shown[1]
     assert shown[3].startswith("It cannot honestly be promised. Such a plan cannot be launched")
 
 
@@ -273,7 +273,7 @@ def test_the_ledger_is_asked_with_the_buffer_that_was_given(fake: FakeBackstop) 
 
 
 def test_status_says_what_the_buffer_stands_on(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
-    stands = derived(np.full(4 * WEEK_HOURS, 16.0), 361, node=8)
+    stands = derived(np.full(14 * WEEK_HOURS, 16.0), 361, node=8)
     proposed = ProposalStatus(
         plan_hash="f00d", at=NOON, healthy_gpus=350, planned_gpus=361, inside=False, values=(), buffer=stands
     )

@@ -11,17 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.buffers import estimator
 from models.buffers.backtest import health, promises
-from models.buffers.estimator import SHAPE, WEEK_HOURS, derived
+from models.buffers.estimator import SHAPE, WEEK_HOURS
 from models.buffers.health_generator import Recipe, simulated
 from models.buffers.hourly_health import Series
-from models.cluster.derived_buffer import TERMS, BufferBasis, HealthTerms, Steps, followed, stepped
+from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms, Steps, followed, stepped
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 
 NODES = 100
 PRIOR = SHAPE.prior_share * NODES + SHAPE.prior_root * math.sqrt(NODES) + 1
 """What a surprise of one hour in a thousand is, before anything is known: 5 of 100 nodes."""
+
+
+TWO_WEEKS = TERMS.model_copy(update={"history": timedelta(weeks=2)})
+"""What is derived from little: by default the floor holds for 13 weeks."""
+
+
+def derived(down: np.ndarray, total: int, terms: HealthTerms = TWO_WEEKS, node: int = 1) -> Derived:
+    return estimator.derived(down, total, terms, node)
 
 
 def flat(level: float, weeks: int) -> np.ndarray:
@@ -174,7 +183,7 @@ def test_a_standing_promise_grows_with_the_cluster(standing: int, of: int | None
 def test_week_by_week_a_cluster_that_grows_tenfold_is_promised_so_at_once() -> None:
     size = np.repeat([20.0, 200.0], 8 * WEEK_HOURS)
     one = Series("grown", size, size, size, np.zeros(len(size)))
-    weekly = promises(one, health(), 4)
+    weekly = promises(one, health(TWO_WEEKS), 4)
     before = weekly[8]
     assert before is not None
     # The week that sees the new size: ten times what stood, and a step of a twentieth at most.
