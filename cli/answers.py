@@ -6,6 +6,7 @@ Within a version fields may be added; none goes away or changes its meaning.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import Field
@@ -17,7 +18,7 @@ from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Entry, Foretold
 from models.errors import BackstopError
-from models.fleet.messages import Prospect
+from models.fleet.messages import FleetPlan, Prospect
 from models.fleet.state import FleetStage
 from models.flex.division import Division
 from models.flex.flex_now import FlexNow
@@ -305,6 +306,19 @@ class FleetPlanAnswer(JsonAnswer, schema="fleet-plan"):
     approve: str
     undo: str = ""
     """How the launch is undone."""
+
+
+class FleetPlanFile(JsonAnswer, schema="fleet-plan-file"):
+    """A fleet's plan as `fleet plan --out` keeps it, for `fleet approve FILE`."""
+
+    at: Time
+    """When it was kept."""
+    plan: FleetPlan
+    pilots: tuple[Name, ...] = ()
+
+    @staticmethod
+    def of(plan: FleetPlan, pilots: Sequence[str]) -> FleetPlanFile:
+        return FleetPlanFile(at=datetime.now(UTC), plan=plan, pilots=tuple(pilots))
 
 
 class FleetCommandTaken(JsonAnswer, schema="fleet-command"):

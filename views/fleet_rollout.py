@@ -10,7 +10,7 @@ from rich.text import Text
 
 from models.base import DAY, duration_text, some_of
 from models.fleet.kept import KeptFleet
-from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetStatus, Progress, Prospect
+from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetProgress, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
 from views.layout import FactSheet, Grid
 from views.words import clean, count, gpus, line, moment, row, span, table
@@ -38,6 +38,33 @@ def plan_parts(plan: FleetPlan, pilots: Collection[str], pace: Pace) -> list[Ren
     late = {p.cluster: p.why_last for p in mine if p.why_last and not p.why_not}
     unable = {p.cluster: p.why_not for p in mine if p.why_not}
     return [*parts, *_listed("CANNOT START", unable), *_listed("AFTER ALL WAVES", late)]
+
+
+def plan_diff_parts(before: FleetPlan, now: FleetPlan, at: datetime) -> list[RenderableType]:
+    """What is another in the plan of now than in the one that was kept at a time."""
+    were, are = ({p.cluster: p for p in plan.clusters} for plan in (before, now))
+    rows = table("CLUSTER", "=WAVE", "=CUT", "=HEALTHY", "~CANNOT START", least=("HEALTHY", "WAVE"))
+    alike = 0
+    for cluster in sorted({*were, *are}):
+        was, is_ = were.get(cluster), are.get(cluster)
+        if was is not None and is_ is not None and (was.wave, was.plan_hash) == (is_.wave, is_.plan_hash):
+            alike += 1
+            continue
+        new, old = is_ or was, was or is_
+        assert new is not None
+        assert old is not None
+        change = "comes in" if was is None else "is gone" if is_ is None else None
+        why = change or new.why_not or None
+        row(rows, cluster, _moved(wave_name(old.wave), wave_name(new.wave)), _moved(old.cut_gpus, new.cut_gpus),
+            _moved(old.healthy_gpus, new.healthy_gpus), why)  # fmt: skip
+    cut = _moved(*(f"{sum(p.cut_gpus for p in plan.clusters):,}" for plan in (before, now)))
+    other = len({*were, *are}) - alike
+    head = f"Plan {before.hash} was kept {moment(at)}; {now.hash} awaits approval now: {count(other, 'cluster')} differ"
+    return [line(f"{head}{'s' if other == 1 else ''}, {alike:,} are alike; cut {cut} GPUs."), Text(), rows]
+
+
+def _moved(before: object, now: object) -> str:
+    return f"{before}" if before == now else f"{before} -> {now}"
 
 
 def _by_wave(prospects: Sequence[Prospect], pilots: Collection[str]) -> Grid:
@@ -223,7 +250,7 @@ def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
     return facts
 
 
-def _progress(p: Progress) -> str:
+def _progress(p: FleetProgress) -> str:
     """Step k of n, the rate of late, and where that leads."""
     late = f"{p.of_late:,} in the last {'day' if p.span >= DAY else span(p.span)}"
     far = f"{p.step} of {p.steps}; {p.monitored:,} of {count(p.clusters, 'cluster')} monitored, {late}"

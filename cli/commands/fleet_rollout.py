@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.commands import fleet_plan
 from cli.consent import Yes, can_ask, consent, shown_and_asked
 from cli.lists import Filter, Output, Sort, listing
 from cli.options import Actor, Alone, AsJson, NeededReason, ReasonOption, checked, examples, number, settings_given, who
@@ -37,7 +38,22 @@ def add_to(group: typer.Typer) -> None:
             ),
         ),
         (watch, ("backstop fleet watch", "backstop fleet watch --once", "backstop fleet watch --every 10 > fleet.log")),
-        (approve, ("backstop fleet approve", "backstop fleet approve --plan 3f9c2a71d0b4e6aa")),
+        (
+            fleet_plan.plan,
+            (
+                "backstop fleet plan",
+                "backstop fleet plan --out plan.json --pilot h100-1,h100-2",
+                "backstop fleet plan --wave unscheduled --buffer 0.10 --json",
+            ),
+        ),
+        (
+            approve,
+            (
+                "backstop fleet approve",
+                "backstop fleet approve plan.json",
+                "backstop fleet approve --plan 3f9c2a71d0b4e6aa",
+            ),
+        ),
         (pause, ("backstop fleet pause --reason 'SEV in the region'",)),
         (resume, ("backstop fleet resume --reason 'bad racks replaced'",)),
         (skip, ("backstop fleet skip h100-7 h100-8 --reason 'retired in May'",)),
@@ -81,9 +97,7 @@ def launch_fleet(
     from cli.output import waiting
     from models.fleet.messages import FleetLaunch
 
-    names = tuple(dict.fromkeys(name.strip() for names_text in pilots for name in names_text.split(",")))
-    if "" in names:
-        raise BadInput(f"--pilot takes names with commas between, not {','.join(pilots)!r}")
+    names = pilots_of(pilots)
     if whole and waves:
         raise BadInput(f"--wave {waves[0]!r} is given beside --fleet, which takes all waves: give one of them")
     request = checked(
@@ -125,6 +139,14 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
         line(f"  {_approve_line(plan.hash)}"),
         line(UNDO_OF_LAUNCH),
     )
+
+
+def pilots_of(options: Sequence[str]) -> tuple[str, ...]:
+    """Errors: BadInput for an empty name."""
+    names = tuple(dict.fromkeys(name.strip() for names_text in options for name in names_text.split(",")))
+    if "" in names:
+        raise BadInput(f"--pilot takes names with commas between, not {','.join(options)!r}")
+    return names
 
 
 def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
@@ -221,6 +243,10 @@ def watch(
 
 
 def approve(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="The plan that is meant: of `fleet plan --out`.", show_default=False),
+    ] = "",
     plan: Annotated[
         str, typer.Option(metavar="HASH", help="The plan that is meant; without it, it is shown, and you are asked.")
     ] = "",
@@ -232,7 +258,13 @@ def approve(
     """Approve the fleet's plan: each cluster's rollout goes on by itself as far as it cuts no more than this.
 
     Without --plan the plan is shown and you are asked. Where nobody can be asked, --plan names it by its hash.
+
+    With FILE the plan in it is approved, if it is the one of now. Else what is another is shown, and you are asked.
     """
+    if file:
+        if plan:
+            raise BadInput(f"--plan {plan!r} is given beside FILE {file!r}: give one of them")
+        plan = fleet_plan.agreed_by_file(file, who(actor), as_json=as_json)
     if not plan and not can_ask(as_json=as_json):
         raise BadInput(
             "--plan is missing: nobody can be shown the plan and asked here; `backstop fleet status` shows its hash"

@@ -283,7 +283,7 @@ class DeclaredOver(Model):
     clusters: tuple[Name, ...]
 
 
-class Progress(Model):
+class FleetProgress(Model):
     """How far it is, and when it would end if it went on as in the last day."""
 
     step: PositiveCount
@@ -330,7 +330,7 @@ class FleetStatus(Model):
     """The clusters that they are a share of."""
     trips_above: Share
     holds: tuple[Hold, ...]
-    progress: Progress | None = None
+    progress: FleetProgress | None = None
     """Once it is approved, until it ends."""
     windows: tuple[DeclaredOver, ...] = ()
     """Declared windows that are not over, of members that are; the ledger's, beside what the rollout says itself."""

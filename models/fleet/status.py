@@ -11,7 +11,7 @@ from models.base import DAY, duration_text
 from models.cluster.windows import Entry, WindowKind
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
-from models.fleet.messages import DeclaredOver, FleetStatus, Progress, WaveStatus
+from models.fleet.messages import DeclaredOver, FleetProgress, FleetStatus, WaveStatus
 from models.fleet.state import WAVES, BudgetLeft, FleetRollout, FleetStage, Member, MemberState, Wave
 from models.rollout.actions import Wait
 from models.rollout.holds import HoldKind
@@ -145,7 +145,7 @@ def _wave(f: FleetRollout, wave: Wave) -> WaveStatus:
     )
 
 
-def progress_of(f: FleetRollout, now: datetime) -> Progress:
+def progress_of(f: FleetRollout, now: datetime) -> FleetProgress:
     """At the rate of the last day, and never before what its soaks and bakes take."""
     members = f.members.values()
     steps = [wave for wave in WAVES if any(m.wave is wave for m in members)]
@@ -158,7 +158,7 @@ def progress_of(f: FleetRollout, now: datetime) -> Progress:
     if ahead:
         not_before = (rest_until(f) or now + rest) + (len(ahead) - 1) * f.pace.bake
     by_rate = now + span * left / of_late if of_late else None
-    return Progress(
+    return FleetProgress(
         step=1 + sum(wave.number < f.wave.number for wave in steps),
         steps=len(steps),
         monitored=sum(m.state is MemberState.DONE for m in members),

@@ -11,9 +11,10 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
+from cli.commands.fleet_plan import plan_now
 from models.errors import Refusal
 from models.fleet.commands import FLEET_COMMANDS
-from models.fleet.messages import FLEET_ID, FleetStatus
+from models.fleet.messages import FLEET_ID, FleetLaunch, FleetStatus
 from models.fleet.state import FleetStage, MemberState, Wave
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import CLOCKS, World, eventually, fresh, team
@@ -309,7 +310,9 @@ async def test_a_rehearsal_of_the_fleet_gives_way_to_a_real_launch(world: World)
     await world.until_fleet(lambda s: {m.cluster: m.rollout for m in s.members}.get(name, "") != "")
     with pytest.raises(Refusal, match=r"a fleet rollout \(a rehearsal that writes no quota\) is open already"):
         await world.launch_fleet(fresh("again"), shadow=True)
-    assert (await world.launch_fleet(real)).fleet == real
+    before_launch = await plan_now(world.tpm, FleetLaunch(fleet="not launched", owner="tpm"))
+    plan = await world.launch_fleet(real)
+    assert (plan.fleet, plan.hash) == (real, before_launch.hash), "as `fleet plan` showed it"
     assert (await world.tpm.fleet_status()).shadow is False
     (rehearsed,) = world.sql.rows("SELECT stage, shadow FROM rollouts WHERE cluster = ?", name)
     assert (rehearsed[0], bool(rehearsed[1])) == ("aborted", True)

@@ -188,6 +188,8 @@ class FakeBackstop:
     watching: Check = field(default_factory=lambda: Check(name="watch", ok=True, text="watching"))
     fleet: FleetStatus | None = None
     kept: KeptFleet | None = None
+    awaits: FleetPlan | None = None
+    """The fleet's plan that awaits approval."""
     points: list[Point] = field(default_factory=list)
     source_at: datetime | None = None
     lost_rollouts: list[Overview] = field(default_factory=list)
@@ -317,6 +319,11 @@ class FakeBackstop:
         if self.fleet is None:
             raise Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
         return self.fleet
+
+    async def fleet_plan(self) -> FleetPlan:
+        self._ask("fleet_plan")
+        assert self.awaits is not None
+        return self.awaits
 
     async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:
         self._ask("launch_fleet", request)

@@ -36,7 +36,7 @@ PLAIN = ("access-file", "recipe-file", "bringup-file", "flex-demand", "flex-shar
 MILESTONES = ("milestones set", "milestones note", "milestones show")
 CALENDAR = ("hold", "calendar show", "calendar import", "calendar end")
 FLEET_FILE = ("diff", "export", "import", "remove", "rename", "show", "template")
-FLEET = {f"fleet {name}" for name in (*FLEET_FILE, "status", "watch", *FLEET_COMMANDS)}
+FLEET = {f"fleet {name}" for name in (*FLEET_FILE, "plan", "status", "watch", *FLEET_COMMANDS)}
 WANTED = set(Command) | {
     "up",
     "worker",

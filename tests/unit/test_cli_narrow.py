@@ -496,6 +496,22 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         (n("cluster", 1),),
         Pace(),
     ),
+    "fleet_rollout.plan_diff_parts": lambda n: fleet_rollout.plan_diff_parts(
+        FleetPlan(
+            fleet="fleet/1",
+            hash="feed",
+            clusters=tuple(p.model_copy(update={"cluster": n("cluster", i)}) for i, p in enumerate(prospects(40))),
+        ),
+        FleetPlan(
+            fleet="fleet/1",
+            hash="f00d",
+            clusters=tuple(
+                p.model_copy(update={"cluster": n("cluster", i), "plan_hash": "x", "cut_gpus": 4 * i})
+                for i, p in enumerate(prospects(60))
+            ),
+        ),
+        NOON,
+    ),
     "fleet_rollout.status_parts": lambda n: [
         *fleet_rollout.status_parts(fleet_status(n)),
         *fleet_rollout.status_parts(fleet_status(n), fleet_status(n).members),

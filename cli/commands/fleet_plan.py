@@ -1,0 +1,134 @@
+"""`backstop fleet plan`: a fleet's plan before there is a rollout of it, into a file; and what has changed since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.consent import can_ask, shown_and_asked
+from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, overlay_of, who
+from cli.session import ask
+from models.errors import BadInput, Refusal
+
+if TYPE_CHECKING:
+    from client.backstop import Backstop
+    from models.fleet.messages import FleetLaunch, FleetPlan
+
+_NOT_LAUNCHED = "not launched"
+
+
+def plan(
+    out: Annotated[
+        str, typer.Option("--out", metavar="FILE", help="Keep the plan there, for `backstop fleet approve FILE`.")
+    ] = "",
+    wave: Annotated[
+        list[str] | None, typer.Option(metavar="N|TIER", help="Only this wave, as `launch --wave`. May be repeated.")
+    ] = None,
+    pilot: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Clusters that go first.")] = None,
+    buffer: Buffer = "",
+    max_tier: MaxTier = "",
+    policy: SettingsOption = None,
+    as_json: AsJson = False,
+    actor: Actor = "",
+) -> None:
+    """Show what a fleet rollout would do: the plan that awaits approval, else the one that a launch would make now.
+
+    Nothing is changed. With --out it is kept in a file. Who has read that approves it by `backstop fleet approve FILE`,
+    which shows first what is another now.
+    """
+    from cli.answers import FleetPlanFile
+    from cli.commands.fleet_rollout import pilots_of, wave_of
+    from cli.output import show, show_json, write
+    from models.cluster.policy import Policy
+    from models.fleet.messages import FleetLaunch
+    from models.fleet.state import Pace
+    from views.fleet_rollout import plan_parts
+    from views.words import line
+
+    overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
+    overlay.on(Policy())
+    person, pilots, waves = who(actor), pilots_of(pilot or ()), tuple(wave_of(text) for text in wave or ())
+    launch = FleetLaunch(
+        fleet=_NOT_LAUNCHED, owner=person, pilots=pilots, waves=waves, pilots_only=bool(pilots) and not waves,
+        policy=overlay.settings,
+    )  # fmt: skip
+    chosen = [*(["--wave"] if waves else []), *(["--pilot"] if pilots else []), *overlay.settings]
+    kept = FleetPlanFile.of(*ask(person, lambda door: _planned(door, launch, chosen)))
+    if out:
+        write(out, "--out", f"{kept.model_dump_json(by_alias=True, indent=2)}\n")
+    if as_json and out != "-":
+        show_json(kept.as_json())
+    elif out != "-":
+        show(*plan_parts(kept.plan, kept.pilots, Pace()))
+        if out:
+            show(line(), line(f"Kept in {out}. Once it is launched: backstop fleet approve {out}"))
+
+
+async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -> tuple[FleetPlan, Sequence[str]]:
+    """The plan, and its pilots. Errors: BadInput for options beside a plan that awaits approval."""
+    from models.fleet.state import FleetStage, Wave
+
+    status = await door.open_fleet()
+    if status is not None and status.stage is FleetStage.PLANNED:
+        if chosen:
+            raise BadInput(
+                f"{chosen[0]} is given, and the plan of fleet rollout {status.fleet} awaits approval already"
+            )
+        return await door.fleet_plan(), [m.cluster for m in status.members if m.wave is Wave.PILOT]
+    return await plan_now(door, launch), launch.pilots
+
+
+async def plan_now(door: Backstop, launch: FleetLaunch) -> FleetPlan:
+    """As the launch would make it."""
+    from models.fleet.messages import FleetPlan, Noted, Prospect
+    from models.fleet.order import plan_hash, prospect_of, taken_by
+    from models.fleet.state import Wave
+    from models.planning.plan import make_plan
+    from models.questions import OpenRollouts
+
+    snapshots, unplannable = await door.plannable(launch.policy)
+    opened = {
+        row.cluster: Noted(rollout=row.rollout, stage=row.stage, needs=row.needs)
+        for row in await door.ask(OpenRollouts())
+        if not (row.ended or row.shadow)
+    }
+    prospects = [prospect_of(make_plan(snapshot, own), opened.get(snapshot.cluster)) for snapshot, own in snapshots]
+    prospects += [Prospect(cluster=c, wave=Wave.AFTER, headroom=-1.0, why_not=why) for c, why in unplannable.items()]
+    missing = tuple(sorted({*launch.pilots} - {p.cluster for p in prospects}))
+    if missing:
+        raise BadInput(f"--pilot {missing[0]}: the ledger has no such cluster: `backstop fleet show` lists them")
+    taken = taken_by(launch, prospects)
+    return FleetPlan(fleet=launch.fleet, hash=plan_hash(taken), clusters=taken)
+
+
+def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
+    """The hash of the plan that awaits approval, where it is the file's, or who was shown what is another agreed.
+
+    Errors: BadInput naming file, field and value; Refusal where it is another and nobody can be asked.
+    """
+    from cli.answers import FleetPlanFile
+    from cli.output import show
+    from client.inputs.documents import read_document
+    from models.fleet.order import plan_hash
+    from views.fleet_rollout import plan_diff_parts
+
+    kept = read_document(
+        file, FleetPlanFile, "the fields schema, at and plan, as `backstop fleet plan --out` writes them"
+    )
+    if (own := plan_hash(kept.plan.clusters)) != kept.plan.hash:
+        raise BadInput(f"{file}: plan.hash is {kept.plan.hash}, and its clusters make {own}: it was altered")
+    now = ask(person, lambda door: door.fleet_plan())
+    if kept.plan.hash == now.hash:
+        return now.hash
+    parts: list[Any] = plan_diff_parts(kept.plan, now, kept.at)
+    if not can_ask(as_json=as_json):
+        if not as_json:
+            show(*parts)
+        raise Refusal(
+            f"the plan that awaits approval is {now.hash}, and {file} has {kept.plan.hash}: keep it anew with "
+            f"`backstop fleet plan --out {file}`, or approve what is now with --plan {now.hash}"
+        )
+    shown_and_asked(f"Approve plan {now.hash} of {now.size_text}, as it is now?", parts)
+    return now.hash

@@ -1,0 +1,138 @@
+"""A fleet's plan is kept in a file, and approved from it: what is another by then is shown first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import run
+from models.fleet.messages import FleetLaunch, FleetPlan, Prospect
+from models.fleet.order import plan_hash, taken_by
+from tests.property.test_fleet_machine import prospect
+from tests.unit.cli_fakes import FakeBackstop, answering
+from tests.unit.test_cli_docs import validator
+from tests.unit.test_cli_fleet_rollout import fleet, status_at
+
+
+def planned(*prospects: Prospect) -> FleetPlan:
+    taken = taken_by(FleetLaunch(fleet="f", owner="tpm"), prospects)
+    return FleetPlan(fleet="f", hash=plan_hash(taken), clusters=taken)
+
+
+BEFORE = planned(prospect(0, cut=10), prospect(1, cut=20), prospect(2))
+NOW = planned(prospect(0, cut=10), prospect(1, cut=50).model_copy(update={"plan_hash": "anew"}), prospect(3, cut=7))
+
+
+@pytest.fixture
+def kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """The plan of before, as the command keeps it while it awaits approval."""
+    from models.fleet.state import FleetStage
+
+    path = tmp_path / "plan.json"
+    waiting = status_at(fleet()).model_copy(update={"stage": FleetStage.PLANNED})
+    with answering(FakeBackstop(fleet=waiting, awaits=BEFORE)):
+        assert run(["fleet", "plan", "--out", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert f"Kept in {path}. Once it is launched: backstop fleet approve {path}" in said
+    validator("fleet-plan-file").validate(json.loads(path.read_text()))
+    return path
+
+
+def approved(door: FakeBackstop) -> list[str]:
+    return [asked[2].plan_hash for asked in door.asked if asked[0] == "fleet_command"]
+
+
+def test_the_plan_of_the_file_is_approved_where_it_is_the_one_of_now(kept: Path) -> None:
+    with answering(FakeBackstop(awaits=BEFORE)) as door:
+        assert run(["fleet", "approve", str(kept), "--actor", "tpm"]) == 0
+    assert approved(door) == [BEFORE.hash]
+
+
+def test_what_is_another_now_is_shown_and_not_approved_unseen(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: c0000 is as it was, c0001 cuts 50 and not 20, c0002 (which cut 10) is gone, and c0003 comes in."""
+    with answering(FakeBackstop(awaits=NOW)) as door:
+        assert run(["fleet", "approve", str(kept), "--actor", "tpm"]) == 3
+    assert approved(door) == []
+    out, err = capsys.readouterr()
+    rows = {
+        words[0]: " ".join(words[1:]) for text in out.splitlines() if (words := text.split()) and words[0][0] == "c"
+    }
+    assert "c0000" not in rows
+    assert "20 -> 50" in rows["c0001"]
+    assert rows["c0002"].endswith("is gone")
+    assert rows["c0003"].endswith("comes in")
+    assert "3 clusters differ, 1 are alike; cut 40 -> 67 GPUs." in " ".join(out.split())
+    assert f"the plan that awaits approval is {NOW.hash}, and {kept} has {BEFORE.hash}" in err
+
+
+@pytest.mark.parametrize(
+    ("alter", "said"),
+    [
+        (lambda d: d["plan"]["clusters"][1].update(plan_hash="other"), "plan.hash is"),
+        (
+            lambda d: d["plan"]["clusters"][1].update(cut_gpus=-4),
+            "cut_gpus must be at least 0, not -4",
+        ),
+        (lambda d: d.pop("plan"), "plan is missing"),
+        (lambda d: d.update(more=1), "more"),
+    ],
+)
+def test_a_file_that_was_altered_is_refused_by_its_field(
+    kept: Path, capsys: pytest.CaptureFixture[str], alter: Callable[[Any], object], said: str
+) -> None:
+    document = json.loads(kept.read_text())
+    alter(document)
+    kept.write_text(json.dumps(document))
+    with answering(FakeBackstop(awaits=BEFORE)) as door:
+        assert run(["fleet", "approve", str(kept)]) == 2
+    err = capsys.readouterr().err
+    assert str(kept) in err
+    assert said in err
+    assert approved(door) == []
+
+
+def test_the_plan_before_a_launch_is_the_one_that_the_launch_would_make(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """DESIGN.md's worked case, by the ledger: 39 of 345, and the hash that an approval names."""
+    from models.cluster.policy import Policy
+    from models.cluster.snapshot import snapshot_of
+    from models.questions import OpenRollouts
+    from tests.unit.cli_fakes import PLAN, WORKED
+
+    class Ledger(FakeBackstop):
+        async def ask(self, question: Any) -> Any:
+            return () if isinstance(question, OpenRollouts) else await super().ask(question)
+
+        async def plannable(self, over: Any = None) -> Any:
+            return [(snapshot_of(WORKED), Policy())], {}
+
+    with answering(Ledger()):
+        assert run(["fleet", "plan", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [(c["cluster"], c["cut_gpus"], c["plan_hash"]) for c in answer["plan"]["clusters"]] == [
+        ("h100-worked", 39, PLAN.hash)
+    ]
+    with answering(Ledger()):
+        assert run(["fleet", "plan", "--pilot", "nowhere"]) == 2
+    assert "--pilot nowhere: the ledger has no such cluster" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["fleet", "approve", "no-such.json"], "no-such.json"),
+        (["fleet", "approve", "plan.json", "--plan", "x"], "--plan 'x' is given beside FILE 'plan.json': give one"),
+        (["fleet", "plan", "--wave", "seven"], "--wave must be one of"),
+        (["fleet", "plan", "--policy", "notice=soon"], "notice"),
+    ],
+)
+def test_slips_are_bad_input(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop(awaits=BEFORE)) as door:
+        assert run(words) == 2
+    assert said in capsys.readouterr().err
+    assert approved(door) == []
