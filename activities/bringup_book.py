@@ -71,7 +71,7 @@ class FleetBringups:
         self._schedulers = schedulers
         self._clusters = clusters
         self._rollouts = rollouts
-        self._exit = BringupExit(ledger, quotas, registry, usage, jobs, clusters, rollouts, warrants)
+        self._exit = BringupExit(ledger, quotas, registry, usage, jobs, schedulers, clusters, rollouts, warrants)
 
     def open(self, start: BringupStart) -> OpenedBringup:
         return self._ledger.open_bringup(start)

@@ -9,18 +9,19 @@ no job runs, it is closed, and the cluster is removed as `fleet remove` does. So
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 from activities.bringup_ledger_ports import BringupLedger, RolloutDoor
 from activities.clusters import ClusterActivities
-from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, UsagePort
+from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
 from activities.warrants import Warrants
 from models.audit import BACKSTOP, AuditEntry, AuditKind, Signature
 from models.bringup.messages import BringupRow, WindDownRequest, WoundDown
 from models.bringup.state import bringup_key, retires
 from models.cluster.quota import QuotaTree
-from models.errors import Refusal, Unavailable
+from models.errors import BackstopError, Refusal, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage, command_line
@@ -40,6 +41,7 @@ class BringupExit:
         registry: RegistryPort,
         usage: UsagePort,
         jobs: JobPort,
+        schedulers: SchedulerPort,
         clusters: ClusterActivities,
         rollouts: RolloutDoor,
         warrants: Warrants | None = None,
@@ -50,6 +52,7 @@ class BringupExit:
         self._registry = registry
         self._usage = usage
         self._jobs = jobs
+        self._schedulers = schedulers
         self._clusters = clusters
         self._rollouts = rollouts
 
@@ -62,7 +65,7 @@ class BringupExit:
         if not self._ledger.in_fleet(cluster):
             return _OUT
         opened = self._registry.opened(cluster)
-        stands, running = self._assigned(cluster), self._running(cluster, request.at)
+        stands, running = self._assigned(cluster), self._running(request)
         if opened is not None and not opened.rollout.startswith(retires(cluster)):
             return self._makes_way(request, opened, running.but(quota_gpus=stands))
         if opened is None and stands:
@@ -73,6 +76,8 @@ class BringupExit:
                 self._launch(request, opened.rollout, stands)  # whoever did so before may not have come to approve it
             back = max(0, opened.baseline.tree.assigned() - stands)
             return running.but(quota_gpus=stands + back, back_gpus=back, said=self._stage_of(opened))
+        if running.is_empty:
+            running = running.but(teams=self._using(request))  # whatever the ledger was told last: this ends jobs
         if not running.is_empty:
             return running.but(said="no quota stands, and what runs runs to its end")
         if opened is not None:
@@ -159,12 +164,23 @@ class BringupExit:
     def _assigned(self, cluster: str) -> int:
         return QuotaTree(q.as_quota() for q in self._quotas.read(cluster).quotas).assigned()
 
-    def _running(self, cluster: str, now: datetime) -> WoundDown:
+    def _running(self, request: WindDownRequest) -> WoundDown:
         """Jobs by name; where nobody names them, teams whose jobs hold GPUs."""
+        cluster, now = request.cluster, request.at
         use = self._usage.latest([cluster], now).get(cluster, {})
         named = [job for job in self._jobs.jobs([cluster], now).get(cluster, ()) if job.ended is None]
         teams = 0 if named else sum(team.scheduled_gpus > 0 for team in use.values())
+        if not named and not teams:
+            with suppress(BackstopError):  # it is asked again before anything is unmade
+                teams = self._using(request)
         return WoundDown(quota_gpus=0, jobs=len(named), teams=teams, said="")
+
+    def _using(self, request: WindDownRequest) -> int:
+        """Teams whose jobs hold GPUs at this moment, as their Slurm says. Errors: Unavailable, BadInput."""
+        if request.slurm is None:
+            return 0
+        there = self._schedulers.describe(request.cluster, request.slurm)
+        return sum(bool(quota.scheduled_gpus) for quota in there.quotas)
 
     def _stage_of(self, opened: OpenRollout) -> str:
         noted = self._registry.newest([opened.cluster]).get(opened.cluster)

@@ -126,5 +126,10 @@ def hand_over_request(b: Bringup, now: datetime) -> HandOverRequest:
 def wind_down_request(b: Bringup, now: datetime) -> WindDownRequest:
     assert b.leaving is not None
     return WindDownRequest(
-        cluster=b.cluster, owner=b.entry.owner, actor=b.leaving.actor, reason=b.leaving.reason, at=now
+        cluster=b.cluster,
+        owner=b.entry.owner,
+        actor=b.leaving.actor,
+        reason=b.leaving.reason,
+        at=now,
+        slurm=b.entry.slurm,
     )

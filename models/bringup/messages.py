@@ -31,6 +31,7 @@ from models.bringup.runs import RunOrder, RunReport
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, put_down
 from models.cluster.island import Island
+from models.cluster.sources import SlurmSource
 
 BRINGUP_WORKFLOW = "Bringup"
 BRINGUP_QUEUE = "backstop-bringups"
@@ -179,6 +180,8 @@ class WindDownRequest(Model):
     actor: Text
     reason: Words
     at: Time
+    slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """Where it can be asked what runs now. None: what the ledger was told counts."""
 
 
 class WoundDown(Model):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from models.bringup import actions as do
 from models.bringup import reducers
@@ -18,6 +20,7 @@ from models.bringup.state import StepPhase, WaitsFor
 from models.bringup.status import needs_of, row_of, status_of, waiting_sentence
 from models.bringup.undo_lines import bringup_undo_line
 from tests.unit.bringup_world import NOON, RECIPE, BringupWorld, entry, recipe, report
+from views.bringup import status_parts
 
 RUNNING = report(RunPhase.RUNNING, "it runs")
 FAILED = report(RunPhase.FAILED, "exit status 1", code=1, tail="no such rack")
@@ -489,3 +492,35 @@ def test_how_a_command_is_undone_is_said(command: str) -> None:
             "cancel": "It cannot be undone. When it has ended: backstop bringup add",
         }[command]
     )
+
+
+def shown(w: BringupWorld) -> str:
+    screen = Console(width=200, file=io.StringIO(), force_terminal=False, markup=False)
+    for part in status_parts(status_of(w.b, w.now)):
+        screen.print(part)
+    return screen.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_of_one_that_is_unmade_nothing_is_there_and_what_is_left_is_said_once() -> None:
+    w = in_production()
+    assert "\nthere " in shown(w)
+    w.say("retire")
+    w.wait("10m")
+    assert w.stage is BringupStage.RETIRED
+    facts, _, left = shown(w).partition("Left standing:")
+    assert [line.split()[0] for line in facts.splitlines() if "is left standing: it has no undo" in line] == ["ended"]
+    assert ("\nthere " in facts, "\ncame " in facts, left.split()) == (
+        False,
+        True,
+        ["report:", *["it", "has", "no", "undo"]],
+    )
+
+
+def test_when_a_person_is_called_is_ahead_until_it_is_past() -> None:
+    w = world(soak="2h", validate_within="1d")
+    w.says["health"] = Colour.RED
+    w.say("check-in")
+    at = "a person is called at 2026-03-03 12:00:00Z"
+    assert (at in shown(w), w.stage) == (True, BringupStage.PROVISIONED)
+    w.wait("30h")
+    assert (at.replace("is", "was", 1) in shown(w), w.stage) == (True, BringupStage.BLOCKED)

@@ -35,6 +35,7 @@ from models.cluster.fleet_file import ClusterSpec
 from models.cluster.import_lines import Verb
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
+from models.cluster.sources import SlurmSource
 from models.errors import Refusal, Unavailable
 from models.planning.grants import Granted, GrantOrder, GrantOutcome
 from models.planning.plan import make_plan
@@ -115,9 +116,13 @@ class Slurm:
 
     def __init__(self, **limits: int) -> None:
         self.limits = limits
+        self.uses = 0
+        self.answers = True
 
     def describe(self, cluster: str, source: Any) -> ClusterSpec:
-        quotas = [{"team": t, "gpus": g, "scheduled_gpus": 0} for t, g in self.limits.items()]
+        if not self.answers:
+            raise Unavailable("squeue does not answer")
+        quotas = [{"team": t, "gpus": g, "scheduled_gpus": self.uses} for t, g in self.limits.items()]
         islands = [island(8).model_dump()]
         return ClusterSpec.model_validate({"name": cluster, "islands": islands, "quotas": quotas, "slurm": source})
 
@@ -130,13 +135,14 @@ class Book:
         of = (ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
         self.clusters = ClusterActivities(*of)
         self.rollouts = Rollouts(ledger, self.clusters)
+        self.slurm = Slurm(**limits)
         self.book = FleetBringups(
             ledger.bringups,
             ledger.quotas,
             ledger.registry,
             ledger.usage,
             ledger.jobs,
-            Slurm(**limits),  # type: ignore[arg-type]
+            self.slurm,  # type: ignore[arg-type]
             self.clusters,
             self.rollouts,
         )
@@ -551,9 +557,27 @@ def test_the_sum_is_never_above_what_may_be_promised(
 # --- out of the fleet -------------------------------------------------------------------------------
 
 
-def wind(book: Book) -> WoundDown:
-    request = WindDownRequest(cluster=NEW, owner="tpm", actor="eve", reason="its lease ends", at=NOW)
+def wind(book: Book, slurm: SlurmSource | None = None) -> WoundDown:
+    request = WindDownRequest(cluster=NEW, owner="tpm", actor="eve", reason="its lease ends", at=NOW, slurm=slurm)
     return book.book.wind_down(request)
+
+
+def test_a_job_that_the_ledger_has_not_heard_of_yet_keeps_it_in(ledger: Ledger, tool: ForeignTool) -> None:
+    """The ledger learns of Slurm's jobs a look later; to unmake the cluster would end them."""
+    opened(ledger)
+    book, source = Book(ledger, a=0), SlurmSource(connection="main", root="research")
+    book.hand_over([island(8)], quotas=[{"team": "a", "gpus": 0}])
+    for table in ("jobs", "usage_samples"):
+        assert tool.rows(f"SELECT * FROM {table} WHERE cluster = ?", NEW) == []
+    book.slurm.uses = 8
+    told = wind(book, source)
+    assert (told.text, told.is_empty) == ("0 GPUs of quota stand, jobs of 1 team run", False)
+    book.slurm.answers = False
+    with pytest.raises(Unavailable, match="squeue does not answer"):
+        wind(book, source)
+    assert tool.one("SELECT count(*) FROM clusters WHERE name = ?", NEW) == 1
+    book.slurm.answers, book.slurm.uses = True, 0
+    assert wind(book, source).said == "it is out of the fleet"
 
 
 def test_a_retired_clusters_quotas_go_to_nothing_by_a_rollout_and_it_leaves_the_fleet(
