@@ -373,5 +373,9 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
         cluster = await door.ask(question)
     # An import leaves the quotas of such a cluster to the mirror: what moved is what the ledger had, beside Slurm.
     had, has = ({q.team: (q.gpus, q.parent) for q in quotas} for quotas in (ours.quotas, cluster.quotas))
-    changed = [team for team, value in has.items() if had.get(team) != value]
-    return counts | {"changed": len(changed), "removed": len(had.keys() - has.keys())}, cluster.unread
+    moved = {
+        "added": len(has.keys() - had.keys()),
+        "changed": sum(1 for team in has.keys() & had.keys() if has[team] != had[team]),
+        "removed": len(had.keys() - has.keys()),
+    }
+    return counts | moved, cluster.unread

@@ -505,9 +505,13 @@ def test_an_import_from_slurm_says_which_quotas_are_gone_and_what_it_does_not_re
         told = capsys.readouterr()
         assert run(["fleet", "import", "--slurm", "h100-worked", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert told.out.endswith("2 quotas changed, 1 removed.\n")
+    assert told.out.endswith("; 1 added, 1 changed, 1 removed.\n")
     assert told.err == "backstop: warning: h100-worked: QOS x limits gres/gpu\n"
-    assert (answer["counts"]["changed"], answer["counts"]["removed"]) == (2, 1)
+    assert {what: answer["counts"][what] for what in ("added", "changed", "removed")} == {
+        "added": 1,
+        "changed": 1,
+        "removed": 1,
+    }
     assert answer["unread"] == ["QOS x limits gres/gpu"]
 
 
