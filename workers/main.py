@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +68,7 @@ from workers.private import keep_private
 from workers.quiet_log import quiet_log
 from workers.sealer import sealing
 from workers.settings import Settings, load_settings
+from workers.stopping import until_told
 from workers.tickets import TicketsChecked
 from workers.untimely_queries import OnTimeRunner
 from workflows.bringup import BringupWorkflow
@@ -453,28 +452,6 @@ def refuse_without_schema(ledger: Ledger) -> None:
         logger.warning("%s: the worker starts, and tries again", error.message)
 
 
-def stop_signal(*, child: bool = False) -> asyncio.Event:
-    """Set at Ctrl-C, SIGTERM or SIGHUP, however often; of a `child` also where whoever started it is gone."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(name, stopped.set)
-
-    def read() -> None:
-        if not os.read(0, 1):
-            loop.remove_reader(0)
-            stopped.set()
-
-    if child:
-        loop.add_reader(0, read)
-    return stopped
-
-
-async def until_told() -> None:
-    """Returns at Ctrl-C, SIGTERM or SIGHUP."""
-    await stop_signal().wait()
-
-
 def run_and_exit(main: Callable[[], object]) -> None:
     """Runs an async main; one sentence and the exit code of models.errors for what goes wrong."""
     try:
@@ -504,4 +481,4 @@ async def _main() -> None:
 if __name__ == "__main__":
     run_and_exit(_main)
 
-__all__ = ["Settings", "ensure_watch", "make_worker", "run_and_exit", "serving", "stop_signal", "until_told", "upgrade"]
+__all__ = ["Settings", "ensure_watch", "make_worker", "run_and_exit", "serving", "until_told", "upgrade"]

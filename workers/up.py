@@ -24,10 +24,11 @@ from client.places import embedded_file
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
 from workers.front import front_beside
-from workers.main import run_and_exit, serving, stop_signal
+from workers.main import run_and_exit, serving
 from workers.private import keep_private
 from workers.quiet_log import quiet_log
 from workers.settings import Settings, load_settings
+from workers.stopping import stop_signal
 
 
 def _port(name: str, default: int) -> int | None:

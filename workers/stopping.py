@@ -1,0 +1,29 @@
+"""How a process of ours is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+
+
+def stop_signal(*, child: bool = False) -> asyncio.Event:
+    """Set at Ctrl-C, SIGTERM or SIGHUP, however often; of a `child` also where whoever started it is gone."""
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(name, stopped.set)
+
+    def read() -> None:
+        if not os.read(0, 1):
+            loop.remove_reader(0)
+            stopped.set()
+
+    if child:
+        loop.add_reader(0, read)
+    return stopped
+
+
+async def until_told() -> None:
+    """Returns at Ctrl-C, SIGTERM or SIGHUP."""
+    await stop_signal().wait()
