@@ -102,7 +102,6 @@ class _Page(Model):
 _Number = Annotated[Count, Field(le=10**6)]
 _Times = Annotated[tuple[Time, ...], Field(max_length=500)]
 _Brief = PlainSerializer(lambda spec: spec.model_dump(mode="json", exclude_defaults=True))
-_BriefSpec = Annotated[ClusterSpec, _Brief]
 _OwnSettings = Annotated[Policy, PlainSerializer(lambda policy: policy.model_dump(mode="json", exclude_unset=True))]
 
 
@@ -112,7 +111,7 @@ class LedgerCluster(Model):
     `cluster` None: what stands in the ledger of the one of this `name` makes no sense, for the reason `wrong`.
     """
 
-    cluster: _BriefSpec | None
+    cluster: Annotated[ClusterSpec, _Brief] | None
     rollout: str | None = None
     stage: str | None = None
     name: str = ""

@@ -28,7 +28,8 @@ from activities.adapters.notify.notifier import Notifier
 from activities.adapters.notify.reach import Reach
 from activities.adapters.prometheus.prometheus import NO_SECRETS, PrometheusConnection, Prometheuses
 from activities.adapters.seals.keepers import keepers_of
-from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
+from activities.adapters.slurm.quotas import SlurmQuotas
+from activities.adapters.slurm.slurm import Slurms
 from activities.admission import Admission, short_by
 from activities.archive import ArchiveActivities
 from activities.bringup import BringupActivities, CheckActivities, RunActivities

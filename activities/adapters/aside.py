@@ -80,11 +80,11 @@ class Aside:
             thread.start()
         self._wait(name for name in readings if name not in self._late)
         late = dict.fromkeys(readings.keys() & self._under_way.keys(), self._no_answer)
-        return {name: text for name, text in {**self._failed, **late}.items() if name in readings}
+        return {name: text for name, text in {**self._failed, **late}.items() if text and name in readings}
 
     @property
     def _no_answer(self) -> str:
-        return f"no answer within {self._patience:g} s"
+        return "" if self._patience is None else f"no answer within {self._patience:g} s"
 
     def _wait(self, names: Iterable[str]) -> None:
         if self._patience is None:

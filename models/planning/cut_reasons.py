@@ -14,6 +14,9 @@ from models.cluster.policy import Scope, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 
+MOST_SHORT = 5
+"""Sets of islands that a plan names: the shortest ones."""
+
 
 class ShortIslands(Model):
     """Islands on which alone more would be promised than is healthy there. Units: whole GPUs."""
@@ -24,7 +27,7 @@ class ShortIslands(Model):
 
 
 def short_islands(snapshot: Snapshot, values: Mapping[str, int]) -> tuple[ShortIslands, ...]:
-    """Those that bind with these values, by name; the whole cluster is none of them."""
+    """Those that bind with these values, the shortest first; the whole cluster is none of them."""
     every = tuple(i.name for i in snapshot.islands)
     stand = {q.team: q.canonical(every).islands for q in snapshot.quotas if q.team in snapshot.tree.leaves}
     short = []
@@ -33,7 +36,7 @@ def short_islands(snapshot: Snapshot, values: Mapping[str, int]) -> tuple[ShortI
         promised = sum(values[team] for team, names in stand.items() if names is not None and {*names} <= {*islands})
         if promised > healthy:
             short.append(ShortIslands(islands=islands, healthy_gpus=healthy, promised_gpus=promised))
-    return tuple(short)
+    return tuple(sorted(short, key=lambda one: one.healthy_gpus - one.promised_gpus)[:MOST_SHORT])
 
 
 class Mends(NamedTuple):

@@ -26,7 +26,8 @@ from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.slurm import slurm
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, nodes_in, quotas_of, use_of
-from activities.adapters.slurm.slurm import SlurmQuotas, Slurms
+from activities.adapters.slurm.quotas import SlurmQuotas
+from activities.adapters.slurm.slurm import Slurms
 from activities.clusters import ClusterActivities
 from activities.health_watch import WatchActivities
 from activities.ports import ByCluster, RolloutsPort

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activities.adapters.slurm.limits import wanted_limits
-from activities.adapters.slurm.slurm import SlurmQuotas
+from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.ports import OpenRollout
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island

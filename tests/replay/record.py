@@ -34,6 +34,7 @@ from tests.e2e.late_admission import refused_late
 from tests.e2e.world import World, cluster, connected, team, world_of
 from tests.integration.notice_servers import web_server
 from tests.replay.bringup_scenes import BRINGUPS, story_of
+from tests.waiting import eventually
 from workers.embedded_temporal import EmbeddedTemporal
 
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)
@@ -309,8 +310,7 @@ async def reported(world: World, name: str, _: FaultyQuotas) -> None:
     await world.until(name, Stage.MONITORED)
     await world.healthy(name, main=(361, 300))
     await world.until(name, Stage.ROLLED_BACK)
-    while ("rolled_back", "tpm") not in world.notices(name):
-        await asyncio.sleep(0.1)
+    await eventually(lambda: ("rolled_back", "tpm") in world.notices(name), "the owner is told")
     await finish(world, name)
 
 

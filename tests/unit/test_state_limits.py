@@ -27,6 +27,7 @@ from models.fleet.messages import FleetInput, FleetLaunch
 from models.fleet.state import FleetRollout
 from models.notices import Notice, NoticeKind
 from models.planning.busy_work import MOST_TEAMS_AT_WORK
+from models.planning.cut_reasons import MOST_SHORT
 from models.planning.grants import GrantOrder, GrantOutcome
 from models.requests.messages import RequestInput
 from models.requests.state import RequestState
@@ -77,6 +78,7 @@ LIMITS: dict[str, Any] = {
     "Rollout.written": TEAMS,
     "Rollout.was": TEAMS,
     "Rollout.foreign": TEAMS,
+    "Rollout.unapproved": TEAMS,
     "Rollout.modes_given": TEAMS,
     "Rollout.attempted": TEAMS,
     "Rollout.breach_of": TEAMS,
@@ -89,6 +91,8 @@ LIMITS: dict[str, Any] = {
     "Observation.work": MOST_TEAMS_AT_WORK,
     "TeamWork.classes": MOST_CLASSES,
     "Plan.out_of_reach": FEW,
+    "Plan.short_islands": MOST_SHORT,
+    "ShortIslands.islands": ISLANDS,
     "QuotaPlan.cuts": FEW,
     "QuotaPlan.namespaces": 1,
     "Envelope.largest_cut": TEAMS,

@@ -24,7 +24,7 @@ from activities.adapters.slurm import sights
 from activities.adapters.slurm.classes import EVERY, OFF_EVERY, SlurmClasses
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
-from activities.adapters.slurm.limits import bound_of, commands, differences, wanted_limits
+from activities.adapters.slurm.limits import commands, differences, wanted_limits
 from activities.adapters.slurm.names import POOL, QOS, plain
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,
@@ -41,16 +41,14 @@ from activities.adapters.slurm.parsing import (
     use_of,
 )
 from activities.adapters.slurm.unread import unread
-from activities.ports import ByCluster
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
 from models.cluster.quota import Quota
-from models.cluster.readings import ForeignChange, HealthSample, QuotaReading
+from models.cluster.readings import HealthSample
 from models.cluster.sources import ClassesInSlurm, SlurmSource, Sources
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import SchedulerCheck
-from models.rollout.effects import Change, Receipt
 
 log = logging.getLogger(__name__)
 
@@ -60,9 +58,9 @@ _TRIES = 5
 _LINES = 20
 """Commands of one call: it must end well inside a call's time."""
 _AT_ONCE = 8
+"""Clusters that are checked at the same time: one that is silent takes its call's whole time."""
 _CHECK_SECONDS = 25.0
 """For all clusters together: `doctor` waits for a minute, and asks others beside them."""
-"""Clusters that are checked at the same time: one that is silent takes its call's whole time."""
 _QOS_EVERY = timedelta(minutes=1)
 """How often the limit of the flex QOS is looked at: it takes a call of its own."""
 _USE_EVERY = timedelta(seconds=60)
@@ -452,77 +450,3 @@ class Slurms:
             back |= classes.take_out(only_look=False)
             self.book.detach(cluster)
         return back
-
-
-class SlurmQuotas:
-    """QuotaPort: of the ledger, and for clusters that Slurm holds of both."""
-
-    def __init__(self, slurms: Slurms) -> None:
-        self._slurms = slurms
-        self._ledger = slurms.ledger.quotas
-
-    def read(self, cluster: str) -> QuotaReading:
-        source = self._slurms.book.sources([cluster]).get(cluster)
-        if source is None:
-            return self._ledger.read(cluster)
-        bound = bound_of(self._slurms.sync(cluster, source), source)
-        return self._ledger.read(cluster).model_copy(update={"bound_gpus": bound})
-
-    def look(self, cluster: str) -> QuotaReading:
-        unread = self._slurms.sync_aside(self._slurms.book.sources([cluster])).get(cluster, "")
-        return self.last_known(cluster).model_copy(update={"unread": unread})
-
-    def last_known(self, cluster: str) -> QuotaReading:
-        source, reading = self._slurms.book.sources([cluster]).get(cluster), self._ledger.read(cluster)
-        if source is None:
-            return reading
-        bound = bound_of(self._slurms.book.standing(cluster), source)
-        return reading.model_copy(update={"bound_gpus": bound})
-
-    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        sources = self._slurms.book.sources(clusters)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            answers = dict(zip(sources, pool.map(self._synced, sources, sources.values()), strict=True))
-        wrong = {cluster: why for cluster, (why, _) in answers.items() if why}
-        answer = self._ledger.readings([name for name in clusters if name not in wrong])
-        for cluster in answers.keys() & answer.keys():
-            answer[cluster] = answer[cluster].model_copy(update={"bound_gpus": answers[cluster][1]})
-        answer.senseless |= wrong
-        return answer
-
-    def _synced(self, cluster: str, source: SlurmSource) -> tuple[str, int | None]:
-        """Why its limits could not be read, and what its root allows."""
-        try:
-            return "", bound_of(self._slurms.sync(cluster, source), source)
-        except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
-            return error.message, None
-
-    def barred(self, cluster: str) -> str:
-        source = self._slurms.book.sources([cluster]).get(cluster)
-        return self._ledger.barred(cluster) if source is None else self._slurms.barred(cluster, source)
-
-    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
-        self._slurms.refresh_limits(clusters)
-        versions, book = dict(self._ledger.versions(clusters)), self._slurms.book
-        for cluster, source in book.sources(clusters).items():
-            bound = bound_of(book.standing(cluster), source)
-            if bound is not None and cluster in versions:
-                versions[cluster] += f" within {bound}"
-        return versions
-
-    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
-        return self._ledger.changes(cluster, after)
-
-    def apply(self, change: Change) -> Receipt:
-        source = self._slurms.book.sources([change.cluster]).get(change.cluster)
-        if source is None:
-            return self._ledger.apply(change)
-        with self._slurms.book.alone(change.cluster):
-            self._slurms.sync(change.cluster, source)
-            receipt = self._ledger.apply(change)
-            self._slurms.push(change.cluster, source)
-            self._slurms.classes_after_write(change.cluster, source)
-            return receipt
-
-
-__all__ = ["SlurmQuotas", "Slurms"]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.slurm.slurm import SlurmQuotas
+from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.many_looks import ManyLooks
 from activities.ports import ByCluster
 from models.audit import Signature

@@ -1,0 +1,88 @@
+"""QuotaPort for clusters whose quotas are accounts of a Slurm: the ledger's, brought to Slurm and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from activities.adapters.slurm.limits import bound_of
+from activities.adapters.slurm.slurm import Slurms
+from activities.ports import ByCluster
+from models.cluster.readings import ForeignChange, QuotaReading
+from models.cluster.sources import SlurmSource
+from models.errors import Refusal, Unavailable
+from models.rollout.effects import Change, Receipt
+
+_AT_ONCE = 8
+"""Clusters that are read at the same time: one that is silent takes its call's whole time."""
+
+
+class SlurmQuotas:
+    """QuotaPort: of the ledger, and for clusters that Slurm holds of both."""
+
+    def __init__(self, slurms: Slurms) -> None:
+        self._slurms = slurms
+        self._ledger = slurms.ledger.quotas
+
+    def read(self, cluster: str) -> QuotaReading:
+        source = self._slurms.book.sources([cluster]).get(cluster)
+        if source is None:
+            return self._ledger.read(cluster)
+        bound = bound_of(self._slurms.sync(cluster, source), source)
+        return self._ledger.read(cluster).model_copy(update={"bound_gpus": bound})
+
+    def look(self, cluster: str) -> QuotaReading:
+        unread = self._slurms.sync_aside(self._slurms.book.sources([cluster])).get(cluster, "")
+        return self.last_known(cluster).model_copy(update={"unread": unread})
+
+    def last_known(self, cluster: str) -> QuotaReading:
+        source, reading = self._slurms.book.sources([cluster]).get(cluster), self._ledger.read(cluster)
+        if source is None:
+            return reading
+        bound = bound_of(self._slurms.book.standing(cluster), source)
+        return reading.model_copy(update={"bound_gpus": bound})
+
+    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
+        sources = self._slurms.book.sources(clusters)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            answers = dict(zip(sources, pool.map(self._synced, sources, sources.values()), strict=True))
+        wrong = {cluster: why for cluster, (why, _) in answers.items() if why}
+        answer = self._ledger.readings([name for name in clusters if name not in wrong])
+        for cluster in answers.keys() & answer.keys():
+            answer[cluster] = answer[cluster].model_copy(update={"bound_gpus": answers[cluster][1]})
+        answer.senseless |= wrong
+        return answer
+
+    def _synced(self, cluster: str, source: SlurmSource) -> tuple[str, int | None]:
+        """Why its limits could not be read, and what its root allows."""
+        try:
+            return "", bound_of(self._slurms.sync(cluster, source), source)
+        except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
+            return error.message, None
+
+    def barred(self, cluster: str) -> str:
+        source = self._slurms.book.sources([cluster]).get(cluster)
+        return self._ledger.barred(cluster) if source is None else self._slurms.barred(cluster, source)
+
+    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
+        self._slurms.refresh_limits(clusters)
+        versions, book = dict(self._ledger.versions(clusters)), self._slurms.book
+        for cluster, source in book.sources(clusters).items():
+            bound = bound_of(book.standing(cluster), source)
+            if bound is not None and cluster in versions:
+                versions[cluster] += f" within {bound}"
+        return versions
+
+    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
+        return self._ledger.changes(cluster, after)
+
+    def apply(self, change: Change) -> Receipt:
+        source = self._slurms.book.sources([change.cluster]).get(change.cluster)
+        if source is None:
+            return self._ledger.apply(change)
+        with self._slurms.book.alone(change.cluster):
+            self._slurms.sync(change.cluster, source)
+            receipt = self._ledger.apply(change)
+            self._slurms.push(change.cluster, source)
+            self._slurms.classes_after_write(change.cluster, source)
+            return receipt
