@@ -88,7 +88,7 @@ def percent(share: Fraction) -> str:
 
 def rows_of(haircut: Haircut, what: str) -> Mapping[str, Sequence[Part | TeamPart]]:
     if what == "wave":
-        return {tier.value: parts for tier, parts in haircut.waves.items()}
+        return haircut.waves
     return haircut.clusters if what == "cluster" else haircut.teams
 
 

@@ -177,7 +177,4 @@ def _chosen(comparison: Haircut, explained: int, by: By, how: Listing) -> Haircu
 
 
 def _row_of(cut: WorkCut, by: By) -> str:
-    """A cluster that gives GPUs in use is in the last wave: no cut goes deeper."""
-    from models.cluster.policy import Tier
-
-    return {By.TEAM: cut.team, By.CLUSTER: cut.cluster}.get(by, Tier.BUSY.value)
+    return {By.TEAM: cut.team, By.CLUSTER: cut.cluster}.get(by, cut.wave)

@@ -104,7 +104,7 @@ def _clusters(haircut: Haircut, at: int) -> dict[str, str]:
 
 
 def _waves(haircut: Haircut, at: int) -> dict[str, str]:
-    rows = {wave.value: parts[at] for wave, parts in haircut.waves.items()}
+    rows = {wave: parts[at] for wave, parts in haircut.waves.items()}
     figure, plot = axes(height=2.6)
     names = list(rows)
     plot.barh(names, [p.clusters for p in rows.values()], color=BACKED)

@@ -89,6 +89,11 @@ class Quota(Documented):
         return 0 if self.idle_gpus is None else self.idle_gpus
 
     @property
+    def in_use(self) -> tuple[int, int]:
+        """GPUs that jobs hold inside the quota, and those of them that do work: what is beyond it is idle first."""
+        return min(self.gpus, self.scheduled), min(self.gpus, self.scheduled - self.idle)
+
+    @property
     def floor(self) -> int:
         """What a cut leaves standing."""
         return max(self.minimum_gpus, sum(self.protected_blocks))

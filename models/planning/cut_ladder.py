@@ -32,8 +32,7 @@ def tiers_of(quota: Quota, floor: int) -> TierAmounts:
 
     Units: whole GPUs; the three amounts sum to max(0, gpus - floor).
     """
-    held = min(quota.gpus, quota.scheduled)
-    working = min(quota.gpus, quota.scheduled - quota.idle)
+    held, working = quota.in_use
     amounts = {Tier.UNSCHEDULED: quota.gpus - held, Tier.IDLE: held - working, Tier.BUSY: working}
     for tier in reversed(TIERS[1:]):
         kept = min(floor, amounts[tier])

@@ -21,6 +21,8 @@ USUAL = (Fraction(5, 100), Fraction(10, 100), Fraction(15, 100), Fraction(20, 10
 """The buffers that people ask about."""
 WITHOUT = Fraction(0)
 """No buffer at all."""
+AFTER_ALL = "after all"
+"""Where clusters are counted whose plan no tier limit would make suffice: they come after all waves."""
 
 
 class Part(Model):
@@ -90,6 +92,8 @@ class WorkCut(Model):
     gpus: int
     text: Words
     """Which class's jobs hold how many of those that could yield, in a sentence."""
+    wave: Name = Tier.BUSY
+    """Its cluster's, as in `Haircut.waves`."""
 
 
 class Haircut(Model):
@@ -103,7 +107,8 @@ class Haircut(Model):
     without: Part
     """With no buffer at all: what is cut then, hardware asks for and not the buffer."""
     fleet: tuple[Part, ...]
-    waves: dict[Tier, tuple[Part, ...]]
+    waves: dict[str, tuple[Part, ...]]
+    """By tier; `after all` too where there are such clusters."""
     clusters: dict[str, tuple[Part, ...]]
     teams: dict[str, tuple[TeamPart, ...]]
     works: tuple[tuple[WorkCut, ...], ...] = ()
@@ -123,7 +128,7 @@ class FleetHaircut(Model):
 class Cost(NamedTuple):
     """What one plan says, in numbers alone: small enough to be kept for each cluster and buffer."""
 
-    wave: Tier
+    wave: str
     part: tuple[int, ...]
     """The fields of `Part`, in their order."""
     works: tuple[WorkCut, ...]
@@ -162,7 +167,11 @@ def planned_at(snapshot: Snapshot, policy: Policy, buffer: Fraction) -> Plan:
 
 
 def cost_of(plan: Plan) -> Cost:
-    return Cost(plan.wave, tuple(dict(Part.of(plan)).values()), _works_of(plan))
+    return Cost(_wave_of(plan), tuple(dict(Part.of(plan)).values()), _works_of(plan))
+
+
+def _wave_of(plan: Plan) -> str:
+    return AFTER_ALL if plan.why_last else plan.wave
 
 
 def fleet_haircut(clusters: Sequence[Sequence[Cost]], buffers: Sequence[Fraction]) -> Haircut:
@@ -172,7 +181,11 @@ def fleet_haircut(clusters: Sequence[Sequence[Cost]], buffers: Sequence[Fraction
         buffers=tuple(buffers),
         without=_summed(without),
         fleet=tuple(map(_summed, rows)),
-        waves={tier: tuple(_summed(cost for cost in row if cost.wave is tier) for row in rows) for tier in Tier},
+        waves={
+            wave: tuple(_summed(cost for cost in row if cost.wave == wave) for row in rows)
+            for wave in (*Tier, AFTER_ALL)
+            if wave != AFTER_ALL or any(cost.wave == wave for row in rows for cost in row)
+        },
         clusters={},
         teams={},
         works=tuple(
@@ -213,7 +226,13 @@ def _teams(plan: Plan) -> Mapping[str, TeamPart]:
 def _works_of(plan: Plan) -> tuple[WorkCut, ...]:
     whose = plan.cluster
     return tuple(
-        WorkCut(cluster=whose, team=cut.team, gpus=cut.gpus, text=cut.told(f"{cut.team} in {whose}"))
+        WorkCut(
+            cluster=whose,
+            team=cut.team,
+            gpus=cut.gpus,
+            text=cut.told(f"{cut.team} in {whose}"),
+            wave=_wave_of(plan),
+        )
         for cut in busy_cuts(plan)
     )
 

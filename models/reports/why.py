@@ -294,10 +294,10 @@ def _without(gone: Set[Cause], here: _World, as_declared: Snapshot, team: str, h
 
 def _held(quota: Quota, seen: Evidence) -> _Held:
     usage = seen.usage.get(quota.team)
-    used = quota.gpus if usage is None else min(usage.scheduled_gpus, quota.gpus)
-    idle = 0 if usage is None else min(usage.idle_gpus, used)
+    use = {} if usage is None else {"scheduled_gpus": usage.scheduled_gpus, "idle_gpus": usage.idle_gpus}
+    used, busy = quota.model_copy(update=use).in_use
     jobs = tuple(j for j in seen.jobs if j.team == quota.team and j.ended is None and j.on is RunsOn.QUOTA)
-    return _Held(used, idle, usage is not None, jobs)
+    return _Held(used, used - busy, usage is not None, jobs)
 
 
 def _missing(island: Island, stretch: Stretch | None) -> Missing:

@@ -82,7 +82,20 @@ def test_every_grouping_adds_up_to_the_fleet(
         for field in ("cut_gpus", "phantom_gpus", "to_flex_gpus"):
             assert sum(getattr(parts[n], field) for parts in made.teams.values()) == getattr(whole, field)
         for wave, parts in made.waves.items():
-            assert parts[n].clusters == sum(p.wave is wave for p in plans)
+            own = ["after all" if p.short_by_gpus or not p.backed else p.wave.value for p in plans]
+            assert parts[n].clusters == own.count(wave), "as `plan` orders them: what no tier limit mends comes last"
+
+
+def test_a_cluster_that_no_plan_mends_is_in_no_wave() -> None:
+    """Nothing of it can be cut: by its cut alone it would be in the painless wave."""
+    quota = Quota(team="t", gpus=16, minimum_gpus=16)
+    stuck = Snapshot(cluster="a", islands=(Island(name="a", total_gpus=16, healthy_gpus=4),), quotas=(quota,))
+    made = haircut([(stuck, Policy()), one("fine", 16, 16, 4)], [Fraction(3, 20)])
+    assert {wave: parts[0].clusters for wave, parts in made.waves.items() if parts[0].clusters} == {
+        "unallocated": 1,
+        "after all": 1,
+    }
+    assert "after all" not in haircut([one("fine", 16, 16, 4)], [Fraction(3, 20)]).waves
 
 
 def test_a_fleet_of_nothing_has_a_report() -> None:

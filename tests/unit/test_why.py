@@ -20,10 +20,14 @@ from models.buffers.hourly_health import Stretch, stretches
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
+from models.cluster.policy import Policy, Tier
+from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
+from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
 from models.errors import Refusal
 from models.flex.flex_now import FlexNow, IslandNow
+from models.planning.plan import make_plan
 from models.reports.flex_offers import flex_offers
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, WhyAnswers, why
@@ -64,6 +68,26 @@ def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> Te
 
 def reasons(found: TeamWhy) -> list[tuple[str, int]]:
     return [(r.cause.value, r.gpus) for r in found.reasons]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "scheduled", "idle", "by_hand"),
+    [(8, 12, 6, (8, 2)), (1, 2, 1, (1, 0)), (8, 8, 3, (8, 3)), (8, 12, 12, (8, 8)), (8, 20, 5, (8, 0))],
+)
+def test_idle_beyond_the_quota_is_not_idle_in_it(
+    gpus: int, scheduled: int, idle: int, by_hand: tuple[int, int]
+) -> None:
+    """`plan` says the same: what does work fills the quota first."""
+    usage = {"research": TeamUsage(team="research", scheduled_gpus=scheduled, idle_gpus=idle)}
+    here = (Island(name="main", total_gpus=32, healthy_gpus=32),)
+    answer = asked(quotas=(Present(team="research", gpus=gpus),), usage=usage, islands=here, history={})
+    assert (answer.used_gpus, answer.idle_gpus) == by_hand
+    counted = dict(reasons(answer))
+    assert (counted.get("idle", 0), counted.get("used", 0)) == (by_hand[1], by_hand[0] - by_hand[1])
+    quota = Quota(team="research", gpus=gpus, scheduled_gpus=scheduled, idle_gpus=idle)
+    bare = Policy.model_validate({"buffer": 0, "spare_gpus": 32})
+    plan = make_plan(Snapshot(cluster="c", islands=here, quotas=(quota,)), bare)
+    assert sum(c.gpus for c in plan.quotas[0].cuts if c.tier is Tier.IDLE) == by_hand[1]
 
 
 def test_all_of_the_quota_is_what_has_no_hardware_and_what_ones_own_jobs_hold() -> None:
