@@ -49,12 +49,17 @@ def _history(explained: Explained, unit: str) -> str:
     if not now.known_hours:
         return f"{size}; nothing is known of their health."
     weeks = count(round(now.known_hours / WEEK_HOURS), "week")
-    seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health are known"
-    unknown = f" and {hours - now.known_hours} are not" if hours > now.known_hours else ""
+    seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health {_are(now.known_hours)} known"
+    silent = hours - now.known_hours
+    unknown = f" and {silent} {_are(silent)} not" if silent > 0 else ""
     return (
-        f"{size}; {seen}{unknown}; {now.level} have been down for most of the last two weeks or of the last day, "
+        f"{size}; {seen}{unknown}; {now.level} {'has' if now.level == 1 else 'have'} been down for most of the last two weeks or of the last day, "
         f"and {now.worst} at the worst instant of all."
     )
+
+
+def _are(many: int) -> str:
+    return "is" if many == 1 else "are"
 
 
 def _target(share: Fraction) -> str:
@@ -75,11 +80,10 @@ def _today(explained: Explained, unit: str) -> str:
     if now.promise is None or now.promise <= today.most:
         return ""
     at = "at the end of its history" if today.at is None else f"at {moment(today.at)}"
-    are = "is" if today.healthy == 1 else "are"
     spare = f" and {today.spare:,} of these stay{'s' * (today.spare == 1)} spare" if today.spare else ""
     return (
         f"; history alone would leave {count(now.promise, unit)} to promise, but {at} only {today.healthy:,} of "
-        f"{now.total:,} {are} healthy{spare}"
+        f"{now.total:,} {_are(today.healthy)} healthy{spare}"
     )
 
 

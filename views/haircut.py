@@ -60,8 +60,9 @@ def sentence(haircut: Haircut, at: int) -> str:
     """The report in a few words, at one of its buffers."""
     part, plain = haircut.fleet[at], haircut.without.cut_gpus
     short = f"; {part.short_gpus:,} more would be needed and may not be cut" if part.short_gpus else ""
-    clusters = "1 cluster is" if part.clusters == 1 else f"{part.clusters} clusters are"
-    above = f"{part.clusters_above} of {clusters} above their ceiling, by {gpus(part.above_gpus)}"
+    are, their = ("is", "its") if part.clusters_above == 1 else ("are", "their")
+    those = f"{part.clusters_above} of {count(part.clusters, 'cluster')}"
+    above = f"{those} {are} above {their} ceiling, by {gpus(part.above_gpus)}"
     anyhow = f" Without any buffer {plain} would be cut all the same." if plain else ""
     promised = "promised GPU" if part.assigned_gpus == 1 else "promised GPUs"
     return (

@@ -134,6 +134,8 @@ def _short_verdict(plan: Plan, now: datetime) -> str:
 
 
 def _ceiling(plan: Plan) -> str:
+    if not plan.healthy_gpus:
+        return "none may be, as no GPU is healthy"
     by_buffer = after_buffer(plan.total_gpus if plan.basis is Basis.TOTAL else plan.healthy_gpus, plan.buffer)
     if plan.honest and plan.ceiling_gpus < by_buffer:
         spare = plan.healthy_gpus - plan.ceiling_gpus

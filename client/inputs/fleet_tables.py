@@ -42,6 +42,8 @@ _KINDS = (
             "team": "research",
             "gpus": "345",
             "scheduled_gpus": "310",
+            "idle_gpus": "0",
+            "pending_gpus": "35",
             "protected_blocks": "",
             "minimum_gpus": "0",
             "parent": "",

@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from rich.console import RenderableType
 
 from cli.answers_plan import PlanAnswer
 from cli.output import _plain
 from cli.pages.haircut import page
+from models.buffers.backtest import explained
+from models.buffers.hourly_health import Series
+from models.cluster.derived_buffer import TERMS
 from models.cluster.island import Island
 from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
@@ -25,6 +29,7 @@ from models.planning.breach import breach_target
 from models.planning.haircut import haircut
 from models.planning.plan import Plan, make_plan
 from tests.reference import divide
+from views import buffer as buffer_view
 from views import fleet_rollout as fleet_view
 from views import haircut as haircut_view
 from views.plan import in_order, plan_parts, plans_parts
@@ -160,7 +165,7 @@ def test_a_plan_of_a_file_has_no_age_of_health_and_a_sample_s_time_changes_no_ha
 # --- one of a thing ----------------------------------------------------------------------------------
 
 _RIGHT = {"is", "was", "has", "moves", "stays", "promises", "comes", "lacks"}
-_WRONG = re.compile(r"\b1 (?:were|are|move|have|stay|promise|of [^.;:,()]* (?:were|are|have))\b")
+_WRONG = re.compile(r"\b1 (?:were|are|move|have|stay|promise|of [^.;:,()]* (?:were|are|have|is [^.;:,()]*their))\b")
 
 
 def slips(text: str) -> list[str]:
@@ -209,6 +214,32 @@ def test_one_of_a_thing_is_told_as_one(here: Snapshot) -> None:
     told += breach_target(here, {q.team: q.gpus for q in here.quotas}, none).broken_floors
     assert any(re.search(r"\b1 (GPU|cluster)\b", text) for text in told)
     assert [slip for text in told for slip in slips(text)] == []
+
+
+def test_where_nothing_is_healthy_the_ceiling_says_so() -> None:
+    shown = said(plan_parts(make_plan(ONES[1], Policy())))
+    assert "1 promised; none may be, as no GPU is healthy" in shown
+    assert "at most 0 may be" not in shown
+
+
+@pytest.mark.parametrize(
+    ("above", "sentence"), [(1, "1 of 2 clusters is above its"), (2, "2 of 2 clusters are above their")]
+)
+def test_how_many_clusters_are_above_their_ceiling_agrees_with_the_number(above: int, sentence: str) -> None:
+    many = [cluster(f"c{n}", [(10, 10)], Quota(team="t", gpus=10 * (n < above))) for n in range(2)]
+    report = haircut([(s, BARE) for s in many], [Fraction(1, 2)])
+    assert f"{sentence} ceiling, by {5 * above} GPUs." in haircut_view.sentence(report, 0)
+    alone = haircut_view.sentence(haircut([(many[0], BARE)], [Fraction(1, 2)]), 0)
+    assert "1 of 1 cluster is above its ceiling, by 5 GPUs." in alone
+
+
+def test_a_history_of_one_is_told_as_one() -> None:
+    """One hour is known and one is not, and one node is down."""
+    total, worst = np.array([60.0, np.nan]), np.array([59.0, np.nan])
+    series = Series("c", total, worst, worst, np.zeros(2), 1, "nodes", 490_000)
+    text = buffer_view.lines(explained(series, TERMS))[0]
+    assert "; 1 hour (0 weeks) of its health is known and 1 is not; 1 has been down for most of" in text
+    assert slips(text) == []
 
 
 def test_the_page_of_a_haircut_tells_one_as_one() -> None:
