@@ -13,7 +13,7 @@ from pydantic import Field
 
 from cli.answers_plan import PlanAnswer
 from cli.json_answer import JsonAnswer
-from models.base import Model, Name, Share, Time
+from models.base import GpuCount, Model, Name, Share, Time
 from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Entry, Foretold
@@ -110,6 +110,10 @@ class WhyLine(TeamWhy):
 
     flex_free_gpus: int | None
     """What flex has free in that cluster; null: nobody asked, because nothing is missing."""
+    own_jobs_gpus: GpuCount
+    """The part of the gap that is in use by the team's own jobs."""
+    lacking_gpus: GpuCount
+    """The rest of it: what is missing."""
 
 
 class WhyAnswer(JsonAnswer, schema="why"):
@@ -124,7 +128,15 @@ class WhyAnswer(JsonAnswer, schema="why"):
     @staticmethod
     def of(whys: WhyAnswers, flexes: Sequence[FlexNow]) -> WhyAnswer:
         free = {f.cluster: f.available_gpus for f in flexes}
-        lines = (WhyLine(**one.model_dump(), flex_free_gpus=free.get(one.cluster)) for one in whys.teams)
+        lines = (
+            WhyLine(
+                **one.model_dump(),
+                flex_free_gpus=free.get(one.cluster),
+                own_jobs_gpus=one.held_gpus,
+                lacking_gpus=one.short_gpus,
+            )
+            for one in whys.teams
+        )
         others = {offer.cluster: offer.gpus for offer in flex_offers(whys.teams, flexes)}
         return WhyAnswer(clusters=tuple(lines), unanswered=whys.unanswered, elsewhere=others)
 

@@ -52,8 +52,9 @@ def _history(explained: Explained, unit: str) -> str:
     seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health {_are(now.known_hours)} known"
     silent = hours - now.known_hours
     unknown = f" and {silent} {_are(silent)} not" if silent > 0 else ""
+    have = "has" if now.level == 1 else "have"
     return (
-        f"{size}; {seen}{unknown}; {now.level} {'has' if now.level == 1 else 'have'} been down for most of the last two weeks or of the last day, "
+        f"{size}; {seen}{unknown}; {now.level} {have} been down for most of the last two weeks or of the last day, "
         f"and {now.worst} at the worst instant of all."
     )
 

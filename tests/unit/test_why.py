@@ -491,6 +491,7 @@ def test_the_answer_as_json(fake: FakeBackstop, capsys: pytest.CaptureFixture[st
     assert found["schema"] == "backstop.why/1"
     (one,) = found["clusters"]
     assert sum(r["gpus"] for r in one["reasons"]) == one["gap_gpus"] == 336
+    assert (one["own_jobs_gpus"], one["lacking_gpus"]) == (310, 26), "in use by its own jobs, and missing"
 
 
 def test_a_team_that_nobody_knows_is_refused(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
