@@ -277,7 +277,7 @@ def test_a_raise_by_hand_and_then_a_breach_makes_the_sum_no_larger() -> None:
     assert world.values["infra"] + world.values["training"] == 18, world.values
     assert (world.holds, baseline(world)) == ({"drift"}, {"evals": 16, "infra": 16, "training": 16})
     assert "the values are ours again" not in lifted(world)
-    told = {n.audience: n.after_gpus for n in world.sent if n.kind is NoticeKind.ROLLED_BACK}
+    told = {n.audience: n.after_gpus for n in world.sent if n.kind is NoticeKind.ROLLED_BACK and n.audience != "tpm"}
     assert told == world.values, "nobody is told of another value than there is"
     world.wait("30d")
     assert (world.stage, baseline(world)["evals"]) == (Stage.ROLLED_BACK, 16)
