@@ -32,9 +32,9 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    return dumper.represent_scalar(
-        "tag:yaml.org,2002:str", value, style=None if plain_yaml.is_plain_text(value) else '"'
-    )
+    # A line break of any kind (U+0085 is one) would be read as a blank outside quotation marks.
+    plain = value.isprintable() and plain_yaml.is_plain_text(value)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=None if plain else '"')
 
 
 def _mapping(dumper: yaml.SafeDumper, value: dict[str, Any]) -> yaml.Node:

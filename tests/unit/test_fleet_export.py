@@ -20,6 +20,8 @@ from models.cluster.readings import Present
 from tests.tried import examples
 
 ODD = [
+    "\x85",
+    "a\u2028b",
     "010",
     "1e3",
     "0x10",
