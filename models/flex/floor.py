@@ -177,16 +177,24 @@ class Floor:
 
     def whole_in_quota(self, team: str) -> int:
         """The most whole jobs that its quota holds of those that run, with those that may run nowhere else."""
-        bound = sum(j.size for j in self.of(team) if j.quota_only)
+        bound = self.bound(team)
         others = (j.size for j in self.of(team, in_quota=True) if not j.quota_only)
         return bound + kept(others, self.promised(team) - bound)
 
+    def bound(self, team: str) -> int:
+        """What its jobs hold that may run in quota alone."""
+        return sum(j.size for j in self.of(team) if j.quota_only)
+
     def left_in_quota(self, team: str) -> int:
-        """What whole jobs leave of its quota and of its namespaces', for a job that may run nowhere else."""
-        left = self.quota[team] - self.whole_in_quota(team)
+        """What its quota has, and its namespaces' beside other teams, for a job that may run nowhere else.
+
+        Its own jobs that may run on flex leave it to that one: in quota is a property of the sum, not of a job.
+        """
+        bound = self.bound(team)
+        left = self.quota[team] - bound
         for name in self.chain[team][1:]:
-            inside = sum(self.whole_in_quota(t) for t, chain in self.chain.items() if name in chain)
-            left = min(left, self.namespace[name] - inside)
+            beside = sum(self.whole_in_quota(t) for t, chain in self.chain.items() if name in chain and t != team)
+            left = min(left, self.namespace[name] - beside - bound)
         return left
 
     def limit_in_the_way(self, j: StoryJob) -> str | None:
@@ -200,8 +208,9 @@ class Floor:
         for j in self.at_work().values():
             j.on = On.QUOTA if j.quota_only else On.FLEX
         for t in self.teams:
-            bound = sum(j.size for j in self.of(t.team) if j.quota_only)
-            room = min(self.whole_in_quota(t.team) - bound, *(self.unlabelled(n) for n in self.chain[t.team]))
+            room = min(
+                self.whole_in_quota(t.team) - self.bound(t.team), *(self.unlabelled(n) for n in self.chain[t.team])
+            )
             mine = last_to_go(j for j in self.of(t.team, in_quota=True) if not j.quota_only)
             room = kept((j.size for j in mine), room)
             for n, j in enumerate(mine):

@@ -20,10 +20,10 @@ on a share leaves its team settled and raises the potential by the job; of settl
 of theirs is beyond; so every such claim raises it, and it is at most the capacity. Claims on quota likewise, with what
 counts in quota for what a team has. Where both are at play a job that a claim has started is not taken again in the
 same moment, so that each claim starts one more job for good. After that GPUs in use rise. What 3 starts makes no claim
-possible: it raises what a claim still needs by as much as what can be taken at most. A claim of a class starts a job
-that is stronger than each that it takes, and is not taken again in the same moment. A protection that ends makes one
-possible; each ends once. A moment's answer is the difference between before and after: who was taken and came back
-within it was never taken.
+possible but one of a class: it raises what a claim still needs by as much as what can be taken at most. A claim of a
+class starts a job that is stronger than each that it takes, also of those that the same moment started; so only a still
+stronger one takes it in that moment, and there is an end. A protection that ends makes one possible; each ends once. A
+moment's answer is the difference between before and after: who was taken and came back within it was never taken.
 """
 
 from __future__ import annotations
@@ -105,9 +105,7 @@ class _Play(Floor):
         since = {name: (j.since, j.began) for name, j in before.items()}
         self.divide()
         gone = self._shed() if hardware else {}
-        while self._claim(before, gone):
-            pass
-        while self._start_where_free(before):
+        while self._claim(before, gone) or self._start_where_free(before) or self._divided_anew():
             pass
         for name in before.keys() & self.at_work().keys():
             self.jobs[name].since, self.jobs[name].began = since[name]
@@ -119,6 +117,12 @@ class _Play(Floor):
         started = sorted((n for n, j in self.at_work().items() if n not in before), key=lambda n: self.jobs[n].number)
         return self._scene(number, what, started, [self._told_of(n, gone[n]) for n in taken])
 
+    def _divided_anew(self) -> bool:
+        """Of equal claims the unit stays with who holds it: where others hold it now, shares may differ."""
+        shares = self.entitled
+        self.divide()
+        return self.entitled != shares
+
     def _told_of(self, name: str, claim: tuple[str, Claim] | None) -> Taken:
         job = self.jobs[name].spec
         why = "hardware is gone"
@@ -128,7 +132,8 @@ class _Play(Floor):
             if kind is Claim.CLASS:
                 why = f"{claim[0]} of {team} is of a stronger class"
             elif kind is Claim.QUOTA:
-                why = f"{claim[0]} runs in the quota of {team}"
+                runs = taker.on is not None  # else a stronger job of its team took its place
+                why = f"{claim[0]} runs in the quota of {team}" if runs else f"{team} claims its quota"
             elif taker.on is On.SIBLINGS:
                 why = f"{claim[0]} runs on quota that siblings of {team} leave unused"
             else:
@@ -177,7 +182,12 @@ class _Play(Floor):
     def _claims(self, before: Mapping[str, StoryJob]) -> Iterator[tuple[Claim, StoryJob]]:
         waiting = self._waiting(before)
         for kind in Claim:
-            yield from ((kind, j) for j in waiting if self._may_claim(j, kind))
+            for n, j in enumerate(waiting):
+                if self._may_claim(j, kind):
+                    # The weaker class waits: whatever a stronger job of its team may claim comes before.
+                    stronger = (k for k in waiting[:n] if k.spec.team == j.spec.team and k.rank < j.rank)
+                    yield from ((later, k) for k in stronger for later in Claim if self._may_claim(k, later))
+                    yield kind, j
 
     def _may_claim(self, j: StoryJob, kind: Claim) -> bool:
         if self.never(j) is not None:
@@ -238,7 +248,8 @@ class _Play(Floor):
 
     def _of_team(self, team: str, kind: Claim, *, heed: bool) -> list[StoryJob]:
         """Which of its jobs a team itself may give back, whatever they target."""
-        mine = (o for o in self.of(team) if o.spec.preemptible and o.spec.job not in self.pinned)
+        pinned = set() if kind is Claim.CLASS else self.pinned
+        mine = (o for o in self.of(team) if o.spec.preemptible and o.spec.job not in pinned)
         return [o for o in mine if not (heed and self.is_protected(o, kind))]
 
     def _weaker(
@@ -375,9 +386,18 @@ class _Play(Floor):
         free = max(0, -self.lacking(self.at_work().values()))
         needs = f"it needs {parts_text(j.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
         if j.quota_only or any(kind is not Claim.CLASS for kind in claims):
-            return Waits.HARDWARE, f"{needs}, and what others have is in their quotas or shares"
+            return Waits.HARDWARE, f"{needs}, and {self._who_holds(team)}"
         has, share = number_text(self.has(team)), number_text(self.share(team))
         return Waits.SHARE, f"{needs}, and {team} has {has} where its share is {share}"
+
+    def _who_holds(self, team: str) -> str:
+        """Whose jobs are on the GPUs that a claim cannot have."""
+        own, others = self.has(team), sum(o.size for o in self.at_work().values() if o.spec.team != team)
+        have = f"what others have ({number_text(others)}) is in their quotas or shares" if others else ""
+        part = "all" if own == self.capacity * GRAIN else f"{number_text(own)} of the"
+        less = f", fewer than its quota of {number_text(self.quota[team])}" * (self.quota[team] > self.capacity * GRAIN)
+        mine = f"{team}'s own jobs have {part} {parts_text(self.capacity * GRAIN)} of the cluster{less}" if own else ""
+        return ", and ".join(part for part in (mine, have) if part) or f"the cluster has {self.capacity}"
 
     def _until_when(self, j: StoryJob) -> str:
         kinds = [kind for kind in Claim if self._may_claim(j, kind)]

@@ -126,7 +126,9 @@ def test_nothing_is_free_that_a_waiting_job_could_use_and_each_is_told_why_it_wa
             team, spec = teams[job.team], specs[job.job]
             limited = team.limit_gpus is not None and has(scene, job.team) + job.gpus > team.limit_gpus
             quota_only = not spec.preemptible or spec.target is JobTarget.QUOTA
-            outside = quota_only and has(scene, job.team, On.QUOTA) + job.gpus > (team.quota_gpus or 0)
+            mine = (specs[j.job] for j in scene.running if j.team == job.team)
+            bound = sum(s.gpus for s in mine if not s.preemptible or s.target is JobTarget.QUOTA)
+            outside = quota_only and bound + job.gpus > (team.quota_gpus or 0)
             over = teams.get(team.parent or "")
             if over is not None and over.limit_gpus is not None:
                 inside = sum(has(scene, t.team) for t in story.teams if t.parent == over.team)
@@ -260,6 +262,67 @@ def test_a_tie_is_never_a_claim_and_a_name_evicts_nobody(
             (gone,), (came,) = scene.preempted, scene.started
             assert before[gone.team] >= before[team_of[came]] + 2
         before = {t: has(scene, t) for t in names}
+
+
+def with_rests(story: FlexStory) -> FlexStory:
+    """The same story, with a step that changes nothing after each."""
+    steps, capacity = [], story.capacity_gpus
+    for step in story.steps:
+        capacity = capacity if step.capacity_gpus is None else step.capacity_gpus
+        steps += [step, FlexStep(capacity_gpus=capacity)]
+    return story.model_copy(update={"steps": tuple(steps)})
+
+
+def assert_rests(story: FlexStory) -> None:
+    """A step that changes nothing changes nothing, wherever it comes."""
+    scenes = told(with_rests(story))
+    for scene in scenes:
+        if scene.step % 2 and not scene.woken:
+            assert (scene.started, scene.preempted) == ((), ()), scene
+    plain = [s for s in scenes if s.woken or not s.step % 2]
+    assert [(s.what, s.running, s.queued) for s in plain] == [(s.what, s.running, s.queued) for s in told(story)]
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(story=stories())
+def test_a_step_that_changes_nothing_changes_nothing(story: FlexStory) -> None:
+    assert_rests(story)
+
+
+@settings(max_examples=examples(400), deadline=None)
+@given(
+    jobs=st.lists(
+        st.tuples(st.sampled_from(TEAMS), st.integers(1, 4), st.sampled_from(JobTarget), st.booleans()),
+        min_size=1,
+        max_size=7,
+    ),
+    quotas=st.lists(st.integers(0, 8), min_size=3, max_size=3),
+    nested=st.booleans(),
+    dice=st.integers(0, 10**6),
+)
+def test_where_all_fit_all_run_in_whatever_order_they_come(
+    jobs: list[tuple[str, int, JobTarget, bool]], quotas: list[int], nested: bool, dice: int
+) -> None:
+    """All fit: the hardware holds them, and each quota those that may run nowhere else."""
+    specs = [
+        FlexJob(job=f"j{n}", team=team, gpus=Fraction(size), target=target, preemptible=target is JobTarget.FLEX or p)
+        for n, (team, size, target, p) in enumerate(jobs)
+    ]
+    bound = dict.fromkeys(TEAMS, 0)
+    for spec in specs:
+        bound[spec.team] += int(spec.gpus) * (spec.target is JobTarget.QUOTA or not spec.preemptible)
+    held = dict(zip(TEAMS, quotas, strict=True))
+    assume(all(bound[team] <= held[team] for team in TEAMS))
+    Random(dice).shuffle(specs)
+    parent = [FlexTeam(team="n")] if nested else []
+    story = FlexStory(
+        capacity_gpus=sum(int(spec.gpus) for spec in specs),
+        teams=(*parent, *(FlexTeam(team=t, quota_gpus=held[t], parent="n" if nested else None) for t in TEAMS)),
+        steps=tuple(FlexStep(submit=spec) for spec in specs),
+    )
+    last = told(story)[-1]
+    assert [(j.job, j.why) for j in last.queued] == []
+    assert {j.job for j in last.running} == {spec.job for spec in specs}
 
 
 # --- who yields, against all that could --------------------------------------------------------------------

@@ -420,21 +420,22 @@ def test_each_job_that_waits_is_told_why() -> None:
         capacity=5,
         teams=teams,
     )
+    held = "b's own jobs have 2 of the 5 GPUs of the cluster, and what others have (3) is in their quotas or shares"
     assert {j.job: (j.waits, j.why) for j in last.queued} == {
         "b8": (Waits.TOO_LARGE, "too large: it needs 8 GPUs, and the cluster has 5"),
         "a2": (Waits.LIMIT, "it needs 2, and a has 2 of its limit of 3 GPUs"),
         "a4": (Waits.LIMIT, "too large for the limit of a, which is 3 GPUs"),
-        "b2": (
-            Waits.NO_QUOTA,
-            "it is not preemptible, may run in quota alone, needs 1, and b has 0 of 2 GPUs of quota left",
-        ),
+        "b2": (Waits.HARDWARE, f"it needs 1 GPU, none is free, and {held}"),
         "b3": (Waits.NO_QUOTA, "it may run in quota alone, needs 3, and the quota is 2 GPUs"),
         "c2": (Waits.SHARE, "it needs 1 GPU, none is free, and c has 1 where its share is 1"),
     }
     short = played(submit("a1", 4), submit("b1", 2), capacity=4)
     assert [(j.job, j.waits, j.why) for j in short.queued] == [
-        ("b1", Waits.HARDWARE, "it needs 2 GPUs, none is free, and what others have is in their quotas or shares")
+        ("b1", Waits.HARDWARE, "it needs 2 GPUs, none is free, and what others have (4) is in their quotas or shares")
     ]
+    alone = played(submit("a1", 8), submit("a2", 8), capacity=8, teams=[{"team": "a", "quota_gpus": 16}])
+    why = "it needs 8 GPUs, none is free, and a's own jobs have all 8 GPUs of the cluster, fewer than its quota of 16"
+    assert [(j.waits, j.why) for j in alone.queued] == [(Waits.HARDWARE, why)]
 
 
 def test_over_quota_fairness_comes_out_as_it_must() -> None:
@@ -478,10 +479,13 @@ def test_who_has_quota_gets_it_back_from_flex_at_once() -> None:
 
 
 def test_a_job_for_quota_alone_waits_rather_than_running_on_flex() -> None:
-    last = played(submit("a1", 3), submit("a2", 2, target="quota"), submit("a3", 2, preemptible=False))
-    assert runs(last) == {"a1": "quota"}
-    assert [j.job for j in last.queued] == ["a2", "a3"]
-    assert last.unused_gpus == 13
+    """In quota is a property of the sum: a1 leaves it to those that may run nowhere else, and runs on as flex."""
+    last = played(submit("a1", 3), submit("a2", 2, target="quota"), submit("a3", 3, preemptible=False))
+    assert runs(last) == {"a1": "flex", "a2": "quota"}
+    assert [(j.job, j.why) for j in last.queued] == [
+        ("a3", "it is not preemptible, may run in quota alone, needs 3, and a has 2 of 4 GPUs of quota left")
+    ]
+    assert last.unused_gpus == 11
 
 
 def test_a_job_for_flex_leaves_quota_to_others() -> None:
