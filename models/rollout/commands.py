@@ -68,7 +68,9 @@ def refusal(r: Rollout, command: Command, request: CommandRequest, *, by_roles: 
 
 
 def _refuse_unknown_team(r: Rollout, request: CommandRequest) -> str | None:
-    teams = {q.team for q in r.baseline.quotas}
+    """Who has a quota now is told what becomes of it, and may answer, also where others have added the quota."""
+    now = () if r.seen is None else (q.team for q in r.seen.reading.quotas)
+    teams = {*r.written, *now, *(q.team for q in r.baseline.quotas)}
     return None if request.team in teams else f"team {request.team!r} has no quota in {r.cluster}"
 
 
