@@ -47,7 +47,7 @@ def agrees(whole: FleetHaircut, ledger: Ledger, names: list[str], now: datetime)
             sum(phantoms),
             sum(ceilings),
         )
-        assert {w.value: p[n].clusters for w, p in whole.report.waves.items() if p[n].clusters} == {
+        assert {w: p[n].clusters for w, p in whole.report.waves.items() if p[n].clusters} == {
             wave: waves.count(wave) for wave in waves
         }
 
