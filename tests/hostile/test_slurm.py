@@ -355,6 +355,7 @@ def test_a_slurmdbd_that_hangs_hides_no_health_from_the_guard(world: World, monk
     health = ledger.health.fed_by(world.slurms.refresh_health)
     rest = (ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
     rollouts = ClusterActivities(quotas, health, *rest)
+    monkeypatch.setattr(world.slurms, "every", timedelta(hours=1))  # one look at nodes, which a judgement stands on
     try:
         request = ObserveRequest(cluster="bad", at=ledger.now())
         seen = ActivityEnvironment().run(rollouts.observe, request)
@@ -365,6 +366,7 @@ def test_a_slurmdbd_that_hangs_hides_no_health_from_the_guard(world: World, monk
         monkeypatch.setattr(aside, "_patience", 300.0)  # whoever waited now would wait until its call is over
         seen = ActivityEnvironment().run(rollouts.observe, request)
         assert (sum(seen.shortage.values()), bool(seen.reading.unread)) == (16, True)
+        monkeypatch.setattr(world.slurms, "every", timedelta(0))
         nobody, opened = cast("Client", None), cast("RolloutsPort", _OpenEverywhere())
         watch = WatchActivities(nobody, quotas, health, ledger.calendar, opened, ledger.doubts)
         marks = watch._fingerprints(WatchInput(), lambda: None)
