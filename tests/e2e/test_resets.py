@@ -33,6 +33,7 @@ async def reset(world: World, name: str, activity: str = "", times: int = 1, run
 
     `run`: which one; by default the last.
     """
+    world.shaky = True  # the new run is being opened for a moment, and says so
     handle = world.handle(name)
     run = run or (await handle.describe()).run_id
     history = await world.client.get_workflow_handle(handle.id, run_id=run).fetch_history()

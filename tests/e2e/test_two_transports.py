@@ -77,6 +77,7 @@ SAID = """
     fleet remove C --reason 'a try' --yes
     fleet status
     fleet watch --once
+    fleet plan
     fleet approve --plan 1234
     fleet pause --reason x
     fleet resume --yes

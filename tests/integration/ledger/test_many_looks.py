@@ -197,12 +197,13 @@ def test_quotas_that_slurm_holds_are_read_from_it_first(
 ) -> None:
     import_fleet(ledger, document(), "many", now=LEDGER_NOW)
 
-    def sync(cluster: str, _: object) -> None:
+    def sync(cluster: str, _: object) -> SimpleNamespace:
         if cluster == "many-2":
             raise trouble("Slurm has no account of research")
         tool.run("UPDATE quotas SET gpus = 47 WHERE cluster = ? AND team = 'evals'", cluster)
+        return SimpleNamespace(limits={})
 
-    sources = {name: object() for name in NAMES[:2]}
+    sources = {name: SimpleNamespace(root="research") for name in NAMES[:2]}
     slurms: Any = SimpleNamespace(ledger=ledger, book=SimpleNamespace(sources=lambda _: sources), sync=sync)
     readings = SlurmQuotas(slurms).readings(NAMES)
     assert {name: one.values["evals"] for name, one in readings.items()} == {"many-1": 47, "many-3": 50}
