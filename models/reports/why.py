@@ -106,6 +106,9 @@ class TeamWhy(Model):
     """Of a block that does not fit: jobs of weaker classes of its own quota that would free it; None: none would."""
     barred: Words = ""
     """The namespace that asks and may not target it; nothing of it could start here in quota."""
+    apart_gpus: GpuCount | None = None
+    """What of the gap would start beside its own running jobs, were all other causes gone, and what is not installed;
+    None: an older build."""
 
     @property
     def short_gpus(self) -> int:
@@ -114,7 +117,8 @@ class TeamWhy(Model):
         Jobs may hold more than hardware gives now. What they hold is used, and never short.
         """
         held_apart = max(0, self.quota_gpus - self.used_gpus - self.startable_gpus)
-        return min(held_apart, sum(r.gpus for r in self.reasons if not r.cause.own))
+        others = sum(r.gpus for r in self.reasons if not r.cause.own)
+        return min(held_apart, others if self.apart_gpus is None else min(others, self.apart_gpus))
 
     @property
     def held_gpus(self) -> int:
@@ -182,6 +186,9 @@ def why(
     if fits < loose:
         counted.append(Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments(loose, largest, here, seen)))
     wants_block = block and fits < wanted and not barred
+    could = 0 if barred else fits
+    mended = _without({cause for cause in Cause if not cause.own}, here, as_declared, team, held)
+    absent = sum(reason.gpus for reason in counted if reason.cause is Cause.ABSENT)
     return TeamWhy(
         cluster=cluster,
         team=team,
@@ -192,8 +199,8 @@ def why(
         asked_gpus=asked,
         block=block,
         wanted_gpus=wanted,
-        startable_gpus=0 if barred else fits,
-        gap_gpus=wanted - (0 if barred else fits),
+        startable_gpus=could,
+        gap_gpus=wanted - could,
         reasons=tuple(counted),
         missing=missing,
         over_gpus=asked - wanted,
@@ -204,6 +211,7 @@ def why(
         namespaces=quota.namespaces,
         weaker=weaker_jobs(seen, *here, team, wanted) if wants_block else None,
         barred=namespace if barred else "",
+        apart_gpus=max(0, min(wanted, startable(*mended, team)) - could) + absent,
     )
 
 

@@ -61,12 +61,13 @@ def without(cause: Cause, seen: Evidence, team: str) -> Evidence:
             return replace(seen, usage=alone if own is None else {**alone, team: own})
         case Cause.IDLE:
             assert own is not None
-            busy = TeamUsage(
-                team=team, scheduled_gpus=max(0, min(own.scheduled_gpus, by_team[team].gpus) - own.idle_gpus)
-            )
+            busy = TeamUsage(team=team, scheduled_gpus=min(own.scheduled_gpus - own.idle_gpus, by_team[team].gpus))
             return replace(seen, usage={**seen.usage, team: busy})
         case Cause.USED:
-            idle = 0 if own is None else min(own.idle_gpus, by_team[team].gpus)  # these go on, a cause of their own
+            idle = 0  # what of the quota is idle goes on, a cause of its own
+            if own is not None:
+                quota = by_team[team].gpus
+                idle = min(own.scheduled_gpus, quota) - min(own.scheduled_gpus - own.idle_gpus, quota)
             rest = TeamUsage(team=team, scheduled_gpus=idle, idle_gpus=idle)
             return replace(seen, usage={**seen.usage, team: rest})
         case _:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from cli.main import run
@@ -276,6 +276,7 @@ def sums_in(sentence: str) -> dict[str, int]:
     return {name: int(next(g for g in match.groups() if g)) if match else 0 for name, match in found.items()}
 
 
+@example(quota=3, other=0, total=2, down=1, uses=(2, 0, 0), wanted=2)
 @settings(max_examples=examples(100))
 @given(
     quota=st.integers(1, 60),
