@@ -71,6 +71,8 @@ class ImportAnswer(JsonAnswer, schema="import"):
     """What became of the fleet file, line by line; null where none was given."""
     unread: tuple[str, ...] = ()
     """With --slurm: what Slurm has that Backstop does not read, in a sentence each."""
+    gone: tuple[str, ...] = ()
+    """With --slurm: what went from the ledger with accounts that are no quotas any more, in a sentence each."""
 
 
 class UndoneAnswer(JsonAnswer, schema="fleet-undone"):

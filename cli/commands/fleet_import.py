@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from cli.answers_fleet import ImportAnswer
     from client.backstop import Backstop
     from client.inputs.documents import FleetDocument
+    from models.cluster.fleet_file import ClusterSpec
     from models.cluster.import_lines import FleetOutcome, ImportTerms
     from models.cluster.jobs import ClusterJob
+    from models.cluster.quota import Quota
     from models.cluster.readings import HealthSample
 
 
@@ -173,12 +175,12 @@ async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, Flee
 
     document, dry_run = asked.document, asked.terms.dry_run
     counts: dict[str, int] = {}
-    outcome, unread = None, tuple[str, ...]()
+    outcome, unread, gone = None, tuple[str, ...](), tuple[str, ...]()
     if document is not None:
         outcome = await taken(door, document, asked.terms)
         counts = outcome.counts
     elif asked.slurm:
-        counts, unread = await _from_slurm(door, asked)
+        counts, unread, gone = await _from_slurm(door, asked)
     rows, left_out = await _health_rows(door, asked)
     many = await _job_rows(door, asked)
     fleet_answer = None if document is None or outcome is None else answered(document, outcome, prune=asked.terms.prune)
@@ -191,6 +193,7 @@ async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, Flee
         dry_run=dry_run,
         fleet=fleet_answer,
         unread=unread,
+        gone=gone,
     )
     return answer, outcome
 
@@ -233,7 +236,7 @@ def _tell(asked: _Asked, answer: ImportAnswer, outcome: FleetOutcome | None, *, 
             _show_beside(document, outcome)
         if answer.health_rows:
             show(line("Health cannot be undone: its samples stay, and of each island the latest counts."))
-    for sentence in answer.unread:
+    for sentence in (*answer.gone, *answer.unread):
         complain(f"warning: {asked.slurm}: {sentence}")
     for cluster, why in sorted(answer.left_out.items()):
         complain(f"the health of {cluster} was left out: {why}")
@@ -349,13 +352,14 @@ def _show_imported(answer: ImportAnswer, outcome: FleetOutcome | None, asked: _A
     show(line(("Imported", "bold"), f" {shown}: {parts}."))
 
 
-async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tuple[str, ...]]:
-    """The cluster stands in the ledger as Slurm has it; what only Backstop knows of it stays, but for what is asked.
+async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
+    """The cluster stands in the ledger as Slurm has it; what Slurm cannot say of it stays, but for what is asked.
 
-    Answers counts of what that changed, and what of Slurm is not read.
+    Answers counts of what that changed, what of Slurm is not read, and what went with accounts that are gone.
     """
     from cli.direct import stage_import
     from models.cluster.fleet_file import Fleet
+    from models.cluster.import_lines import ImportTerms
     from models.questions import DescribeSlurm
 
     name = named(asked.slurm)
@@ -363,12 +367,10 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
     before = (None if ours is None else ours.slurm) or SlurmSource()
     question = DescribeSlurm(cluster=name, slurm=before.model_copy(update=asked.source))
     cluster = await door.ask(question)
-    fields = ("policy", "gpu_model", "windows", "prometheus")
-    kept = {} if ours is None else {field: getattr(ours, field) for field in fields}
-    kept["policy"] = {**kept.get("policy", {}), **asked.policy}
-    counts = await door.import_fleet(Fleet(clusters=(cluster.model_copy(update=kept),)), stage_import)
+    fleet = Fleet(clusters=(_as_slurm_says(cluster, asked.policy),))
+    counts = (await door.take_fleet(fleet, ImportTerms(whole=True, partial=True), stage_import)).counts
     if ours is None:
-        return counts, cluster.unread
+        return counts, cluster.unread, ()
     if ours.slurm != question.slurm:  # from now on the ledger follows this one
         cluster = await door.ask(question)
     # An import leaves the quotas of such a cluster to the mirror: what moved is what the ledger had, beside Slurm.
@@ -378,4 +380,23 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
         "changed": sum(1 for team in has.keys() & had.keys() if has[team] != had[team]),
         "removed": len(had.keys() - has.keys()),
     }
-    return counts | moved, cluster.unread
+    gone = tuple(sentence for q in ours.quotas if q.team not in has and (sentence := _lost_with(q)))
+    return counts | moved, cluster.unread, gone
+
+
+def _as_slurm_says(cluster: ClusterSpec, policy: dict[str, Any]) -> ClusterSpec:
+    """The cluster without a word on what Slurm cannot say: as of a table, that stays as it stands."""
+    from models.cluster.fleet_file import ClusterSpec
+
+    quotas = tuple(quota.model_copy(update={"parent": quota.parent}) for quota in cluster.quotas)
+    fields = ("name", "gpus_per_node", "islands", "slurm")
+    slurms_own = {field: getattr(cluster, field) for field in fields} | ({"policy": policy} if policy else {})
+    return ClusterSpec(quotas=quotas, **slurms_own)
+
+
+def _lost_with(quota: Quota) -> str:
+    """What an account that is gone took with it; empty: nothing that anybody had to say."""
+    fields = ("islands", "protected_blocks", "minimum_gpus", "namespaces", "classes")
+    lost = [field for field in fields if getattr(quota, field) not in (None, (), 0)]
+    what = f"{quota.team} is no quota in Slurm any more, so it is gone with what only Backstop knew of it"
+    return f"{what}: {', '.join(lost)}" if lost else ""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -29,10 +30,16 @@ from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, n
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from activities.clusters import ClusterActivities
+from activities.desk import DeskActivities
 from activities.health_watch import WatchActivities
 from activities.ports import ByCluster, RolloutsPort
+from cli.main import run
+from client.composed import Composed
+from models.audit import Signature
 from models.cluster.sources import SlurmSource
+from models.cluster.windows import Declared, Window
 from models.errors import Unavailable
+from models.questions import DeskRequest, Question
 from models.rollout.messages import ObserveRequest
 from models.rollout.stages import Stage
 from models.wire import WatchInput
@@ -259,6 +266,115 @@ def test_an_import_leaves_no_account_in_the_ledger_that_slurm_has_no_more(world:
     described = world.slurms.describe("bad", source)
     assert {quota.team: quota.gpus for quota in described.quotas} == {"team": 16, "newcomer": 5}
     assert rows() == {"team": 16, "newcomer": 5}
+
+
+class Door(Composed):
+    """The ledger's desk itself, without a Temporal between."""
+
+    def __init__(self, world: World) -> None:
+        ledger, nobody = world.ledger, cast("Any", None)
+        rollouts = ClusterActivities(
+            SlurmQuotas(world.slurms),
+            ledger.health,
+            ledger.usage,
+            ledger.calendar,
+            ledger.registry,
+            ledger.jobs,
+            nobody,
+        )
+        self._desk = DeskActivities(
+            *(ledger.fleet, ledger.registry, rollouts, ledger.tallies, ledger.report, ledger.milestones),
+            *(ledger.jobs, world.slurms, ledger.doubts, nobody, ledger.calendar),
+        )
+
+    async def ask(self, question: Question[Any], payload: str = "") -> Any:
+        arguments = question.model_dump(mode="json", exclude_unset=True)
+        request = DeskRequest(kind=question.kind, actor="tpm", arguments=arguments, payload=payload)
+        answer = ActivityEnvironment().run(self._desk.answer, request)
+        return question.answers().validate_python(answer.result)
+
+    async def close(self) -> None:
+        pass
+
+
+BESIDE = "islands, blocks, minimum, namespaces, classes"
+GIVEN: dict[str, Any] = {
+    "name": "bad",
+    "gpu_model": "H100",
+    "gpus_per_node": 4,
+    "policy": {"notice": "2d", "classes": ["training", "evals"]},
+    "islands": [{"name": "rack1", "total_gpus": 24, "healthy_gpus": 20}],
+    "quotas": [
+        {
+            "team": "team",
+            "gpus": 16,
+            "islands": ["rack1"],
+            "protected_blocks": [8],
+            "minimum_gpus": 9,
+            "namespaces": ["lab"],
+            "classes": ["training"],
+        },
+        {"team": "other", "gpus": 8, "parent": "more", "protected_blocks": [2, 2], "minimum_gpus": 3},
+        {"team": "more", "gpus": 10},
+    ],
+    "windows": [
+        {
+            "kind": "maintenance",
+            "starts": "2027-03-02T00:00:00Z",
+            "ends": "2027-03-02T04:00:00Z",
+            "reason": "switches",
+            "gpus": 8,
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["of Slurm before", "of the ledger before"])
+def test_an_import_from_slurm_keeps_what_slurm_cannot_say(
+    held: bool, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Values, parents, accounts and the size of a node are Slurm's; all else stays as a file and people gave it."""
+
+    def rows(query: str) -> list[Any]:
+        with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger:
+            return ledger.execute(query).fetchall()
+
+    async def connect(actor: str, **options: Any) -> Door:
+        return Door(world)
+
+    source = {"connection": "bad", "root": "org", "size_flex": False}
+    world.ledger.fleet.remove_cluster("bad", Signature("tpm", world.ledger.now(), "gone"), dry_run=False)
+    stage(world.ledger, {"clusters": [GIVEN | ({"slurm": source} if held else {})]}, "given")
+    world.ledger.fleet.commit_import("given", 2, "tpm", world.ledger.now())
+    by_hand = Window.model_validate(GIVEN["windows"][0] | {"reason": "a hold by hand"})
+    world.ledger.calendar.declare([Declared(source="hold 1", windows=(("bad", by_hand),))], "tpm", world.ledger.now())
+    of_file = f"SELECT team, {BESIDE} FROM quotas WHERE cluster = 'bad' AND team IN ('team', 'other') ORDER BY team"
+    of_cluster = "SELECT gpu_model, policy FROM clusters WHERE name = 'bad'"
+    windows = "SELECT source, reason FROM windows WHERE cluster = 'bad' ORDER BY reason"
+    beside = [rows(query) for query in (of_file, of_cluster, windows)]
+    assert rows(of_file) == [
+        ("other", None, "2,2", 3, None, None),
+        ("team", "rack1", "8", 9, "lab", "training"),
+    ]
+    world.tools["bad"].says(assoc=ACCOUNTS.replace("=16", "=12").replace("=8|", "=2|") + "9|3|gres/gpu=5|newcomer\n")
+    asked = ["fleet", "import", "--slurm", "bad", "--root", "org", "--connection", "bad", "--no-size-flex"]
+    with patch("client.backstop.Backstop.connect", connect):
+        assert run(asked) == 0
+        assert capsys.readouterr().out.endswith("; 1 added, 2 changed, 1 removed.\n")
+        assert rows("SELECT team, gpus, parent FROM quotas WHERE cluster = 'bad' ORDER BY team") == [
+            ("newcomer", 5, None),
+            ("other", 2, None),
+            ("team", 12, None),
+        ]
+        assert [rows(query) for query in (of_file, of_cluster, windows)] == beside
+        assert rows("SELECT gpus_per_node FROM clusters WHERE name = 'bad'") == [(8,)]
+        world.tools["bad"].says(assoc=ACCOUNTS.replace("5|3|gres/gpu=16|team\n", ""))
+        assert run(asked) == 0
+    assert rows("SELECT team, gpus FROM quotas WHERE cluster = 'bad'") == [("other", 8)]
+    assert capsys.readouterr().err == (
+        "backstop: warning: bad: team is no quota in Slurm any more, so it is gone with what only Backstop knew of it: "
+        "islands, protected_blocks, minimum_gpus, namespaces, classes\n"
+    )
 
 
 @table([row for row in NAMES if "\0" not in row.value and row.value.strip()])
