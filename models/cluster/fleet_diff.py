@@ -86,7 +86,7 @@ def resolved(
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     after, stays = _overlaid(spec, now, terms, at)
     lines = [*_differences(now, after, spec, at), *stays]
-    if fault := _senseless(now, after) if stays else "":
+    if fault := _senseless(now, after) if stays or terms.partial else "":
         why = f"with what the file leaves out it makes no sense: {fault}; name that in the file, or --prune it"
         if not any(line.verb is Verb.LEFT_OUT for line in stays):
             why = f"with the values that stay it makes no sense: {fault}; say in the file what is to stand beside them"

@@ -36,9 +36,10 @@ from activities.ports import ByCluster, RolloutsPort
 from cli.main import run
 from client.composed import Composed
 from models.audit import Signature
+from models.cluster.import_lines import ImportTerms
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declared, Window
-from models.errors import Unavailable
+from models.errors import Refusal, Unavailable
 from models.questions import DeskRequest, Question
 from models.rollout.messages import ObserveRequest
 from models.rollout.stages import Stage
@@ -375,6 +376,20 @@ def test_an_import_from_slurm_keeps_what_slurm_cannot_say(
         "backstop: warning: bad: team is no quota in Slurm any more, so it is gone with what only Backstop knew of it: "
         "islands, protected_blocks, minimum_gpus, namespaces, classes\n"
     )
+
+
+def test_an_import_from_slurm_is_refused_where_what_stays_makes_no_sense_beside_it(world: World) -> None:
+    """Only leaves have floors, and Slurm has others under this one: a file takes them away first."""
+    quota = {"team": "team", "gpus": 16, "minimum_gpus": 9}
+    document = {"clusters": [GIVEN | {"name": "new", "quotas": [quota]}]}
+    stage(world.ledger, document, "given")
+    world.ledger.fleet.commit_import("given", 2, "tpm", world.ledger.now())
+    quotas = [{"team": "team", "gpus": 16}, {"team": "child", "gpus": 8, "parent": "team"}]
+    islands = GIVEN["islands"]
+    stage(world.ledger, {"clusters": [{"name": "new", "islands": islands, "slurm": {}, "quotas": quotas}]}, "slurm")
+    with pytest.raises(Refusal, match="minimum_gpus is 9 for team 'team', which has child quotas"):
+        world.ledger.fleet.take_import("slurm", 2, ImportTerms(whole=True, partial=True), "tpm", world.ledger.now())
+    assert world.ledger.fleet.senseless() == {}
 
 
 @table([row for row in NAMES if "\0" not in row.value and row.value.strip()])
