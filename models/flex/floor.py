@@ -72,7 +72,7 @@ class Floor:
         """What runs, by team and job."""
         self.entitled: dict[str, Entitlement] = {}
         self.pinned: set[str] = set()
-        """Jobs that a claim has started in this moment."""
+        """Jobs that a claim has started in this round."""
         self.known: dict[tuple[Claim, bool, bool], tuple[list[StoryJob], dict[str, Beyond]]] = {}
         """What claims may take, until something moves."""
 

@@ -19,11 +19,16 @@ No circle. Call a team settled that has its share or less; the potential is the 
 on a share leaves its team settled and raises the potential by the job; of settled teams nothing is taken, as nothing
 of theirs is beyond; so every such claim raises it, and it is at most the capacity. Claims on quota likewise, with what
 counts in quota for what a team has. Where both are at play a job that a claim has started is not taken again in the
-same moment, so that each claim starts one more job for good. After that GPUs in use rise. What 3 starts makes no claim
+same round, so that each claim starts one more job for good. After that GPUs in use rise. What 3 starts makes no claim
 possible but one of a class: it raises what a claim still needs by as much as what can be taken at most. A claim of a
-class starts a job that is stronger than each that it takes, also of those that the same moment started; so only a still
-stronger one takes it in that moment, and there is an end. A protection that ends makes one possible; each ends once. A
-moment's answer is the difference between before and after: who was taken and came back within it was never taken.
+class starts a job that is stronger than each that it takes, also of those that the same round started; so only a still
+stronger one takes it in that round, and there is an end. A protection that ends makes one possible; each ends once.
+
+Rounds follow until the same jobs run as after an earlier round, or as at first: mostly the last one moved nothing. A
+claim on a share starts a job, and then its team claims its quota and is above that share: the next round takes it. And
+classes can bring claims on quota and on shares round to where they were: that moves nobody. Hence there is an end, and
+a moment that changes nothing changes nothing. A moment's answer is the difference between before and after: who was
+taken and came back within it was never taken.
 """
 
 from __future__ import annotations
@@ -101,16 +106,18 @@ class _Play(Floor):
     def _settled(self, number: int, what: str, before: Mapping[str, StoryJob], *, hardware: bool) -> Scene:
         """Things come to rest, and are told as the difference to before."""
         self.moment += 1
-        self.pinned.clear()
         since = {name: (j.since, j.began) for name, j in before.items()}
         self.divide()
         gone = self._shed() if hardware else {}
-        while self._claim(before, gone) or self._start_where_free(before) or self._divided_anew():
-            pass
-        for name in before.keys() & self.at_work().keys():
-            self.jobs[name].since, self.jobs[name].began = since[name]
+        seen: list[set[str]] = []
+        while (runs := set(self.at_work())) not in seen:
+            seen.append(runs)
+            while self._claim(before, gone) or self._start_where_free(before) or self._divided_anew():
+                pass
+            for name in before.keys() & self.at_work().keys():
+                self.jobs[name].since, self.jobs[name].began = since[name]
+            self.pinned.clear()
         self.label()
-        self.pinned.clear()
         taken = [n for n in gone if n in before and self.jobs[n].on is None]
         for name in taken:
             self.jobs[name].taken_at = self.now
