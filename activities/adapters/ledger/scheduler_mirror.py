@@ -155,6 +155,14 @@ class SchedulerBook:
         with self._database.reading() as session:
             return _standing(session, cluster)
 
+    def limits(self, names: Mapping[str, str]) -> dict[str, int | None]:
+        """Of each cluster the limit of this name, as it was last seen or written; None: it has none."""
+        row = SchedulerLimitRow
+        with self._database.reading() as session:
+            among_them = (col(row.cluster).in_([*names]), col(row.name).in_({*names.values()}))
+            rows = session.exec(select(row.cluster, row.name, row.gpus).where(*among_them)).all()
+        return dict.fromkeys(names) | {cluster: gpus for cluster, name, gpus in rows if names[cluster] == name}
+
     @contextmanager
     def alone(self, cluster: str) -> Iterator[None]:
         """Nobody else writes to the cluster's scheduler meanwhile. Errors: Unavailable while somebody does."""

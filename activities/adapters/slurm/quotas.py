@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from activities.adapters.slurm.limits import bound_of
-from activities.adapters.slurm.slurm import Slurms
+from activities.adapters.slurm.names import POOL
+from activities.adapters.slurm.slurm import SLURMS_AT_ONCE, Slurms
 from activities.ports import ByCluster
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.sources import SlurmSource
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import Change, Receipt
-
-_AT_ONCE = 8
-"""Clusters that are read at the same time: one that is silent takes its call's whole time."""
 
 
 class SlurmQuotas:
@@ -32,19 +30,24 @@ class SlurmQuotas:
         return self._ledger.read(cluster).model_copy(update={"bound_gpus": bound})
 
     def look(self, cluster: str) -> QuotaReading:
-        unread = self._slurms.sync_aside(self._slurms.book.sources([cluster])).get(cluster, "")
-        return self.last_known(cluster).model_copy(update={"unread": unread})
+        sources = self._slurms.book.sources([cluster])
+        unread = self._slurms.sync_aside(sources).get(cluster, "")
+        return self._last_known(cluster, sources).model_copy(update={"unread": unread})
 
     def last_known(self, cluster: str) -> QuotaReading:
-        source, reading = self._slurms.book.sources([cluster]).get(cluster), self._ledger.read(cluster)
-        if source is None:
-            return reading
-        bound = bound_of(self._slurms.book.standing(cluster), source)
-        return reading.model_copy(update={"bound_gpus": bound})
+        return self._last_known(cluster, self._slurms.book.sources([cluster]))
+
+    def _last_known(self, cluster: str, sources: Mapping[str, SlurmSource]) -> QuotaReading:
+        return self._ledger.read(cluster).model_copy(update={"bound_gpus": self._bounds(sources).get(cluster)})
+
+    def _bounds(self, sources: Mapping[str, SlurmSource]) -> dict[str, int | None]:
+        """What the root of each allows, as last seen, in one reading of the ledger."""
+        names = {cluster: POOL + source.root for cluster, source in sources.items()}
+        return self._slurms.book.limits(names) if names else {}
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         sources = self._slurms.book.sources(clusters)
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(SLURMS_AT_ONCE) as pool:
             answers = dict(zip(sources, pool.map(self._synced, sources, sources.values()), strict=True))
         wrong = {cluster: why for cluster, (why, _) in answers.items() if why}
         answer = self._ledger.readings([name for name in clusters if name not in wrong])
@@ -66,9 +69,8 @@ class SlurmQuotas:
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         self._slurms.refresh_limits(clusters)
-        versions, book = dict(self._ledger.versions(clusters)), self._slurms.book
-        for cluster, source in book.sources(clusters).items():
-            bound = bound_of(book.standing(cluster), source)
+        versions = dict(self._ledger.versions(clusters))
+        for cluster, bound in self._bounds(self._slurms.book.sources(clusters)).items():
             if bound is not None and cluster in versions:
                 versions[cluster] += f" within {bound}"
         return versions

@@ -57,7 +57,7 @@ _NOWHERE = "backstop-asks-whether-it-may"
 _TRIES = 5
 _LINES = 20
 """Commands of one call: it must end well inside a call's time."""
-_AT_ONCE = 8
+SLURMS_AT_ONCE = 8
 """Clusters that are checked at the same time: one that is silent takes its call's whole time."""
 _CHECK_SECONDS = 25.0
 """For all clusters together: `doctor` waits for a minute, and asks others beside them."""
@@ -341,7 +341,7 @@ class Slurms:
 
     def check(self) -> dict[str, SchedulerCheck]:
         sources = self.book.sources()
-        pool = ThreadPoolExecutor(_AT_ONCE)
+        pool = ThreadPoolExecutor(SLURMS_AT_ONCE)
         checks = {name: pool.submit(self._checked, name, source) for name, source in sources.items()}
         done, _ = wait(checks.values(), _CHECK_SECONDS)
         pool.shutdown(wait=False, cancel_futures=True)
