@@ -38,6 +38,7 @@ from models.cluster.readings import Doubt, HealthSample, Observation, QuotaReadi
 from models.cluster.snapshot import Snapshot, filled, on_islands
 from models.errors import BackstopError, Refusal, Unavailable
 from models.planning.breach import BreachTarget, breach_target
+from models.planning.ceiling import spare_of
 from models.planning.lacking_since import lacking_since
 from models.planning.plan import Envelope, make_plan
 from models.questions import ClusterFacts
@@ -281,7 +282,7 @@ class ClusterActivities:
             gpus_per_node=facts.gpus_per_node,
             terms=facts.policy.terms,
             healthy_gpus=None if sample is None else sample.healthy_gpus,
-            spare_gpus=facts.gpus_per_node if facts.policy.spare_gpus is None else facts.policy.spare_gpus,
+            spare_gpus=spare_of(facts.gpus_per_node, facts.policy),
             health_at=_time(sample),
         )
         return bare if hours is None else bare.holding(hours)

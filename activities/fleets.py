@@ -40,9 +40,8 @@ from models.fleet.messages import (
     StartAnswer,
     StartRequest,
 )
-from models.fleet.order import pick, plan_hash, prospect_of, taken_by
+from models.fleet.order import pick, plan_hash, prospect_of, taken_by, unplanned
 from models.fleet.pacing import budget_of
-from models.fleet.state import Wave
 from models.planning.plan import Envelope, Plan, envelope_of, make_plan
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
@@ -119,8 +118,7 @@ class FleetActivities:
                 plan = make_plan(snapshot, own)
         except BackstopError as error:
             its_own_trouble(error, self._registry)
-            more = {} if rollout is None else rollout.model_dump()
-            return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=error.message, **more), None
+            return unplanned(cluster, error.message, rollout), None
         return prospect_of(plan, rollout), plan
 
     # --- picking --------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
-from models.cluster.windows import Entry, Window, WindowKind, span_text
+from models.cluster.windows import Entry, WindowKind, alike, span_text
 from models.fleet.state import FLEET
 from models.reports.bringups import BringupsWeek
 from models.reports.tallies import Point
@@ -326,11 +326,8 @@ def _live(week: Week) -> list[Section]:
 
 def _windows(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
     """What is declared for several clusters at once is one line. Freezes come last: they take no GPU from anybody."""
-    alike: dict[Window, list[Entry]] = {}
-    for entry in entries:
-        alike.setdefault(entry.window.model_copy(update={"gpus": None, "islands": None}), []).append(entry)
     lines = []
-    for window, theirs in sorted(alike.items(), key=lambda pair: pair[0].kind is WindowKind.FREEZE):
+    for window, theirs in sorted(alike(entries).items(), key=lambda pair: pair[0].kind is WindowKind.FREEZE):
         if len(theirs) == 1:
             lines.append((theirs[0].cluster, span_text(theirs[0].window), window.reason))
             continue

@@ -82,9 +82,8 @@ async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -
 
 async def plan_now(door: Backstop, launch: FleetLaunch) -> FleetPlan:
     """As the launch would make it."""
-    from models.fleet.messages import FleetPlan, Noted, Prospect
-    from models.fleet.order import plan_hash, prospect_of, taken_by
-    from models.fleet.state import Wave
+    from models.fleet.messages import FleetPlan, Noted
+    from models.fleet.order import plan_hash, prospect_of, taken_by, unplanned
     from models.planning.plan import make_plan
     from models.questions import OpenRollouts
 
@@ -95,7 +94,7 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> FleetPlan:
         if not (row.ended or row.shadow)
     }
     prospects = [prospect_of(make_plan(snapshot, own), opened.get(snapshot.cluster)) for snapshot, own in snapshots]
-    prospects += [Prospect(cluster=c, wave=Wave.AFTER, headroom=-1.0, why_not=why) for c, why in unplannable.items()]
+    prospects += [unplanned(cluster, why) for cluster, why in unplannable.items()]
     missing = tuple(sorted({*launch.pilots} - {p.cluster for p in prospects}))
     if missing:
         raise BadInput(f"--pilot {missing[0]}: the ledger has no such cluster: `backstop fleet show` lists them")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Self
@@ -121,6 +121,14 @@ FILE = ""
 
 HOLD, FLEET_HOLD = "hold ", "fleet hold "
 """How the source of what `backstop hold` declares begins: for clusters, or for every cluster, later ones included."""
+
+
+def alike(entries: Iterable[Entry]) -> dict[Window, list[Entry]]:
+    """What is declared of several clusters at once, by the window without what it takes of each."""
+    together: dict[Window, list[Entry]] = {}
+    for entry in entries:
+        together.setdefault(entry.window.model_copy(update={"gpus": None, "islands": None}), []).append(entry)
+    return together
 
 
 def hold_name(source: str) -> str:

@@ -74,7 +74,12 @@ def rest_until(f: FleetRollout) -> datetime | None:
 
 def breaker_share(f: FleetRollout) -> tuple[int, int]:
     """Clusters that failed, and of how many: those that it started itself and a person has not let go by."""
-    return len([m for m in f.failed if not m.joined]), max(len(counted_of(f)), f.pace.breaker_clusters)
+    return len(fallen(f)), max(len(counted_of(f)), f.pace.breaker_clusters)
+
+
+def fallen(f: FleetRollout) -> list[Member]:
+    """Of those that it started itself, what the breaker counts as failed."""
+    return [m for m in f.failed if not m.joined]
 
 
 def counted_of(f: FleetRollout) -> list[Member]:

@@ -44,6 +44,12 @@ def starting_order(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) ->
     return tuple(sorted(prospects, key=lambda p: (p.cluster not in first, p.wave.number, -p.headroom, p.cluster)))
 
 
+def unplanned(cluster: str, why: str, rollout: Noted | None = None) -> Prospect:
+    """A cluster that cannot be planned comes last, and says why."""
+    more = {} if rollout is None else rollout.model_dump()
+    return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=why, **more)
+
+
 def taken_by(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
     """The clusters that a launch takes, in order; of one that takes a lost fleet rollout over, the lost one's."""
     if launch.kept is not None:

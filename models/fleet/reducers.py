@@ -12,7 +12,7 @@ from datetime import datetime
 from models.access.tickets import warrant_in
 from models.audit import AuditKind
 from models.base import count_text, gpus_text, some_of
-from models.fleet.gates import breaker_share, counted_of, rest_until, through
+from models.fleet.gates import breaker_share, counted_of, fallen, rest_until, through
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import (
@@ -332,7 +332,7 @@ def _broken(f: FleetRollout, now: datetime) -> FleetRollout:
     failed, counted = breaker_share(f)
     if failed <= f.pace.max_failed * counted or f.hold(BREAKER) is not None:
         return f
-    some = some_of(sorted(m.cluster for m in f.failed if not m.joined), 5)
+    some = some_of(sorted(m.cluster for m in fallen(f)), 5)
     started = len(counted_of(f))
     why = (
         f"{failed} of {started} clusters rolled back, more than {float(f.pace.max_failed):.0%} of {counted}: "

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from models.base import DAY, duration_text
-from models.cluster.windows import Entry, WindowKind
+from models.cluster.windows import Entry, alike
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
 from models.fleet.messages import DeclaredOver, FleetProgress, FleetStatus, WaveStatus
@@ -97,14 +97,12 @@ def _until(at: datetime | None) -> str:
 def _windows(members: Sequence[Member], calendar: Iterable[Entry]) -> tuple[DeclaredOver, ...]:
     """One for each declaration, however many clusters it has."""
     open_ = {m.cluster for m in members if not m.state.settled or m.state is MemberState.FAILED}
-    clusters: dict[tuple[WindowKind, datetime, datetime, str], set[str]] = {}
-    for entry in calendar:
-        w = entry.window
-        clusters.setdefault((w.kind, w.starts, w.ends, w.reason), set()).update({entry.cluster} & open_)
     return tuple(
-        DeclaredOver(kind=kind, starts=starts, ends=ends, reason=reason, clusters=tuple(sorted(names)))
-        for (kind, starts, ends, reason), names in sorted(clusters.items(), key=lambda item: item[0][1:])
-        if names
+        DeclaredOver(kind=w.kind, starts=w.starts, ends=w.ends, reason=w.reason, clusters=names)
+        for w, theirs in sorted(
+            alike(calendar).items(), key=lambda item: (item[0].starts, item[0].ends, item[0].reason)
+        )
+        if (names := tuple(sorted({entry.cluster for entry in theirs} & open_)))
     )
 
 

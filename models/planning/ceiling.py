@@ -26,9 +26,9 @@ def after_buffer(gpus: int, buffer: Fraction) -> int:
     return int((1 - buffer) * gpus)
 
 
-def spare_of(snapshot: Snapshot, policy: Policy) -> int:
+def spare_of(gpus_per_node: int, policy: Policy) -> int:
     """One node unless the policy says otherwise."""
-    return snapshot.gpus_per_node if policy.spare_gpus is None else policy.spare_gpus
+    return gpus_per_node if policy.spare_gpus is None else policy.spare_gpus
 
 
 def with_buffer(snapshot: Snapshot, policy: Policy) -> Snapshot:
@@ -53,11 +53,11 @@ def ceiling_of(snapshot: Snapshot, policy: Policy) -> int:
     if policy.terms is not None and snapshot.derived is not None and snapshot.derived.promise is None:
         # It can ask for all there is, which is no share that a buffer may have.
         left = snapshot.total_gpus - snapshot.derived.needed
-        return max(0, min(left, snapshot.healthy_gpus - spare_of(snapshot, policy)))
+        return max(0, min(left, snapshot.healthy_gpus - spare_of(snapshot.gpus_per_node, policy)))
     return static_ceiling(
         snapshot.total_gpus,
         snapshot.healthy_gpus,
         buffer_of(snapshot, policy),
-        spare_of(snapshot, policy),
+        spare_of(snapshot.gpus_per_node, policy),
         policy.basis,
     )
