@@ -27,6 +27,8 @@ TOTAL = 400
 WEEKS = 16
 """More than the 13 for which the floor holds."""
 BY_HEALTH = {"buffer": {"health": {}}, "spare_gpus": 0}
+GROWN = {**BY_HEALTH, "buffer": {"health": {"history": "2w"}}}
+"""For clusters of four and five weeks whose history is to count, and not the floor of the young."""
 
 
 def spec(name: str, **policy: Any) -> dict[str, Any]:
@@ -131,7 +133,7 @@ async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: W
 async def test_a_cluster_too_wild_to_promise_is_refused_with_the_reason(world: World) -> None:
     name = fresh("wild")
     await undisturbed()
-    await world.fleet(spec(name, **BY_HEALTH))
+    await world.fleet(spec(name, **GROWN))
     await world.lived(name, TOTAL, np.full(4 * 168, 240.0))
     with pytest.raises(Refusal) as refused:
         await world.launch(name)
@@ -156,7 +158,7 @@ async def test_an_island_that_has_fallen_silent_is_unknown_and_not_gone(world: W
     """Its exporter died ten days ago: what is promised must not forget what it had down."""
     name = fresh("silent")
     await undisturbed()
-    await world.fleet(cluster(name, {"a": (512, 504), "b": (512, 256)}, [team("t", 1000)], **BY_HEALTH))
+    await world.fleet(cluster(name, {"a": (512, 504), "b": (512, 256)}, [team("t", 1000)], **GROWN))
     hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     samples = [
         HealthSample(
