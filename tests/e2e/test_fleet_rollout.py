@@ -317,6 +317,8 @@ async def test_a_rehearsal_of_the_fleet_gives_way_to_a_real_launch(world: World)
     (rehearsed,) = world.sql.rows("SELECT stage, shadow FROM rollouts WHERE cluster = ?", name)
     assert (rehearsed[0], bool(rehearsed[1])) == ("aborted", True)
     assert world.sql.gpus(name) == {"research": 95}
+    await world.say_fleet("abort")  # a plan that awaits its approval is answered for in other stories too
+    await world.until_fleet(lambda s: s.stage.ended)
 
 
 @pytest.mark.nightly
