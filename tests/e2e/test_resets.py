@@ -36,7 +36,14 @@ async def reset(world: World, name: str, activity: str = "", times: int = 1, run
     world.shaky = True  # the new run is being opened for a moment, and says so
     handle = world.handle(name)
     run = run or (await handle.describe()).run_id
-    history = await world.client.get_workflow_handle(handle.id, run_id=run).fetch_history()
+    of_run = world.client.get_workflow_handle(handle.id, run_id=run)
+
+    async def has_a_task() -> bool:  # a run that has just begun has none that is completed
+        events = (await of_run.fetch_history()).events
+        return any(e.HasField("workflow_task_completed_event_attributes") for e in events)
+
+    await eventually(has_a_task, f"{name} has a task that it can be reset to")
+    history = await of_run.fetch_history()
     scheduled = {
         e.event_id: e.activity_task_scheduled_event_attributes.activity_type.name
         for e in history.events
@@ -287,6 +294,7 @@ async def forgetful(sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[Wor
         yield world
 
 
+@pytest.mark.nightly
 async def test_the_first_task_of_a_later_run_is_one_in_the_middle_too(forgetful: World, sqlite_ledger_url: str) -> None:
     world, name = forgetful, fresh("later")
     await world.fleet(worked_case(name, **LONG))
