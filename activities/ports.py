@@ -318,7 +318,7 @@ class RolloutsPort(Protocol):
     """The rollouts that are and were open: what they opened with, and how they stand as they noted it last."""
 
     def open_rollout(self, opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:
-        """The rollout is open and its baseline kept. Repeating it with the same id changes nothing.
+        """The rollout is open and its baseline kept. Repeating it with the same id and `opened_at` changes nothing.
 
         Effects that an earlier, lost rollout left behind are adopted (its baseline is returned and its
         fences are dead from now on) or, without `adopt`, refused. `fence`: the last effect in the history that opens

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
+from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
+from activities.ports import OpenRollout
 from models.cluster.readings import LimitMode
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence
@@ -104,12 +106,14 @@ async def monitored(world: World, name: str) -> dict[str, Any]:
 
 
 def adopted(world: World, name: str, status: RolloutStatus) -> None:
-    """The rollout that runs now has taken over the earlier one's effects, by the ledger's own rows."""
-    now = world.sql.row("rollouts", id=status.rollout)
-    assert now["adopted_from"] == f"{name}/1"
-    assert world.sql.row("rollouts", id=f"{name}/1")["superseded_by"] == status.rollout
-    assert opened(world, name) == status.rollout
-    assert now["baseline"] == world.sql.row("rollouts", id=f"{name}/1")["baseline"]
+    """The rollout that runs now has taken over the earlier one's effects, once, by the ledger's own rows."""
+    earlier, now = world.sql.row("rollouts", id=f"{name}/1"), world.sql.row("rollouts", id=status.rollout)
+    adoptions = "SELECT id, adopted_from FROM rollouts WHERE cluster = ? AND adopted_from IS NOT NULL"
+    assert world.sql.rows(adoptions, name) == [(status.rollout, earlier["id"])]
+    assert earlier["superseded_by"] == opened(world, name) == status.rollout
+    assert (now["baseline"], now["modes"]) == (earlier["baseline"], earlier["modes"])
+    assert world.sql.row("clusters", name=name)["last_counter"] == 0, "the fence begins anew"
+    assert world.sql.rows("SELECT kind FROM receipts WHERE rollout = ?", status.rollout) == []
 
 
 @pytest.mark.parametrize(
@@ -197,6 +201,35 @@ async def test_a_launch_after_a_terminate_refuses_what_stands_or_adopts_it(world
     await world.say(name, Command.ABORT)
     await world.ended(name)
     assert untouched(world, name) == before
+
+
+async def test_an_adoption_whose_answer_is_lost_happens_once(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = list[str]()
+
+    def loses_one(ledger: Ledger, _: object) -> None:
+        opens = ledger.registry.open_rollout
+
+        def then_fails(opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:
+            answer = opens(opening, adopt, fence)
+            if answer.adopted_from and not lost:
+                lost.append(answer.rollout)
+                raise Unavailable("it is written, and the answer is lost")
+            return answer
+
+        monkeypatch.setattr(ledger.registry, "open_rollout", then_fails)
+
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, touch=loses_one) as world:
+        name = fresh("unheard")
+        before = await monitored(world, name)
+        await reset(world, name)
+        status = await world.until(name, lambda s: s.rollout != f"{name}/1")
+        assert lost == [status.rollout]
+        adopted(world, name, status)
+        await say(world, name, Command.ABORT)
+        await world.ended(name)
+        assert untouched(world, name) == before
 
 
 # --- an older copy of the history: Temporal's database came back from a backup ------------------------------------
@@ -294,8 +327,8 @@ async def forgetful(sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[Wor
         yield world
 
 
-@pytest.mark.nightly
 async def test_the_first_task_of_a_later_run_is_one_in_the_middle_too(forgetful: World, sqlite_ledger_url: str) -> None:
+    """The run that is reset is the last one: it adopts nothing and begins no other by itself before that."""
     world, name = forgetful, fresh("later")
     await world.fleet(worked_case(name, **LONG))
     before = untouched(world, name)
@@ -304,7 +337,9 @@ async def test_the_first_task_of_a_later_run_is_one_in_the_middle_too(forgetful:
     for number in range(8):
         await world.say(name, Command.ACK, team="research", reason=f"{number}")
     await world.until(name, lambda s: s.runs > 1)
-    await world.archived(name)
+    await world.at_rest()
+    first_event = await anext(world.handle(name).fetch_history_events())
+    assert first_event.workflow_execution_started_event_attributes.continued_execution_run_id, "a later run"
     written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
     await reset(world, name)
     adopted(world, name, await world.until(name, lambda s: s.rollout != f"{name}/1"))

@@ -103,8 +103,13 @@ class LedgerRegistry(LedgerArchive):
     def open_rollout(self, opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:
         with self._database.writing() as session:
             cluster = locked_cluster(session, opening.cluster)
-            earlier_call = session.get(RolloutRow, opening.rollout)
-            lost = None if earlier_call is None or fence is None else _beyond(session, earlier_call, fence)
+            earlier_call, lost = session.get(RolloutRow, opening.rollout), None
+            if earlier_call is not None and fence is not None:
+                newest = _newest(session, earlier_call, opening.opened_at)
+                if newest.opened_at == opening.opened_at:
+                    earlier_call = newest
+                elif _lacks(session, newest, fence, own=newest is earlier_call):
+                    lost = newest
             if earlier_call is not None and lost is None:
                 return _with_written(session, _reopened(session, cluster, earlier_call))
             if lost is not None:
@@ -397,18 +402,27 @@ def _is_own(rollout: str, adopter: str) -> bool:
     return _AGAIN.search(adopter) is not None and _AGAIN.sub("", rollout)[:180] == _AGAIN.sub("", adopter)
 
 
-def _beyond(session: Session, row: RolloutRow, fence: int) -> RolloutRow | None:
-    """The rollout's newest row, where it has effects after `fence` or has adopted itself since; None: it has not.
+def _newest(session: Session, row: RolloutRow, at: datetime) -> RolloutRow:
+    """The rollout under the last name by which it adopted itself.
 
-    Errors: Refusal where it has ended.
+    `at`: when it is opened, by which one call is known from another: each attempt of a call has the same. Errors:
+    Refusal where it has ended; Conflict for a late attempt of a call that a later one has overtaken.
     """
     newest = row
     while newest.superseded_by is not None and _is_own(row.id, newest.superseded_by):
         newest = session.get_one(RolloutRow, newest.superseded_by)
     if newest.ended_at is not None and newest.superseded_by is None:
         raise Refusal(f"rollout {newest.id} has ended ({newest.stage}): launch a new one")
-    counter = open_rollouts(session, [newest])[newest.id].last_counter
-    return newest if newest.superseded_by is None and (newest is not row or counter > fence) else None
+    if newest is not row and at < newest.opened_at:
+        raise Conflict(f"rollout {row.id} was taken over by rollout {newest.id}")
+    return newest
+
+
+def _lacks(session: Session, newest: RolloutRow, fence: int, *, own: bool) -> bool:
+    """A history that ends with `fence` lacks effects of the rollout, whose own name the newest is or is not."""
+    if newest.superseded_by is not None:
+        return False  # by another rollout
+    return not own or open_rollouts(session, [newest])[newest.id].last_counter > fence
 
 
 def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:

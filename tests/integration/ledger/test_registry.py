@@ -420,19 +420,42 @@ def test_a_history_that_lacks_effects_adopts_itself_and_ends_nothing(ledger: Led
     )
     ledger.registry.record(record)
     assert open_one(tool) == "r-1"
-    again = ledger.registry.open_rollout(planned, adopt=False, fence=2)
+    later = [planned.model_copy(update={"opened_at": NOW + minutes(n)}) for n in range(5)]
+    again = ledger.registry.open_rollout(later[1], adopt=False, fence=2)
     assert (again.rollout, again.last_counter) == ("r-1", 2), "nothing is lacking"
-    own = ledger.registry.open_rollout(planned, adopt=False, fence=1)
+    own = ledger.registry.open_rollout(later[2], adopt=False, fence=1)
     assert open_one(tool) == own.rollout != "r-1"
     assert (own.adopted_from, own.baseline, own.written) == ("r-1", planned.baseline, {"a": 90})
     with pytest.raises(Conflict):
         set_soft(ledger, 3, ("a", 90, 80))  # of the history before
-    second = ledger.registry.open_rollout(planned, adopt=False, fence=0)
+    second = ledger.registry.open_rollout(later[3], adopt=False, fence=0)
     assert (second.adopted_from, open_one(tool)) == (own.rollout, second.rollout)
     note_stage(ledger, second.rollout, "closed", ended=True, completed=False)
     with pytest.raises(Refusal, match="has ended"):
-        ledger.registry.open_rollout(planned, adopt=False, fence=0)
+        ledger.registry.open_rollout(later[4], adopt=False, fence=0)
     assert open_one(tool) is None
+
+
+def test_each_opening_adopts_at_most_once_however_often_and_late_it_is_delivered(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    first = opening(ledger)
+    ledger.registry.open_rollout(first, adopt=False, fence=0)
+    reserve(ledger, 1, 300)
+    set_soft(ledger, 2, ("a", 100, 90))
+    late = ledger.registry.open_rollout(first, adopt=False, fence=0)
+    assert (late.rollout, late.last_counter) == ("r-1", 2), "an attempt that was slower than the effects"
+    reset = first.model_copy(update={"opened_at": NOW + minutes(1)})
+    own = twice(lambda: ledger.registry.open_rollout(reset, adopt=False, fence=1))
+    again = first.model_copy(update={"opened_at": NOW + minutes(2)})
+    last = twice(lambda: ledger.registry.open_rollout(again, adopt=False, fence=2))
+    for earlier in (first, reset):  # of runs that are over: it takes nothing from the one that lives
+        with pytest.raises(Conflict, match=f"taken over by rollout {last.rollout}"):
+            ledger.registry.open_rollout(earlier, adopt=False, fence=1)
+    chain = tool.rows("SELECT id, adopted_from, superseded_by FROM rollouts ORDER BY opened_at")
+    assert chain == [("r-1", None, own.rollout), (own.rollout, "r-1", last.rollout), (last.rollout, own.rollout, None)]
+    assert tool.rows("SELECT open_rollout, last_counter FROM clusters WHERE name = ?", CLUSTER) == [(last.rollout, 0)]
+    assert len(set(tool.rows("SELECT baseline, modes FROM rollouts"))) == 1
 
 
 def test_no_effect_takes_another_ones_receipt_for_its_own(ledger: Ledger) -> None:
