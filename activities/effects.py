@@ -38,6 +38,8 @@ class QuotaActivities:
             if self._evidence is not None and self._evidence.warrants.required:
                 return self._proven(request, self._evidence)
             change = request.change
+            if request.baseline is not None and change.refits:  # accepted before they are ours: nobody takes them back
+                self._registry.keep_baseline(change.fence.rollout, request.baseline)
             receipt = self._written(change, MayMove(request.limit_gpus, request.limit_day_gpus), request.at)
             if request.baseline is not None and not receipt.conflicts:
                 self._registry.keep_baseline(change.fence.rollout, request.baseline)

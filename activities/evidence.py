@@ -7,6 +7,7 @@ Source: ACCESS.md, "Warrants and proof-carrying effects"; docs/adr/0057.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
@@ -17,14 +18,28 @@ from activities.warrant_ports import EffectProof, Outcome
 from activities.warrants import UNDO_WORDS, Warrants
 from models.access.warrants import Warrant
 from models.cluster.policy import Policy, RollbackTo
+from models.cluster.readings import ForeignChange, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, Refusal
 from models.planning.grants import GrantOrder
 from models.planning.plan import Plan
 from models.requests.state import QuotaAsk
+from models.rollout.drift import beside
 from models.rollout.effect_table import EFFECT, INVERSE
 from models.rollout.effects import Change, EffectKind, Receipt
-from models.rollout.evidence import Approved, Decided, DrawnPlan, Footing, Known, named, proved
+from models.rollout.evidence import (
+    ACCEPTED,
+    RESTORED,
+    Accepted,
+    Approved,
+    Decided,
+    DrawnPlan,
+    Footing,
+    Known,
+    named,
+    proved,
+    written_last,
+)
 from models.rollout.holds import RADIUS
 from models.rollout.messages import EffectRequest
 
@@ -111,7 +126,7 @@ class EvidenceRoom:
         back, forward = change.kind in INVERSE.values(), change.kind in INVERSE
         policy = self._policy(rows) if back else None
         approval, ordered = self._words(rows, opened)
-        return Known(
+        gathered = Known(
             baseline=opened.baseline,
             modes=opened.modes,
             present=reading.values,
@@ -131,6 +146,22 @@ class EvidenceRoom:
             surplus_gpus=self._surplus(change.cluster) if change.kind is EffectKind.FOLLOW else None,
             decided=self._decided(change.cluster, order) if change.kind is EffectKind.GRANT else None,
         )
+        if not change.refits:
+            return gathered
+        return replace(gathered, accepted=self._accepted(gathered, reading, changed, rows))
+
+    def _accepted(
+        self, evidence: Known, reading: QuotaReading, changed: Sequence[ForeignChange], rows: Sequence[Warrant]
+    ) -> Accepted | None:
+        """By the last answer to a drift, if nobody has changed a quota since."""
+        answers = [one for one in rows if one.message.get("hold") == "drift" and one.message.get("how") != "restore"]
+        answer = self.warrants.live_among(answers, "rollout.resolve")
+        if answer is None or any(one.at > answer.admitted_at for one in changed):
+            return None
+        ours = {q.team: q.gpus for q in evidence.baseline.quotas}
+        ours |= {**evidence.written_before, **written_last(evidence)}
+        others = {t for t in {*ours, *evidence.present} if ours.get(t) != evidence.present.get(t)}
+        return Accepted(answer.nonce, beside(evidence.baseline, reading.quotas, others))
 
     def _before(self, opened: OpenRollout) -> dict[str, int]:
         """What those that it adopted wrote last."""
@@ -227,7 +258,9 @@ class EvidenceRoom:
 def _failed(proofs: tuple[EffectProof, ...], receipts: tuple[Receipt, ...]) -> bool:
     """The last forward effect failed for good, or was called and never answered."""
     landed = {receipt.fence.counter for receipt in receipts}
-    forward = [p for p in proofs if p.kind in INVERSE and p.outcome != "refused" and p.ground != "restored"]
+    forward = [
+        p for p in proofs if p.kind in INVERSE and p.outcome != "refused" and p.ground not in (ACCEPTED, RESTORED)
+    ]
     if not forward:
         return False
     last = forward[-1]

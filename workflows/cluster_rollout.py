@@ -42,6 +42,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.cancelling import cancelled
     from models.rollout.commands import GOES_BACK, CommandRequest, obey, refusal, without_approval
     from models.rollout.decide import at_rest, confirms_breach, decide, urgent
+    from models.rollout.drift import is_bounded
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
     from models.rollout.fitting import fitted
@@ -484,7 +485,9 @@ class ClusterRollout:
         r = self._state
         stood = command is Command.OBJECT and any(objections.of_team(r, request.team))
         one = not stood or workflow.patched(patches.ONE_OBJECTION)
-        after, sentence = obey(r, command, request, workflow.now(), one_objection=one)
+        accepts = command is Command.RESOLVE and request.hold == "drift" and request.how != "restore" and is_bounded(r)
+        refits = accepts and workflow.patched(patches.REFITS)
+        after, sentence = obey(r, command, request, workflow.now(), one_objection=one, refits=refits)
         self._set(without_approval(after) if signed(request) and command in GOES_BACK else after)
         undo = undo_line(r, after, command, request, by_roles=self._tickets.by_roles(request))
         return CommandAnswer(cluster=r.cluster, command=command, stage=after.stage, said=sentence, undo=undo)

@@ -90,8 +90,8 @@ def effect(r: Rollout, change: Change, now: datetime) -> EffectRequest:
     """One fenced call, and how much it may move."""
     limited = change.kind in EFFECT and EFFECT[change.kind].limited and not r.stay.exempt
     order: GrantOrder | None = r.grant_order if change.kind is EffectKind.GRANT else None
-    # Another plan may have been made since the launch, from other values: whoever adopts this has to know.
-    first = r.baseline if change.kind is EffectKind.RESERVE and not r.shadow else None
+    # Another plan may have been made since the launch, or others' values accepted: whoever adopts this has to know.
+    first = r.baseline if (change.kind is EffectKind.RESERVE or change.refits) and not r.shadow else None
     return EffectRequest(
         change=change,
         shadow=r.shadow,

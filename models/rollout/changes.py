@@ -56,6 +56,8 @@ def _content(r: Rollout, kind: EffectKind) -> dict[str, Any]:
             assert r.seen is not None
             reading = r.seen.reading
             return {"expected_generation": reading.generation, "writes": _writing_again(r, reading.values)}
+        case EffectKind.SET_SOFT if r.stay.refitting and not r.realigning:
+            return {"expected_generation": r.generation, "writes": _writes(r, r.written, {})}
         case EffectKind.SET_SOFT:
             assert plan is not None
             writes = _writes(r, plan.values, dict.fromkeys(plan.values, _mode(r)))

@@ -186,11 +186,18 @@ _PROMOTED = "already promoted: the other conditions of this gate cannot be waive
 
 
 def obey(
-    r: Rollout, command: Command, request: CommandRequest, now: datetime, *, one_objection: bool = True
+    r: Rollout,
+    command: Command,
+    request: CommandRequest,
+    now: datetime,
+    *,
+    one_objection: bool = True,
+    refits: bool = True,
 ) -> tuple[Rollout, str]:
     """The rollout after a command that is not refused, and one sentence about what follows.
 
     `one_objection`: an actor's objection takes the place of the one before; so it is since patch `one-objection`.
+    `refits`: the limit above all quotas follows what a person accepts; so it is since patch `bound-refitted`.
     """
     after = r.noting(
         AuditKind.COMMAND,
@@ -217,7 +224,7 @@ def obey(
             soaks = r.stage in (Stage.BUFFERED, Stage.ENFORCED)
             return _resume(after, now), f"resumed{'; the soak starts anew' * soaks}"
         case Command.RESOLVE:
-            return _resolve(after, request, now)
+            return _resolve(after, request, now, refits)
         case Command.PROMOTE:
             return after.staying(waived=True), promoted_text(after, now)
         case Command.ABORT | Command.ROLLBACK:
@@ -299,7 +306,7 @@ def _resume(r: Rollout, now: datetime) -> Rollout:
     return r.but(holds=left, look_asked=True).staying(soak_since=now)
 
 
-def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+def _resolve(r: Rollout, request: CommandRequest, now: datetime, refits: bool) -> tuple[Rollout, str]:
     hold = next((h for h in r.holds if h.id == request.hold), None)
     if hold is None and request.hold == PROPOSAL and r.proposal is not None:
         declined = r.proposal.plan.hash
@@ -316,7 +323,7 @@ def _resolve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollou
         return again, "another plan is made, if quotas are still short"
     match hold.kind:
         case HoldKind.DRIFT:
-            return drift.answered(r, freed, request.how, now)
+            return drift.answered(r, freed, request.how, now, refits=refits)
         case HoldKind.BLAST_RADIUS:
             return freed.staying(exempt=True), "the blast radius is lifted for what is next written"
         case HoldKind.BREACH:

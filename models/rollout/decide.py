@@ -49,6 +49,8 @@ def decide(r: Rollout, now: datetime) -> Action:
         return Perform(EffectKind.SET_SOFT)
     if _wants_look(r, now):
         return Look(_why_look(r, now), _tested(r))
+    if (refit := _refit(r, now)) is not None:
+        return refit
     flexed = _flex(r, now)
     if flexed is None and r.stay.outlook.reconsider:
         return Draft("long-run health has changed", r.stay.outlook.reconsider)
@@ -72,6 +74,17 @@ def _step(r: Rollout, now: datetime) -> Action | None:
     if not is_open(r, now) or r.look_failed:
         return None
     return Perform(_next_effect(r)) if looked_recently(r, now) else Look("before the step", _tested(r))
+
+
+def _refit(r: Rollout, now: datetime) -> Action | None:
+    """The limit above all quotas as accepted values need it. No hold stops it: no quota moves, and all are backed."""
+    if not r.stay.refitting or r.realigning or r.look_failed or r.seen is None or r.looked_after != r.fence:
+        return None
+    if r.seen.reading.generation != r.generation or drift_of(r) or not health_fresh(r):
+        return None
+    if not looked_recently(r, now) or not tests(r.seen, r.seen.reading.values):
+        return Look("before the limit above all quotas moves", None)
+    return Perform(EffectKind.SET_SOFT) if r.seen.backed else None
 
 
 def _flex(r: Rollout, now: datetime) -> Action | None:

@@ -20,13 +20,23 @@ from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
 
-def answered(r: Rollout, freed: Rollout, how: str, now: datetime) -> tuple[Rollout, str]:
+def is_bounded(r: Rollout) -> bool:
+    """The quota system has a limit above all quotas, which what stands of ours bounds."""
+    bound = None if r.seen is None else r.seen.reading.bound_gpus
+    return bound is not None and r.stage.guarded and r.values_stand and not r.shadow
+
+
+def answered(r: Rollout, freed: Rollout, how: str, now: datetime, *, refits: bool) -> tuple[Rollout, str]:
     """After a person's answer, which says what is done: that may be less than was asked.
 
-    What others added or removed cannot be written again. `freed`: the rollout without the hold.
+    What others added or removed cannot be written again. `freed`: the rollout without the hold. `refits`: the limit
+    above all quotas follows what is accepted.
     """
     if how != "restore":
-        return taken_as_given(freed, now, approved=True), "the changed values are taken as given"
+        taken, sentence = taken_as_given(freed, now, approved=True), "the changed values are taken as given"
+        if not (refits and is_bounded(r)):
+            return taken, sentence
+        return taken.staying(refitting=True), f"{sentence}; the limit above all quotas follows once hardware backs them"
     present, ours = {} if r.seen is None else r.seen.reading.values, awaited(r)
     back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
     limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(r)) else []
@@ -139,10 +149,8 @@ def promised(r: Rollout, present: Mapping[str, int]) -> frozenset[str]:
     planned = {} if r.plan_standing is None else r.plan_standing.values
     before, now = _beyond(parents, planned, planned), _beyond(parents, counted, present)
     bound = {team for team, gpus in now.items() if gpus > before.get(team, 0)}
-    if r.seen is not None and r.seen.reading.bound_gpus is not None:
-        together = sum(min(counted[t], present[t]) for t, above in parents.items() if above is None)
-        if together > r.seen.reading.bound_gpus:
-            return frozenset()
+    if beyond_bound(r, present) is not None:
+        return frozenset()
     kept = set()
     for team, gpus in approved.items():
         above = list(_above(parents, team))
@@ -150,6 +158,15 @@ def promised(r: Rollout, present: Mapping[str, int]) -> frozenset[str]:
         if gpus is not None and present[team] <= gpus and fits and team not in r.breach_of:
             kept.add(team)
     return frozenset(kept)
+
+
+def beyond_bound(r: Rollout, present: Mapping[str, int]) -> tuple[int, int] | None:
+    """What all approved quotas need together, and the lower limit above them; None: there is none, or they fit."""
+    if r.seen is None or r.seen.reading.bound_gpus is None:
+        return None
+    tops = [q.team for q in r.seen.reading.quotas if q.team in present and q.parent is None]
+    together = sum(min(present[team], _approved(r, team) or 0) for team in tops)
+    return (together, r.seen.reading.bound_gpus) if together > r.seen.reading.bound_gpus else None
 
 
 def _approved(r: Rollout, team: str) -> int | None:

@@ -101,6 +101,8 @@ def _written(r: Rollout, change: Change, receipt: Receipt) -> Rollout:
     """What the quota system holds by the receipt: values, modes, the flex pool."""
     changed = {t: gpus for t, gpus in receipt.before.items() if receipt.after.get(t, gpus) != gpus}
     r = r.but(written={**r.written, **receipt.after})
+    if change.refits:
+        return r
     if change.kind is EffectKind.SET_SOFT:
         r = r.but(was=changed)
     elif change.kind is EffectKind.RESTORE and r.undo is not None:  # one that is made again may find it done
@@ -114,6 +116,8 @@ def _what_moved(r: Rollout, change: Change, receipt: Receipt) -> str:
     if change.kind is EffectKind.FOLLOW and change.flex_gpus is not None:
         before = r.flex.gpus
         return f"flex pool {change.flex_gpus:,}" if before is None else f"flex {before:,} -> {change.flex_gpus:,}"
+    if change.refits:
+        return "no quota moves; the limit above all quotas fits what was accepted"
     moved = {t: (receipt.before.get(t), v) for t, v in receipt.after.items() if receipt.before.get(t) != v}
     return ", ".join(f"{t} {_or_absent(old)} -> {new:,}" for t, (old, new) in sorted(moved.items()))
 
@@ -128,6 +132,8 @@ def _made(r: Rollout, change: Change, now: datetime) -> Rollout:
         return r  # an undo was ordered while this was under way; it is owed already
     if flex_moves(r, change.kind):
         return _flex_moved(r, change, now)
+    if change.refits:
+        return r.but(look_asked=True).staying(refitting=False)
     if r.stay.restoring:
         return r.but(look_asked=True).staying(restoring=False, exempt=False)
     r = r.staying(done=(*r.stay.done, change.kind))
@@ -255,6 +261,8 @@ def failed(
         return r.rolling_back(owed=left, stuck_on=(*r.stuck_on, Undone(kind=UNDOES[kind], reason=reason)))
     if flex_moves(r, kind):
         return r.but(flex=r.flex.but(failed_at=now), look_asked=True)  # the pool is as it was, or as it should be
+    if change.refits:  # no quota has moved; where others changed one meanwhile, a person answers for that first
+        return r.but(look_asked=True).staying(refitting=error == Drift.__name__)
     wrote_nothing = error in (Drift.__name__, BlastRadius.__name__)
     r = _unwritten(r, kind) if wrote_nothing else _unanswered(r, change)
     if r.stage is Stage.ROLLING_BACK or r.stage.ended:

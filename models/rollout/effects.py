@@ -88,6 +88,12 @@ class Change(Model):
     """GRANT: a value that Backstop did not write last is a conflict, whatever was expected."""
 
     @property
+    def refits(self) -> bool:
+        """It moves no quota: what stands is Backstop's own from then on, and the limit above all quotas fits it."""
+        moves = any(w.gpus != w.expected_gpus or w.mode is not None for w in self.writes)
+        return self.kind is EffectKind.SET_SOFT and bool(self.writes) and not moves
+
+    @property
     def moved_gpus(self) -> int:
         """The sum of |change| over the leaves: what counts against the blast radius."""
         return sum(abs(w.gpus - w.expected_gpus) for w in self.writes if w.leaf)

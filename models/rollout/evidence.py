@@ -23,6 +23,8 @@ _K = EffectKind
 _ORDERED = "ordered"
 """The ground of an undo that goes back to the baseline, by a person's order or after a failure."""
 _AFTER_FAILURE = "failed"
+ACCEPTED, RESTORED = "accepted", "restored"
+"""The grounds of writes that make no step of a plan: what stands, or what stood before a change of others."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,14 @@ class Decided:
 
 
 @dataclass(frozen=True)
+class Accepted:
+    """A person took what others set as given. `baseline`: with that; an undo leaves it alone."""
+
+    nonce: str
+    baseline: Snapshot
+
+
+@dataclass(frozen=True)
 class Known:
     """What the ledger keeps of a rollout, and what the sources say now. Nonces are of live warrants; empty: none."""
 
@@ -77,6 +87,7 @@ class Known:
     failed: bool = False
     """Its last forward effect failed for good, or was never answered."""
     approval: Approved | None = None
+    accepted: Accepted | None = None
     drawn: tuple[DrawnPlan, ...] = ()
     undo: str = ""
     close: str = ""
@@ -149,12 +160,16 @@ def _by_approval(change: Change, known: Known) -> Footing:
 
 
 def _values(change: Change, known: Known, approved: Approved) -> Footing:
+    stays = change.refits and all(_left(write, known) for write in change.writes)
+    if stays and known.accepted is not None and values_stand(known):
+        words = "what a person accepted of others' changes"
+        return Footing(ACCEPTED, (known.accepted.nonce,), words, baseline=known.accepted.baseline)
     values = {w.team: w.gpus for w in change.writes}
     if values_stand(known):
-        last = {**known.written_before, **_written(known)}
+        last = {**known.written_before, **written_last(known)}
         if values and all(last.get(team) == gpus for team, gpus in values.items()):
             _modes(change, known)
-            return Footing("restored", (approved.nonce,), "the values of the last receipts")
+            return Footing(RESTORED, (approved.nonce,), "the values of the last receipts")
     for drawn in _held(known, approved):
         if values == drawn.plan.values:
             _modes(change, known)
@@ -200,7 +215,7 @@ def values_stand(known: Known) -> bool:
     return stands
 
 
-def _written(known: Known) -> dict[str, int]:
+def written_last(known: Known) -> dict[str, int]:
     """What the rollout wrote last, by team; what it met as others' is none of it."""
     last: dict[str, int] = {}
     for receipt in known.receipts:
@@ -263,6 +278,8 @@ def _to_baseline(change: Change, known: Known) -> Footing:
         if write.gpus != base.get(write.team) and not _left(write, known):
             was = base.get(write.team)
             raise _refused(change, f"the baseline of {write.team} is {was}, not {write.gpus}")
+        if write.team not in known.modes and _left(write, known):
+            continue  # others added it since, in whichever mode
         if write.mode not in {None, LimitMode.SOFT, known.modes.get(write.team), known.present_modes.get(write.team)}:
             raise _refused(change, f"limits of {write.team} were not {write.mode} before")
     if known.undo:

@@ -83,6 +83,8 @@ class Stay(Model):
     """Teams in a breach whose rollback is about to begin."""
     restoring: bool = False
     """Our values are to be written again over what others changed. A realignment may wait beside it."""
+    refitting: bool = Field(default=False, exclude_if=lambda so: not so)
+    """A person accepted what others set: the limit above all quotas is to fit that, once hardware backs it."""
     realigning: Realigning | None = None
     outlook: Outlook = Outlook()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
-from models.base import duration_text
+from models.base import duration_text, gpus_text
 from models.cluster.readings import PresentBacking
 from models.cluster.windows import Foretold
 from models.planning.busy_work import short_of_work
@@ -13,7 +14,7 @@ from models.rollout.actions import Wait
 from models.rollout.choices import lifted_by, lifters, lifting_line, lifts
 from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
-from models.rollout.drift import promised
+from models.rollout.drift import beyond_bound, promised
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
@@ -291,8 +292,25 @@ def _unpromised_needs(r: Rollout) -> str:
     beyond = [f"{team} at {present[team]:,}" for team in leaves if team not in r.unapproved]
     wrong = [f"{NOBODY_APPROVED} {', '.join(others)}"] if others else []
     wrong += [f"{ABOVE_ITS_PARENT} {', '.join(beyond)}"] if beyond else []
-    remedy = "set it right in the quota system, or close the rollout and approve another with it"
-    return f"{'; '.join(wrong)}: no promise. {remedy[:1].upper()}{remedy[1:]}" if wrong else ""
+    return f"{'; '.join(wrong)}: no promise. {_promised_again(r, present)}" if wrong else ""
+
+
+def _promised_again(r: Rollout, present: Mapping[str, int]) -> str:
+    """What makes them promises again."""
+    close = "close the rollout and approve another with it"
+    beyond = beyond_bound(r, present)
+    if beyond is None:
+        return f"Set it right in the quota system, or {close}"
+    needed, bound = beyond
+    limit = f"The limit above all quotas is {gpus_text(bound)}, and they need {needed:,}"
+    if not r.stay.refitting:
+        return f"{limit}: lower them in the quota system, or {close}"
+    if drift_of(r):
+        return f"{limit}: it follows once the drift is resolved"
+    if r.seen is not None and r.seen.backed and health_fresh(r):
+        return f"{limit}: it follows with the next write"
+    healthy = "health is unknown" if not health_fresh(r) else "healthy GPUs do not back them"
+    return f"{limit}: it stays while {healthy}"
 
 
 def _proposal_needs(r: Rollout, now: datetime) -> str:

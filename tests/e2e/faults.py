@@ -127,6 +127,8 @@ class FaultyQuotas:
         self.real = real
         self._faults: dict[tuple[str, EffectKind], Fault] = {}
         self.rehearsals_silenced: dict[str, int] = {}
+        self.bounds: dict[str, int] = {}
+        """Of clusters whose quota system has a limit above all quotas, as a Slurm's root."""
 
     def inject(self, cluster: str, kind: EffectKind, fault: Fault) -> None:
         self._faults[cluster, kind] = fault
@@ -145,10 +147,13 @@ class FaultyQuotas:
             if call.activity_type == "apply_effect" and call.attempt == 1:
                 self.rehearsals_silenced[cluster] += 1
                 raise away()
-        return self.real.read(cluster)
+        return self._bounded(self.real.read(cluster))
 
     def look(self, cluster: str) -> QuotaReading:
-        return self.real.look(cluster)
+        return self._bounded(self.real.look(cluster))
+
+    def _bounded(self, reading: QuotaReading) -> QuotaReading:
+        return reading.model_copy(update={"bound_gpus": self.bounds.get(reading.cluster)})
 
     def last_known(self, cluster: str) -> QuotaReading:
         return self.real.last_known(cluster)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from activities.adapters.slurm.limits import wanted_limits
@@ -12,7 +14,7 @@ from models.cluster.island import Island
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import snapshot_of
 from models.reports.why import Cause, why
-from models.rollout.effects import Change, EffectKind, Fence, Reserve
+from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
 from tests.hostile.test_slurm import World, migrated, world
 
 __all__ = ["migrated", "world"]
@@ -52,3 +54,31 @@ def test_a_rollout_does_not_raise_a_limit_that_the_root_had(world: World, assoc:
     standing = world.ledger.schedulers.standing("bad")
     assert standing.reserved
     assert wanted_limits(standing, source, None)["pool:org"] == bound
+
+
+def test_what_a_person_accepted_is_in_the_root_s_limit_once_it_is_written_as_it_stands(world: World) -> None:
+    """16 and 8; an account of 6 is added, and 8 raised to 10: 24, then 32. The release takes the limit away again."""
+    tools, ledger = world.tools["bad"], world.ledger
+    tools.says(assoc=ROOT_OF_20.replace("gres/gpu=20", ""))
+    (spec,) = (page[0] for page in ledger.fleet.clusters("", 10) if page[0].name == "bad")
+    opened = OpenRollout(rollout="r-1", cluster="bad", owner="tpm", opened_at=ledger.now(), baseline=snapshot_of(spec))
+    ledger.registry.open_rollout(opened, adopt=False)
+    source = ledger.schedulers.sources(["bad"])["bad"]
+    world.slurms.sync("bad", source)
+
+    def lands(kind: EffectKind, counter: int, **more: Any) -> int | None:
+        fence = Fence(rollout="r-1", counter=counter)
+        ledger.quotas.apply(Change(cluster="bad", kind=kind, fence=fence, **more))
+        return wanted_limits(ledger.schedulers.standing("bad"), source, None)["pool:org"]
+
+    assert lands(EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=0, limit_gpus=24)) == 24
+    raised = ROOT_OF_20.replace("gres/gpu=20", "").replace("gres/gpu=8", "gres/gpu=10")
+    tools.says(assoc=f"{raised}7|3|gres/gpu=6|newteam\n")
+    world.slurms.sync("bad", source)
+    assert wanted_limits(ledger.schedulers.standing("bad"), source, None)["pool:org"] == 24
+    stands = {"team": 16, "other": 10, "newteam": 6}
+    writes = tuple(ValueWrite(team=team, expected_gpus=gpus, gpus=gpus) for team, gpus in stands.items())
+    change = Change(cluster="bad", kind=EffectKind.SET_SOFT, fence=Fence(rollout="r-1", counter=2), writes=writes)
+    assert (change.refits, change.moved_gpus) == (True, 0)
+    assert lands(EffectKind.SET_SOFT, 2, writes=writes) == 32
+    assert lands(EffectKind.RELEASE, 3) is None

@@ -233,6 +233,19 @@ async def asked(world: World, name: str, _: FaultyQuotas) -> None:
     await close(world, name)
 
 
+async def refitted(world: World, name: str, faults: FaultyQuotas) -> None:
+    """A quota that others add under a limit above all quotas is accepted: all are Backstop's own, and it is undone."""
+    faults.bounds[name] = 306
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    world.sql.set("a", 190, name)
+    world.sql.run("INSERT INTO quotas (cluster, team, gpus, mode) VALUES (?, 'z', 5, 'hard')", name)
+    await world.until(name, lambda status: len(status.holds) == 1 and "z absent" in status.holds[0].reason)
+    await world.say(name, Command.RESOLVE, hold="drift", how="accept")
+    await world.until(name, lambda _: world.sql.row("quotas", cluster=name, team="z")["written_gpus"] == 5)
+    await finish(world, name, Command.ABORT)
+
+
 async def realigned(world: World, name: str, _: FaultyQuotas) -> None:
     """Less hardware: once approved, the quotas are cut in place."""
     await world.start(name)
@@ -517,7 +530,7 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
-        *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked),
+        *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked, refitted),
         *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }

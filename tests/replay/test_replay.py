@@ -175,7 +175,7 @@ async def test_a_plan_in_a_history_has_the_hash_that_was_approved() -> None:
     assert named > 10
 
 
-NEWEST = ("rested", "together", "freed", "reported", "asked")
+NEWEST = ("rested", "together", "freed", "reported", "asked", "refitted")
 
 
 WAITED = [True, False, True, False]
@@ -227,7 +227,9 @@ def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     assert since.TOGETHER in taken["together.json.gz"]
     assert since.ASKS_OF_DRIFT not in taken["drifted.json.gz"]
     assert since.ASKS_OF_DRIFT in taken["asked.json.gz"]
-    newest = {since.ASKS_OF_DRIFT, since.RESTS, since.TOGETHER, since.LEAVES_IN_TIME}
+    assert since.REFITS not in taken["asked.json.gz"], "its quota system has no limit above all quotas"
+    assert since.REFITS in taken["refitted.json.gz"]
+    newest = {since.REFITS, since.ASKS_OF_DRIFT, since.RESTS, since.TOGETHER, since.LEAVES_IN_TIME}
     assert all(not took & newest for name, took in taken.items() if not name.startswith(NEWEST))
     assert [since.LEAVES_IN_TIME in taken[f"freed-{run}.json.gz"] for run in (1, 2, 3, 4)] == WAITED
     assert taken["swift.json.gz"] == taken["slow.json.gz"] == {since.UNDO_FIRST}

@@ -272,3 +272,26 @@ def test_it_is_taken_out_again_and_slurm_is_as_it_was(site: Site) -> None:
     assert site.limits() == ["", "24", "12"]
     with pytest.raises(Refusal, match="are the ledger's own"):
         site.slurms.detach(site.cluster, restore=True)
+
+
+def test_an_account_that_a_person_accepts_is_within_the_root_and_an_undo_takes_the_root_back(site: Site) -> None:
+    site.adopt()
+    opened(site)
+    land(site, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
+    land(site, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
+    site.lab.account(site.team("c"), site.root, 8)
+    site.lab.set_limit(site.team("b"), 20)
+    reading = site.quotas.read(site.cluster)
+    assert (site.limits()[0], reading.bound_gpus) == ("32", 32), "44 are wanted under it: Slurm holds jobs of all"
+    stands = tuple((t, g, g) for t, g in (("a", 16), ("b", 20), ("c", 8)))
+    land(site, EffectKind.SET_SOFT, 3, *stands, expected_generation=reading.generation)
+    assert [*site.limits(), site.lab.limit(site.team("c"))] == ["44", "16", "20", "8"]
+    assert site.quotas.read(site.cluster).bound_gpus == 44
+    site.lab.set_limit(site.team("b"), 40)
+    assert site.quotas.read(site.cluster).values[site.team("b")] == 40
+    assert site.limits()[0] == "44", "what nobody accepted has no room"
+    site.lab.set_limit(site.team("b"), 20)
+    site.quotas.read(site.cluster)
+    land(site, EffectKind.RESTORE, 4, ("a", 16, 24), ("b", 20, 20), ("c", 8, 8), to=LimitMode.HARD)
+    land(site, EffectKind.RELEASE, 5)
+    assert [*site.limits(), site.lab.limit(site.team("c"))] == ["", "24", "20", "8"]

@@ -25,7 +25,7 @@ from models.planning.plan import envelope_of, make_plan
 from models.rollout.changes import reserve_beside
 from models.rollout.effect_table import STANDS_ON
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, ValueConflict, ValueWrite
-from models.rollout.evidence import Approved, Decided, DrawnPlan, Known, proved
+from models.rollout.evidence import Accepted, Approved, Decided, DrawnPlan, Known, proved
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 K = EffectKind
@@ -59,6 +59,10 @@ STANDS = Known(
 FRESH = Known(baseline=BASE, present=BEFORE, approval=APPROVED, drawn=(DRAWN,))
 
 
+THEIRS = {**VALUES, "a": 160, "z": 8}
+TAKEN = replace(STANDS, present=THEIRS, accepted=Accepted("n-7", BASE.with_values({"a": 160})))
+
+
 def change(
     kind: EffectKind, values: Mapping[str, int] | None = None, was: Mapping[str, int] = BEFORE, **more: Any
 ) -> Change:
@@ -77,6 +81,12 @@ def test_what_was_approved_may_be() -> None:
     assert proved(change(K.FOLLOW, flex_gpus=5), replace(STANDS, surplus_gpus=5)).stood_on == ("n-1",)
     assert proved(change(K.SET_SOFT, VALUES, {"a": 1, "b": 1}), STANDS).ground == "restored"
     assert proved(change(K.CLOSE), replace(STANDS, close="n-9")).stood_on == ("n-9",)
+
+
+def test_what_a_person_accepted_may_be_written_as_it_stands() -> None:
+    footing = proved(change(K.SET_SOFT, THEIRS, THEIRS), TAKEN)
+    assert (footing.ground, footing.stood_on) == ("accepted", ("n-7",))
+    assert footing.baseline == BASE.with_values({"a": 160}), "an undo leaves it"
 
 
 REFUSED: dict[str, tuple[Change, Known]] = {
@@ -122,6 +132,10 @@ REFUSED: dict[str, tuple[Change, Known]] = {
         replace(STANDS, aims=((NOW + timedelta(hours=1), {"a": 100, "b": 100}),)),
     ),
     "a close unasked": (change(K.CLOSE), STANDS),
+    "as theirs what nobody accepted": (change(K.SET_SOFT, THEIRS, THEIRS), replace(STANDS, present=THEIRS)),
+    "more than was accepted": (change(K.SET_SOFT, THEIRS | {"z": 9}, THEIRS | {"z": 9}), TAKEN),
+    "what was accepted, moved": (change(K.SET_SOFT, THEIRS, VALUES | {"z": 8}), TAKEN),
+    "as accepted what no plan wrote": (change(K.SET_SOFT, THEIRS, THEIRS), replace(TAKEN, receipts=())),
     "a grant unasked": (change(K.GRANT, {"a": 208}), STANDS),
 }
 
