@@ -77,7 +77,7 @@ def _placed(each: Line, places: Mapping[FilePlace, str]) -> str:
 
 
 def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
-    """What stays as a rollout, a grant or a health source has it."""
+    """What stays as a rollout, a grant, Slurm or a health source has it."""
     kept = outcome.of(Verb.KEPT)
     values = [each for each in kept if each.kind != "health"]
     parts: list[RenderableType] = [
@@ -85,7 +85,7 @@ def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
         for each in values[:_NAMED]
     ]
     if (more := len(values) - _NAMED) > 0:
-        parts.append(line(f"  and {more} more {'stays' if more == 1 else 'stay'} as a rollout or a grant wrote it"))
+        parts.append(line(f"  and {more} more {'stays as it is' if more == 1 else 'stay as they are'}"))
     islands = [f"{each.cluster}/{each.name}" for each in kept if each.kind == "health"]
     if islands:
         are = "is" if len(islands) == 1 else "are"

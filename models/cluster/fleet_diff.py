@@ -9,6 +9,9 @@ is left out of it has its default, but in a table (`partial`), where a column th
 While a rollout is open its quotas are the rollout's. A value that the rollout, one before it or a grant has written
 over is no wish of anybody's: the file is merely older, so what stands is kept. Any other one is a person's change, and
 refused. A cluster goes in whole or, where one of its lines is refused, not at all.
+
+Where Slurm holds a cluster, it says which quotas there are, their values and their parents; a file that says otherwise
+is not followed, and each such line is kept. All else of a quota only a file can say, so the file's is taken.
 """
 
 from __future__ import annotations
@@ -86,7 +89,7 @@ def resolved(
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     after, stays = _overlaid(spec, now, terms, at)
     lines = [*_differences(now, after, spec, at), *stays]
-    if fault := _senseless(now, after) if stays or terms.partial else "":
+    if fault := _senseless(now, after) if stays or terms.partial or now.slurm else "":
         why = f"with what the file leaves out it makes no sense: {fault}; name that in the file, or --prune it"
         if not any(line.verb is Verb.LEFT_OUT for line in stays):
             why = f"with the values that stay it makes no sense: {fault}; say in the file what is to stand beside them"
@@ -138,7 +141,7 @@ def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePl
     fields = ("gpu_model", "gpus_per_node", "windows", "slurm", "prometheus")
     taken = {f: getattr(file_cluster, f) for f in fields if not terms.partial or f in spec.model_fields_set}
     islands, policy = dict(file_cluster.islands), dict(file_cluster.policy)
-    quotas, stays = _quotas(spec, now, terms, at) if now.slurm is None else (now.quotas, [])
+    quotas, stays = _quotas(spec, now, terms, at)
 
     def left(kind: str, name: str, value: str) -> None:
         stays.append(Line(verb=Verb.LEFT_OUT, kind=kind, cluster=now.name, name=name, before=value, path=at))
@@ -156,40 +159,56 @@ def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePl
     return now.model_copy(update={**taken, "islands": islands, "policy": policy, "quotas": quotas}), stays
 
 
+_SLURMS = "Slurm holds it, and no file sets it: change it there"
+_NO_ACCOUNT = "Slurm had no account of this name with a limit when last read: make it there"
+_OLDER = "a rollout or a grant has set it since; --reset takes the file's"
+
+
 def _quotas(
     spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace
 ) -> tuple[tuple[Present, ...], list[Line]]:
     before, stays = now.by_team, list[Line]()
     after: dict[str, Present] = {}
+
+    def stay(verb: Verb, team: str, value: str, path: FilePlace, **more: str) -> None:
+        stays.append(Line(verb=verb, kind="quota", cluster=now.name, name=team, before=value, path=path, **more))
+
     for number, quota in enumerate(spec.quotas):
-        standing = before.get(quota.team)
+        place, standing = (*at, "quotas", number), before.get(quota.team)
         wanted = _present(quota, standing, partial=terms.partial)
-        after[quota.team] = wanted
-        if standing is None or wanted.gpus == standing.gpus:
+        if standing is None and now.slurm is not None:
+            stay(Verb.KEPT, quota.team, "none", place, after=gpus_text(quota.gpus), why=_NO_ACCOUNT)
             continue
-        if wanted.gpus in now.overwritten.get(quota.team, ()) and (now.busy or not terms.reset):
-            after[quota.team] = _keeping(standing, wanted)
-            why = now.busy or "a rollout or a grant has set it since; --reset takes the file's"
-            kept = {"before": str(standing.gpus), "after": str(wanted.gpus), "why": why, "field": "gpus"}
-            place = (*at, "quotas", number)
-            stays.append(Line(verb=Verb.KEPT, kind="quota", cluster=now.name, name=quota.team, path=place, **kept))
-    spoken_of = "quotas" in spec.model_fields_set or not terms.partial
-    if not (terms.prune and spoken_of):
-        for team in sorted(before.keys() - after.keys()):
-            after[team] = before[team]
-            if spoken_of:
-                value = gpus_text(before[team].gpus)
-                stays.append(Line(verb=Verb.LEFT_OUT, kind="quota", cluster=now.name, name=team, before=value, path=at))
+        after[quota.team] = wanted
+        for field, why in _not_taken(standing, wanted, now, terms).items() if standing is not None else ():
+            value = getattr(standing, field)
+            after[quota.team] = after[quota.team].model_copy(update={field: value})
+            if field in quota.model_fields_set and value != getattr(wanted, field):
+                texts = {"after": told(getattr(wanted, field)), "why": why, "field": field}
+                stay(Verb.KEPT, quota.team, told(value), (*place, field), **texts)
+    spoken_of = "quotas" in spec.model_fields_set or not (terms.partial or now.slurm)
+    for team in sorted(before.keys() - after.keys()):
+        if terms.prune and spoken_of and now.slurm is None:
+            continue
+        after[team], value = before[team], gpus_text(before[team].gpus)
+        if terms.prune and spoken_of:
+            stay(Verb.KEPT, team, value, at, after="none", why=_SLURMS)
+        elif spoken_of and now.slurm is None:
+            stay(Verb.LEFT_OUT, team, value, at)
     return tuple(after[team] for team in sorted(after)), stays
 
 
-def _keeping(standing: Present, wanted: Present) -> Present:
-    """What the file says of the quota at the value that stands; floors above that one stay as they are."""
-    kept = wanted.model_copy(update={"gpus": standing.gpus})
-    if max(kept.minimum_gpus, sum(kept.protected_blocks)) <= standing.gpus:
-        return kept
-    floors = {"minimum_gpus": standing.minimum_gpus, "protected_blocks": standing.protected_blocks}
-    return kept.model_copy(update=floors)
+def _not_taken(standing: Present, wanted: Present, now: ClusterNow, terms: ImportTerms) -> dict[str, str]:
+    """By field of a quota why the file's is not taken: Slurm or a rollout has set it, or it is a floor above that."""
+    kept: dict[str, str] = {}
+    older = wanted.gpus != standing.gpus and wanted.gpus in now.overwritten.get(wanted.team, ())
+    if now.slurm is not None:
+        kept = dict.fromkeys(("gpus", "parent"), now.busy or _SLURMS)
+    elif older and (now.busy or not terms.reset):
+        kept = {"gpus": now.busy or _OLDER}
+    if kept and max(wanted.minimum_gpus, sum(wanted.protected_blocks)) > standing.gpus:
+        kept |= dict.fromkeys(("minimum_gpus", "protected_blocks"), f"floors are above the {standing.gpus} that stay")
+    return kept
 
 
 def _senseless(now: ClusterNow, after: ClusterNow) -> str:

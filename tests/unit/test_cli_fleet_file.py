@@ -16,6 +16,7 @@ from models.cluster.fleet_diff import ClusterNow
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
 from models.cluster.readings import Present
+from models.cluster.sources import SlurmSource
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.test_cli_docs import validator
 
@@ -169,6 +170,23 @@ def test_an_older_file_is_taken_and_what_the_rollout_wrote_stays(
         0,
         "= h quota b: gpus stays 20 (the file has 25): rollout h/1 is open (enforced)",
     )
+
+
+def test_what_slurm_says_itself_is_named_in_the_dry_run_and_in_the_import(
+    fake: FakeBackstop, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.standing["h"] = fake.standing["h"].model_copy(update={"slurm": SlurmSource()})
+    quotas = FILE.replace("gpus: 30", "gpus: 25, minimum_gpus: 4").replace("team: a", "team: new")
+    Path(file).write_text(quotas.replace("- name: h\n", "- name: h\n  slurm: {}\n"))
+    no_account = "Slurm had no account of this name with a limit when last read: make it there"
+    lines = [
+        f"= h quota new stays none (the file has 40 GPUs): {no_account}",
+        "= h quota b: gpus stays 20 (the file has 25): Slurm holds it, and no file sets it: change it there",
+    ]
+    for options in (["--dry-run"], []):
+        code, out, _ = told(capsys, "import", file, *options)
+        assert (code, [text for text in out.splitlines() if text.startswith("= ")]) == (0, lines)
+        assert "2 added, 1 changed, 0 removed, 0 refused" in out
 
 
 def test_a_dry_run_says_what_the_import_would_say(

@@ -158,7 +158,7 @@ def _import_portion(
         taken.append(spec)
         changed += [after] if after != present else []
         done.counts["clusters"] += 1
-        done.counts["quotas"] += len(spec.quotas)
+        done.counts["quotas"] += sum(quota.team in after.by_team for quota in spec.quotas)
     if not terms.dry_run:
         with signed(session, names, actor):
             _write_clusters(session, changed, done.counts)

@@ -26,6 +26,7 @@ from tests.integration.ledger.world import (
     NOW,
     ForeignTool,
     fleet,
+    import_fleet,
     land,
     minutes,
     note_stage,
@@ -171,6 +172,119 @@ def test_a_section_that_is_not_there_says_nothing_even_to_pruning(ledger: Ledger
     }
 
 
+# --- where Slurm holds the quotas ---------------------------------------------------------------------------
+
+
+SLURMS = "Slurm holds it, and no file sets it: change it there"
+NO_ACCOUNT = "Slurm had no account of this name with a limit when last read: make it there"
+OF_ALPHA = (
+    "SELECT team, gpus, islands, blocks, minimum, parent, namespaces, classes FROM quotas WHERE cluster = 'alpha'"
+)
+ROWS: dict[str, tuple[Any, ...]] = {
+    "a": (100, "X", "", 0, None, None, None),
+    "b": (120, None, "64", 10, None, None, None),
+    "c": (80, "X", "", 0, None, None, None),
+    "org": (60, None, "", 0, None, None, None),
+    "org-1": (30, None, "", 0, "org", None, None),
+    "org-2": (30, None, "", 0, "org", None, None),
+}
+
+
+def in_slurm(**changes: dict[str, Any]) -> dict[str, Any]:
+    """The small fleet, with alpha in Slurm; by team what the file says otherwise."""
+    document = fleet()
+    alpha = document["clusters"][0]
+    alpha["slurm"] = {"connection": "controller"}
+    quotas = {quota["team"]: quota for quota in alpha["quotas"]}
+    alpha["quotas"] = [
+        {"team": team, **quotas.get(team, {}), **changes.get(team, {})} for team in {**quotas, **changes}
+    ]
+    return document
+
+
+FILES: dict[str, tuple[dict[str, dict[str, Any]], dict[str, tuple[Any, ...]], list[tuple[str, ...]]]] = {
+    # what the file says otherwise, the rows that are others then, the lines that are kept
+    "blocks": ({"b": {"protected_blocks": [32, 32]}}, {"b": (120, None, "32,32", 10, None, None, None)}, []),
+    "a minimum": ({"c": {"minimum_gpus": 80}}, {"c": (80, "X", "", 80, None, None, None)}, []),
+    "islands": ({"c": {"islands": ["Y", "X"]}}, {"c": (80, "X,Y", "", 0, None, None, None)}, []),
+    "namespaces": ({"c": {"namespaces": ["lab"]}}, {"c": (80, "X", "", 0, None, "lab", None)}, []),
+    "classes": ({"c": {"classes": ["t", "e"]}}, {"c": (80, "X", "", 0, None, None, "t,e")}, []),
+    "a value": ({"a": {"gpus": 90}}, {}, [("a", "gpus", "100", "90", SLURMS)]),
+    "a value, with a minimum": (
+        {"a": {"gpus": 110, "minimum_gpus": 100}},
+        {"a": (100, "X", "", 100, None, None, None)},
+        [("a", "gpus", "100", "110", SLURMS)],
+    ),
+    "a value, with a minimum above Slurm's": (
+        {"a": {"gpus": 110, "minimum_gpus": 101, "classes": ["t"]}},
+        {"a": (100, "X", "", 0, None, None, "t")},
+        [
+            ("a", "gpus", "100", "110", SLURMS),
+            ("a", "minimum_gpus", "0", "101", "floors are above the 100 that stay"),
+        ],
+    ),
+    "a parent": ({"c": {"parent": "org"}}, {}, [("c", "parent", "none", "org", SLURMS)]),
+    "a team": ({"new": {"gpus": 5, "minimum_gpus": 2}}, {}, [("new", "", "none", "5 GPUs", NO_ACCOUNT)]),
+}
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_of_slurm_s_quotas_a_file_sets_what_only_a_file_can_say_and_the_rest_is_named(
+    what: str, empty_ledger: Ledger, tool: ForeignTool
+) -> None:
+    import_fleet(empty_ledger, in_slurm())
+    changes, changed, kept = FILES[what]
+    before = dump(tool)
+    dry = take(empty_ledger, in_slurm(**changes), "dry", dry_run=True)
+    assert {**dump(tool), "imports": (), "import_parts": ()} == {**before, "imports": (), "import_parts": ()}
+    outcome = take(empty_ledger, in_slurm(**changes))
+    assert (dry.lines, dry.totals) == (outcome.lines, outcome.totals)
+    rows = {team: row for team, *row in tool.rows(OF_ALPHA)}
+    assert {team: tuple(row) for team, row in rows.items()} == ROWS | changed
+    lines = outcome.of(Verb.KEPT)
+    assert [(line.name, line.field, line.before, line.after, line.why) for line in lines] == kept
+    assert all(line.path[:3] == ("clusters", 0, "quotas") for line in lines)
+    assert outcome.totals.get(Verb.CHANGED, 0) == len(changed)
+    assert outcome.counts == {"clusters": 2, "quotas": 7, "added": 0, "changed": len(changed), "removed": 0}
+    assert outcome.untouched["quotas"] == 7 - len({*changed, *(line.name for line in lines)} - {"new"})
+
+
+def test_pruning_takes_no_account_from_slurm_and_says_so(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    import_fleet(empty_ledger, in_slurm())
+    outcome = take(empty_ledger, without(in_slurm(), quota="c"))
+    assert told(outcome, *Verb) == []
+    outcome = take(empty_ledger, without(in_slurm(), quota="c"), "third", prune=True)
+    assert told(outcome, *Verb) == [("alpha", "quota", "c", "80 GPUs", "none")]
+    assert (outcome.totals, outcome.of(Verb.KEPT)[0].why) == ({Verb.KEPT: 1}, SLURMS)
+    document = in_slurm()
+    del document["clusters"][0]["quotas"]  # the usual file of a cluster in Slurm
+    assert told(take(empty_ledger, document, "fourth", prune=True), *Verb) == []
+    assert {team: tuple(row) for team, *row in tool.rows(OF_ALPHA)} == ROWS
+
+
+def test_a_floor_that_makes_no_sense_in_slurm_s_tree_is_refused(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    """The file's own tree would bear it: Slurm's has other quotas under this one."""
+    import_fleet(empty_ledger, in_slurm())
+    document = in_slurm(org={"minimum_gpus": 20})
+    alpha = document["clusters"][0]
+    alpha["quotas"] = [quota for quota in alpha["quotas"] if quota["team"] == "org"]
+    (refused,) = take(empty_ledger, document).of(Verb.REFUSED)
+    assert "minimum_gpus is 20 for team 'org', which has child quotas" in refused.why
+    assert {team: tuple(row) for team, *row in tool.rows(OF_ALPHA)} == ROWS
+
+
+def test_while_a_rollout_is_open_floors_in_slurm_are_its_own_too(empty_ledger: Ledger, tool: ForeignTool) -> None:
+    import_fleet(empty_ledger, in_slurm())
+    cut_b(empty_ledger)
+    outcome = take(empty_ledger, in_slurm(b={"minimum_gpus": 20}))
+    assert told(outcome, Verb.REFUSED) == [("alpha", "quota", "b", "10", "20")]
+    outcome = take(empty_ledger, in_slurm(b={"gpus": 119}), "third")
+    assert [(line.before, line.after, line.why) for line in outcome.of(Verb.KEPT)] == [
+        ("100", "119", "rollout r-1 is open (planned)")
+    ]
+    assert tool.gpus()["b"] == 100
+
+
 # --- with rollouts open -----------------------------------------------------------------------------------
 
 
@@ -211,6 +325,19 @@ def test_once_a_rollout_is_over_any_other_value_is_somebody_s_wish(
     close(ledger)
     take(ledger, fleet(b=value))
     assert tool.gpus()["b"] == stands
+
+
+def test_floors_of_a_file_that_the_kept_value_cannot_bear_are_named(ledger: Ledger, tool: ForeignTool) -> None:
+    cut_b(ledger)
+    close(ledger)
+    document = fleet()
+    document["clusters"][0]["quotas"][1].update(minimum_gpus=110)
+    outcome = take(ledger, document)
+    assert [(line.field, line.before, line.after) for line in outcome.of(Verb.KEPT)] == [
+        ("gpus", "100", "120"),
+        ("minimum_gpus", "10", "110"),
+    ]
+    assert tool.rows("SELECT gpus, minimum, blocks FROM quotas WHERE team = 'b'") == [(100, 10, "64")]
 
 
 def test_what_a_grant_gave_is_not_taken_back_by_an_older_file(ledger: Ledger, tool: ForeignTool) -> None:
