@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from rich.console import RenderableType
 
 from cli.output import Picture, live, show, show_json_line
+from client.lost_words import lost_fleet_sentence
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
@@ -75,8 +76,14 @@ async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bo
 async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: bool) -> None:
     """The fleet rollout, until it has ended. Errors: as `watch`."""
 
+    async def look() -> FleetSeen:
+        seen = await look_at_fleet(door)
+        if not seen.status.stage.ended and (lost := await door.lost_fleet()) is not None:
+            raise Refusal(lost_fleet_sentence(lost))  # one that was terminated still answers, as it last stood
+        return seen
+
     fleet = Watched[FleetSeen](
-        look=lambda: look_at_fleet(door),
+        look=look,
         parts=lambda seen, screen: tree_parts(seen, datetime.now(UTC), screen),
         changes=lambda before, now: fleet_changes(before, now, datetime.now(UTC)),
         ended=lambda seen: seen.status.stage.ended,

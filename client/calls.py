@@ -45,7 +45,7 @@ _QUESTIONS, _MOMENT_SECONDS = 24, 0.5
 """For a question that came at a moment when nobody may answer it: ten seconds where a worker died with a task."""
 _FIRST_STEP = "Workflow Task in failed state"
 """How Temporal says that the step which an update came with has failed."""
-_STOPPED = "the workflow was stopped before it had taken in all that reached it"
+_STOPPED = "the workflow was stopped before it came to its end"
 _CLOSING = "workflow is closing"
 """How Temporal says that a run is just ending: it continues as new, or for good."""
 _AnswerT = TypeVar("_AnswerT", bound=Model)
@@ -326,6 +326,13 @@ class Calls:
                     raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"") from None
             await asyncio.sleep(_MOMENT_SECONDS)
         raise AssertionError("the last try neither answered nor failed")
+
+    async def _query_open(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
+        """As `_query`, of what may still come. One that was terminated answers as it last stood, and nothing comes."""
+        answer = await self._query(workflow_id, name, kind)
+        if await was_stopped(self._client, workflow_id):
+            raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"")
+        return answer
 
     async def _told(self, error: BaseException, cluster: str = "") -> BackstopError:
         """Temporal's errors as ours: one sentence, and what to do next in its type."""

@@ -104,7 +104,7 @@ class FleetRollouts(Questions):
     async def fleet_plan(self) -> FleetPlan:
         """The plan that awaits an approval. Errors: Refusal where there is none, Unavailable."""
         try:
-            answer = await self._query(FLEET_ID, FLEET_PLAN_QUERY, FleetLaunchAnswer)
+            answer = await self._query_open(FLEET_ID, FLEET_PLAN_QUERY, FleetLaunchAnswer)
         except QUERY_FAILED as error:
             raise await self._told_of_fleet(error) from error
         if answer.stage is not FleetStage.PLANNED:

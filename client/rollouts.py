@@ -141,7 +141,8 @@ class Rollouts(Questions):
 
     async def _asked(self, cluster: str, query: str, kind: type[_AnswerT]) -> _AnswerT:
         try:
-            return await self._query(rollout_workflow_id(cluster), query, kind)
+            ask = self._query_open if query == AHEAD_QUERY else self._query
+            return await ask(rollout_workflow_id(cluster), query, kind)
         except QUERY_FAILED as error:
             if f"'{AHEAD_QUERY}'" in str(error):
                 raise Unavailable(f"{cluster}: {_BEFORE}") from None

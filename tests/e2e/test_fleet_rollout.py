@@ -8,16 +8,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import WorkflowUpdateFailedError
+from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from cli.commands.fleet_plan import plan_now
+from cli.watching import follow_fleet
 from models.errors import Refusal
 from models.fleet.commands import FLEET_COMMANDS
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetStatus
 from models.fleet.state import FleetStage, MemberState, Wave
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import CLOCKS, World, eventually, fresh, team
+from tests.waiting import async_attempts
 
 pytestmark = [
     pytest.mark.e2e,
@@ -38,6 +40,14 @@ def cluster(name: str, quota: int, healthy: int, total: int = 100, busy: int | N
 
 def states(status: FleetStatus) -> dict[str, str]:
     return {m.cluster: m.state.value for m in status.members}
+
+
+async def idle(handle: WorkflowHandle[Any, Any]) -> None:
+    """It has taken in all that reached it: one that is terminated before cannot be asked anything."""
+    async for _ in async_attempts("nothing of it is under way"):
+        raw = (await handle.describe()).raw_description
+        if not (raw.pending_activities or raw.HasField("pending_workflow_task")):
+            return
 
 
 async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
@@ -319,6 +329,34 @@ async def test_a_rehearsal_of_the_fleet_gives_way_to_a_real_launch(world: World)
     assert world.sql.gpus(name) == {"research": 95}
     await world.say_fleet("abort")  # a plan that awaits its approval is answered for in other stories too
     await world.until_fleet(lambda s: s.stage.ended)
+
+
+async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
+    """Its plan still read as awaiting one, and a person was shown it and asked; so was that of a cluster's rollout."""
+    name, fleet = fresh("a"), fresh("fleet")
+    await world.fleet(cluster(name, 95, 98, busy=60))
+    plan = await world.launch_fleet(fleet)
+    await world.launch(name)
+    assert (await world.tpm.fleet_plan()).hash == plan.hash
+    assert (await world.tpm.ahead(name)).stage is Stage.PLANNED
+    await eventually(lambda: "plan" in {e["kind"] for e in world.sql.archive("(fleet)")}, "it is archived")
+    for handle in (world.client.get_workflow_handle(FLEET_ID), world.handle(name)):
+        await idle(handle)
+        await handle.terminate("an operator's mistake")
+    with pytest.raises(Refusal, match=rf"of {name} is open in the ledger \(planned\) and Temporal does not run it"):
+        await world.tpm.ahead(name)
+    lost = (
+        f"fleet rollout {fleet} of 1 cluster is open in the ledger (planned) and Temporal does not run it: "
+        "no cluster is started; take it over with `backstop launch --fleet --adopt`"
+    )
+    for asked in (world.tpm.fleet_plan(), world.say_fleet("approve", world.approver, plan_hash=plan.hash)):
+        with pytest.raises(Refusal) as refused:
+            await asked
+        assert refused.value.message == lost
+    with pytest.raises(Refusal) as refused:
+        await follow_fleet(world.tpm, every=1, once=True, as_json=True)
+    assert refused.value.message == lost
+    assert world.sql.gpus(name) == {"research": 95}
 
 
 @pytest.mark.nightly

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from client.lost_words import lost_fleet_sentence
 from models.base import duration_text
 from models.errors import BadInput
 from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, not_now
@@ -61,7 +62,10 @@ async def fleet_rollout(visit: Visit) -> Page | Elsewhere:
 
 async def _standing(visit: Visit) -> Page:
     status, why_not = await visit.try_call("fleet_status")
-    if status is not None and not status.stage.ended:
+    lost, _ = (None, "") if status is None or status.stage.ended else await visit.try_call("lost_fleet")
+    if lost is not None:  # one that was terminated still answers, as it last stood
+        why_not = f"{lost_fleet_sentence(lost)}; what stands here is where it stood when it ended"
+    elif status is not None and not status.stage.ended:
         asked, _ = await visit.try_call("ask_rollouts", clusters=to_ask(status), seconds=_ASKED_SECONDS)
         calendar, _ = await visit.try_ask(Calendar(since=visit.now))
         status = with_own_words(status, asked or {}, calendar or ())
@@ -72,7 +76,7 @@ async def _standing(visit: Visit) -> Page:
         "why_not": why_not,
         "parts": [] if status is None else status_parts(status, chosen, now=visit.now),
         "show": show,
-        "buttons": [] if status is None else await fleet_buttons(visit, status),
+        "buttons": [] if status is None or lost is not None else await fleet_buttons(visit, status),
     }
     return Page("fleet_rollout.html", "Fleet rollout", values)
 
