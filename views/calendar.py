@@ -45,11 +45,11 @@ def calendar_parts(
     rows = table(
         *("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
     )
-    for entry, clusters in _declarations(entries):
+    for entry, clusters in declarations(entries):
         window = entry.window
         row(
             rows,
-            entry.cluster if len(clusters) == 1 else _which(entry, clusters),
+            entry.cluster if len(clusters) == 1 else which_clusters(entry, clusters),
             entry.id if len(clusters) == 1 else hold_name(entry.source),
             window.kind.value,
             moment(window.starts),
@@ -64,7 +64,7 @@ def calendar_parts(
     return [rows, *((Text(), *back) if back else ()), *((Text(), *ahead) if ahead else ())]
 
 
-def _declarations(entries: Sequence[Entry]) -> list[tuple[Entry, list[str]]]:
+def declarations(entries: Sequence[Entry]) -> list[tuple[Entry, list[str]]]:
     """One for each window that was declared, with its clusters: what `hold` said of several is one thing."""
     together: dict[tuple[Any, ...], list[Entry]] = {}
     for entry in entries:
@@ -73,7 +73,7 @@ def _declarations(entries: Sequence[Entry]) -> list[tuple[Entry, list[str]]]:
     return [(same[0], [e.cluster for e in same]) for same in together.values()]
 
 
-def _which(entry: Entry, clusters: Sequence[str]) -> str:
+def which_clusters(entry: Entry, clusters: Sequence[str]) -> str:
     return f"every cluster ({len(clusters):,})" if entry.source.startswith(FLEET_HOLD) else some_of(clusters, 3)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -149,6 +150,30 @@ async def test_the_calendar_has_what_the_ledger_has_and_ends_a_window(ana: Brows
     assert "Nothing is declared" in done.words
     refused = await ana.refused("/calendar", key(), window=f"{number + 7} {name}", reason="not now")
     assert "It was refused" in refused.words
+
+
+async def test_a_hold_of_several_clusters_ends_as_one(ana: Browser, story: Story, world: World) -> None:
+    """It was a window of each cluster here, to be ended one by one."""
+    starts = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+    freeze = Window(kind=WindowKind.FREEZE, starts=starts, ends=starts + timedelta(days=9), reason="year end")
+    source, names = "fleet hold 3f2a91c07b5e", sorted((story.worked, story.roomy))
+    await world.tpm.ask(Declare(declared=(Declared(source=source, windows=tuple((n, freeze) for n in names)),)))
+    others = world.sql.rows("SELECT * FROM windows WHERE source != ?", source)
+    options = re.compile(r'<option value="([^"]*)"[^>]*>([^<]*),')
+    every = dict(options.findall((await ana.http.get("/calendar")).text))
+    assert (len(every), every[source]) == (2, "3f2a91c07b5e: freeze of every cluster (2)")
+    one = dict(options.findall((await ana.http.get(f"/calendar?cluster={quote(story.roomy, safe='')}")).text))
+    assert (len(one), source in one) == (2, False), "its own windows, by themselves"
+    done = await ana.given("/calendar", key(), window=source, reason="the year has ended")
+    assert "Hold 3f2a91c07b5e of 2 clusters is over." in done.words
+    over = world.sql.rows("SELECT cluster FROM windows WHERE source = ? AND ends < ?", source, str(freeze.ends))
+    assert sorted(name for (name,) in over) == names
+    assert world.sql.rows("SELECT * FROM windows WHERE source != ?", source) == others
+    for name in names:
+        (ended,) = [e for e in world.sql.archive(name) if e["reason"] == "the year has ended"]
+        assert ended["actor"] == "user:ana"
+    refused = await ana.refused("/calendar", key(), window=source, reason="again")
+    assert "that hold is over already" in refused.words
 
 
 async def test_the_audit_is_the_archive_and_its_file_is_inert(ana: Browser, story: Story, world: World) -> None:

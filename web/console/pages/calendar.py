@@ -1,14 +1,15 @@
-"""Declared windows that are not over, what they will take, and a form that ends one."""
+"""Declared windows that are not over, what they will take, and a form that ends a window or all of a hold."""
 
 from __future__ import annotations
 
 from urllib.parse import quote
 
-from models.cluster.windows import Foretold
+from models.cluster.windows import FLEET_HOLD, HOLD, Foretold, hold_name
 from models.errors import BadInput
 from models.planning.window_forecast import foretold
-from models.questions import Calendar, EndWindow
-from views.calendar import calendar_parts
+from models.questions import Calendar, EndHold, EndWindow
+from views.calendar import calendar_parts, declarations, which_clusters
+from views.words import count as counted
 from web.console.asking import door_of
 from web.console.forms import tried
 from web.console.parts import place
@@ -16,7 +17,7 @@ from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 
 _ENDABLE = 200
-"""Windows that a form can name: of more the cluster is to be named in the address."""
+"""Windows and holds that a form can name: of more the cluster is to be named in the address."""
 
 
 async def calendar(visit: Visit) -> Page | Elsewhere:
@@ -35,12 +36,22 @@ async def calendar(visit: Visit) -> Page | Elsewhere:
 
 
 async def _ended(visit: Visit, which: str, reason: str) -> str:
-    """`which`: the number of a window, a blank, and its cluster. Errors: BadInput, those of the question."""
+    """`which`: the number of a window, a blank, and its cluster; or the source of a hold, which ends as one.
+
+    Errors: BadInput, those of the question.
+    """
+    if not reason:
+        raise BadInput("ending a window needs a reason")
+    if which.startswith((HOLD, FLEET_HOLD)):
+        entries = await visit.looking.ask(Calendar(since=visit.now))
+        clusters = tuple(dict.fromkeys(e.cluster for e in entries if e.source == which))
+        if not clusters:
+            raise BadInput("that hold is over already")
+        await visit.ask(EndHold(source=which, clusters=clusters, reason=reason))
+        return f"Hold {hold_name(which)} of {counted(len(clusters), 'cluster')} is over."
     count, _, cluster = which.partition(" ")
     if not (count.isascii() and count.isdigit() and cluster):
         raise BadInput("name a window of the list")
-    if not reason:
-        raise BadInput("ending a window needs a reason")
     await visit.ask(EndWindow(cluster=cluster, number=int(count[:18]), reason=reason))
     return f"Window {int(count)} of {cluster} is over."
 
@@ -57,7 +68,12 @@ async def _shown(visit: Visit, failed: str = "", which: str = "", reason: str = 
     values = {
         "cluster": cluster,
         "parts": calendar_parts(entries, (), {name: each for name, each in ahead.items() if each}, visit.now),
-        "entries": [(f"{e.id} {e.cluster}", e) for e in entries[:_ENDABLE]],
+        "declared": [
+            (f"{e.id} {e.cluster}", e.id, e.cluster, e.window)
+            if len(clusters) == 1
+            else (e.source, hold_name(e.source), which_clusters(e, clusters), e.window)
+            for e, clusters in declarations(entries)[:_ENDABLE]
+        ],
         "no_forecast": no_forecast,
         "failed": failed,
         "which": which,
