@@ -17,7 +17,7 @@ from activities.clusters import ClusterActivities
 from activities.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
 from activities.warrants import Warrants
 from models.audit import AuditEntry, AuditKind
-from models.base import count_text, gpus_text, hash_of, some_of
+from models.base import count_text, gpus_text, hash_of, some_of, verb_of
 from models.bringup.entry import BringupEntry
 from models.bringup.handing_over import FirstStand, due, first_stand, of_leaves, opening_policy, spec_of
 from models.bringup.messages import (
@@ -289,8 +289,8 @@ def _caught_sight(request: HandOverRequest, snapshot: Snapshot) -> None:
     came = sum(island.healthy_gpus for island in request.islands)
     if snapshot.healthy_gpus < came and datetime.now(UTC) - request.at < _CATCHES_UP:
         raise Unavailable(
-            f"{gpus_text(came)} of {request.entry.cluster} are healthy by its check, and {snapshot.healthy_gpus} by "
-            "what the ledger knows yet: what is owed is tried again"
+            f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, and "
+            f"{snapshot.healthy_gpus} by what the ledger knows yet: what is owed is tried again"
         )
 
 

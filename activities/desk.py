@@ -42,7 +42,7 @@ from models import questions as ask
 from models.access.decision import Target
 from models.access.principals import Principal
 from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Signature
-from models.base import brief, hash_of
+from models.base import brief, count_text, hash_of
 from models.bringup.messages import BringupRow
 from models.cluster.contacts import shown
 from models.cluster.fleet_export import FleetPage
@@ -296,7 +296,7 @@ class DeskActivities:
         }
         most = sorted(has, key=lambda name: (-has[name], name))[:_CLUSTERS_NAMED]
         named = ", ".join(f"{name} ({has[name]})" for name in most)
-        more = f" and {len(has) - len(most)} clusters more" if len(has) > len(most) else ""
+        more = f" and {count_text(len(has) - len(most), 'more cluster')}" if len(has) > len(most) else ""
         elsewhere = f"it has in {named}{more}" if has else "nor in any other"
         return f"{team} has no quota in cluster {cluster}; {elsewhere}"
 

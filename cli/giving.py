@@ -13,6 +13,7 @@ import typer
 from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
 from cli.options import checked, who
 from cli.session import ask
+from models.base import count_text
 from models.errors import BackstopError, Refusal
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def agreed(aheads: Sequence[Ahead], silent: Mapping[str, BackstopError]) -> dict
     if len(plans) == 1:
         parts, question = plan_parts(plans[0]), f"Approve plan {plans[0].hash} of {plans[0].cluster}?"
     else:
-        parts, question = plans_parts(plans), f"Approve these {len(plans)} plans?"
+        parts, question = plans_parts(plans), f"Approve these {count_text(len(plans), 'plan')}?"
     rest = [line(f"{a.cluster}: no plan awaits approval; it is left out.") for a in aheads if a.plan is None]
     rest += [line(f"{cluster} is left out: {error.message}.") for cluster, error in silent.items()]
     shown_and_asked(question, [*parts, *rest, approved_line(waiting)])

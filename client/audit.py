@@ -15,6 +15,7 @@ from client.answers import AuditRecord
 from models.access.tickets import warrant_in
 from models.access.warrants import AdmitAnswer
 from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.base import gpus_text
 from models.planning.grants import GrantOrder
 from models.requests.messages import KeepRequest
 from models.rollout.commands import CommandRequest
@@ -169,7 +170,7 @@ class _Reader:
                 event,
                 AuditKind.COMMAND,
                 order.actor,
-                f"{what} of {order.gpus} GPUs to {order.team}, request {order.request}",
+                f"{what} of {gpus_text(order.gpus)} to {order.team}, request {order.request}",
                 reason=order.reason,
                 data={"request": order.request},
             )

@@ -46,6 +46,7 @@ from client.slack_secret import slack_checks
 from client.versions import builds, use
 from models.access.tickets import Signer
 from models.access.waiting import Countersigned
+from models.base import count_text
 from models.bringup.state import bringup_workflow_id
 from models.errors import BackstopError, Refusal
 from models.questions import BringupsOf, CheckLedger, OpenRollouts, RequestsOf
@@ -87,7 +88,9 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
             heard, ours = self.heard.is_set(), error if isinstance(error, BackstopError) else None
             checks = checks if heard else [unheard(check) for check in checks]
             return [*checks, no_ledger_check(ours, heard=heard, seconds=_DOCTOR_SECONDS)]
-        checks.append(Check(name="ledger", ok=True, text=f"answers; {ledger.open_rollouts} rollouts open"))
+        checks.append(
+            Check(name="ledger", ok=True, text=f"answers; {count_text(ledger.open_rollouts, 'rollout')} open")
+        )
         checks.append(senseless_check(ledger.senseless, ledger.senseless_teams))
         for cluster, check in sorted(ledger.schedulers.items()):
             well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS

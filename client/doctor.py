@@ -17,7 +17,7 @@ from client.connection import TemporalTarget
 from client.lost_words import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_bringup_remedy, lost_fleet_sentence
 from client.versions import builds, by_build, by_last_poll, current_of, pollers
 from models.access.standing import AccessCheck
-from models.base import count_text, duration_text, some_of
+from models.base import count_text, duration_text, some_of, verb_of
 from models.bringup.messages import BringupRow
 from models.cluster.contacts import SECRET
 from models.cluster.source_doubts import DoubtedSource
@@ -65,7 +65,7 @@ async def _namespace(client: Client) -> Check:
     return Check(
         name="namespace",
         ok=days >= 30,
-        text=f"{client.namespace}, keeps ended rollouts for {days} days",
+        text=f"{client.namespace}, keeps ended rollouts for {count_text(days, 'day')}",
         remedy=""
         if days >= 30
         else f"temporal operator namespace update -n {client.namespace} --retention 3650d (the archive keeps all)",
@@ -102,7 +102,9 @@ async def _builds(client: Client) -> Check:
     current = current_of(every)
     stranded = [b for b in every if b.stranded]
     if stranded:
-        text = ", ".join(f"build {b.build} holds {b.rollouts} rollouts and has no worker" for b in stranded)
+        text = ", ".join(
+            f"build {b.build} holds {count_text(b.rollouts, 'rollout')} and has no worker" for b in stranded
+        )
         return Check(
             name="builds", ok=False, text=text, remedy=f"BACKSTOP_BUILD_ID={stranded[0].build} backstop worker"
         )
@@ -223,9 +225,11 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
         )
     names = some_of([r.cluster for r in silent], 3)
     oldest = min((r.health_at for r in silent if r.health_at is not None), default=None)
+    have = verb_of(len(silent), "has", "have")
     since = "" if oldest is None else f", the oldest of {oldest:%Y-%m-%d %H:%M:%SZ}"
     text = (
-        f"{len(silent)} of {len(opened)} clusters in rollout have had none for {duration_text(STALE)}: {names}{since}"
+        f"{len(silent)} of {count_text(len(opened), 'cluster')} in rollout {have} had none for {duration_text(STALE)}: "
+        f"{names}{since}"
     )
     return Check(name="health", ok=False, text=text, remedy="mend their health source")
 
@@ -399,8 +403,8 @@ async def watch_check(client: Client) -> Check:
     if len(parts) == 1:
         return check
     if not wrong:
-        return check.model_copy(update={"text": f"watching, in {len(parts)} shards"})
-    return check.model_copy(update={"text": f"{len(wrong)} of {len(parts)} shards; {part}: {check.text}"})
+        return check.model_copy(update={"text": f"watching, in {count_text(len(parts), 'shard')}"})
+    return check.model_copy(update={"text": f"{len(wrong)} of {count_text(len(parts), 'shard')}; {part}: {check.text}"})
 
 
 async def _watch_check(client: Client, workflow_id: str) -> Check:

@@ -327,6 +327,15 @@ def count_text(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
 
 
+def verb_of(count: int, one: str = "is", many: str = "are") -> str:
+    """The verb of a count: 1 is, 3 are."""
+    return one if count == 1 else many
+
+
+def spoken_for(count: int) -> str:
+    return f"{count:,} {verb_of(count)} spoken for"
+
+
 def lacks_text(shortage: Mapping[str, int]) -> str:
     """What teams lack: `a lacks 4 GPUs, b lacks 1 GPU`. Who lacks none and is short has a block without a place."""
 

@@ -19,7 +19,7 @@ from models.access.standing import (
 )
 from models.base import some_of
 from views.rows import RightLine
-from views.words import line, moment, none_of, row, table
+from views.words import count, line, moment, none_of, row, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -67,7 +67,7 @@ def _file_parts(file: AccessFile) -> Iterator[RenderableType]:
 def outcome_parts(outcome: AccessOutcome, of: int = 100) -> list[RenderableType]:
     parts: list[RenderableType] = [line(change) for change in outcome.changes[:of]]
     if len(outcome.changes) > of:
-        parts.append(line(f"and {len(outcome.changes) - of} changes more"))
+        parts.append(line(f"and {count(len(outcome.changes) - of, 'more change')}"))
     if not outcome.changes:
         parts.append(line("Nothing differs from what is in force."))
     parts += [line((f"! {warning}", "yellow")) for warning in outcome.warnings]

@@ -33,7 +33,10 @@ def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> l
         held = f", each held against up to {horizon} promises" if horizon > 1 else ""
         shown += [Text()] if shown else []
         shown.append(
-            line((cluster, "bold"), f", promised for {count(horizon, 'week')}: {length_known:,} hours{unknown}{held}")
+            line(
+                (cluster, "bold"),
+                f", promised for {count(horizon, 'week')}: {count(length_known, 'hour')}{unknown}{held}",
+            )
         )
         grid = table("=POLICY", *(f">{h}" for h in HEADINGS[1:]), least=("CHANGES", "REFUSED"))
         for r in rows:

@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import RenderableType
 from rich.text import Text
 
+from models.base import verb_of
 from models.buffers.backtest import Explained, Record
 from models.buffers.estimator import WEEK_HOURS
 from models.cluster.derived_buffer import Derived
@@ -49,18 +50,14 @@ def _history(explained: Explained, unit: str) -> str:
     if not now.known_hours:
         return f"{size}; nothing is known of their health."
     weeks = count(round(now.known_hours / WEEK_HOURS), "week")
-    seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health {_are(now.known_hours)} known"
+    seen = f"{count(now.known_hours, 'hour')} ({weeks}) of its health {verb_of(now.known_hours)} known"
     silent = hours - now.known_hours
-    unknown = f" and {silent} {_are(silent)} not" if silent > 0 else ""
-    have = "has" if now.level == 1 else "have"
+    unknown = f" and {silent} {verb_of(silent)} not" if silent > 0 else ""
+    have = verb_of(now.level, "has", "have")
     return (
         f"{size}; {seen}{unknown}; {now.level} {have} been down for most of the last two weeks or of the last day, "
         f"and {now.worst} at the worst instant of all."
     )
-
-
-def _are(many: int) -> str:
-    return "is" if many == 1 else "are"
 
 
 def _target(share: Fraction) -> str:
@@ -81,10 +78,10 @@ def _today(explained: Explained, unit: str) -> str:
     if now.promise is None or now.promise <= today.most:
         return ""
     at = "at the end of its history" if today.at is None else f"at {moment(today.at)}"
-    spare = f" and {today.spare:,} of these stay{'s' * (today.spare == 1)} spare" if today.spare else ""
+    spare = f" and {today.spare:,} of these {verb_of(today.spare, 'stays', 'stay')} spare" if today.spare else ""
     return (
         f"; history alone would leave {count(now.promise, unit)} to promise, but {at} only {today.healthy:,} of "
-        f"{now.total:,} {_are(today.healthy)} healthy{spare}"
+        f"{now.total:,} {verb_of(today.healthy)} healthy{spare}"
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from models.base import gpus_text
 from views.cluster_row import ClusterAnswer
 from views.plan import gates
 from views.words import clean, line, moment, none_of, row, table
@@ -72,7 +73,10 @@ def cluster_parts(c: ClusterAnswer) -> list[RenderableType]:
         )
     rollout = "no rollout is open" if c.stage is None else f"a rollout is open: {c.stage}"
     parts: list[RenderableType] = [
-        line((c.name, "bold"), f": {c.gpu_model or 'GPU model not given'}, {c.gpus_per_node} GPUs a node, {rollout}"),
+        line(
+            (c.name, "bold"),
+            f": {c.gpu_model or 'GPU model not given'}, {gpus_text(c.gpus_per_node)} a node, {rollout}",
+        ),
         Text(),
         islands,
         Text(),

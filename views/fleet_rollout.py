@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import DAY, duration_text, some_of
+from models.base import DAY, duration_text, some_of, verb_of
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetProgress, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
@@ -59,8 +59,9 @@ def plan_diff_parts(before: FleetPlan, now: FleetPlan, at: datetime) -> list[Ren
             _moved(old.healthy_gpus, new.healthy_gpus), why)  # fmt: skip
     cut = _moved(*(f"{sum(p.cut_gpus for p in plan.clusters):,}" for plan in (before, now)))
     other = len({*were, *are}) - alike
-    head = f"Plan {before.hash} was kept {moment(at)}; {now.hash} awaits approval now: {count(other, 'cluster')} differ"
-    return [line(f"{head}{'s' if other == 1 else ''}, {alike:,} are alike; cut {cut} GPUs."), Text(), rows]
+    head = f"Plan {before.hash} was kept {moment(at)}; {now.hash} awaits approval now"
+    differ = f"{count(other, 'cluster')} {verb_of(other, 'differs', 'differ')}, {alike:,} {verb_of(alike)} alike"
+    return [line(f"{head}: {differ}; GPUs cut: {cut}."), Text(), rows]
 
 
 def _moved(before: object, now: object) -> str:
@@ -175,7 +176,7 @@ def fleet_line(s: FleetStatus) -> Text:
     """One line, for the overview of all rollouts."""
     done = sum(w.done for w in s.waves)
     clusters = sum(w.clusters for w in s.waves)
-    progress = f": {done} of {clusters} clusters monitored; {s.needs or s.waits_for}"
+    progress = f": {done} of {count(clusters, 'cluster')} monitored; {s.needs or s.waits_for}"
     return line(("Fleet rollout", "bold"), f" {s.stage}{progress}")
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import duration_text
+from models.base import duration_text, verb_of
 from models.cluster.jobs import RunsOn
 from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
@@ -93,7 +93,11 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
     """One cluster: in quota, flex, islands, who is on it, and its record."""
     if one.health_at is None:
         return [line((one.cluster, "bold"), ": nobody knows its health, and so nothing of its flex."), *_record(record)]
-    of = "" if one.known_quotas == one.quotas else f" (use is known of {one.known_quotas} of {one.quotas} quotas)"
+    of = (
+        ""
+        if one.known_quotas == one.quotas
+        else f" (use is known of {one.known_quotas} of {count(one.quotas, 'quota')})"
+    )
     blocks: list[RenderableType] = [
         line(
             (one.cluster, "bold"), f": {one.healthy_gpus:,} of {gpus(one.total_gpus)} healthy, {moment(one.health_at)}"
@@ -117,7 +121,7 @@ def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[Renderabl
             row(rows, team.team, team.gpus, team.share_gpus, max(0, team.above_gpus), first)
         blocks += [Text(), rows]
         if len(one.on_flex) > _NAMED:
-            blocks.append(line(f"and {len(one.on_flex) - _NAMED} teams more."))
+            blocks.append(line(f"and {count(len(one.on_flex) - _NAMED, 'more team')}."))
     else:
         blocks.append(line("Nobody is on flex."))
     return [*blocks, *_jobs(one), *_record(record)]
@@ -165,7 +169,7 @@ def _record(record: Sequence[FlexOffered]) -> list[RenderableType]:
     since = f"Since {moment(record[0].at)} flex has been"
     if min(offered) == max(offered):
         return [Text(), line(f"{since} {gpus(middle)} all the time.")]
-    spread = f"{min(offered):,} to {max(offered):,} GPUs, {middle:,} half of the time or more"
+    spread = f"{min(offered):,} to {gpus(max(offered))}, {middle:,} half of the time or more"
     return [Text(), line(f"{since} {spread}: ", (f"|{bars}|", DECORATION))]
 
 
@@ -193,7 +197,8 @@ def parts(asked: FlexDemand, division: Division, of: int = 0) -> list[Renderable
             style="yellow" if p.gpus < min(team.quota_gpus or 0, team.demand_gpus) else "",
         )
     given_gpus = asked.capacity_gpus - division.unused_gpus
-    summary = f"{given_gpus:,} of {gpus(asked.capacity_gpus)} are given, what is beyond quota {_BY[asked.mode]}; "
+    are = verb_of(given_gpus)
+    summary = f"{given_gpus:,} of {gpus(asked.capacity_gpus)} {are} given, what is beyond quota {_BY[asked.mode]}; "
     return [teams, Text(), line(f"{summary}{division.unused_gpus:,} nobody can use.")]
 
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from client.answers import STALE
 from client.lost_words import ADOPT_ALL, adopt_line
-from models.base import some_of
+from models.base import some_of, verb_of
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Stage
 from views.layout import Grid
@@ -123,7 +123,7 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
         more.append(
             line((f"{which} as the ledger last noted: these rollouts were not asked or did not answer.", "yellow"))
         )
-    return [Text(), line((f"{len(needy)} need{'s' * (len(needy) == 1)} a person", "yellow")), rows, *more]
+    return [Text(), line((f"{len(needy)} {verb_of(len(needy), 'needs', 'need')} a person", "yellow")), rows, *more]
 
 
 def _stage(r: RolloutSummary) -> str:
@@ -139,7 +139,10 @@ def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:
     for r in risky[:_SHOWN]:
         row(rows, r.cluster, _stage(r), r.unbacked_gpus)
     more = [line(f"and {len(risky) - _SHOWN} more: backstop status --at-risk")] if len(risky) > _SHOWN else []
-    title = line((f"{len(risky)} at risk", "red"), f": {gpus(total)} have no healthy hardware behind them")
+    title = line(
+        (f"{len(risky)} at risk", "red"),
+        f": {gpus(total)} {verb_of(total, 'has', 'have')} no healthy hardware behind them",
+    )
     return [Text(), title, rows, *more]
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from models.base import gpus_text
 from models.bringup.checks import CheckKind
 from models.bringup.entry import BringupEntry
 from models.bringup.filling import placeholders
@@ -123,7 +124,7 @@ def _green(check: RecipeCheck) -> str:
             assert check.healthy is not None
             return f"at least {float(check.healthy):.4g} of its GPUs are healthy"
         case CheckKind.CONTIGUOUS:
-            return f"a block of {check.contiguous} GPUs on healthy nodes of one island is there"
+            return f"a block of {gpus_text(check.contiguous or 0)} on healthy nodes of one island is there"
         case _:
             bounds = [f"at least {check.at_least:g}"] if check.at_least is not None else []
             bounds += [f"at most {check.at_most:g}"] if check.at_most is not None else []

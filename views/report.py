@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
+from models.base import verb_of
 from models.cluster.windows import Entry, WindowKind, alike, span_text
 from models.fleet.state import FLEET
 from models.reports.bringups import BringupsWeek
@@ -15,7 +16,7 @@ from models.reports.tallies import Point
 from models.reports.weekly import AtRisk, BeforeAndAfter, Week
 from models.rollout.stages import Stage
 from views.milestones import RULE, noted, words
-from views.words import clean, spaced
+from views.words import clean, count, spaced
 
 MOST = 8
 """Lines of a list; --json has all."""
@@ -42,7 +43,7 @@ def title(week: Week) -> str:
 
 def lead(week: Week) -> str:
     """The report in a few sentences."""
-    parts = [f"{week.monitored} of {_count(week.clusters, 'cluster')} monitored{_change(week)}."]
+    parts = [f"{week.monitored} of {count(week.clusters, 'cluster')} monitored{_change(week)}."]
     if week.now is not None and week.now.known:
         less = "" if week.week_ago is None or not week.week_ago.known else _than(week)
         parts.append(
@@ -53,7 +54,7 @@ def lead(week: Week) -> str:
     t = week.totals
     if t.lacking_before is not None and t.lacking_after is not None:
         parts.append(
-            f"In {_count(t.asking, 'cluster')} with a before and an after, GPUs that waited in quota for healthy "
+            f"In {count(t.asking, 'cluster')} with a before and an after, GPUs that waited in quota for healthy "
             f"hardware went from {_mean(t.lacking_before)} to {_mean(t.lacking_after)}."
         )
     if week.live is not None:
@@ -63,14 +64,14 @@ def lead(week: Week) -> str:
             rehearse = (
                 "rehearses: it changes nothing and is" if shadows == 1 else "rehearse: they change nothing and are"
             )
-            parts.append(f"{_count(shadows, 'shadow rollout')} {rehearse} in none of these figures.")
+            parts.append(f"{count(shadows, 'shadow rollout')} {rehearse} in none of these figures.")
     return " ".join(parts)
 
 
 def _blocked(held: AbstractSet[str]) -> str:
     """The fleet rollout is none of the clusters."""
     clusters = len(held - {FLEET})
-    named = [_count(clusters, "cluster")] * bool(clusters) + ["the fleet rollout"] * (FLEET in held)
+    named = [count(clusters, "cluster")] * bool(clusters) + ["the fleet rollout"] * (FLEET in held)
     text = " and ".join(named) or "nothing"
     return f"{text[:1].upper()}{text[1:]} {'is' if len(held) <= 1 else 'are'} blocked."
 
@@ -92,10 +93,10 @@ def cut_sentence(week: Week) -> str:
         given_back = f" Breaches withdrew {_big(lost)}{' more' if cut else ''}, whose hardware had failed.{given_back}"
     if not cut:
         return f"No GPU was cut by a plan this week.{given_back}" if lost else f"No GPU was cut this week.{given_back}"
-    clusters = _count(sum(c.cut_gpus > 0 for c in week.cuts), "cluster")
+    clusters = count(sum(c.cut_gpus > 0 for c in week.cuts), "cluster")
     were = "was" if cut == 1 else "were"
     parts = f"{_big(phantom)} phantom removed, {_big(flex)} moved to flex"
-    return f"{_count(cut, 'GPU')} {were} cut from quotas in {clusters} this week: {parts}.{given_back}"
+    return f"{count(cut, 'GPU')} {were} cut from quotas in {clusters} this week: {parts}.{given_back}"
 
 
 def cut_totals(week: Week) -> tuple[int, int, int, int]:
@@ -126,7 +127,7 @@ def every_cluster(week: Week) -> Section:
         *("Cluster", "Stands", "Cut", "Phantom removed", "Moved to flex", "Withdrawn by breaches"),
         *("Phantom before", "Phantom after"),
     )
-    return Section(f"All {_count(len(rows), 'cluster')}", columns, rows, numbers_from=2)
+    return Section(f"All {count(len(rows), 'cluster')}", columns, rows, numbers_from=2)
 
 
 def _change(week: Week) -> str:
@@ -139,7 +140,8 @@ def _than(week: Week) -> str:
         return ""
     less, then = week.week_ago.phantom_gpus - week.now.phantom_gpus, _moment(week.week_ago.at)
     if not week.now.is_of_same(week.week_ago):
-        return f"; {_big(week.week_ago.phantom_gpus)} were on {then}, {_of_others(week.now, week.week_ago)}"
+        were = verb_of(week.week_ago.phantom_gpus, "was", "were")
+        return f"; {_big(week.week_ago.phantom_gpus)} {were} on {then}, {_of_others(week.now, week.week_ago)}"
     return (
         f", {_big(abs(less))} {'fewer' if less > 0 else 'more'} than on {then}" if less else f", as many as on {then}"
     )
@@ -147,7 +149,11 @@ def _than(week: Week) -> str:
 
 def _of_others(now: Point, then: Point) -> str:
     """Why one number less than the other means nothing."""
-    return f"of {then.known:,} clusters then and {now.known:,} now" if then.known != now.known else "of other clusters"
+    return (
+        f"of {count(then.known, 'cluster')} then and {now.known:,} now"
+        if then.known != now.known
+        else "of other clusters"
+    )
 
 
 class Number(NamedTuple):
@@ -164,7 +170,7 @@ def numbers(week: Week) -> list[Number]:
     cut, phantom, flex, _ = cut_totals(week)
     return [
         Number(
-            f"{week.monitored}", f"of {_count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
+            f"{week.monitored}", f"of {count(week.clusters, 'cluster')} monitored; {week.monitored_before} a week ago"
         ),
         Number(
             _big(cut),
@@ -178,7 +184,7 @@ def numbers(week: Week) -> list[Number]:
             _big(now.lacking_gpus) if now is not None and now.lacking_gpus is not None else "unknown",
             "GPUs wait in quota for healthy hardware"
             + _of_when(now, None if ago is None else ago.lacking_gpus, ago)
-            + (f" (known of {_count(now.asking, 'cluster')})" if now is not None and now.asking < now.clusters else ""),
+            + (f" (known of {count(now.asking, 'cluster')})" if now is not None and now.asking < now.clusters else ""),
         ),
         Number(f"{done} of {len(week.milestones)}", "milestones done")
         if week.milestones
@@ -237,7 +243,7 @@ def _touches(brought: BringupsWeek) -> str:
     if brought.touches_median is None:
         return "None has come to production yet."
     return (
-        f"{_count(brought.finished, 'cluster')} came to production, with {_mean(brought.touches_median)} touches of "
+        f"{count(brought.finished, 'cluster')} came to production, with {_mean(brought.touches_median)} touches of "
         f"people in the median beside entry and check-in, {_big(brought.touches_most)} at most."
     )
 
@@ -274,7 +280,7 @@ def _live(week: Week) -> list[Section]:
         return [
             Section("Next, at risk, blocked", (), [], "This week is over: what was open then is not known any more.")
         ]
-    silent = f" {_count(len(live.silent), 'rollout')} did not answer." if live.silent else ""
+    silent = f" {count(len(live.silent), 'rollout')} did not answer." if live.silent else ""
     goes = [
         (
             clean(n.cluster),
@@ -335,7 +341,7 @@ def _windows(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
         counts = [count for count in gpus if count is not None]
         whole = window.model_copy(update={"gpus": sum(counts) if len(counts) == len(gpus) else None})
         clusters = {entry.cluster for entry in theirs}
-        where = clusters.pop() if len(clusters) == 1 else _count(len(clusters), "cluster")
+        where = clusters.pop() if len(clusters) == 1 else count(len(clusters), "cluster")
         lines.append((where, span_text(whole), window.reason))
     return lines
 
@@ -429,10 +435,6 @@ def _big(number: int) -> str:
 
 def _mean(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 # --- Markdown --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from models.base import verb_of
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
 from views.words import count, gpus, line, moment, none_of, row, table
 
@@ -43,7 +44,11 @@ def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
         return []
     fits = 0 if assessment.room is None else assessment.room.fits_gpus
     until = "" if ask.until is None else f" --until {ask.until:%Y-%m-%dT%H:%MZ}"
-    less = f"{gpus(fits)} fit: backstop request {ask.team} {ask.cluster} {fits}{until}" if fits else "nothing more fits"
+    less = (
+        f"{gpus(fits)} {verb_of(fits, 'fits', 'fit')}: backstop request {ask.team} {ask.cluster} {fits}{until}"
+        if fits
+        else "nothing more fits"
+    )
     flex = (
         f"its share would be about {gpus(assessment.flex_gpus)} here"
         if assessment.flex_gpus

@@ -10,14 +10,14 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from client.answers import STALE
-from models.base import some_of
+from models.base import some_of, verb_of
 from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Foretold
 from models.rollout.holds import Hold
 from models.rollout.shown import Condition, Risk, RolloutStatus, TeamStatus, UndoStatus, WouldStand, value_text
 from models.rollout.stages import Stage, command_line
 from views.layout import FactSheet, Grid, commands_in
-from views.words import clean, gpus, line, moment, number, row, span, table
+from views.words import clean, count, gpus, line, moment, number, row, span, table
 
 _STYLES = {
     Stage.PLANNED: "cyan",
@@ -74,7 +74,7 @@ def status_parts(
 
 def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> Iterator[tuple[str, Text]]:
     """What is so."""
-    failures = f", {s.failures} of {s.attempts} failures" if s.failures else ""
+    failures = f", failed {s.failures} of {count(s.attempts, 'time')}" if s.failures else ""
     yield "rollout", line(f"{s.rollout}, owner {s.owner}, attempt {s.attempt}{failures}")
     if s.plan_hash is not None:
         approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
@@ -147,7 +147,7 @@ def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     for value in p.values[:_ROWS]:
         yield "", line(f"{value.team} {value.quota_gpus:,} -> {value.proposed_gpus:,}")
     if len(p.values) > _ROWS:
-        yield "", line(f"and {len(p.values) - _ROWS} quotas more: {_in_full(s)}")
+        yield "", line(f"and {count(len(p.values) - _ROWS, 'more quota')}: {_in_full(s)}")
 
 
 def _buffer(derived: Derived) -> str:
@@ -157,8 +157,9 @@ def _buffer(derived: Derived) -> str:
 def foretold_line(foretold: Foretold, now: datetime) -> Text:
     """In 3d, 26 GPUs of team X lose their backing; of a window that begins within the second, from now on."""
     loses = ", ".join(
-        f"{gpus(count)} of {team}" + (f" ({foretold.lacks[team]} lack it then)" if foretold.lacks[team] > count else "")
-        for team, count in foretold.loses.items()
+        f"{gpus(lost)} of {team}" + (f" ({lacks} {verb_of(lacks, 'lacks', 'lack')} it then)" if lacks > lost else "")
+        for team, lost in foretold.loses.items()
+        for lacks in [foretold.lacks[team]]
     )
     return line(
         f"in {span(foretold.starts - now)}, " if foretold.starts - now > _AT_ONCE else "from now on, ",
@@ -216,7 +217,7 @@ def _undone(s: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]
     for value in undoing.values[:_ROWS]:
         yield "still", line((value_text(value), "red"))
     if len(undoing.values) > _ROWS:
-        yield "", line(f"and {len(undoing.values) - _ROWS} quotas more: {_in_full(s)}")
+        yield "", line(f"and {count(len(undoing.values) - _ROWS, 'more quota')}: {_in_full(s)}")
 
 
 def _in_full(s: RolloutStatus) -> str:
@@ -261,7 +262,7 @@ def _teams_parts(s: RolloutStatus) -> Iterator[RenderableType]:
         return
     left = {value.team for value in s.undoing.values} if s.undoing is not None else set()
     yield _teams(sorted(s.teams, key=lambda t: t.team not in left)[:_ROWS], shadow=s.shadow)
-    yield line(f"and {len(s.teams) - _ROWS} teams more: {_in_full(s)}")
+    yield line(f"and {count(len(s.teams) - _ROWS, 'more team')}: {_in_full(s)}")
 
 
 def _teams(teams: Sequence[TeamStatus], *, shadow: bool) -> Grid:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import some_of
+from models.base import some_of, verb_of
 from models.reports.flex_offers import FlexThere, flex_offers
 from models.reports.why import Cause, Reason, TeamWhy, WhyAnswers
 from models.rollout.shown import RolloutStatus
@@ -52,12 +52,8 @@ def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
     if short:
         return f"What keeps {'all of it' if len(reasons) == 1 else 'the most'}, {most.gpus:,}{where}: {most.text}."
     if not one.use_known:
-        return f"{most.gpus:,} count as used{where}: {most.text}."
+        return f"{most.gpus:,} {verb_of(most.gpus, 'counts', 'count')} as used{where}: {most.text}."
     return f"Nothing is short. Used, {most.gpus:,}{where}: {most.text}."
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _could(teams: Sequence[TeamWhy]) -> str:
@@ -72,7 +68,7 @@ def _could(teams: Sequence[TeamWhy]) -> str:
     if len(teams) == 1:
         rest = [_held(teams)] if first.held_gpus else []
         rest += [_short(teams)] if first.short_gpus else []
-        rest += [f"{first.over_gpus:,} {_are(first.over_gpus)} beyond the quota"] if first.over_gpus else []
+        rest += [f"{first.over_gpus:,} {verb_of(first.over_gpus)} beyond the quota"] if first.over_gpus else []
         of = "; " + " and ".join([", ".join(rest[:-1]), rest[-1]] if rest[1:] else rest) if rest else ""
         return (
             f"Of {first.asked_gpus:,} asked for {where}{block}, {start:,} could start now in {first.team}'s quota{of}."
@@ -86,14 +82,14 @@ def _held(teams: Sequence[TeamWhy], *, first: bool = False) -> str:
     """What its own jobs hold, or count as holding where nobody says."""
     held, silent = sum(t.held_gpus for t in teams), [t for t in teams if not t.use_known]
     if not silent:
-        return f"its own jobs hold {held:,}" if first else f"{held:,} {_are(held)} held by its own jobs"
+        return f"its own jobs hold {held:,}" if first else f"{held:,} {verb_of(held)} held by its own jobs"
     where = "" if len(silent) == len(teams) else f" in {count(len(silent), 'cluster')}"
-    return f"{held:,} {'counts' if held == 1 else 'count'} as used (nobody says what its jobs hold{where})"
+    return f"{held:,} {verb_of(held, 'counts', 'count')} as used (nobody says what its jobs hold{where})"
 
 
 def _short(teams: Sequence[TeamWhy]) -> str:
     short = sum(t.short_gpus for t in teams)
-    return f"{short:,} {_are(short)} short"
+    return f"{short:,} {verb_of(short)} short"
 
 
 def in_full(
@@ -146,7 +142,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
         free = 0 if flex is None else max(0, flex.available_gpus - one.startable_gpus)
         there = f"; flex has {free:,} free there beside that, junior to every quota"
         offers = "" if flex is None else there if free else "; flex has no more free there"
-        parts.append(line(f"{one.over_gpus:,} more {_are(one.over_gpus)} beyond the quota{offers}."))
+        parts.append(line(f"{one.over_gpus:,} more {verb_of(one.over_gpus)} beyond the quota{offers}."))
     stale = "; that is stale, and nothing newer is known" if one.health_stale else ""
     parts.append(line((f"By its health of {moment(one.health_at)}{stale}.", "yellow" if stale else "dim")))
     return parts
@@ -158,9 +154,9 @@ def _told(reason: Reason, one: TeamWhy) -> str:
     if cause.own and not one.use_known:
         what = "counts as used" if number == 1 else "count as used"
     elif cause.own:
-        what = f"{_are(number)} {'idle' if cause is Cause.IDLE else 'used'}"
+        what = f"{verb_of(number)} {'idle' if cause is Cause.IDLE else 'used'}"
     elif sum(r.gpus for r in one.reasons if not r.cause.own) == one.short_gpus:
-        what = f"{_are(number)} short"
+        what = f"{verb_of(number)} short"
     elif not one.short_gpus:  # all of it is among what is used
         held = "what its own jobs hold" if one.use_known else "what counts as used"
         what = f"of {held} could not start anew"

@@ -14,22 +14,19 @@ from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from models.base import count_text, gpus_text
 from views.layout import Grid, Sentence
 
 DECORATION = "decoration"
 """Of a piece that shows again what words beside it say. No terminal knows it; a page hides it from who hears it."""
 ENDLESS = 100_000
 """A width that everything fits."""
+count, gpus = count_text, gpus_text
 
 
 def number(count: int) -> str:
     """A count as people read it in a sentence, and on a page: 2,352."""
     return f"{count:,}"
-
-
-def count(many: int, what: str) -> str:
-    """1 week, 2,352 hours."""
-    return f"{number(many)} {what}{'' if many == 1 else 's'}"
 
 
 def none_of(many: int, what: str) -> Text:
@@ -90,7 +87,3 @@ def span(length: timedelta) -> str:
 def spaced(name: str) -> str:
     """A name of ours, such as a stage's, inside a sentence."""
     return name.replace("_", " ")
-
-
-def gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{number(count)} GPUs"

@@ -52,9 +52,8 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
             row(rows, answer.cluster, answer.stage.value, launched_answer(answer, shadow=shadow).approve or None)
         for cluster, message in refused:
             row(rows, cluster, "not adopted", message, style="red")
-        sentence = (
-            f"{len(taken)} of {len(lost)} lost rollouts adopted: their effects stand, and each waits for an approval."
-        )
+        of = count(len(lost), "lost rollout")
+        sentence = f"{len(taken)} of {of} adopted: the effects stay, and each adopted rollout waits for an approval."
         none = "No rollout is lost: Temporal runs all that the ledger has open."
         if lost:
             show(rows, line())

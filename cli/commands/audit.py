@@ -17,6 +17,7 @@ from cli.commands.burndown import moment_of
 from cli.lists import Filter, Form, Listing, Output, Sort, like, listing
 from cli.options import LOOK, examples, named_or_all, needed, who
 from cli.session import ask
+from models.base import verb_of
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
@@ -168,7 +169,8 @@ def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wa
 
     kind: type[Any] = ArchiveLine if every_line and isinstance(every_line[0], ArchiveLine) else AuditLine
     lines = how.rows(filter(wanted.holds, every_line), kind)
-    few = f"{len(lines):,} of {len(every_line):,} entries" if len(lines) < len(every_line) else ""
+    entries = "1 entry" if len(every_line) == 1 else f"{len(every_line):,} entries"
+    few = f"{len(lines):,} of {entries}" if len(lines) < len(every_line) else ""
     match how.form:
         case Form.NAME:
             raise BadInput("-o name: what happened has no name")
@@ -291,7 +293,7 @@ def _chain_of(
 
 
 def _told_of_chain(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> list[RenderableType]:
-    from views.words import line
+    from views.words import count, line
 
     if answer.broken:
         return [
@@ -299,7 +301,7 @@ def _told_of_chain(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> 
             *(line(f"  {text}") for text in answer.broken),
         ]
     parts: list[RenderableType] = [
-        line(f"The archive of {answer.cluster} is whole: {answer.rows} rows, chain ends at {answer.head}.")
+        line(f"The archive of {answer.cluster} is whole: {count(answer.rows, 'row')}, chain ends at {answer.head}.")
     ]
     if seals is None:
         return parts
@@ -312,7 +314,7 @@ def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how
     """One chain, or all of them, as the seals have them."""
     from cli.answers_audit import ChainsAnswer
     from client.inputs.seals import read_seals
-    from views.words import line
+    from views.words import count, line
 
     seals = read_seals(where, keys)
     if cluster:
@@ -331,7 +333,8 @@ def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how
     )
     broken = [part for chain in chains if not chain.whole for part in _told_of_chain(chain, seals)]
     upto = "no seal" if last is None else f"SEAL {last.number} of {last.at:%Y-%m-%d %H:%M:%SZ}"
-    summary = [line(f"{len(chains)} archives with {sum(c.rows for c in chains)} rows are whole up to {upto}.")]
+    archives, length = count(len(chains), "archive"), count(sum(c.rows for c in chains), "row")
+    summary = [line(f"{archives} with {length} {verb_of(len(chains))} whole up to {upto}.")]
     how.tell(lambda: every, lambda: broken or summary, None)
     _fail_unless_whole(every.whole)
 

@@ -211,7 +211,7 @@ async def _entered(door: Backstop, starts: list[BringupStart]) -> list[BringupAn
 def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
     from cli.output import show, show_json
     from models.bringup.undo_lines import undo_of_entry
-    from views.words import line, row, table
+    from views.words import count, line, row, table
 
     if as_json:
         from cli.answers_bringup import BringupsEnteredAnswer
@@ -231,7 +231,10 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
     for one in answers:
         row(rows, one.cluster, "entered" if one.begun else f"refused: {one.reason}")
     begun = [one.cluster for one in answers if one.begun]
-    parts: list[RenderableType] = [rows, line(f"{len(begun)} of {len(answers)} are entered: backstop bringup status")]
+    parts: list[RenderableType] = [
+        rows,
+        line(f"{len(begun)} of {count(len(answers), 'bring-up')} entered: backstop bringup status"),
+    ]
     if begun:
         parts.append(line(undo_of_entry("CLUSTER") + ", for each"))
     show(*parts)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.options import LOOK, examples, number, settings_given
+from models.base import count_text
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def simulate_health(
     except ValidationError as error:
         raise BadInput(f"--set {first_problem(error, values).text}") from None
     if many * recipe.weeks * 168 > _MOST_ROWS:
-        raise BadInput(f"--clusters {many} of {recipe.weeks} weeks are more than {_MOST_ROWS:,} rows")
+        raise BadInput(f"--clusters {many} of {count_text(recipe.weeks, 'week')}: more than {_MOST_ROWS:,} rows")
     names = [recipe.cluster if many == 1 else f"{recipe.cluster}-{n + 1}" for n in range(many)]
     histories = (simulated(recipe.model_copy(update={"cluster": name}), dice + n) for n, name in enumerate(names))
     write(out, "--out", "".join(_rows(histories)))

@@ -141,7 +141,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
     """`chosen`: a person said which, and sees a line for each."""
     from models.reports.rollout_summary import RolloutSummary
     from views.overview import NEEDS_UNKNOWN, overview_parts, watch_parts
-    from views.words import line
+    from views.words import line, none_of
 
     answer = ask_or_read(person, lambda door: _with_watch(door, _with_fleet(door, how.for_people), how.for_people))
     if isinstance(answer, LastWord):
@@ -154,8 +154,8 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
     def parts() -> list[RenderableType]:
         if rows and not lines:
             unknown = filters.needs and any(r.open and r.needs is None for r in rows)
-            none = NEEDS_UNKNOWN if unknown else f"None of {len(rows)} rollouts is like that."
-            return [line(none), *watch_parts(watching)]
+            none = line(NEEDS_UNKNOWN) if unknown else none_of(len(rows), "rollout")
+            return [none, *watch_parts(watching)]
         first: list[RenderableType] = []
         if fleet is not None and not chosen:
             first = [line((fleet, "red")) if isinstance(fleet, str) else _fleet_line(fleet), line()]
@@ -212,7 +212,7 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
     from client.lost_words import noted
     from models.reports.rollout_summary import RolloutSummary
     from views.overview import overview_parts
-    from views.words import line
+    from views.words import line, none_of
 
     _refuse_unknown(filters, word, how)
     lines = tuple(how.rows(filter(filters.leave, map(noted, word.rollouts)), RolloutSummary))
@@ -222,8 +222,7 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
     def parts() -> list[RenderableType]:
         head = line((word.sentence, "red"))
         if not lines:
-            none = f"None of {len(word.rollouts)} open rollouts is like that." if word.rollouts else _NONE_OPEN
-            return [head, line(none)]
+            return [head, none_of(len(word.rollouts), "open rollout") if word.rollouts else line(_NONE_OPEN)]
         return [head, line(), *overview_parts(lines, datetime.now(UTC), all_lines=True)]
 
     how.tell(lambda: RolloutsAnswer(rollouts=lines, ledger_word_at=word.at), parts, [r.cluster for r in lines])

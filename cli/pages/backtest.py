@@ -51,7 +51,7 @@ def page(series: Sequence[Series], records: Sequence[Record], promised: Promised
         clusters=count(len(series), "cluster"),
         sentences=_sentences(records),
         parts=parts,
-        left_out=f"{more} more clusters are in the table and in --csv." if more > 0 else "",
+        left_out=f"The table and --csv have {count(more, 'more cluster')}." if more > 0 else "",
     )
 
 
@@ -104,7 +104,7 @@ def _draw(plot: Axes, one: Series, promised: Promised, whose: str) -> str:
     plot.yaxis.set_major_formatter("{x:,.0f}")
     plot.legend(frameon=False, fontsize=8, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
     if not broken:
-        return f"{days} days of history."
+        return f"{count(days, 'day')} of history."
     below = "below its promise of that week"
     if horizon > 1:
         below = f"below a promise made for it, which may be as much as {count(horizon, 'week')} old and above the line"

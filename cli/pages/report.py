@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, named, rendered, short, style, svg
+from models.base import verb_of
 from models.reports.milestones import MilestoneStanding, State
 from models.reports.tallies import of_same
 from models.reports.weekly import Week
@@ -86,7 +87,8 @@ def _curve(week: Week) -> dict[str, str] | None:
         if first is not last
         else f"Phantom GPUs were {big(last.phantom_gpus)} on "
     )
-    there = f"{big(last.promised_gpus)} were promised and {big(last.healthy_gpus)} healthy"
+    were = verb_of(last.promised_gpus, "was", "were")
+    there = f"{big(last.promised_gpus)} {were} promised and {big(last.healthy_gpus)} healthy"
     says = f"{went}{last.at:%d %B %H:%MZ}, when {there}."
     if len(stretches) > 1:
         says += " Where the line breaks, clusters came, went or were not known: what is before it is of others."
@@ -146,10 +148,8 @@ def _outcome(week: Week) -> dict[str, str] | None:
     figure = _bars(ranked, "GPUs that wait in quota for healthy hardware (mean)" if asked else "phantom GPUs (mean)")
     was, now = sum(before for _, before, _ in changes), sum(after for _, _, after in changes)
     rest = f" The {len(ranked)} largest are shown." if len(changes) > len(ranked) else ""
-    says = (
-        f"Over {count(len(changes), 'cluster')}, {'waiting' if asked else 'phantom'} GPUs went from {was:,.1f} to "
-        f"{now:,.1f}.{rest}"
-    )
+    of = "GPUs that waited" if asked else "phantom GPUs"
+    says = f"Over {count(len(changes), 'cluster')}, {of} went from {was:,.1f} to {now:,.1f}.{rest}"
     return {"svg": svg(figure), "says": says}
 
 

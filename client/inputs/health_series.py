@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from client.inputs.csv_table import LEAVE_OUT, TOO_LATE, CsvTable, latest, says_nothing
 from client.inputs.sentences import shown
+from models.base import count_text
 from models.buffers.estimator import Hours
 from models.buffers.hourly_health import Series, hourly, stretches
 from models.errors import BadInput
@@ -214,7 +215,9 @@ class _Histories:
     def _spanning(self, cluster: str, hours: int, line: int) -> None:
         """Errors: BadInput for so long a time that a slip is likelier."""
         if hours > _MOST_HOURS:
-            raise self._table.bad(f"cluster {shown(cluster)} spans {hours} hours: more than fifty years", line)
+            raise self._table.bad(
+                f"cluster {shown(cluster)} spans {count_text(hours, 'hour')}: more than fifty years", line
+            )
 
     # --- faults -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from models.base import Count, Duration, Model, Name, PositiveCount, Text, Time, duration_text, gpus_text
+from models.base import Count, Duration, Model, Name, PositiveCount, Text, Time, duration_text, gpus_text, verb_of
 from models.bringup.checks import Colour
 from models.bringup.decide import asks, soaked
 from models.bringup.filling import filled
@@ -292,7 +292,8 @@ def _in_production(b: Bringup, now: datetime) -> str:
     elif not asks(b, now):
         return text
     if owed and b.entry.owed_until is not None and now < b.entry.owed_until:
-        text += f"; {gpus_text(sum(owed.values()))} are owed until {b.entry.owed_until:{_AT}}"
+        count = sum(owed.values())
+        text += f"; {gpus_text(count)} {verb_of(count)} owed until {b.entry.owed_until:{_AT}}"
     return text
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
 
-from models.base import Documented, NameGiven, PositiveCount, Words, brief, fault_at, of_ordinary_bytes
+from models.base import Documented, NameGiven, PositiveCount, Words, brief, count_text, fault_at, of_ordinary_bytes
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
@@ -34,7 +34,7 @@ def _check_size(quotas: tuple[Quota, ...]) -> None:
     """A rollout carries each name dozens of times. Errors: ValueError."""
     size = len(zlib.compress("\n".join(quota.team for quota in quotas).encode(), 1))
     if size > NAMES_BYTES:
-        many = f"the names of its {len(quotas)} quotas take {size} bytes when compressed"
+        many = f"the names of its {count_text(len(quotas), 'quota')} take {size} bytes when compressed"
         raise ValueError(f"{many}, and at most {NAMES_BYTES} are taken: shorten them")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from fractions import Fraction
 
-from models.base import Model, Name, PositiveCount, Share, Time, gpus_text
+from models.base import Model, Name, PositiveCount, Share, Time, count_text, gpus_text
 from models.cluster.island import Island, healthy, total
 from models.cluster.readings import HealthSample, confirming
 
@@ -75,7 +75,9 @@ def judged(
     installed = other_gpus + sum(total(level.before) for level in levels)
     if len(fallen) <= most_clusters and (len(fallen) < 2 or lost <= plausible_drop * installed):
         return ""
-    return f"source {source} lost {lost} of {gpus_text(installed)} in {len(fallen)} clusters within an hour"
+    return (
+        f"source {source} lost {lost} of {gpus_text(installed)} in {count_text(len(fallen), 'cluster')} within an hour"
+    )
 
 
 def still_fallen(levels: Iterable[Level], plausible_drop: Fraction) -> tuple[str, ...]:

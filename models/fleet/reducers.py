@@ -333,9 +333,9 @@ def _broken(f: FleetRollout, now: datetime) -> FleetRollout:
     if failed <= f.pace.max_failed * counted or f.hold(BREAKER) is not None:
         return f
     some = some_of(sorted(m.cluster for m in fallen(f)), 5)
-    started = len(counted_of(f))
+    started = count_text(len(counted_of(f)), "cluster")
     why = (
-        f"{failed} of {started} clusters rolled back, more than {float(f.pace.max_failed):.0%} of {counted}: "
+        f"{failed} of {started} rolled back, more than {float(f.pace.max_failed):.0%} of {counted}: "
         f"no new one is started ({some})"
     )
     return f.holding(BREAKER, HoldKind.BREAKER, why, now)

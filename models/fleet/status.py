@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from models.base import DAY, duration_text
+from models.base import DAY, count_text, duration_text
 from models.cluster.windows import Entry, alike
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
@@ -241,4 +241,4 @@ def _skip(members: Sequence[Member]) -> str:
 
 
 def _some(members: Sequence[Member]) -> str:
-    return members[0].cluster if len(members) == 1 else f"{len(members)} clusters"
+    return members[0].cluster if len(members) == 1 else count_text(len(members), "cluster")

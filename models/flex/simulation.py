@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 
-from models.base import duration_text
+from models.base import duration_text, gpus_text
 from models.flex.floor import Claim, Floor, StoryJob, bound_text, number_text, parts_text, strongest_first
 from models.flex.scenario import GRAIN, FlexStep, FlexStory, JobNow, On, Scene, Taken, TeamNow, Waits
 from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, kept
@@ -100,7 +100,7 @@ class _Play(Floor):
                 self.put(gone, None)
             return f"{step.delete} ends"
         assert step.capacity_gpus is not None
-        what, self.capacity = f"{self.capacity} -> {step.capacity_gpus} GPUs", step.capacity_gpus
+        what, self.capacity = f"{self.capacity} -> {gpus_text(step.capacity_gpus)}", step.capacity_gpus
         return what
 
     def _settled(self, number: int, what: str, before: Mapping[str, StoryJob], *, hardware: bool) -> Scene:

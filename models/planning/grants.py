@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Words, gpus_text
+from models.base import Count, GpuCount, Model, Name, PositiveCount, Text, Words, gpus_text, spoken_for
 from models.cluster.policy import Policy
 from models.cluster.quota import QuotaTree
 from models.cluster.snapshot import Snapshot
@@ -108,7 +108,7 @@ def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     if assigned + gpus > ceiling:
-        why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {assigned:,} are spoken for"
+        why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(assigned)}"
     else:
         why = f"today's healthy GPUs, where {team} may stand, do not back so many more beside the other quotas"
     return Room(ceiling_gpus=ceiling, assigned_gpus=assigned, fits_gpus=low, why=why)

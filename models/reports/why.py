@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from models.base import GpuCount, Model, Name, Time, Words
+from models.base import GpuCount, Model, Name, Time, Words, gpus_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
@@ -259,7 +259,7 @@ def _counted(
         could += more
     if could < wanted:
         total = sum(i.total_gpus for i in _reach(as_declared, quota))
-        installed = f"the islands where it may stand have {total:,} GPUs in all"
+        installed = f"the islands where it may stand have {gpus_text(total)} in all"
         counted.append(Reason(cause=Cause.ABSENT, gpus=wanted - could, text=installed))
     return counted
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from models.access.tickets import warrant_in
-from models.base import gpus_text
+from models.base import gpus_text, verb_of
 from models.notices import Notice
 from models.planning.grants import Granted, GrantOutcome
 from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState, any_of
@@ -91,7 +91,8 @@ def tried(state: RequestState, answer: Granted, now: datetime) -> RequestState:
 def _returned(state: RequestState, answer: Granted, now: datetime) -> RequestState:
     if answer.outcome is GrantOutcome.DONE:
         ended = state.reaching(RequestStage.RETURNED, now, f"given back ({answer.said})")
-        text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} are given back."
+        are = verb_of(state.ask.gpus)
+        text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} {are} given back."
         return ended.noting(ended.said, now, lowered=state.raised).telling(state.askers, text)
     left = state.reaching(RequestStage.LEFT, now, f"not given back: {answer.said}")
     text = f"The grant of {state.wants} is over and was not taken back: {answer.said}. Somebody must look at it."

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from models.base import gpus_text, verb_of
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.errors import Drift, Refusal
@@ -248,8 +249,15 @@ def _by_health(change: Change, known: Known) -> Footing:
     if not follows and not values_stand(known):
         raise _refused(change, "no approved values stand")
     if change.flex_gpus is not None and (known.surplus_gpus is None or change.flex_gpus > known.surplus_gpus):
-        raise Drift(f"health of {change.cluster} has moved: {known.surplus_gpus} GPUs are healthy and nobody's now")
-    return Footing("health", stood_on, f"{known.surplus_gpus} GPUs are healthy and nobody's")
+        raise Drift(f"health of {change.cluster} has moved: {_nobodys(known)} now")
+    return Footing("health", stood_on, _nobodys(known))
+
+
+def _nobodys(known: Known) -> str:
+    surplus = known.surplus_gpus
+    if surplus is None:
+        return "nobody knows how many GPUs are healthy and outside every quota"
+    return f"{gpus_text(surplus)} {verb_of(surplus)} healthy and outside every quota"
 
 
 # --- the way back -----------------------------------------------------------------------------------

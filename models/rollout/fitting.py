@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from models.audit import AuditEntry, AuditKind
-from models.base import Model
+from models.base import Model, count_text, verb_of
 from models.notices import Notice, NoticeKind
 from models.rollout.state import Rollout
 
@@ -66,9 +66,7 @@ def fitted(r: Rollout, now: datetime) -> Rollout:
     waiting = {key: at for key, at in r.post.waiting.items() if key in keys}
     r = r.but(post=r.post.but(outbox=outbox, mail=mail, unseen=unseen, waiting=waiting))
     if any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in gone):
-        r = r.announcing(
-            undelivered=(*r.announced.undelivered, f"{len(gone)} notices were given up")[-MOST_UNDELIVERED:]
-        )
+        r = r.announcing(undelivered=(*r.announced.undelivered, f"{_given_up(len(gone))}")[-MOST_UNDELIVERED:])
     if gone:
         r = r.noting(AuditKind.NOTICE, mail_given_up(len(gone)), now, failed=True)
     return r.noting(AuditKind.NOTICE, entries_left_out(cut), now, failed=True) if cut else r
@@ -79,8 +77,12 @@ def _without_what_comes_again(r: Rollout) -> Rollout:
     return r.but(seen=None, looked_at=None, look_asked=True).looking_out(proposal=None, considered_gpus=None)
 
 
+def _given_up(count: int) -> str:
+    return f"{count_text(count, 'notice')} {verb_of(count, 'was', 'were')} given up"
+
+
 def mail_given_up(count: int) -> str:
-    return f"{count} notice{'s were' if count > 1 else ' was'} given up: too many waited to be delivered"
+    return f"{_given_up(count)}: too many waited to be delivered"
 
 
 def entries_left_out(count: int) -> str:

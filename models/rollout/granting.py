@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from models.audit import AuditKind
-from models.base import gpus_text
+from models.base import count_text, gpus_text, spoken_for, verb_of
 from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of
 from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved, raises
@@ -57,7 +57,7 @@ def settled(r: Rollout) -> Rollout:
             return _answered(r, order, GrantOutcome.NO, f"others have changed {', '.join(theirs) or order.team} since")
         return r
     if len(r.grants) >= MOST_GRANTS:
-        sentence = f"{len(r.grants)} grants stand in {r.cluster}: its next rollout begins with them, and can take more"
+        sentence = f"{r.cluster} has {count_text(len(r.grants), 'grant')} already: its next rollout can take more"
         return _answered(r, order, GrantOutcome.NO, sentence)
     if order.team not in r.baseline.tree.leaves:
         return _answered(r, order, GrantOutcome.NO, f"{order.team} holds no quota in {r.cluster} that jobs run in")
@@ -66,7 +66,7 @@ def settled(r: Rollout) -> Rollout:
     after = baseline_with(r, order)
     ceiling = ceiling_of(on_islands(after, r.sight.known.islands), r.policy)
     if after.tree.assigned() > ceiling:
-        sentence = f"{r.cluster} may promise {gpus_text(ceiling)}, and {r.baseline.tree.assigned()} are spoken for"
+        sentence = f"{r.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(r.baseline.tree.assigned())}"
         if r.baseline.tree.assigned() > r.baseline.tree.assigned(r.written):
             sentence += ", with what its rollout took from others"
         return _answered(r, order, GrantOutcome.NO, sentence)
@@ -111,7 +111,9 @@ def landed(r: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         grants=grants if order.ends else {**grants, order.request: raised},
         given_back=(*r.given_back, order.request)[-_REMEMBERED:] if order.ends else r.given_back,
     )
-    sentence = f"{gpus_text(order.gpus)} of {order.team} {'are given back' if order.ends else 'are granted'}"
+    sentence = (
+        f"{gpus_text(order.gpus)} of {order.team} {verb_of(order.gpus)} {'given back' if order.ends else 'granted'}"
+    )
     r = r.noting(
         AuditKind.COMMAND,
         f"request {order.request}: {sentence}",

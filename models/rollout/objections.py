@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import count
 
 from models.access.aiming import OBJECTION_ID
-from models.base import shortened
+from models.base import count_text, shortened
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
@@ -31,9 +31,10 @@ def refused(r: Rollout, team: str, actor: str) -> str | None:
     person = "an approver" if r.ticketed else r.owner
     who = f"{', '.join(sorted({h.actor for h in mine}))} can say theirs anew, or {person} can resolve one"
     if len(mine) >= OF_A_TEAM:
-        return f"{team} has {len(mine)} objections standing in {r.cluster}, and no more are taken: {who}"
+        return f"{team} has {count_text(len(mine), 'objection')} standing in {r.cluster}, and no more are taken: {who}"
     if len(standing) >= OF_ALL:
-        return f"{len(standing)} objections stand in {r.cluster}, and {team} has one of them already: {who}"
+        every = count_text(len(standing), "objection")
+        return f"{r.cluster} has {every} already, and {team} has one of them already: {who}"
     return None
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from models.audit import BACKSTOP
+from models.base import count_text
 from models.cluster.policy import RollbackTo
 from models.notices import NoticeKind
 from models.rollout.gates import holds_standing
@@ -70,7 +71,9 @@ def _rolled_back(r: Rollout) -> Iterator[News]:
         for team, (old, new) in moved.items()
         if old is not None and new is not None
     ]
-    more = [f"and {len(left) - _MOST:,} quotas more: backstop audit {r.cluster}"] if len(left) > _MOST else []
+    more = (
+        [f"and {count_text(len(left) - _MOST, 'more quota')}: backstop audit {r.cluster}"] if len(left) > _MOST else []
+    )
     facts = {
         "to_owner": True,
         "left": [*left[:_MOST], *more],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from models.base import duration_text, gpus_text
+from models.base import duration_text, gpus_text, verb_of
 from models.cluster.readings import PresentBacking
 from models.cluster.windows import Foretold
 from models.planning.busy_work import short_of_work
@@ -334,7 +334,8 @@ def _mail_needs(r: Rollout) -> str:
 
 def _breach_needs(r: Rollout) -> str:
     if r.breach_of and r.stage.guarded and not (r.stay.aiming or r.stay.replan):
-        return f"{', '.join(r.breach_of)} lack hardware: wait for it, or {_line(r, Command.ROLLBACK)} --reason ..."
+        lack = verb_of(len(r.breach_of), "lacks", "lack")
+        return f"{', '.join(r.breach_of)} {lack} hardware: wait for it, or {_line(r, Command.ROLLBACK)} --reason ..."
     if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
         return f"rolled back: {_line(r, Command.RETRY)}, or {_line(r, Command.CLOSE)}"
     if r.stage is Stage.ROLLED_BACK and r.clocks.all_good_since is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from models.base import gpus_text, some_of
+from models.base import count_text, gpus_text, some_of
 from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
@@ -60,7 +60,7 @@ def calling(r: Rollout, detail: str) -> Rollout:
     left = values_left(r)
     values = [value_text(v) for v in left[:_VALUES_TOLD]]
     hidden, all_of_them = len(left) - _VALUES_TOLD, f"{command_line('status', r.cluster)} --json"
-    more = [f"and {hidden} quotas more: {all_of_them}"] if hidden > 0 else []
+    more = [f"and {count_text(hidden, 'more quota')}: {all_of_them}"] if hidden > 0 else []
     facts = {
         "left": [*not_undone(r), *values, *more],
         "commands": [{"does": c.does, "line": c.line} for c in choices(r)],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import BACKSTOP, AuditKind
-from models.base import some_of
+from models.base import count_text, some_of, verb_of
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
@@ -122,7 +122,8 @@ def _rolled_back(r: Rollout, now: datetime) -> Rollout:
     if undo.then is Stage.ABORTED:
         return r.but(ended_because=undo.reason).reaching(Stage.ABORTED, now, undo.reason, undo.actor)
     if breach and not retries_by_itself(r):
-        r = r.telling(NoticeKind.HELD, [], detail=f"{r.failures} attempts have failed; `retry` or `close` it")
+        failed = f"{count_text(r.failures, 'attempt')} {verb_of(r.failures, 'has', 'have')} failed"
+        r = r.telling(NoticeKind.HELD, [], detail=f"{failed}; `retry` or `close` it")
     if not breach and undo.actor == BACKSTOP:
         r = r.telling(NoticeKind.HELD, [], detail=f"undone: {undo.reason}; `retry` or `close` it")
     return r

@@ -314,7 +314,7 @@ def test_an_island_counts_from_its_first_sample_to_its_last(tmp_path: Path) -> N
         ),
         (HOURLY + "a,0,,100,90\n", "line 2: 5 values for 6 columns"),
         (HOURLY + ",0,,100,90,90\n", "line 2: cluster is missing"),
-        (HOURLY + "a,0,,1,1,1\na,9000000,,1,1,1\n", "line 3: cluster 'a' spans 9000001 hours"),
+        (HOURLY + "a,0,,1,1,1\na,9000000,,1,1,1\n", "line 3: cluster 'a' spans 9,000,001 hours"),
         (
             "ts,total_nodes,healthy_nodes\n2026-01-01T00:50:00Z,1,1\n",
             "line 2: no hour of cluster 'h' is known for half",
@@ -711,7 +711,7 @@ def test_made_up_history_is_read_back_as_it_was(tmp_path: Path, capsys: pytest.C
         (["--set", "nodes=0"], "--set nodes must be at least 1, not 0"),
         (["--set", "color=red"], "--set color"),
         (["--clusters", "0"], "--clusters must be from 1 to 10000, not 0"),
-        (["--clusters", "10000", "--set", "weeks=520"], "are more than 20,000,000 rows"),
+        (["--clusters", "10000", "--set", "weeks=520"], "more than 20,000,000 rows"),
         (["--out", "/nowhere/x.csv"], "--out /nowhere/x.csv: cannot be written"),
     ],
 )

@@ -65,7 +65,7 @@ def test_what_is_another_now_is_shown_and_not_approved_unseen(kept: Path, capsys
     assert "20 -> 50" in rows["c0001"]
     assert rows["c0002"].endswith("is gone")
     assert rows["c0003"].endswith("comes in")
-    assert "3 clusters differ, 1 are alike; cut 40 -> 67 GPUs." in " ".join(out.split())
+    assert "3 clusters differ, 1 is alike; GPUs cut: 40 -> 67." in " ".join(out.split())
     assert f"the plan that awaits approval is {NOW.hash}, and {kept} has {BEFORE.hash}" in err
 
 

@@ -275,11 +275,11 @@ def test_three_hundred_quotas_that_are_not_restored_fill_one_screen() -> None:
     assert max(map(len, lines)) <= 100
     still = [text for text in lines if text.startswith("still")]
     assert len(still) == 10
-    assert lines[lines.index(still[-1]) + 1].strip() == "and 290 quotas more: backstop status c1 --json"
+    assert lines[lines.index(still[-1]) + 1].strip() == "and 290 more quotas: backstop status c1 --json"
     begins = next(n for n, text in enumerate(lines) if text.startswith("TEAM"))
     assert all(text.startswith("team-with-a-long-name-") for text in lines[begins + 1 : -1])
     assert len(lines[begins + 1 : -1]) == 10
-    assert lines[-1] == "and 310 teams more: backstop status c1 --json"
+    assert lines[-1] == "and 310 more teams: backstop status c1 --json"
     text = "\n".join(lines)
     assert text.index("backstop close c1") < text.index("TEAM")
 

@@ -122,7 +122,7 @@ def test_the_breaker_counts_only_what_the_fleet_rollout_started() -> None:
     machine.goes_on("c0002/1")
     machine.falls("c0002/1")
     assert {hold.id for hold in machine.f.holds} == {"breaker"}
-    assert machine.f.holds[0].reason.startswith("1 of 1 clusters rolled back, more than 10% of 1")
+    assert machine.f.holds[0].reason.startswith("1 of 1 cluster rolled back, more than 10% of 1")
     assert machine.f.holds[0].reason.endswith("(c0002)")
 
 

@@ -512,7 +512,7 @@ def test_the_notice_of_many_quotas_is_bounded_and_says_where_the_rest_is() -> No
     many = [quota(f"t{n:03d}", 10, busy=5) for n in range(300)]
     body = notice_of(stuck("rollback", K.RESTORE, quotas=many, islands={"main": (3000, 3000)}, every_state=False))
     assert body.count(" GPUs, not ") == 20
-    assert "- t019 has 8 GPUs, not 10\n- and 280 quotas more: backstop status c1 --json\n" in body
+    assert "- t019 has 8 GPUs, not 10\n- and 280 more quotas: backstop status c1 --json\n" in body
 
 
 # --- what nobody knows --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from views.flex import AT_MOST
-from views.words import clean, gpus, line, moment, number
+from views.words import clean, count, gpus, line, moment, number
 from web.console.guarding import HEADERS
 from web.console.parts import grouped, markup, place, sentence
 from web.console.visit import Download
@@ -39,6 +39,7 @@ def _environment() -> jinja2.Environment:
     made.filters |= {
         "moment": moment,
         "number": _number,
+        "count_of": count,
         "gpus": gpus,
         "clean": clean,
         "parts": markup,

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from rich.console import Console, RenderableType
 
 from activities.buttons import Act, ButtonRow, Press, blocks_of, slack_text
+from models.base import count_text, verb_of
 
 Message = dict[str, Any]
 _WIDTH = 78
@@ -75,7 +76,7 @@ def printed(parts: Iterable[RenderableType]) -> list[dict[str, Any]]:
     blocks = [
         {"type": "section", "text": {"type": "mrkdwn", "text": f"```{p}```", "verbatim": True}} for p in pieces if p
     ]
-    return [*blocks, *([plain(f"{left} more lines are left out here.")] if left else [])]
+    return [*blocks, *([plain(f"{count_text(left, 'more line')} {verb_of(left)} left out here.")] if left else [])]
 
 
 def buttons(*presses: Press) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from activities.adapters.ledger.bulk import Row, add, among
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.ports import ByCluster
 from activities.sense import making_sense, why_senseless
-from models.base import some_of
+from models.base import gpus_text, some_of, verb_of
 from models.cluster.windows import FILE, FLEET_HOLD, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.tables import ClusterRow, IslandRow, WindowRow
@@ -192,7 +192,8 @@ def _refuse_unknown(session: Session, declared: Sequence[Declared]) -> None:
                 raise BadInput(f"cluster {cluster!r} has no island {island!r}")
         most = sum(installed[cluster][island] for island in window.islands or installed[cluster])
         if window.gpus is not None and window.gpus > most:
-            raise BadInput(f"{window.gpus} GPUs are more than the {most} that cluster {cluster!r} has there")
+            are = verb_of(window.gpus)
+            raise BadInput(f"{gpus_text(window.gpus)} {are} more than the {most} that cluster {cluster!r} has there")
 
 
 def _refuse_unknown_clusters(session: Session, wanted: set[str]) -> None:

@@ -12,6 +12,7 @@ from sqlmodel import Session, col, or_, select
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.sense import those_that_do
+from models.base import gpus_text
 from models.cluster.classes import classes_text
 from models.cluster.jobs import ClusterJob, Job, RunsOn
 from models.cluster.readings import CLOCK_SKEW
@@ -84,7 +85,7 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
         if (job.cluster, job.island) not in totals:
             raise BadInput(f"{what} names island {job.island!r}, which the cluster does not have")
         if job.gpus > totals[job.cluster, job.island]:
-            raise BadInput(f"{what} has {job.gpus} GPUs, and there are {totals[job.cluster, job.island]}")
+            raise BadInput(f"{what} has {gpus_text(job.gpus)}, more than the {totals[job.cluster, job.island]} there")
         own = classes.get((job.cluster, job.team), ())
         if job.job_class is not None and job.job_class not in own:
             raise BadInput(f"{what} is of class {job.job_class!r}, and the quota of {job.team} {classes_text(own)}")

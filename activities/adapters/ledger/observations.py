@@ -21,7 +21,7 @@ from activities.adapters.ledger.history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from activities.ports import ByCluster
 from activities.sense import each, those_that_do
-from models.base import HOUR, duration_text
+from models.base import HOUR, count_text, duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, Excess, HealthSample, TeamUsage, UsageReading
@@ -495,5 +495,5 @@ def _source(usual: int, teams: int, window: timedelta) -> str:
         return "unknown"
     if usual == 0:
         return "instant"
-    mixed = "" if usual == teams else f", instant for {teams - usual} of {teams} teams"
+    mixed = "" if usual == teams else f", instant for {teams - usual} of {count_text(teams, 'team')}"
     return f"p95 over {duration_text(window)}{mixed}"

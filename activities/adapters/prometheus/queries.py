@@ -193,7 +193,7 @@ def _island(name: str, installed: float, healthy: float) -> Island:
 def _count(value: float, island: str, what: str) -> int:
     """Errors: ValueError for what is no number of GPUs."""
     if not (0 <= value <= MOST_GPUS and value == int(value)):
-        raise ValueError(f"{value:g} GPUs are {what} in island {brief(island)}: that is no number of GPUs")
+        raise ValueError(f"{value:g} for the {what} GPUs of island {brief(island)} is no number of GPUs")
     return int(value)
 
 

@@ -41,6 +41,7 @@ from activities.adapters.slurm.parsing import (
     use_of,
 )
 from activities.adapters.slurm.unread import unread
+from models.base import count_text
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.island import Island
 from models.cluster.jobs import ClusterJob
@@ -220,7 +221,9 @@ class Slurms:
         self.book.note(cluster, {name: there[name] for name in wanted if there[name] == wanted[name]}, ours=True)
         short = sorted(name for name in wanted if there[name] != wanted[name])
         if short:
-            raise Unavailable(f"Slurm did not take {len(short)} of {len(changes)} limits ({', '.join(short[:5])})")
+            raise Unavailable(
+                f"Slurm did not take {len(short)} of {count_text(len(changes), 'limit')} ({', '.join(short[:5])})"
+            )
 
     def _write(self, cluster: str, source: SlurmSource, limits: Mapping[str, int | None]) -> None:
         """One command takes about 0.3 s, for however many accounts: those that get the same limit share one."""

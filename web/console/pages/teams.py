@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from models.base import verb_of
 from models.flex.flex_sum import FlexSum
 from models.questions import AllTeams, FlexSums, RequestsOf, TeamSums, WhyNot
 from models.reports.rollout_summary import RolloutSummary
@@ -162,7 +163,8 @@ def _lead(answers: WhyAnswers) -> list[str]:
     where = f"in {teams[0].cluster}" if len(teams) == 1 else f"in {len(teams)} clusters"
     silent = f", as far as is known of {len(known)} of them" if len(known) < len(teams) else ""
     has = f"its jobs hold {held:,}{silent}, {idle:,} of these idle"
-    lead = [f"Of a quota of {gpus(quota)} {where} {has}; {start:,} more could start now, and {short:,} are short."]
+    rest = f"{start:,} more could start now, and {short:,} {verb_of(short)} short"
+    lead = [f"Its quota is {gpus(quota)} {where}: {has}; {rest}."]
     others = [(r, one) for one in teams for r in one.reasons if not r.cause.own]
     if short and others:
         most, one = max(others, key=lambda pair: pair[0].gpus)
