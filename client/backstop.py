@@ -23,6 +23,7 @@ from client.doctor import (
     doubt_check,
     fleet_checks,
     grants_check,
+    guard_checks,
     health_check,
     health_source_checks,
     histories_check,
@@ -115,6 +116,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
             run = [row.cluster for row in rollouts if not row.ended and row not in lost_rollouts]
             statuses = await self.ask_rollouts(run[:MOST_ASKED], OVERVIEW_SECONDS)
             checks.append(histories_check(rollouts, statuses))
+            checks += guard_checks(statuses)
             checks += fleet_checks(await self.lost_fleet())
             brought = await self.ask(BringupsOf())
             lost = await run_nowhere(self._client, brought, lambda row: bringup_workflow_id(row.cluster))

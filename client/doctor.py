@@ -28,7 +28,8 @@ from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
 from models.rollout.gates import CHANGED_BY_OTHERS
 from models.rollout.shown import RolloutStatus
-from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED
+from models.rollout.stages import Command, command_line
+from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED, UNGUARDED
 from models.seals import Sealing
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, rollout_workflow_id, watch_parts
 
@@ -345,6 +346,18 @@ def histories_check(rollouts: Sequence[Overview], statuses: Mapping[str, Rollout
         f"temporal workflow terminate -w {rollout_workflow_id(cluster)}, then {adopt_line(cluster)}"
     )
     return Check(name="histories", ok=False, text=some_of(sentences, _TOLD, by="; "), remedy=remedy)
+
+
+def guard_checks(statuses: Mapping[str, RolloutStatus | None]) -> list[Check]:
+    """Rollouts that took over what an earlier run had cut, and do not guard it yet; none where there are none."""
+    checks = []
+    for cluster, s in sorted(statuses.items()):
+        if s is not None and s.unguarded:
+            approve = f"{command_line(Command.APPROVE, cluster)} --plan {s.plan_hash}"
+            onward = f"{command_line(Command.PROMOTE, cluster)} --reason '...'" if s.envelope_holds else approve
+            remedy = f"{onward}, or restore the baseline: {command_line(Command.ABORT, cluster)} --reason '...'"
+            checks.append(Check(name="guard", ok=False, text=f"{cluster}: {UNGUARDED}", remedy=remedy))
+    return checks
 
 
 def bringups_checks(rows: Sequence[BringupRow], lost: Sequence[BringupRow]) -> list[Check]:

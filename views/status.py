@@ -15,7 +15,8 @@ from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Foretold
 from models.rollout.holds import Hold
 from models.rollout.shown import Condition, Risk, RolloutStatus, TeamStatus, UndoStatus, WouldStand, value_text
-from models.rollout.stages import Stage, command_line
+from models.rollout.stages import Command, Stage, command_line
+from models.rollout.status import UNGUARDED
 from views.layout import FactSheet, Grid, commands_in
 from views.words import clean, count, gpus, line, moment, number, row, span, table
 
@@ -183,6 +184,9 @@ def _ahead(s: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterator[tu
     choices = s.undoing.choices if s.undoing is not None else ()
     if s.needs:
         yield "needs", line(("a person: nothing happens by itself" if choices else s.needs, "bold"))
+    elif s.unguarded:
+        abort = f"{command_line(Command.ABORT, s.cluster)} --reason '...'"
+        yield "unguarded", line((UNGUARDED, "yellow"), f"; restore the baseline: {abort}")
     if could:
         yield "could act", line(some_of(could, 5))
     for choice in choices:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from models.rollout.messages import LaunchAnswer
 
 
+_ADOPTED = "Each rollout waits for an approval, and nobody guards its quotas until it is buffered."
+
+
 def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], yes: bool, as_json: bool) -> None:
     """Each with the owner that the ledger has, where none is given; ends with 1 where one was refused."""
     from cli.answers import AdoptedAnswer, RefusedLaunch
@@ -52,8 +55,7 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
             row(rows, answer.cluster, answer.stage.value, launched_answer(answer, shadow=shadow).approve or None)
         for cluster, message in refused:
             row(rows, cluster, "not adopted", message, style="red")
-        of = count(len(lost), "lost rollout")
-        sentence = f"{len(taken)} of {of} adopted: the effects stay, and each adopted rollout waits for an approval."
+        sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted: the quotas stay. {_ADOPTED}"
         none = "No rollout is lost: Temporal runs all that the ledger has open."
         if lost:
             show(rows, line())
@@ -160,7 +162,7 @@ def _lost_parts(lost: Sequence[Overview]) -> list[RenderableType]:
     for one in lost:
         row(rows, one.cluster, one.stage, one.owner or None, one.rollout)
     clusters = count(len(lost), "cluster")
-    sentence = f"{clusters}: what stands there stays, is guarded from then on, and waits for an approval of its plan."
+    sentence = f"{clusters}: the quotas stay. {_ADOPTED}"
     return [rows, line(), line(sentence)]
 
 

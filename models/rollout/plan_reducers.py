@@ -29,8 +29,9 @@ from models.rollout.gates import changed_by_others, theirs
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.messages import Drafted, LaunchRequest, Opening
-from models.rollout.stages import Stage
+from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, UndoCause
+from models.rollout.status import UNGUARDED
 
 _LAPSED = "its history was cut short and lacks effects that the ledger has"
 
@@ -62,7 +63,8 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         approval=None if opening.envelope is None else Approval(envelope=opening.envelope, by=launch.approved_by),
     )
     if opening.rollout:
-        why = f"{_LAPSED}: they were adopted, and the rollout waits for an approval; `abort` undoes them"
+        why = f"{_LAPSED}. It has adopted them, and {UNGUARDED}: see `{command_line('status', r.cluster)}` and approve "
+        why += f"the plan, or restore the baseline with `{command_line(Command.ABORT, r.cluster)}`"
         r = r.telling(NoticeKind.HELD, [], detail=why)
     by = launch.actor or launch.owner
     text = f"launched by {by}" + (" (shadow)" if launch.shadow else "")

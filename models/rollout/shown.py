@@ -185,6 +185,8 @@ class RolloutStatus(Model):
     """What a person has to do, if anything."""
     lifters: tuple[str, ...] = ()
     """Who may give the `resolve` that it needs, where no access file says who may do what."""
+    unguarded: bool = False
+    """It took over quotas that an earlier run had cut, and is not buffered: nobody answers a breach of them."""
     stale_after: Duration | None = None
     """How old its health may be."""
     ended_because: str = ""

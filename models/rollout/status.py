@@ -76,6 +76,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         teams=_teams(r),
         needs=(needs := needs_of(r, now)),
         lifters=lifters(r, needs, now),
+        unguarded=is_unguarded(r),
         stale_after=r.policy.stale_after,
         ended_because=r.ended_because,
         look_failed="" if r.stage.ended else r.look_failed,
@@ -236,7 +237,16 @@ def needs_of(r: Rollout, now: datetime) -> str:
         _mail_needs(r),
         _breach_needs(r),
     )
-    return next((need for need in needs if need), "")
+    need = next((need for need in needs if need), "")
+    return f"{UNGUARDED}; {need}" if need and is_unguarded(r) else need
+
+
+UNGUARDED = "nobody guards the present quotas until the rollout is buffered"
+
+
+def is_unguarded(r: Rollout) -> bool:
+    """It took over quotas that an earlier run had cut, and its own first step has not begun."""
+    return r.stage is Stage.PLANNED and r.attempt == 1 and r.values_stand and not r.stay.done
 
 
 def _line(r: Rollout, command: Command) -> str:
@@ -259,7 +269,10 @@ def _plan_needs(r: Rollout) -> str:
         return f"{r.plan.fault}: wait for better health, or {_line(r, Command.ABORT)} --reason ..."
     if not r.plan.backed:
         return f"today's health does not back the plan: wait for it, or {_line(r, Command.ABORT)} --reason ..."
-    return "" if r.approved else f"approve the plan: {_line(r, Command.APPROVE)} --plan {r.plan.hash}"
+    if r.approved:
+        return ""
+    undo = f", or restore the baseline: {_line(r, Command.ABORT)} --reason ..." if is_unguarded(r) else ""
+    return f"approve the plan: {_line(r, Command.APPROVE)} --plan {r.plan.hash}{undo}"
 
 
 def _hold_needs(r: Rollout, now: datetime) -> str:

@@ -174,6 +174,42 @@ async def test_an_adopted_rollout_goes_on_from_the_ledgers_baseline_once_it_is_a
     assert untouched(world, name) == before
 
 
+async def test_until_it_is_buffered_people_read_that_nobody_guards_what_it_adopted(world: World) -> None:
+    """In its status, in the ledger's row, by the doctor and in the owner's notice; also while an approved one waits."""
+    name, nobody = fresh("bare"), "nobody guards the present quotas until the rollout is buffered"
+    await world.fleet(worked_case(name, notice="1h"))
+    await world.start(name)
+    await world.say(name, Command.PROMOTE)
+    assert not (await world.until(name, Stage.MONITORED)).unguarded
+    await reset(world, name)
+    status = await world.until(name, lambda s: s.rollout != f"{name}/1" and s.plan_hash is not None)
+
+    def row() -> dict[str, Any]:
+        return world.sql.row("rollouts", id=status.rollout)
+
+    async def guard() -> list[tuple[str, str]]:
+        return [(c.text, c.remedy) for c in await world.tpm.doctor() if c.name == "guard"]
+
+    approve, undo = f"backstop approve {name} --plan {status.plan_hash}", "or restore the baseline: backstop abort"
+    needs = f"{nobody}; approve the plan: {approve}, {undo} {name} --reason ..."
+    await eventually(lambda: row()["needs"] == needs, "the ledger's row says so")
+    assert (status.unguarded, (await world.status(name)).needs) == (True, needs)
+    assert (world.sql.gpus(name), world.sql.mode(name), row()["stage"]) == ({"research": 306}, "hard", "planned")
+    assert await guard() == [(f"{name}: {nobody}", f"{approve}, {undo} {name} --reason '...'")]
+    await eventually(lambda: ("held", "tpm") in world.notices(name), "the owner is called")
+    assert f"{nobody}: see `backstop status {name}` and approve" in (world.home / "notices.jsonl").read_text()
+    await world.approve(name)
+    status = await world.status(name)
+    assert (status.stage, status.unguarded, status.needs) == (Stage.PLANNED, True, "")
+    assert await guard() == [
+        (f"{name}: {nobody}", f"backstop promote {name} --reason '...', {undo} {name} --reason '...'")
+    ]
+    await world.say(name, Command.PROMOTE)
+    await world.until(name, Stage.MONITORED)
+    await world.archived(name)
+    assert (row()["stage"], row()["needs"], await guard()) == ("monitored", "", [])
+
+
 async def test_a_reset_of_a_rollout_that_has_ended_is_refused_and_writes_nothing(world: World) -> None:
     name = fresh("over")
     await monitored(world, name)

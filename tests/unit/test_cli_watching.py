@@ -221,6 +221,14 @@ def test_a_stuck_rollout_says_what_is_undone_what_is_not_and_what_each_command_w
     assert drawn(s, 100) == STUCK.replace("HASH", s.plan_hash or "").splitlines()
 
 
+@pytest.mark.parametrize("unguarded", [True, False])
+def test_a_rollout_that_needs_nobody_and_guards_nothing_yet_says_so(unguarded: bool) -> None:
+    s = status(**{**CALM, "stage": Stage.PLANNED, "unguarded": unguarded})
+    sentence = "nobody guards the present quotas until the rollout is buffered; restore the baseline: "
+    sentence += f"backstop abort {s.cluster} --reason '...'"
+    assert any(sentence in text for text in drawn(s, 200)) is unguarded
+
+
 def test_flex_beyond_the_surplus_is_what_quotas_leave_unused_as_the_readme_counts_it() -> None:
     """README's cluster: of 319 healthy none is without a quota on it, and of 345 promised 310 are in use."""
     readme = World((quota("research", 345, busy=310),), {"main": (361, 319)})
