@@ -326,14 +326,14 @@ class ClusterRollout:
                 summary=calls.effect_summary(change),
             )
         except ActivityError as error:
-            why = reason_of(error)
-            if why[0] == HistoryLapse.__name__:
+            if (why := reason_of(error))[0] == HistoryLapse.__name__:
                 self._lapses.suspected = True
                 self._set(self._state.but(fence=begun.fence - 1))
                 return
             self._set(effect_reducers.failed(self._state, change, *why, workflow.now(), room_at(error)))
             return
-        self._set(effect_reducers.landed(self._state, change, receipt, workflow.now()))
+        again = effect_reducers.aims_again(self._state, receipt) and workflow.patched(patches.AIMS_AGAIN)
+        self._set(effect_reducers.landed(self._state, change, receipt, workflow.now(), again=again))
 
     # --- side loops -------------------------------------------------------------------------
 

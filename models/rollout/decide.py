@@ -39,6 +39,11 @@ def decide(r: Rollout, now: datetime) -> Action:
         return Perform(EffectKind.CLOSE) if r.closing else Finish()
     if r.stage is Stage.STUCK:
         return Wait(None)
+    if r.stage is Stage.ROLLING_BACK and r.stay.aiming:
+        if r.look_asked:
+            return Look("before it is aimed again", None)
+        if r.looked_after == r.fence and not r.look_failed:  # else what is written stands, and the drift is asked about
+            return Aim()
     if r.stage is Stage.ROLLING_BACK:
         return Perform(INVERSE[r.owed[0]]) if r.owed else Wait(now)  # with nothing owed, `advance` ends it
     if r.stay.aiming:

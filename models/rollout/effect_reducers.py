@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from models.audit import BACKSTOP, AuditKind
+from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, Drift
 from models.notices import NoticeKind
@@ -41,8 +42,22 @@ def began(r: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     return begun, change
 
 
-def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollout:
-    """After an effect's receipt: values, conflicts, and the next stage where the step is done."""
+def aims_again(r: Rollout, receipt: Receipt) -> bool:
+    """Others changed the cluster between a breach's aim and its write: it is aimed once more, with that counted."""
+    if receipt.kind is not EffectKind.RESTORE or r.stage is not Stage.ROLLING_BACK or r.undo is None or r.seen is None:
+        return False
+    aimed = r.undo.why is UndoCause.BREACH and r.policy.rollback_to is not RollbackTo.BASELINE
+    once = not r.shadow and not r.undo.aimed_again
+    return aimed and once and receipt.generation != r.seen.reading.generation
+
+
+def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime, *, again: bool = True) -> Rollout:
+    """After an effect's receipt: values, conflicts, and the next stage where the step is done.
+
+    `again`: where `aims_again`, it is; so it is since patch `aimed-again`.
+    """
+    again = again and aims_again(r, receipt)
+    r = r.but(asks=r.asks or again)
     kind = change.kind
     text = _what_moved(r, change, receipt)
     r = _written(r, change, receipt).noting(
@@ -62,6 +77,8 @@ def landed(r: Rollout, change: Change, receipt: Receipt, now: datetime) -> Rollo
     if kind is EffectKind.RESTORE and ours:
         # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
         return r.but(written={**r.written, **ours}, attempted={})
+    if again:
+        return r.but(look_asked=True).rolling_back(aimed_again=True).staying(aiming=r.breach_of)
     if kind is EffectKind.GRANT:
         return granting.landed(r, receipt, now)
     if kind in UNDOES:

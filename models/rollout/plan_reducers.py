@@ -197,6 +197,8 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     """The breach rollback begins, towards backed values (or the baseline, if the policy says so)."""
     if not r.stay.aiming:
         return r  # a person's undo came first
+    if r.stage is Stage.ROLLING_BACK:
+        return _aimed_again(r, target, now)
     values, others = target.values, theirs(r)
     if r.policy.rollback_to is RollbackTo.BASELINE:
         values = {q.team: q.gpus for q in r.baseline.quotas}
@@ -217,9 +219,17 @@ def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     return begun.reaching(Stage.ROLLING_BACK, now, undo.reason, "guard")
 
 
+def _aimed_again(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
+    others = theirs(r)
+    values = {team: gpus for team, gpus in target.values.items() if team not in others}
+    r = met(r, others, r.written).staying(aiming=())
+    r = r.rolling_back(target=values, broken_floors=target.broken_floors, taken=target.taken)
+    return r.noting(AuditKind.GUARD, f"aimed again: others changed {', '.join(sorted(others))} meanwhile", now)
+
+
 def aim_failed(r: Rollout, error: str, reason: str, now: datetime) -> Rollout:
     """The breach cannot be answered automatically: too many at once, or no target."""
-    if not r.stay.aiming:
-        return r
+    if not r.stay.aiming or r.stage is Stage.ROLLING_BACK:
+        return r.staying(aiming=())
     kind = HoldKind.BLAST_RADIUS if error == "BlastRadius" else HoldKind.BREACH
     return breach_holding(r.staying(aiming=()), ROLLBACK, reason, now, kind)

@@ -156,6 +156,8 @@ class Undo(Model):
     was: dict[str, int] = Field(default_factory=dict)
     """Of the quotas that it has set back so far, the values that stood before, by team."""
     stuck_on: tuple[Undone, ...] = ()
+    aimed_again: bool = Field(default=False, exclude_if=lambda so: not so)
+    """Of a breach: others changed a quota between its aim and its write, and it was aimed once more beside that."""
 
 
 class Rollout(Model):

@@ -129,6 +129,8 @@ class FaultyQuotas:
         self.rehearsals_silenced: dict[str, int] = {}
         self.bounds: dict[str, int] = {}
         """Of clusters whose quota system has a limit above all quotas, as a Slurm's root."""
+        self.meanwhile: dict[tuple[str, EffectKind], Callable[[], object]] = {}
+        """What others do right before an effect lands, once."""
 
     def inject(self, cluster: str, kind: EffectKind, fault: Fault) -> None:
         self._faults[cluster, kind] = fault
@@ -171,6 +173,7 @@ class FaultyQuotas:
         return self.real.changes(cluster, after)
 
     def apply(self, change: Change) -> Receipt:
+        self.meanwhile.pop((change.cluster, change.kind), lambda: None)()
         fault = self._faults.get((change.cluster, change.kind))
         if fault is not None and not fault.over:
             return fault.meet(change, self.real)

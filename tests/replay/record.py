@@ -246,6 +246,17 @@ async def refitted(world: World, name: str, faults: FaultyQuotas) -> None:
     await finish(world, name, Command.ABORT)
 
 
+async def aimed_again(world: World, name: str, faults: FaultyQuotas) -> None:
+    """Others add a quota between the aim of a breach rollback and its write: it is aimed once more beside that."""
+    await world.start(name)
+    await world.until(name, Stage.MONITORED)
+    add = "INSERT INTO quotas (cluster, team, gpus, mode) VALUES (?, 'z', 0, 'hard')"
+    faults.meanwhile[name, EffectKind.RESTORE] = lambda: world.sql.run(add, name)
+    await world.healthy(name, main=(361, 300))
+    await world.until(name, Stage.ROLLED_BACK)
+    await finish(world, name)
+
+
 async def realigned(world: World, name: str, _: FaultyQuotas) -> None:
     """Less hardware: once approved, the quotas are cut in place."""
     await world.start(name)
@@ -530,7 +541,7 @@ SCENES: dict[str, Scene] = {
         *(straight, paused, objected, undone, told, breached, shadowed, continued),
         *(left, stuck, trapped, unanswered, drifted, realigned, cancelled, large),
         *(swift, slow, called, warned, digested, risen, rederived, granted, requested, unheard, untold),
-        *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked, refitted),
+        *(insisted, reworded, reported, marked, ticketed, rested, together, freed, asked, refitted, aimed_again),
         *(fleet, fleet_undone, fleet_paced, fleet_continued, fleet_marked),
     )
 }

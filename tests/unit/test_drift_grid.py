@@ -20,8 +20,7 @@ from models.cluster.readings import QuotaReading
 from models.notices import NoticeKind
 from models.questions import Overview
 from models.rollout import calls
-from models.rollout.effects import EffectKind, Receipt
-from models.rollout.messages import EffectRequest
+from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import Refused, World, parent, quota
 
@@ -300,12 +299,48 @@ def test_the_same_raise_as_the_rollback_is_under_way_is_a_conflict_and_still_ask
 
     world.meanwhile("restore", raised)
     world.wait("11m")
-    assert (world.stage, world.values["evals"], world.holds) == (Stage.ROLLED_BACK, 30, {"drift"})
+    assert (world.stage, world.holds) == (Stage.ROLLED_BACK, {"drift"})
+    assert world.values == {"evals": 30, "infra": 3, "training": 3}, "36 are healthy: it is aimed again beside theirs"
+    told = {n.audience: n.after_gpus for n in world.sent if n.kind is NoticeKind.ROLLED_BACK and n.audience != "tpm"}
+    assert told == world.values
     assert baseline(world) == {"evals": 16, "infra": 16, "training": 16}
     with pytest.raises(Refused, match="only a drift of a rollout that has set quotas can be restored"):
         world.say(Command.RESOLVE, hold="drift", how="restore")
     world.say(Command.RESOLVE, hold="drift", how="accept")
     assert baseline(world)["evals"] == 30
+
+
+RACES: dict[str, tuple[Callable[[Scheduler], None], dict[str, int]]] = {
+    "raised past all": (lambda world: world.foreign("evals", 40), {"evals": 40, "infra": 0, "training": 0}),
+    "added": (lambda world: world.foreign("newteam", 6), {"evals": 10, "infra": 10, "newteam": 6, "training": 10}),
+    "lowered": (lambda world: world.foreign("evals", 4), {"evals": 4, "infra": 12, "training": 12}),
+    "removed": (lambda world: world.foreign("evals", None), {"infra": 12, "training": 12}),
+}
+
+
+@pytest.mark.parametrize("race", RACES)
+@pytest.mark.parametrize("looks_fail", [False, True], ids=["", "looks fail"])
+def test_what_others_change_between_the_aim_of_a_breach_and_its_write_counts(race: str, looks_fail: bool) -> None:
+    """36 healthy: it was aimed at 12, 12 and 12."""
+    change, wanted = RACES[race]
+    world = begun(FLAT, Stage.BUFFERED)
+    world.healthy(36)
+
+    def changes() -> None:
+        world.unnoticed, world.looks_fail = True, looks_fail
+        change(world)
+        world.unnoticed = False
+
+    world.meanwhile("restore", changes)
+    world.wait("11m")
+    world.looks_fail = False
+    world.wait("2m")
+    theirs = world.set_by_others
+    assert (world.stage, world.holds) == (Stage.ROLLED_BACK, {"drift"})
+    assert {t: world.values.get(t) for t in theirs} == theirs, "nobody's change is overwritten"
+    assert looks_fail or world.values == wanted
+    assert world.r.rollbacks == 1
+    assert world.effects.count(EffectKind.RESTORE) <= 2, "once more, and no oftener"
 
 
 def test_a_limit_removed_and_an_account_added_are_asked_about_though_the_policy_restores() -> None:
@@ -381,121 +416,3 @@ def test_the_promises_are_within_the_limit_of_the_root(bound: int | None, kept: 
     world.wait("1d")
     assert sum(world.promises.values()) == kept
     assert bool(doctor_says(world)) is (kept == 0)
-
-
-class Rooted(Bounded):
-    """Slurm's root: while a rollout is open it allows what Backstop's writes named last, and 48 or less at most."""
-
-    most = 1000
-    keeps: Mapping[str, int] = {}
-    """The baseline that the last effect brought to be kept."""
-
-    def apply(self, request: EffectRequest) -> Receipt:
-        receipt = super().apply(request)
-        kept = {t: g for t, g in vars(self).setdefault("named", {}).items() if t in self.quotas}
-        self.named = {**kept, **{w.team: w.gpus for w in request.change.writes}}
-        self.keeps = {} if request.baseline is None else {q.team: q.gpus for q in request.baseline.quotas}
-        if request.change.kind is not EffectKind.FOLLOW:
-            self.bound = min(self.most, sum(self.named.values()))
-        return receipt
-
-
-def rooted(stage: Stage, most: int = 1000, **policy: Any) -> Rooted:
-    soaks = {Stage.BUFFERED: {}, Stage.ENFORCED: {"soak_buffered": "0s"}}.get(
-        stage, {"soak_buffered": "0s", "soak_enforced": "0s"}
-    )
-    world = Rooted(FLAT, **{**SLOW, **soaks, **policy})
-    world.most = most
-    world.start()
-    world.until(stage)
-    assert (world.bound, world.values) == (40, {"evals": 13, "infra": 13, "training": 14})
-    return world
-
-
-ACCEPTED: dict[str, tuple[dict[str, int | None], int]] = {
-    "raised": ({"evals": 18}, 45),
-    "added": ({"newteam": 8}, 48),
-    "raised and added": ({"evals": 14, "newteam": 5}, 46),
-    "lowered": ({"evals": 3}, 30),
-    "removed": ({"evals": None}, 27),
-    "removed and added": ({"evals": None, "newteam": 20}, 47),
-}
-
-
-@pytest.mark.parametrize("what", ACCEPTED)
-@pytest.mark.parametrize("stage", [Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED])
-def test_what_a_person_accepts_is_promised_at_once_within_a_root_that_fits_it(stage: Stage, what: str) -> None:
-    changes, together = ACCEPTED[what]
-    world, moved = rooted(stage), len(rooted(stage).moves)
-    for team, gpus in changes.items():
-        world.foreign(team, gpus, by="root")
-    assert world.bound == 40, "nobody has agreed yet"
-    values, effects = world.values, len(world.effects)
-    assert world.say(Command.RESOLVE, hold="drift", how="accept").endswith("follows once hardware backs them")
-    assert (world.bound, world.values) == (together, values)
-    assert world.effects[effects:] == [EffectKind.SET_SOFT]
-    assert len(world.moves) == moved, "no quota has moved: nothing counts against the blast radius"
-    stands = {t: g for t, g in {"evals": 16, "infra": 16, "training": 16, **changes}.items() if g is not None}
-    assert world.keeps == stands, "an undo by whoever adopts it leaves what was accepted"
-    assert "set_soft: no quota moves; the limit above all quotas fits what was accepted" in world.story
-    assert world.needs == "" or stage is not Stage.MONITORED
-    if stage is not Stage.BUFFERED:
-        assert (world.promises, doctor_says(world)) == (values, [])
-    world.say(Command.ABORT)
-    assert world.values == stands, "theirs is left alone"
-
-
-def test_what_hardware_does_not_back_leaves_the_root_as_it_is_until_it_does() -> None:
-    world = rooted(Stage.MONITORED, breach_after="9d")
-    world.foreign("newteam", 20, by="root")
-    world.say(Command.RESOLVE, hold="drift", how="accept")
-    assert (world.bound, world.promises) == (40, {})
-    (text,) = doctor_says(world)
-    assert "is 40 GPUs, and they need 60: it stays while healthy GPUs do not back them" in text
-    world.foreign("newteam", 8, by="root")
-    assert (world.bound, world.holds) == (40, {"drift"}), "another change is another question"
-    world.say(Command.RESOLVE, hold="drift", how="accept")
-    assert (world.bound, sum(world.promises.values())) == (48, 48)
-
-
-def test_a_limit_that_the_root_had_before_is_not_raised_and_that_is_said() -> None:
-    world = rooted(Stage.MONITORED, most=40)
-    world.foreign("newteam", 8, by="root")
-    effects = len(world.effects)
-    world.say(Command.RESOLVE, hold="drift", how="accept")
-    world.wait("2d")
-    assert (world.bound, world.promises, world.effects[effects:]) == (40, {}, [EffectKind.SET_SOFT]), "tried once"
-    (text,) = doctor_says(world)
-    assert "The limit above all quotas is 40 GPUs, and they need 48: lower them in the quota system, or close" in text
-
-
-def test_others_change_a_quota_again_as_the_accepted_ones_are_written() -> None:
-    world = rooted(Stage.MONITORED)
-    world.foreign("newteam", 4, by="root")
-
-    def raises_once_more() -> None:
-        world.unnoticed = True
-        world.foreign("evals", 16, by="root")
-
-    world.meanwhile("set_soft", raises_once_more)
-    world.say(Command.RESOLVE, hold="drift", how="accept")
-    assert (world.bound, world.holds, world.stage) == (40, {"drift"}, Stage.MONITORED)
-    world.say(Command.RESOLVE, hold="drift", how="accept")
-    assert (world.bound, sum(world.promises.values())) == (47, 47)
-
-
-@pytest.mark.parametrize("error", ["Refusal", "Unavailable", "BlastRadius"])
-def test_a_root_that_cannot_be_written_undoes_nothing(error: str) -> None:
-    world = rooted(Stage.MONITORED)
-    world.foreign("newteam", 4, by="root")
-    world.fail(EffectKind.SET_SOFT, error)
-    world.say(Command.RESOLVE, hold="drift", how="accept")
-    assert (world.stage, world.values["newteam"], world.promises) == (Stage.MONITORED, 4, {})
-    assert "they need 44: lower them" in doctor_says(world)[0]
-
-
-def test_under_restore_an_accepted_account_is_within_the_root() -> None:
-    world = rooted(Stage.MONITORED, on_drift="restore")
-    world.foreign("newteam", 8, by="root")
-    world.say(Command.RESOLVE, hold="drift", how="accept")
-    assert (world.bound, sum(world.promises.values())) == (48, 48)
