@@ -132,7 +132,7 @@ class Undone(Model):
 
 
 class Undo(Model):
-    """A rollback: why, by whom, where to, and how far it has come. Kept until the next attempt."""
+    """A rollback: why, by whom, where to (values by team), and how far it has come. Kept until the next attempt."""
 
     why: UndoCause
     actor: str
@@ -141,7 +141,6 @@ class Undo(Model):
     then: Stage = Stage.ROLLED_BACK
     """ABORTED ends the rollout once everything is undone."""
     target: dict[str, int]
-    """Values by team."""
     changed: dict[str, int] = Field(default_factory=dict)
     """Values by team that others had written when it began: not ours, so they stay, unless they are ours again."""
     broken_floors: tuple[str, ...] = ()
@@ -447,8 +446,7 @@ class Rollout(Model):
     def _reasons(self, kind: NoticeKind, team: str, row: QuotaPlan | None) -> tuple[str, ...]:
         """Why a quota is as it is: by the plan, or by the breach that was answered since."""
         if kind is NoticeKind.ROLLED_BACK:
-            reason = self.why_set_back(team)
-            return (reason,) if reason else ()
+            return tuple(filter(None, [self.why_set_back(team)]))
         return () if row is None else tuple(cut.reason for cut in row.cuts)
 
     def why_set_back(self, team: str) -> str:
