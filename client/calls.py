@@ -164,17 +164,33 @@ class Calls:
         self.heard.set()
         return answered
 
-    async def _has_ended(self, workflow_id: str) -> bool:
-        """Waits for it a while."""
+    async def _past_rehearsal(
+        self,
+        opened: Callable[[], Awaitable[_AnswerT]],
+        gives_way: Callable[[], Awaitable[str]],
+        already_open: Callable[[], Awaitable[BackstopError]],
+    ) -> tuple[_AnswerT, str]:
+        """What is opened, and the id of the rehearsal that gave way to it; empty: none was there. Errors: theirs."""
+        try:
+            return await opened(), ""
+        except WorkflowAlreadyStartedError:
+            rehearsal = await gives_way()
+        try:
+            return await opened(), rehearsal
+        except WorkflowAlreadyStartedError:
+            raise await already_open() from None
+
+    async def _rehearsal_is_over(self, workflow_id: str, rehearsal: str) -> None:
+        """It was aborted and has ended, which is waited for a while. Errors: Refusal where it has not."""
         try:
             await asyncio.wait_for(self._client.get_workflow_handle(workflow_id).result(), _ENDS_SECONDS)
         except TimeoutError:
-            return False
+            why = f"the rehearsal {rehearsal} is being aborted and has not ended yet: launch again in a moment"
+            raise Refusal(why) from None
         except WorkflowFailureError:
-            return True
+            pass
         except RPCError as error:
             raise await self._told(error) from error
-        return True
 
     async def _said_at_last(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
         """What one answers that has started, and whose first step a busy worker did not end: it is made anew."""

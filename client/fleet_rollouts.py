@@ -7,7 +7,6 @@ import asyncio
 from temporalio.client import (
     WorkflowExecutionStatus,
 )
-from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.calls import QUERY_FAILED, UPDATE_FAILED
@@ -39,14 +38,11 @@ _FLEET_SECONDS = 1800
 class FleetRollouts(Questions):
     async def launch_fleet(self, request: FleetLaunch) -> FleetPlan:
         """The fleet rollout is open and waits for its plan to be approved. Errors: Refusal, Unavailable."""
-        try:
-            answer = await self._opened_fleet(request)
-        except WorkflowAlreadyStartedError:
-            await self._fleet_rehearsal_ended(request)
-            try:
-                answer = await self._opened_fleet(request)
-            except WorkflowAlreadyStartedError:
-                raise await self._fleet_already_open(request) from None
+        answer, _ = await self._past_rehearsal(
+            lambda: self._opened_fleet(request),
+            lambda: self._fleet_rehearsal_ended(request),
+            lambda: self._fleet_already_open(request),
+        )
         if not answer.launched or answer.plan is None:
             await self._archive_refusal(FLEET, "launch", request.reason, answer.reason)
             raise Refusal(f"no fleet rollout was launched: {answer.reason}")
@@ -70,18 +66,16 @@ class FleetRollouts(Questions):
         await self._archive_refusal(FLEET, "launch", request.reason, why)
         return Refusal(why)
 
-    async def _fleet_rehearsal_ended(self, request: FleetLaunch) -> None:
-        """A rehearsal of the fleet gave way to a real launch. Errors: Refusal where what is open is none."""
+    async def _fleet_rehearsal_ended(self, request: FleetLaunch) -> str:
+        """The id of the rehearsal that gave way to a real launch. Errors: Refusal where what is open is none."""
         status = await self.open_fleet()
         if request.shadow or status is None or not status.shadow or request.kept is not None:
             raise await self._fleet_already_open(request, rehearsal=status is not None and status.shadow)
         why = f"the rehearsal gives way to a launch{f': {request.reason}' if request.reason else ''}"
         abort = FleetCommandRequest(actor=request.actor or request.owner, reason=why, undo=True)
         await self.fleet_command("abort", abort)
-        if not await self._has_ended(FLEET_ID):
-            raise Refusal(
-                f"the rehearsal {status.fleet} is being aborted and has not ended yet: launch again in a moment"
-            )
+        await self._rehearsal_is_over(FLEET_ID, status.fleet)
+        return status.fleet
 
     async def fleet_command(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""

@@ -13,7 +13,6 @@ from temporalio.client import (
     WorkflowExecution,
     WorkflowExecutionStatus,
 )
-from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.answers import STALE, AuditRecord
@@ -56,15 +55,9 @@ _AnswerT = TypeVar("_AnswerT", bound=Model)
 class Rollouts(Questions):
     async def launch(self, request: LaunchRequest) -> LaunchAnswer:
         """The rollout is open and has its plan. Errors: Refusal with the reason, Unavailable."""
-        rehearsal = ""
-        try:
-            answer = await self._opened(request)
-        except WorkflowAlreadyStartedError:
-            rehearsal = await self._rehearsal_ended(request)
-            try:
-                answer = await self._opened(request)
-            except WorkflowAlreadyStartedError:
-                raise await self._already_open(request) from None
+        answer, rehearsal = await self._past_rehearsal(
+            lambda: self._opened(request), lambda: self._rehearsal_ended(request), lambda: self._already_open(request)
+        )
         if not answer.launched:
             await self._archive_refusal(request.cluster, "launch", request.reason, answer.reason)
             raise Refusal(f"{request.cluster} was not launched: {answer.reason}")
@@ -93,10 +86,7 @@ class Rollouts(Questions):
         why = f"the rehearsal gives way to a launch{f': {request.reason}' if request.reason else ''}"
         abort = CommandRequest(actor=request.actor or request.owner, reason=why)
         await self.command(request.cluster, Command.ABORT, abort)
-        if not await self._has_ended(rollout_workflow_id(request.cluster)):
-            raise Refusal(
-                f"the rehearsal {status.rollout} is being aborted and has not ended yet: launch again in a moment"
-            )
+        await self._rehearsal_is_over(rollout_workflow_id(request.cluster), status.rollout)
         return status.rollout
 
     async def _already_open(self, request: LaunchRequest) -> BackstopError:
