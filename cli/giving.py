@@ -172,10 +172,12 @@ def _statuses(clusters: Sequence[str], person: str) -> list[RolloutStatus | None
     return [answers[cluster] for cluster in clusters]
 
 
-def agreed(aheads: Sequence[Ahead], silent: Mapping[str, BackstopError]) -> dict[str, str]:
-    """By cluster the plan that was shown and agreed to. `silent`: who cannot say, and why.
+def agreed(
+    aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], *, yes: bool
+) -> tuple[dict[str, str], dict[str, BackstopError]]:
+    """By cluster the plan that was shown and agreed to, and which were left out and not shown so.
 
-    Errors: typer.Exit(1) for a no.
+    `silent`: who cannot say, and why. `yes`: nobody is asked. Errors: typer.Exit(1) for a no.
     """
     from views.consequence import approved_line
     from views.plan import plan_parts, plans_parts
@@ -185,6 +187,10 @@ def agreed(aheads: Sequence[Ahead], silent: Mapping[str, BackstopError]) -> dict
     plans = [a.plan for a in waiting if a.plan is not None]
     if not plans:
         raise Refusal(f"no plan awaits approval in {', '.join(a.cluster for a in aheads)}: see backstop status CLUSTER")
+    hashes = {a.cluster: a.plan.hash for a in waiting if a.plan is not None}
+    if yes:
+        without = {a.cluster: Refusal("no plan awaits approval") for a in aheads if a.plan is None}
+        return hashes, {**without, **silent}
     if len(plans) == 1:
         parts, question = plan_parts(plans[0]), f"Approve plan {plans[0].hash} of {plans[0].cluster}?"
     else:
@@ -192,7 +198,7 @@ def agreed(aheads: Sequence[Ahead], silent: Mapping[str, BackstopError]) -> dict
     rest = [line(f"{a.cluster}: no plan awaits approval; it is left out.") for a in aheads if a.plan is None]
     rest += [line(f"{cluster} is left out: {error.message}.") for cluster, error in silent.items()]
     shown_and_asked(question, [*parts, *rest, approved_line(waiting)])
-    return {plan.cluster: plan.hash for plan in plans}
+    return hashes, {}
 
 
 # --- after it -------------------------------------------------------------------------------------

@@ -251,6 +251,7 @@ def approve(
         str, typer.Option(metavar="HASH", help="The plan that is meant; without it, it is shown, and you are asked.")
     ] = "",
     reason: ReasonOption = "",
+    yes: Yes = False,
     emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
@@ -258,23 +259,29 @@ def approve(
     """Approve the fleet's plan: each cluster's rollout goes on by itself as far as it cuts no more than this.
 
     Without --plan the plan is shown and you are asked. Where nobody can be asked, --plan names it by its hash.
+    With --yes the plan that awaits approval now is approved, and nobody is shown it.
 
     With FILE the plan in it is approved, if it is the one of now. Else what is another is shown, and you are asked.
     """
     if file:
-        if plan:
-            raise BadInput(f"--plan {plan!r} is given beside FILE {file!r}: give one of them")
+        if plan or yes:
+            option = f"--plan {plan!r}" if plan else "--yes"
+            raise BadInput(f"{option} is given beside FILE {file!r}: give one of them")
         plan = fleet_plan.agreed_by_file(file, who(actor), as_json=as_json)
-    if not plan and not can_ask(as_json=as_json):
+    if not plan and not yes and not can_ask(as_json=as_json):
         raise BadInput(
-            "--plan is missing: nobody can be shown the plan and asked here; `backstop fleet status` shows its hash"
+            "--plan is missing: nobody can be shown the plan and asked here; `backstop fleet status` shows its hash, "
+            "and --yes approves the plan that there is"
         )
-    _give("approve", actor, reason, as_json, plan_hash=plan or _agreed(who(actor)))
+    _give("approve", actor, reason, as_json, plan_hash=plan or _agreed(who(actor), yes=yes))
 
 
-def _agreed(person: str) -> str:
-    """The plan that was shown and agreed to. Errors: typer.Exit(1) for a no."""
+def _agreed(person: str, *, yes: bool) -> str:
+    """The plan that was shown and agreed to; with `yes` the one that awaits it. Errors: typer.Exit(1) for a no."""
     from views.fleet_rollout import plan_parts
+
+    if yes:
+        return ask(person, lambda door: door.fleet_plan()).hash
 
     async def question(door: Backstop) -> tuple[FleetPlan, FleetStatus]:
         return await door.fleet_plan(), await door.fleet_status()

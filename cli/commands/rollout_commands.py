@@ -35,6 +35,7 @@ def add_to(app: typer.Typer) -> None:
                 "backstop approve h100-worked",
                 "backstop approve h100-worked --plan 3f0c9a51b2d4e687",
                 "backstop approve --stage planned --needs",
+                "backstop approve 'h100-*' --reason 'agreed in the weekly' --yes",
             ),
         ),
         (ack, DECIDE, ("backstop ack h100-worked --team research", "backstop ack 'h100-*' --team research")),
@@ -81,6 +82,7 @@ def approve(
     stage: StageOption = "",
     needs: NeedsOption = False,
     reason: ReasonOption = "",
+    yes: Yes = False,
     emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
@@ -88,7 +90,8 @@ def approve(
     """Approve a plan. Teams are told, and the rollout goes on by itself.
 
     Without --plan the plan is shown and you are asked; what is approved is the plan that you saw, and none that took
-    its place meanwhile. Where nobody can be asked, --plan names it by its hash.
+    its place meanwhile. Where nobody can be asked, --plan names it by its hash. With --yes the plan that awaits
+    approval now is approved, and nobody is shown it.
 
     It covers later plans too that cut no team more and no tier deeper. Another hash is refused.
     """
@@ -98,14 +101,15 @@ def approve(
             raise BadInput(f"--plan {plan} is one cluster's plan: name that cluster, and no other")
         give("approve", of, actor, reason, yes=True, as_json=as_json, plan_hash=plan)
         return
-    if not can_ask(as_json=as_json):
+    if not yes and not can_ask(as_json=as_json):
         raise BadInput(
-            "--plan is missing: nobody can be shown a plan and asked here; `backstop status CLUSTER` shows its hash"
+            "--plan is missing: nobody can be shown a plan and asked here; `backstop status CLUSTER` shows its hash, "
+            "and --yes approves the plan that there is"
         )
-    hashes = agreed(*aheads_of(clusters_of(of, person), person))
-    answered(
-        said("approve", tuple(hashes), person, reason, lambda name: {"plan_hash": hashes[name]}), of, as_json=False
-    )
+    aheads, silent = aheads_of(clusters_of(of, person), person)
+    hashes, left = agreed(aheads, silent, yes=yes)
+    outcomes = said("approve", tuple(hashes), person, reason, lambda name: {"plan_hash": hashes[name]})
+    answered([*outcomes, *left.items()], of, as_json=as_json)
 
 
 def ack(

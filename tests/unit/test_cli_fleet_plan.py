@@ -52,6 +52,13 @@ def test_the_plan_of_the_file_is_approved_where_it_is_the_one_of_now(kept: Path)
     assert approved(door) == [BEFORE.hash]
 
 
+def test_with_yes_the_plan_that_awaits_approval_is_approved_unseen(capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(FakeBackstop(awaits=NOW)) as door:
+        assert run(["fleet", "approve", "--yes", "--actor", "tpm"]) == 0
+    assert approved(door) == [NOW.hash]
+    assert capsys.readouterr().out == "fleet rollout (running): so be it\n"
+
+
 def test_what_is_another_now_is_shown_and_not_approved_unseen(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By hand: c0000 is as it was, c0001 cuts 50 and not 20, c0002 (which cut 10) is gone, and c0003 comes in."""
     with answering(FakeBackstop(awaits=NOW)) as door:
@@ -127,6 +134,7 @@ def test_the_plan_before_a_launch_is_the_one_that_the_launch_would_make(
     [
         (["fleet", "approve", "no-such.json"], "no-such.json"),
         (["fleet", "approve", "plan.json", "--plan", "x"], "--plan 'x' is given beside FILE 'plan.json': give one"),
+        (["fleet", "approve", "plan.json", "--yes"], "--yes is given beside FILE 'plan.json': give one"),
         (["fleet", "plan", "--wave", "seven"], "--wave must be one of"),
         (["fleet", "plan", "--policy", "notice=soon"], "notice"),
     ],

@@ -165,6 +165,8 @@ def test_without_a_terminal_nothing_is_done_that_a_person_would_be_asked_for(
         ("close h100-1", ["h100-1"]),  # nothing of it is at risk
         ("close h100-1 --yes", ["h100-1"]),
         ("approve h100-1 --plan 0123", ["h100-1"]),
+        ("approve h100-1 -y", ["h100-1"]),
+        ("approve h100-? --yes --json", ["h100-1", "h100-2"]),
         ("promote --needs --reason why", ["h100-2"]),
     ],
 )
@@ -257,6 +259,20 @@ def agree(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr("cli.giving.can_ask", lambda **_: True)
     monkeypatch.setattr("typer.confirm", confirm)
     return questions
+
+
+def test_with_yes_the_plan_that_there_is_is_approved_and_who_has_none_is_named(
+    fake: FakeBackstop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.aheads |= {"h100-2": AHEAD.model_copy(update={"plan": None}), "a100-1": NO_BUILD}
+    assert AHEAD.plan is not None
+    assert run(["approve", "h100-1", "h100-2", "a100-1", "--yes"]) == 1
+    (given,) = [asked for asked in fake.asked if asked[0] == "command"]
+    assert (given[1], given[3].plan_hash) == ("h100-1", AHEAD.plan.hash)
+    rows = [" ".join(row.split()) for row in capsys.readouterr().out.splitlines()]
+    assert "h100-2 refused no plan awaits approval" in rows
+    assert f"a100-1 refused {NO_BUILD.message}" in rows
+    assert "1 taken, 2 refused." in rows
 
 
 def at(stage: Stage, **more: Any) -> Ahead:
