@@ -12,6 +12,7 @@ from models.base import DAY, duration_text, some_of, verb_of
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetProgress, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
+from models.planning.plan import is_stale
 from views.layout import FactSheet, Grid
 from views.words import clean, count, gpus, line, moment, row, span, table
 
@@ -26,8 +27,13 @@ _SHOWN = 8
 """Lines of a list that nobody asked for in full."""
 
 
-def plan_parts(plan: FleetPlan, pilots: Collection[str], pace: Pace) -> list[RenderableType]:
-    """What would be done: by wave, the first clusters, and those that cannot start."""
+def plan_parts(
+    plan: FleetPlan, pilots: Collection[str], pace: Pace, now: datetime | None = None
+) -> list[RenderableType]:
+    """What would be done: by wave, the first clusters, whose health is old, and those that cannot start.
+
+    `now`: by which health is old; None: by the clock.
+    """
     mine = [p for p in plan.clusters if not p.rollout]
     title = line((plan.size_text, "bold"), f", plan {plan.hash}")
     parts: list[RenderableType] = [title, Text(), _by_wave(mine, pilots), Text(), line(pace_text(pace))]
@@ -35,9 +41,22 @@ def plan_parts(plan: FleetPlan, pilots: Collection[str], pace: Pace) -> list[Ren
     if able:
         names = ", ".join(clean(p.cluster) for p in able[:_SHOWN])
         parts.append(line(f"first, by today's snapshots: {names}{' ...' if len(mine) > len(able[:_SHOWN]) else ''}"))
+    parts += _stale(mine, now or datetime.now(UTC))
     late = {p.cluster: p.why_last for p in mine if p.why_last and not p.why_not}
     unable = {p.cluster: p.why_not for p in mine if p.why_not}
     return [*parts, *_listed("CANNOT START", unable), *_listed("AFTER ALL WAVES", late)]
+
+
+def _stale(prospects: Sequence[Prospect], now: datetime) -> list[RenderableType]:
+    """Whose newest health opens no gate, the oldest first, and how old it is."""
+    old = [p for p in prospects if is_stale(p.health_at, p.stale_after, now)]
+    ages = [(now - p.health_at, p.cluster) for p in old if p.health_at is not None]
+    if not ages:
+        return []
+    named = some_of([f"{clean(c)} ({span(age)} old)" for age, c in sorted(ages, key=lambda a: (-a[0], a[1]))], _SHOWN)
+    samples, newer = ("sample", "a newer one") if len(ages) == 1 else ("samples", "newer ones")
+    which = f"{samples} of {count(len(ages), 'cluster')} {'is' if len(ages) == 1 else 'are'} stale"
+    return [line((f"The newest health {which}: {named}. No gate opens there before {newer}.", "yellow"))]
 
 
 def plan_diff_parts(before: FleetPlan, now: FleetPlan, at: datetime) -> list[RenderableType]:

@@ -98,6 +98,10 @@ class Prospect(Model):
     """Why it could not be launched now; empty: it could."""
     why_last: str = ""
     """Why it comes after all waves; empty: it does not."""
+    health_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
+    """When its health was sampled; None: nobody said."""
+    stale_after: Duration | None = Field(default=None, exclude_if=lambda age: age is None)
+    """The age from which such a sample opens no gate, by its policy."""
     own: bool = False
     """The rollout is one of the lost fleet rollout that is taken over."""
     started_at: Time | None = None

@@ -34,6 +34,8 @@ def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
         plan_hash=plan.hash,
         why_not=why,
         why_last=plan.why_last,
+        health_at=plan.health_at,
+        stale_after=plan.stale_after,
         **({} if rollout is None else {name: getattr(rollout, name) for name in Noted.model_fields}),
     )
 

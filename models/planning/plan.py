@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import cached_property
 from typing import Literal
@@ -120,8 +120,7 @@ class Plan(Model):
 
     def is_stale(self, now: datetime) -> bool:
         """True where its health is so old by now that it opens no gate."""
-        age = None if self.health_at is None else now - self.health_at
-        return age is not None and self.stale_after is not None and age >= self.stale_after
+        return is_stale(self.health_at, self.stale_after, now)
 
     @property
     def composition(self) -> str:
@@ -176,6 +175,11 @@ class Plan(Model):
     def headroom(self) -> Fraction:
         """(H - A) / T: the order of clusters inside a wave, the largest first."""
         return Fraction(self.healthy_gpus - self.assigned_gpus, max(1, self.total_gpus))
+
+
+def is_stale(health_at: datetime | None, stale_after: timedelta | None, now: datetime) -> bool:
+    """Of a sample of health, whose age may be unknown, and the age from which it opens no gate."""
+    return health_at is not None and stale_after is not None and now - health_at >= stale_after
 
 
 class Envelope(Model):

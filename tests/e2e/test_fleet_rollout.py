@@ -336,6 +336,8 @@ async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
     name, fleet = fresh("a"), fresh("fleet")
     await world.fleet(cluster(name, 95, 98, busy=60))
     plan = await world.launch_fleet(fleet)
+    sampled = str(world.sql.one("SELECT MAX(at) FROM health_samples WHERE cluster = ?", name))
+    assert [p.health_at for p in plan.clusters] == [datetime.fromisoformat(sampled).replace(tzinfo=UTC)]
     await world.launch(name)
     assert (await world.tpm.fleet_plan()).hash == plan.hash
     assert (await world.tpm.ahead(name)).stage is Stage.PLANNED

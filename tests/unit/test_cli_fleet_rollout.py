@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
+from rich.text import Text
 
 from cli.commands.schemas import makers
 from cli.main import run
@@ -34,6 +35,7 @@ from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import status_of
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import AHEAD, FakeBackstop, answering
+from views.fleet_rollout import plan_parts
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 
@@ -160,6 +162,41 @@ def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     )  # not its turn yet
     assert status_at(f, later).hour_gpus == 5
     assert text.count(" waiting ") == 5
+
+
+def sampled(n: int, minutes: int | None, stale: int | None = 30) -> Prospect:
+    at, after = (None if m is None else timedelta(minutes=m) for m in (minutes, stale))
+    health_at = None if at is None else NOON - at
+    return Prospect(cluster=f"h100-{n}", wave=Wave.BUSY, headroom=0.1, health_at=health_at, stale_after=after)
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        ([sampled(1, 29), sampled(2, None), sampled(3, 900, None)], ""),
+        (
+            [sampled(1, 30), sampled(2, 29)],
+            "The newest health sample of 1 cluster is stale: h100-1 (30m old). No gate opens there before a newer one.",
+        ),
+        (
+            [sampled(1, 31), sampled(2, 5), sampled(3, 300), sampled(4, 60, 120)],
+            (
+                "The newest health samples of 2 clusters are stale: h100-3 (5h old), h100-1 (31m old). "
+                "No gate opens there before newer ones."
+            ),
+        ),
+        (  # all of a fleet
+            [sampled(n, 40) for n in range(10)],
+            "The newest health samples of 10 clusters are stale: "
+            + ", ".join(f"h100-{n} (40m old)" for n in range(8))
+            + " and 2 more. No gate opens there before newer ones.",
+        ),
+    ],
+)
+def test_a_fleets_plan_names_whose_health_is_stale(of: list[Prospect], said: str) -> None:
+    parts = plan_parts(FleetPlan(fleet="f", hash="feed", clusters=tuple(of)), (), Pace(), NOON)
+    texts = [part.plain for part in parts if isinstance(part, Text) and "stale" in part.plain]
+    assert texts == ([said] if said else [])
 
 
 def test_commands_are_sent_as_they_were_given(capsys: pytest.CaptureFixture[str]) -> None:
