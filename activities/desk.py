@@ -53,7 +53,7 @@ from models.cluster.windows import Declaration, Entry, span_text
 from models.digests import Untold
 from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
 from models.flex.flex_now import FlexNow
-from models.haircut_questions import HaircutSums
+from models.haircut_questions import FleetEnvelopes, HaircutSums
 from models.health_pushes import PushHealth
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
@@ -65,7 +65,6 @@ _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
 _BYTES_A_PAGE = 8_000_000
 """Of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the most there."""
-
 _REQUESTS_SHOWN = 500
 _CLUSTERS_NAMED = 5
 
@@ -147,6 +146,7 @@ class DeskActivities:
             ask.EndWindow: self._end_window,
             ask.EndHold: self._end_hold,
             ask.OpenRollouts: lambda _, __: registry.overview(),
+            FleetEnvelopes: lambda q, _: registry.fleet_envelopes(q.fleet, q.clusters),
             ask.FleetKept: lambda _, __: registry.kept_fleet(),
             ask.Tallies: lambda q, _: self._reports.curve(q),
             ask.PastWeek: lambda q, _: self._reports.week(q),

@@ -431,6 +431,10 @@ class FleetPlansPort(Protocol):
         """What was kept of this cluster; None: nothing."""
         ...
 
+    def fleet_envelopes(self, fleet: str, clusters: Sequence[str]) -> dict[str, Envelope]:
+        """What was kept of these clusters, as far as there is something."""
+        ...
+
 
 class ArchivePort(Protocol):
     def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:

@@ -5,7 +5,7 @@ Within a version fields may be added; none goes away or changes its meaning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -327,10 +327,13 @@ class FleetPlanFile(JsonAnswer, schema="fleet-plan-file"):
     """When it was kept."""
     plan: FleetPlan
     pilots: tuple[Name, ...] = ()
+    cuts: dict[Name, dict[Name, GpuCount]] = Field(default_factory=dict)
+    """By cluster and team, of those that it cuts."""
 
     @staticmethod
-    def of(plan: FleetPlan, pilots: Sequence[str]) -> FleetPlanFile:
-        return FleetPlanFile(at=datetime.now(UTC), plan=plan, pilots=tuple(pilots))
+    def of(plan: FleetPlan, pilots: Sequence[str], cuts: Mapping[str, Mapping[str, int]]) -> FleetPlanFile:
+        own = {cluster: dict(of_teams) for cluster, of_teams in cuts.items()}
+        return FleetPlanFile(at=datetime.now(UTC), plan=plan, pilots=tuple(pilots), cuts=own)
 
 
 class FleetCommandTaken(JsonAnswer, schema="fleet-command"):

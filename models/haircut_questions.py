@@ -1,4 +1,4 @@
-"""The question to the desk of what a buffer would cost the whole fleet."""
+"""Questions to the desk of what is cut in many clusters: by a buffer, or by the plan of a fleet rollout."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from typing import Annotated
 from pydantic import Field
 
 from models.asking import Question
-from models.base import Share
+from models.base import Name, Share
 from models.planning.haircut import USUAL, FleetHaircut
+from models.planning.plan import Envelope
 
 
 class HaircutSums(Question[FleetHaircut], kind="haircut_sums"):
     """What these buffers would cost all clusters together, each planned at each; one that cannot be is left out."""
 
     buffers: Annotated[tuple[Share, ...], Field(min_length=1, max_length=8)] = USUAL
+
+
+class FleetEnvelopes(Question[dict[Name, Envelope]], kind="fleet_envelopes"):
+    """By cluster, what an approval of this fleet rollout's plan approves there; of those that it has planned."""
+
+    fleet: Name
+    clusters: tuple[Name, ...] = Field(min_length=1, max_length=200)

@@ -59,10 +59,15 @@ def _stale(prospects: Sequence[Prospect], now: datetime) -> list[RenderableType]
     return [line((f"The newest health {which}: {named}. No gate opens there before {newer}.", "yellow"))]
 
 
-def plan_diff_parts(before: FleetPlan, now: FleetPlan, at: datetime) -> list[RenderableType]:
-    """What is another in the plan of now than in the one that was kept at a time."""
+_Cuts = Mapping[str, Mapping[str, int]]
+
+
+def plan_diff_parts(
+    before: FleetPlan, now: FleetPlan, at: datetime, cuts_before: _Cuts, cuts_now: _Cuts
+) -> list[RenderableType]:
+    """What is another in the plan of now than in the one that was kept at a time. Cuts: by cluster and team."""
     were, are = ({p.cluster: p for p in plan.clusters} for plan in (before, now))
-    rows = table("CLUSTER", "=WAVE", "=CUT", "=HEALTHY", "~CANNOT START", least=("HEALTHY", "WAVE"))
+    rows = table("CLUSTER", "=WAVE", "=CUT", "=HEALTHY", "~TEAMS' CUTS", "~CANNOT START", least=("HEALTHY", "WAVE"))
     alike = 0
     for cluster in sorted({*were, *are}):
         was, is_ = were.get(cluster), are.get(cluster)
@@ -75,12 +80,25 @@ def plan_diff_parts(before: FleetPlan, now: FleetPlan, at: datetime) -> list[Ren
         change = "comes in" if was is None else "is gone" if is_ is None else None
         why = change or new.why_not or None
         row(rows, cluster, _moved(wave_name(old.wave), wave_name(new.wave)), _moved(old.cut_gpus, new.cut_gpus),
-            _moved(old.healthy_gpus, new.healthy_gpus), why)  # fmt: skip
+            _moved(old.healthy_gpus, new.healthy_gpus), _teams(cuts_before.get(cluster), cuts_now.get(cluster)),
+            why)  # fmt: skip
     cut = _moved(*(f"{sum(p.cut_gpus for p in plan.clusters):,}" for plan in (before, now)))
     other = len({*were, *are}) - alike
     head = f"Plan {before.hash} was kept {moment(at)}; {now.hash} awaits approval now"
     differ = f"{count(other, 'cluster')} {verb_of(other, 'differs', 'differ')}, {alike:,} {verb_of(alike)} alike"
     return [line(f"{head}: {differ}; GPUs cut: {cut}."), Text(), rows]
+
+
+def _teams(before: Mapping[str, int] | None, now: Mapping[str, int] | None) -> str | None:
+    """How many teams are cut otherwise, and which the most; None where one of the two is not known."""
+    if before is None or now is None:
+        return None
+    moves = {team: now.get(team, 0) - before.get(team, 0) for team in {*before, *now}}
+    moved = sorted((team for team, by in moves.items() if by), key=lambda team: (-abs(moves[team]), team))
+    if not moved:
+        return "as before"
+    most = f"{clean(moved[0])} {before.get(moved[0], 0)} -> {now.get(moved[0], 0)}"
+    return most if len(moved) == 1 else f"{count(len(moved), 'team')}, the most {most}"
 
 
 def _moved(before: object, now: object) -> str:

@@ -66,8 +66,14 @@ def plan(
             show(line(), line(f"Kept in {out}. Once it is launched: backstop fleet approve {out}"))
 
 
-async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -> tuple[FleetPlan, Sequence[str]]:
-    """The plan, and its pilots. Errors: BadInput for options beside a plan that awaits approval."""
+Cuts = dict[str, dict[str, int]]
+"""By cluster and team, of those that a plan cuts."""
+_ASKED = 200
+"""Clusters of one question."""
+
+
+async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -> tuple[FleetPlan, Sequence[str], Cuts]:
+    """The plan, its pilots and its cuts. Errors: BadInput for options beside a plan that awaits approval."""
     from models.fleet.state import FleetStage, Wave
 
     status = await door.open_fleet()
@@ -76,12 +82,29 @@ async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -
             raise BadInput(
                 f"{chosen[0]} is given, and the plan of fleet rollout {status.fleet} awaits approval already"
             )
-        return await door.fleet_plan(), [m.cluster for m in status.members if m.wave is Wave.PILOT]
-    return await plan_now(door, launch), launch.pilots
+        plan = await door.fleet_plan()
+        pilots = [m.cluster for m in status.members if m.wave is Wave.PILOT]
+        return plan, pilots, await cuts_of(door, plan, [p.cluster for p in plan.clusters])
+    plan, cuts = await plan_now(door, launch)
+    return plan, launch.pilots, cuts
 
 
-async def plan_now(door: Backstop, launch: FleetLaunch) -> FleetPlan:
-    """As the launch would make it."""
+async def cuts_of(door: Backstop, plan: FleetPlan, clusters: Sequence[str]) -> Cuts:
+    """What the plan that awaits approval cuts in these clusters, as far as the ledger has kept it."""
+    from models.haircut_questions import FleetEnvelopes
+
+    hashes = {p.cluster: p.plan_hash for p in plan.clusters}
+    cuts: Cuts = {}
+    for start in range(0, len(clusters), _ASKED):
+        question = FleetEnvelopes(fleet=plan.fleet, clusters=tuple(clusters[start : start + _ASKED]))
+        for cluster, envelope in (await door.ask(question)).items():
+            if envelope.plan_hash == hashes[cluster]:
+                cuts[cluster] = {team: cut for team, cut in envelope.largest_cut.items() if cut}
+    return cuts
+
+
+async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts]:
+    """As the launch would make it, and what it cuts."""
     from models.fleet.messages import FleetPlan, Noted
     from models.fleet.order import plan_hash, prospect_of, taken_by, unplanned
     from models.planning.plan import make_plan
@@ -93,13 +116,16 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> FleetPlan:
         for row in await door.ask(OpenRollouts())
         if not (row.ended or row.shadow)
     }
-    prospects = [prospect_of(make_plan(snapshot, own), opened.get(snapshot.cluster)) for snapshot, own in snapshots]
+    plans = [make_plan(snapshot, own) for snapshot, own in snapshots]
+    prospects = [prospect_of(plan, opened.get(plan.cluster)) for plan in plans]
     prospects += [unplanned(cluster, why) for cluster, why in unplannable.items()]
     missing = tuple(sorted({*launch.pilots} - {p.cluster for p in prospects}))
     if missing:
         raise BadInput(f"--pilot {missing[0]}: the ledger has no such cluster: `backstop fleet show` lists them")
     taken = taken_by(launch, prospects)
-    return FleetPlan(fleet=launch.fleet, hash=plan_hash(taken), clusters=taken)
+    mine = {p.cluster for p in taken}
+    cuts = {p.cluster: {q.team: q.cut_gpus for q in p.quotas if q.cut_gpus} for p in plans if p.cluster in mine}
+    return FleetPlan(fleet=launch.fleet, hash=plan_hash(taken), clusters=taken), cuts
 
 
 def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
@@ -118,10 +144,17 @@ def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
     )
     if (own := plan_hash(kept.plan.clusters)) != kept.plan.hash:
         raise BadInput(f"{file}: plan.hash is {kept.plan.hash}, and its clusters make {own}: it was altered")
-    now = ask(person, lambda door: door.fleet_plan())
+    before = {p.cluster: p.plan_hash for p in kept.plan.clusters}
+
+    async def question(door: Backstop) -> tuple[FleetPlan, Cuts]:
+        plan = await door.fleet_plan()
+        moved = [p.cluster for p in plan.clusters if before.get(p.cluster) not in (None, p.plan_hash)]
+        return plan, await cuts_of(door, plan, moved)
+
+    now, cuts = ask(person, question)
     if kept.plan.hash == now.hash:
         return now.hash
-    parts: list[Any] = plan_diff_parts(kept.plan, now, kept.at)
+    parts: list[Any] = plan_diff_parts(kept.plan, now, kept.at, kept.cuts, cuts)
     if not can_ask(as_json=as_json):
         if not as_json:
             show(*parts)

@@ -180,8 +180,9 @@ RIGHTS: dict[str, Right] = {
     "desk.why":                 _r("ask why",                  (_V, _M),  _T),
     **dict.fromkeys(("desk.fleet_file", "desk.clusters", "desk.teams", "desk.team_sums", "desk.senseless"),
                                 _r("read the fleet",           (_V, _X),  _F)),
-    **dict.fromkeys(("desk.bringups", "desk.fleet_kept", "desk.haircut_sums", "desk.milestones", "desk.overview",
-                     "desk.request", "desk.snapshots", "desk.week", "read.ask_rollouts", "read.fleet_plan",
+    **dict.fromkeys(("desk.bringups", "desk.fleet_envelopes", "desk.fleet_kept", "desk.haircut_sums", "desk.milestones",
+                     "desk.overview", "desk.request", "desk.snapshots", "desk.week", "read.ask_rollouts",
+                     "read.fleet_plan",
                      "read.fleet_status", "read.lost", "read.lost_fleet", "read.open_fleet", "read.overview",
                      "read.rollouts"),
                                 _r("read of all clusters",     (_V,),     _F)),
@@ -194,7 +195,8 @@ RIGHTS: dict[str, Right] = {
 
 READS_DESK = frozenset(
     {"fleet_file", "clusters", "teams", "facts", "snapshot", "snapshots", "health_hours", "flex", "why", "archived"}
-    | {"calendar", "fleet_kept", "overview", "tallies", "week", "bringups", "request", "requests", "milestones"}
+    | {"calendar", "fleet_envelopes", "fleet_kept", "overview", "tallies", "week", "bringups", "request", "requests"}
+    | {"milestones"}
     | {
         "pulse",
         "senseless",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from temporalio.client import WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from cli.commands.fleet_plan import plan_now
+from cli.commands.fleet_plan import cuts_of, plan_now
 from cli.watching import follow_fleet
 from models.errors import Refusal
 from models.fleet.commands import FLEET_COMMANDS
@@ -320,9 +321,12 @@ async def test_a_rehearsal_of_the_fleet_gives_way_to_a_real_launch(world: World)
     await world.until_fleet(lambda s: {m.cluster: m.rollout for m in s.members}.get(name, "") != "")
     with pytest.raises(Refusal, match=r"a fleet rollout \(a rehearsal that writes no quota\) is open already"):
         await world.launch_fleet(fresh("again"), shadow=True)
-    before_launch = await plan_now(world.tpm, FleetLaunch(fleet="not launched", owner="tpm"))
+    before_launch, cuts = await plan_now(world.tpm, FleetLaunch(fleet="not launched", owner="tpm"))
     plan = await world.launch_fleet(real)
     assert (plan.fleet, plan.hash) == (real, before_launch.hash), "as `fleet plan` showed it"
+    envelope = json.loads(world.sql.one("SELECT envelope FROM fleet_plans WHERE fleet = ? AND cluster = ?", real, name))
+    assert cuts == {name: envelope["largest_cut"]} == {name: {"research": 10}}
+    assert await cuts_of(world.tpm, plan, [name]) == cuts
     assert (await world.tpm.fleet_status()).shadow is False
     (rehearsed,) = world.sql.rows("SELECT stage, shadow FROM rollouts WHERE cluster = ?", name)
     assert (rehearsed[0], bool(rehearsed[1])) == ("aborted", True)

@@ -34,7 +34,8 @@ from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, Fl
 from models.fleet.state import FleetStage, Wave
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
-from models.planning.plan import make_plan
+from models.haircut_questions import FleetEnvelopes
+from models.planning.plan import Envelope, make_plan
 from models.questions import (
     AccessNow,
     Archived,
@@ -213,6 +214,7 @@ class FakeBackstop:
     standing: dict[str, ClusterNow] = field(default_factory=dict)
     """What the ledger has of clusters, for imports."""
     pages: list[FleetPage] = field(default_factory=list)
+    envelopes: dict[str, Envelope] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     """Of the policy of the one cluster."""
     in_slurm: ClusterInSlurm = field(default_factory=lambda: ClusterInSlurm(**dict(WORKED)))
@@ -244,6 +246,8 @@ class FakeBackstop:
                 return Declaration(stand=entries, new=entries, gone=())
             case EndWindow():
                 return _ended(next(e for e in self.entries if e.id == question.number))
+            case FleetEnvelopes():
+                return {c: e for c, e in self.envelopes.items() if c in question.clusters}
             case EndHold():
                 own = [e for e in self.entries if e.source == question.source and e.cluster in question.clusters]
                 return tuple(map(_ended, own))

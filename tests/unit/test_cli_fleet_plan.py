@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from cli.main import run
+from models.cluster.policy import Tier
 from models.fleet.messages import FleetLaunch, FleetPlan, Prospect
 from models.fleet.order import plan_hash, taken_by
+from models.planning.plan import Envelope
 from tests.property.test_fleet_machine import prospect
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.test_cli_docs import validator
@@ -25,6 +28,40 @@ def planned(*prospects: Prospect) -> FleetPlan:
 
 BEFORE = planned(prospect(0, cut=10), prospect(1, cut=20), prospect(2))
 NOW = planned(prospect(0, cut=10), prospect(1, cut=50).model_copy(update={"plan_hash": "anew"}), prospect(3, cut=7))
+
+
+def envelope(of: Prospect, **cuts: int) -> Envelope:
+    return Envelope(plan_hash=of.plan_hash, largest_cut=cuts, deepest_tier=Tier.BUSY)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({"a": 20}, {"a": 50}, "a 20 -> 50"),
+        ({"a": 20, "b": 0, "c": 5}, {"a": 20, "b": 6, "c": 0, "d": 0}, "2 teams, the most b 0 -> 6"),
+        ({"a": 9, "b": 11}, {"b": 0}, "2 teams, the most b 11 -> 0"),
+        ({"a": 20}, {"a": 20, "b": 0}, "as before"),
+        ({"a": 20}, None, "-"),  # the ledger has kept another plan
+    ],
+)
+def test_teams_whose_cuts_are_others_now_are_named_by_cluster(
+    before: dict[str, int], now: dict[str, int] | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from models.fleet.state import FleetStage
+
+    path = tmp_path / "plan.json"
+    waiting = status_at(fleet()).model_copy(update={"stage": FleetStage.PLANNED})
+    first = {p.cluster: envelope(p, **before) for p in BEFORE.clusters}
+    with answering(FakeBackstop(fleet=waiting, awaits=BEFORE, envelopes=first)):
+        assert run(["fleet", "plan", "--out", str(path)]) == 0
+    second = first if now is None else {p.cluster: envelope(p, **now) for p in NOW.clusters}
+    capsys.readouterr()
+    with answering(FakeBackstop(awaits=NOW, envelopes=second)) as door:
+        assert run(["fleet", "approve", str(path)]) == 3
+    ((asked,),) = [words[-1:] for words in door.asked if words[0] == "fleet_envelopes"]
+    assert asked == ("c0001",), "of those in both alone"
+    (row,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("c0001")]
+    assert re.split(r"  +", row)[4] == said
 
 
 @pytest.fixture

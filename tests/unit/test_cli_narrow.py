@@ -511,6 +511,8 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
             ),
         ),
         NOON,
+        {n("cluster", i): {n("team", i): 4} for i in range(40)},
+        {n("cluster", i): {n("team", i): 5, n("other", i): 90} for i in range(60)},
     ),
     "fleet_rollout.status_parts": lambda n: [
         *fleet_rollout.status_parts(fleet_status(n)),

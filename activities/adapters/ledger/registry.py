@@ -321,6 +321,10 @@ class LedgerRegistry(LedgerArchive):
             with making_sense(cluster, f"its plan in fleet rollout {fleet}"):
                 return Envelope.model_validate_json(row.envelope)
 
+    def fleet_envelopes(self, fleet: str, clusters: Sequence[str]) -> dict[str, Envelope]:
+        envelopes = {cluster: self.fleet_envelope(fleet, cluster) for cluster in clusters}
+        return {cluster: envelope for cluster, envelope in envelopes.items() if envelope is not None}
+
     def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
         rows = self._noted(among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
         if fleet:

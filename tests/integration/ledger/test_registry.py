@@ -363,6 +363,11 @@ def test_what_was_approved_with_a_fleet_is_kept_by_cluster(ledger: Ledger) -> No
         ("g", CLUSTER): envelope(4),
         ("g", "beta"): None,
     }
+    assert ledger.registry.fleet_envelopes("f", (CLUSTER, "none", "beta")) == {
+        CLUSTER: envelope(1),
+        "beta": envelope(3),
+    }
+    assert ledger.registry.fleet_envelopes("g", ("beta",)) == {}
     assert ledger.registry.names() == tuple(sorted(ledger.registry.names()))
     assert {CLUSTER, "beta"} <= set(ledger.registry.names())
 
