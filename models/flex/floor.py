@@ -39,6 +39,8 @@ class StoryJob:
     since: timedelta = timedelta(0)
     began: int = 0
     """The moment at which it started, counted."""
+    had_since: int = 0
+    """The moment since which its team has what it runs on: that of its start, but for classes and priorities."""
     taken_at: timedelta | None = None
 
     @property
@@ -71,6 +73,8 @@ class Floor:
         self.work: dict[str, dict[str, StoryJob]] = {t.team: {} for t in self.teams}
         """What runs, by team and job."""
         self.entitled: dict[str, Entitlement] = {}
+        self.ages: dict[str, list[int]] = {}
+        """Of what each team had as a moment began: since when, the oldest first."""
         self.pinned: set[str] = set()
         """Jobs that a claim has started in this round."""
         self.known: dict[tuple[Claim, bool, bool], tuple[list[StoryJob], dict[str, Beyond]]] = {}
@@ -86,7 +90,7 @@ class Floor:
             self.work[j.spec.team].pop(j.spec.job, None)
         else:
             self.work[j.spec.team][j.spec.job] = j
-            j.since, j.began = self.now, self.moment
+            j.since, j.began, j.had_since = self.now, self.moment, self.moment
 
     def rank(self, job: FlexJob) -> int:
         return rank_of(job.job_class, self.classes[job.team])
@@ -122,6 +126,19 @@ class Floor:
 
     def used_inside(self, scope: str) -> int:
         return sum(o.size for o in self.inside(scope))
+
+    def hand_down_ages(self) -> None:
+        """Who runs in its own team's place is no younger: classes and priorities move nothing between teams.
+
+        What it gives up is the youngest, what it gets is new; of its jobs who would yield last has the oldest.
+        """
+        kinds: dict[str, set[tuple[int, int]]] = {}
+        for j in self.jobs.values():
+            kinds.setdefault(j.spec.team, set()).add((j.rank, j.spec.priority))
+        for team, mine in self.work.items():
+            if len(kinds.get(team, ())) > 1:
+                for n, j in enumerate(last_to_go(mine.values())):
+                    j.had_since = self.ages[team][n] if n < len(self.ages[team]) else self.moment
 
     # --- the division ---------------------------------------------------------------------------------
 

@@ -33,12 +33,12 @@ taken and came back within it was never taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 
 from models.base import duration_text, gpus_text
-from models.flex.floor import Claim, Floor, StoryJob, bound_text, number_text, parts_text, strongest_first
+from models.flex.floor import Claim, Floor, StoryJob, bound_text, last_to_go, number_text, parts_text
 from models.flex.scenario import GRAIN, FlexStep, FlexStory, JobNow, On, Scene, Taken, TeamNow, Waits
 from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, kept
 
@@ -107,6 +107,7 @@ class _Play(Floor):
         """Things come to rest, and are told as the difference to before."""
         self.moment += 1
         since = {name: (j.since, j.began) for name, j in before.items()}
+        self.ages = {team: sorted(j.had_since for j in mine.values()) for team, mine in self.work.items()}
         self.divide()
         gone = self._shed() if hardware else {}
         seen: list[set[str]] = []
@@ -116,6 +117,7 @@ class _Play(Floor):
                 pass
             for name in before.keys() & self.at_work().keys():
                 self.jobs[name].since, self.jobs[name].began = since[name]
+            self.hand_down_ages()
             self.pinned.clear()
         self.label()
         taken = [n for n in gone if n in before and self.jobs[n].on is None]
@@ -182,6 +184,7 @@ class _Play(Floor):
                 self.put(other, None)
                 gone[other.spec.job] = (j.spec.job, kind)
             self.put(j, On.FLEX)
+            self.hand_down_ages()
             self.pinned.add(j.spec.job)
             return True
         return False
@@ -207,13 +210,21 @@ class _Play(Floor):
         return not j.quota_only and self.has(team) + j.size <= self.share(team)
 
     def _waiting(self, before: Mapping[str, StoryJob]) -> list[StoryJob]:
-        """Of all that wait first those who ran a moment ago, then of who is furthest below its share."""
-        above = self.above()
+        """Of all that wait first what its team had a moment ago, then of who is furthest below its share.
 
-        def key(j: StoryJob) -> tuple[object, ...]:
-            return (j.spec.job not in before, above[j.spec.team], -j.spec.priority, j.number, j.spec.job)
-
-        return strongest_first(sorted((j for j in self.jobs.values() if j.on is None), key=key))
+        Then who came first, as if each team's jobs ran in the order they came: neither classes nor priorities say
+        anything between teams.
+        """
+        above, by_team = self.above(), dict[str, list[StoryJob]]()
+        for j in self.jobs.values():
+            by_team.setdefault(j.spec.team, []).append(j)
+        order = []
+        for team, jobs in by_team.items():
+            waits = [j for j in jobs if j.on is None]
+            waits.sort(key=lambda j: (j.rank, j.spec.job not in before, -j.spec.priority, j.number, j.spec.job))
+            lost, came = len(self.ages[team]) - len(self.work[team]), [j.number for j in jobs][-len(waits) :]
+            order += [((n >= lost, above[team], came[n], team, n), j) for n, j in enumerate(waits)]
+        return [j for _, j in sorted(order, key=lambda one: one[0])]
 
     def _room_for(self, j: StoryJob, kind: Claim, *, heed: bool = True) -> list[StoryJob] | None:
         """Whom the claim takes; None: it cannot be met. `heed`: what is protected is not taken."""
@@ -245,7 +256,7 @@ class _Play(Floor):
         needs += [self.used_inside(n) + j.size - self.limit[n] for n in self.chain[team] if n in self.limit]
         if j.quota_only:
             needs.append(j.size - self.left_in_quota(team))
-        back = self._named(given_back([self._as_running(o) for o in weaker], max(needs), {}))
+        back = self._named(given_back(self._as_running(weaker), max(needs), {}))
         back = self._weaker(back, weaker, [*self.at_work().values(), j])
         for o in back:
             self._hide(o)
@@ -271,7 +282,7 @@ class _Play(Floor):
             names = {r.job for r in taken}
             return self.lacking(j for j in stay or () if j.spec.job not in names) <= 0
 
-        chosen, pool = ([self._as_running(j) for j in jobs] for jobs in (back, may))
+        chosen, pool = self._as_running(back), self._as_running(may)
         return self._named(by_class(chosen, pool, None if stay is None else enough))
 
     def _hide(self, j: StoryJob) -> None:
@@ -295,7 +306,7 @@ class _Play(Floor):
             if scope is None:
                 back = self._chosen(may, [*among, j], beyond)
             else:
-                back = self._named(given_back([self._as_running(o) for o in may], need, self.above(), beyond))
+                back = self._named(given_back(self._as_running(may), need, self.above(), beyond))
             if back:
                 own = [o for team in {b.spec.team for b in back} for o in self._of_team(team, kind, heed=heed)]
                 return self._weaker(back, own, [*among, j] if scope is None else None)
@@ -334,7 +345,7 @@ class _Play(Floor):
         self, may: Sequence[StoryJob], stay: Sequence[StoryJob], beyond: Mapping[str, Beyond]
     ) -> list[StoryJob]:
         """Of those that may be taken those that are, so that the rest of `stay` has the GPUs it needs."""
-        candidates = [self._as_running(j) for j in may]
+        candidates = self._as_running(may)
         need = self.lacking(stay)
         if need <= 0:
             return []
@@ -350,13 +361,15 @@ class _Play(Floor):
     def _named(self, running: Sequence[Running]) -> list[StoryJob]:
         return [self.jobs[r.job] for r in running]
 
-    def _as_running(self, j: StoryJob) -> Running:
-        s = j.spec
-        return Running(
-            *(s.job, s.team, j.size, s.priority, j.since, j.began),
-            counts_in_quota=j.counts_in_quota,
-            rank=j.rank,
-        )
+    def _as_running(self, jobs: Iterable[StoryJob]) -> list[Running]:
+        return [
+            Running(
+                *(j.spec.job, j.spec.team, j.size, j.had_since, place),
+                counts_in_quota=j.counts_in_quota,
+                rank=j.rank,
+            )
+            for place, j in enumerate(last_to_go(jobs))
+        ]
 
     # --- 3. what is free ------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 Theory of operation. What a team keeps is a sum of whole jobs: `kept` is the most of what it may keep that its jobs can
 fill, and what is beyond that may be taken, whichever jobs it is made of. `given_back` finds, among all sets of jobs
 that cover a need and leave each team what it keeps, those with the least overshoot, of these those with the fewest
-jobs, and picks one job after the other: of who is then furthest above its share, the lower priority, the youngest, the
-first name. A dynamic programme per team over (sum -> fewest jobs) makes that exact.
+jobs, and picks one job after the other: of who is then furthest above its share the youngest, the first name. How old a
+job is goes by its team (`Running.had_since`). A dynamic programme per team over (sum -> fewest jobs) makes that exact.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import combinations
 
 import numpy as np
@@ -31,10 +30,10 @@ class Running:
     job: str
     team: str
     size: int
-    priority: int
-    since: timedelta
-    number: int
-    """Its place among all that started, the same for those that started together."""
+    had_since: int
+    """The moment since which its team has what it runs on, counted."""
+    place: int = 0
+    """Among its team's: the larger goes first."""
     counts_in_quota: bool = True
     """It does not target flex."""
     rank: int = 0
@@ -185,7 +184,7 @@ def given_back(
 
 
 def _first_to_go(j: Running, above: Mapping[str, int]) -> tuple[object, ...]:
-    return (-above.get(j.team, 0), j.priority, -j.since, -j.number, j.job)
+    return (-above.get(j.team, 0), -j.had_since, j.team, -j.place, j.job)
 
 
 def _sums(jobs: Sequence[Running], beyond: Mapping[str, Beyond], most: int, grain: int) -> list[int]:

@@ -342,8 +342,7 @@ def test_the_least_overshoot_then_the_fewest_jobs_then_who_is_furthest_above_aft
     caps: list[tuple[int | None, int | None]],
 ) -> None:
     running = [
-        Running(f"j{n}", "xy"[n % 2], size, 0, timedelta(minutes=age), 0, counts_in_quota=counts)
-        for n, (size, counts, age) in enumerate(jobs)
+        Running(f"j{n}", "xy"[n % 2], size, age, counts_in_quota=counts) for n, (size, counts, age) in enumerate(jobs)
     ]
     beyond = {team: Beyond(*cap) for team, cap in zip("xy", caps, strict=True)}
     found = given_back(running, need, dict(zip("xy", above, strict=True)), beyond)
@@ -367,7 +366,7 @@ def test_the_least_overshoot_then_the_fewest_jobs_then_who_is_furthest_above_aft
     standing = dict(zip("xy", above, strict=True))
     while len(expected) < best[1]:
         could = {j for c in sets for j in c if j not in expected}
-        first = min(could, key=lambda j: (-standing[j.team], -j.since, j.job))
+        first = min(could, key=lambda j: (-standing[j.team], -j.had_since, j.team, j.job))
         expected.append(first)
         standing[first.team] -= first.size
         sets = [c for c in sets if first in c]

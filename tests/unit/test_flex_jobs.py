@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -602,7 +601,7 @@ def test_a_low_priority_gives_back_before_a_high_one() -> None:
     above=st.lists(st.integers(-5, 20), min_size=3, max_size=3),
 )
 def test_whole_jobs_give_back_with_the_least_overshoot_there_is(sizes: list[int], need: int, above: list[int]) -> None:
-    jobs = [Running(f"j{n}", "xyz"[n % 3], size, 0, timedelta(0), n) for n, size in enumerate(sizes)]
+    jobs = [Running(f"j{n}", "xyz"[n % 3], size, n) for n, size in enumerate(sizes)]
     found = given_back(jobs, need, dict(zip("xyz", above, strict=True)))
     sums = [sum(j.size for j in c) for k in range(len(jobs) + 1) for c in combinations(jobs, k)]
     enough = [s for s in sums if s >= need]
@@ -613,13 +612,13 @@ def test_whole_jobs_give_back_with_the_least_overshoot_there_is(sizes: list[int]
 def test_what_a_quota_must_keep_is_picked_by_nobody() -> None:
     """5 of 11 are to go, at most 4 of them such as count in quota: j4 and j2 would be 5 that do."""
     sizes = {"j0": (2, False), "j2": (1, True), "j3": (4, False), "j4": (4, True)}
-    jobs = [Running(name, "a", g, 0, timedelta(0), n, quota) for n, (name, (g, quota)) in enumerate(sizes.items())]
+    jobs = [Running(name, "a", g, n, counts_in_quota=quota) for n, (name, (g, quota)) in enumerate(sizes.items())]
     found = given_back(jobs, 5, {"a": 5}, {"a": Beyond(quota=4, all=5)})
     assert sorted(j.job for j in found) == ["j2", "j3"]
 
 
 def test_of_equal_overshoot_who_is_furthest_above_its_share_gives_back() -> None:
-    jobs = [Running("x1", "x", 4, 0, timedelta(0), 0), Running("y1", "y", 4, 0, timedelta(0), 1)]
+    jobs = [Running("x1", "x", 4, 0), Running("y1", "y", 4, 1)]
     assert [j.job for j in given_back(jobs, 3, {"x": 9, "y": 2})] == ["x1"]
     assert [j.job for j in given_back(jobs, 3, {"x": 1, "y": 2})] == ["y1"]
 
