@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
+from activities.adapters.runners.wrapper import in_pipe
+
 _PIECE = 1 << 16
 _TICK = 0.1
-_DRAIN = 1.0
-"""Seconds beyond its time for what is in its pipes already."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def ran(run: Sequence[str], environment: Mapping[str, str], seconds: float, most
         try:
             while child.poll() is None and time.monotonic() < ends:
                 kept.take(min(_TICK, max(0.0, ends - time.monotonic())))
-            # What it has started may hold its pipes open for ever: only what is there is taken.
-            while child.returncode is not None and time.monotonic() < ends + _DRAIN and kept.take(0):
-                pass
+            # All that it wrote is there by now. What it has started may hold its pipes open for ever.
+            if child.returncode is not None:
+                kept.take_rest()
             return Ended(child.returncode, bytes(kept.output), bytes(kept.printed), kept.whole)
         finally:
             if child.returncode is None:
@@ -71,17 +71,26 @@ class _Kept:
         self._most = most
         self._opened: list[tuple[IO[bytes], bool]] = [(output, True), (errors, False)]
 
-    def take(self, seconds: float) -> bool:
-        """What comes within so many seconds is kept; False: nothing came."""
+    def take(self, seconds: float) -> None:
+        """What comes within so many seconds is kept."""
         ready, _, _ = select.select([pipe for pipe, _ in self._opened], [], [], seconds)
         for pipe, is_output in [each for each in self._opened if each[0] in ready]:
-            piece = os.read(pipe.fileno(), _PIECE)
-            if not piece:
+            if not self._take(pipe, is_output, _PIECE):
                 self._opened.remove((pipe, is_output))
-            self._keep(self.printed, piece)
-            if is_output:
-                self._keep(self.output, piece)
-        return bool(ready)
+
+    def take_rest(self) -> None:
+        """What is in the pipes now is kept, and nothing that is written later."""
+        for pipe, is_output in self._opened:
+            left = in_pipe(pipe.fileno())
+            while left > 0:
+                left -= self._take(pipe, is_output, min(left, _PIECE))
+
+    def _take(self, pipe: IO[bytes], is_output: bool, most: int) -> int:
+        piece = os.read(pipe.fileno(), most)
+        self._keep(self.printed, piece)
+        if is_output:
+            self._keep(self.output, piece)
+        return len(piece)
 
     def _keep(self, kept: bytearray, piece: bytes) -> None:
         kept += piece

@@ -16,12 +16,14 @@ of it: who reads it needs neither this process nor the worker.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from types import FrameType
@@ -32,8 +34,6 @@ TICK = 0.5
 BEAT = 5.0
 """Seconds between two beats of the pulse."""
 _PIECE = 1 << 16
-_DRAIN = 2.0
-"""Seconds for what a program that has ended left in its pipe. What it has started may hold that open for ever."""
 _AGAIN = 5.0
 
 
@@ -232,10 +232,18 @@ def supervise(directory: Path, order: dict[str, Any], terminated: Terminated) ->
         if beats.due():
             ending.look()
     ending.finish()
-    rest_until = time.monotonic() + _DRAIN
-    while opened and time.monotonic() < rest_until and select.select([reading], [], [], 0)[0]:
-        opened = _taken(reading, log)
+    # All that it wrote is there by now. What it has started may hold the pipe open, and write to it, for ever.
+    left = in_pipe(reading)
+    while left > 0:
+        piece = os.read(reading, min(left, _PIECE))
+        log.write(piece)
+        left -= len(piece)
     return {"code": child.returncode, "because": ending.because, "error": ""}
+
+
+def in_pipe(reading: int) -> int:
+    """Bytes that can be read from it now."""
+    return int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _taken(reading: int, log: Log) -> bool:

@@ -471,6 +471,29 @@ def test_what_it_has_started_in_the_background_does_not_keep_it_open(folder: Pat
     assert (report.phase, report.tail) == (RunPhase.SUCCEEDED, "started")
 
 
+def test_what_it_wrote_last_is_kept_however_long_the_machine_stalls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its supervisor comes to read when it has ended, and each piece takes an hour of its clock."""
+    late = [0.0]
+    clock, keeps = time.monotonic, wrapper.Log.write
+    pid = tmp_path / "pid"
+
+    def stalls(log: wrapper.Log, data: bytes) -> None:
+        until(lambda: (stat := wrapper.stat_of(int(pid.read_text()))) is None or not stat.lives)
+        late[0] += 3600.0
+        keeps(log, data)
+
+    monkeypatch.setattr(wrapper.time, "monotonic", lambda: clock() + late[0])
+    monkeypatch.setattr(wrapper.Log, "write", stalls)
+    monkeypatch.setattr(wrapper, "_PIECE", 1000)
+    text = f"echo $$ > {pid}; sleep 300 & echo $! > {pid}.sleeps; head -c 30000 /dev/zero | tr '\\0' x; printf end"
+    what = {"run": ["/bin/sh", "-c", text], "limit": 1e9, "grace": 1.0, "most": MOST_LOG}
+    assert wrapper.supervise(tmp_path, what, wrapper.Terminated())["code"] == 0
+    os.kill(int((tmp_path / "pid.sleeps").read_text()), signal.SIGKILL)
+    assert (tmp_path / "log").read_bytes() == b"x" * 30000 + b"end"
+
+
 @pytest.mark.parametrize(
     ("text", "said", "code"),
     [
