@@ -89,6 +89,8 @@ class RunReport(Model):
     """Of a command: the host whose task queue it belongs to."""
     started_at: Time | None = None
     ended_at: Time | None = None
+    endless: bool = False
+    """It was to be ended, and its runner has no way to."""
 
 
 NO_TIME_LIMIT = timedelta(days=30)

@@ -95,6 +95,7 @@ class BringupWorld:
         self.started: list[str] = []
         self.asked: list[str] = []
         self.stopped: list[str] = []
+        self.endless: set[str] = set()
         self.path: list[BringupStage] = [self.b.stage]
         self.under_way: list[do.BringupAction] = []
         self.fleet: HandedOver | None = None
@@ -132,8 +133,12 @@ class BringupWorld:
                 self.under_way.append(action)
             case do.Stop(run, attempt):
                 self.stopped.append(run)
-                self._set(reducers.reported(b, run, attempt, report(RunPhase.STOPPED, "was stopped"), now))
-                self._let_go(run)
+                if run in self.endless:
+                    still_runs = report(RunPhase.RUNNING, "cannot be told to end", endless=True)
+                    self._set(reducers.not_stopped(b, run, attempt, still_runs, now))
+                else:
+                    self._set(reducers.reported(b, run, attempt, report(RunPhase.STOPPED, "was stopped"), now))
+                    self._let_go(run)
             case do.AskChecks(names):
                 self.asked += names
                 self._set(reducers.asked(b, names, now))

@@ -205,6 +205,22 @@ def test_a_step_past_its_limit_is_stopped_and_has_failed() -> None:
     assert w.b.because == "step bootstrap is failed: it takes longer than its limit: was stopped"
 
 
+@pytest.mark.parametrize("by_person", [False, True])
+def test_a_step_past_its_limit_that_nobody_can_end_calls_a_person(by_person: bool) -> None:
+    w = world({"bootstrap": RUNNING}, provision=steps(bootstrap={"limit": "3h", "repeatable": True, "retries": 5}))
+    w.endless.add("bootstrap")
+    if by_person:
+        w.say("stop", step="bootstrap", reason="wrong image")
+    w.wait("179m")
+    assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.PROVISIONING, StepPhase.RUNNING)
+    w.wait("3m")
+    assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.BLOCKED, StepPhase.UNCLEAR)
+    assert w.b.because.startswith(
+        "step bootstrap is unclear: it takes longer than its limit: cannot be told to end (it may run,"
+    )
+    assert w.started == ["h100-new/1/bootstrap"]
+
+
 def test_a_stopped_step_is_not_tried_again_by_itself() -> None:
     w = world({"nodes": RUNNING}, provision=steps(nodes={"retries": 5}))
     assert w.refused("stop", step="bootstrap") == "bootstrap is done: only what runs is stopped"

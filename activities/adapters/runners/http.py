@@ -54,11 +54,13 @@ class HttpRunner:
         """There is no way to: what is known of the run, and that somebody else has to end it."""
         cannot = f"{place_of(url_of(order.url))} cannot be told to end a run: end it there"
         if not order.status_url or ("{id}" in order.status_url and order.key.text not in self._ids):
-            return RunReport(phase=RunPhase.RUNNING, said=cannot)  # to ask would be to begin it, where it never was
+            return RunReport(
+                phase=RunPhase.RUNNING, said=cannot, endless=True
+            )  # to ask would be to begin it, where it never was
         report = self._by_status(order)
         if report is None or report.phase.ended:
             return report
-        return report.but(said=f"{report.said}; {cannot}")
+        return report.but(said=f"{report.said}; {cannot}", endless=True)
 
     def _posted(self, order: RunOrder) -> tuple[Answered, str]:
         url = url_of(order.url)

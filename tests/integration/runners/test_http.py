@@ -91,6 +91,18 @@ def test_what_the_service_refuses_has_not_begun(site: Service, status: int) -> N
     assert site.runs == {}
 
 
+@pytest.mark.parametrize("more", [{}, {"status_url": "/runs/{id}"}])
+def test_a_run_that_is_to_end_runs_and_nobody_here_can_end_it(site: Service, more: dict[str, str]) -> None:
+    what, worker = order(site), runner(site)
+    if more:
+        what = what.model_copy(update={"status_url": site.url + more["status_url"]})
+    worker.start(what)
+    report = worker.stop(what)
+    assert report is not None
+    assert (report.phase, report.endless) == (RunPhase.RUNNING, True)
+    assert report.said.endswith(f"{site.url} cannot be told to end a run: end it there")
+
+
 @pytest.mark.parametrize("kind", [401, 404, 500, "lost"])
 def test_a_service_that_does_not_say_ends_no_run(site: Service, kind: int | str) -> None:
     what, worker = order(site), runner(site)
