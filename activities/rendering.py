@@ -181,7 +181,8 @@ def _commands(notice: Notice) -> list[dict[str, str]]:
     if notice.kind is NoticeKind.BRINGUP:  # its template says how to look at it
         return []
     status = "backstop fleet status" if notice.kind is NoticeKind.FLEET_HELD else command_line("status", notice.cluster)
-    return [{"does": "See what holds it, and what can be done", "line": status}]
+    held = notice.kind in (NoticeKind.HELD, NoticeKind.FLEET_HELD, NoticeKind.STUCK)
+    return [{"does": f"See {'what holds it' if held else 'how it is now'}, and what can be done", "line": status}]
 
 
 def _command(fact: Any) -> dict[str, str]:

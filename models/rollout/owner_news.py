@@ -88,7 +88,11 @@ def _standing(r: Rollout, now: datetime) -> Iterator[News]:
         return
     if r.breach_of:
         lacks = r.clocks.lacks(r.breach_of)
-        yield News(f"breach {' '.join(r.breach_of)}", NoticeKind.BREACH, lacks, {"to_owner": True})
+        back = r.stay.aiming or (
+            r.stage is Stage.ROLLING_BACK and r.undo is not None and r.undo.why is UndoCause.BREACH
+        )
+        facts = {"to_owner": True, **({"goes_back": True} if back else {})}
+        yield News(f"breach {' '.join(r.breach_of)}", NoticeKind.BREACH, lacks, facts)
     for hold in holds_standing(r, now):
         text = _text(hold, r.owner)
         if text:  # silent health has a new time with each look

@@ -252,7 +252,7 @@ LATER = NOON + timedelta(days=3)
             ],
             [
                 "- 2 March, 12:00 UTC: c1: the quota of research was to go from 345 to 306 GPUs",
-                "39 fewer: behind 26 no healthy GPU stood when this was planned, 13 were to move to flex.",
+                "39 fewer: 26 had no healthy GPU behind them when this was planned, 13 were to move to flex.",
                 "- 2 March, 12:00 UTC: c1: the rollout is closed; the quota of research stays at 345 GPUs",
             ],
             ["Not before", "object until then", "(from ", "killed", "wants an answer"],
@@ -322,7 +322,7 @@ def test_a_digest_begins_with_what_wants_an_answer_and_says_each_figure() -> Non
         "This wants an answer (1):\n\n"
         "- 2 March, 12:00 UTC: h100-b: the quota of research goes from 345 to 306 GPUs (from 3 March 2026)\n"
         "    Not before Tuesday 3 March 2026, 08:00 UTC; object until then.\n"
-        "    39 fewer: behind 26 no healthy GPU stood when this was planned, 13 move to flex.\n"
+        "    39 fewer: 26 had no healthy GPU behind them when this was planned, 13 move to flex.\n"
         "    35 GPUs are held by no job\n\n"
         "To say that you have read one:\n"
         "    backstop ack CLUSTER --team research\n"

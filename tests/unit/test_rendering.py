@@ -123,7 +123,7 @@ def test_the_worked_case_is_told_with_its_numbers() -> None:
     subject, body = render(notice(NoticeKind.PLANNED, **FULLEST))
     assert subject == "h100-a: the quota of team-a goes from 345 to 310 GPUs (from 3 June 2025)"
     assert "from 345 to 310 GPUs (35 fewer), not before Tuesday 3 June 2025, 09:00 UTC" in body
-    assert "- Behind 26 of them no healthy GPU stood when this was planned." in body
+    assert "- 26 of them had no healthy GPU behind them when this was planned." in body
     assert "- 9 of them move to the cluster's flex pool, where your jobs can go on using them" in body
     assert "Nothing that is running is killed" in body
 
@@ -132,7 +132,7 @@ def test_the_worked_case_is_told_with_its_numbers() -> None:
 def test_since_when_no_healthy_gpu_stood_behind_them_is_told_where_it_is_known(earlier: bool) -> None:
     body = text(NoticeKind.PLANNED, **FULLEST, phantom_since=Since(at=AT, or_earlier=earlier))
     assert (
-        "- Behind 26 of them no healthy GPU stood when this was planned, nor at any time since Tuesday 3 June 2025, "
+        "- 26 of them had no healthy GPU behind them when this was planned, nor at any time since Tuesday 3 June 2025, "
         f"09:00 UTC{' (earlier is not known)' * earlier}.\n" in body
     )
     assert not re.search("never|ever was|count on", body)
@@ -145,15 +145,15 @@ def test_since_when_no_healthy_gpu_stood_behind_them_is_told_where_it_is_known(e
             345,
             344,
             1,
-            ["(1 fewer)", "About this GPU:", "No healthy GPU stood behind it when this was planned."],
+            ["(1 fewer)", "About this GPU:", "It had no healthy GPU behind it when this was planned."],
             ["flex pool, where", "never"],
         ),
         (345, 344, 0, ["About this GPU:", "It moves to the cluster's flex pool"], ["stood"]),
         (2, 1, 0, ["from 2 to 1 GPU (1 fewer)"], ["1 GPUs"]),
-        (345, 332, 13, ["No healthy GPU stood behind any of them when"], ["flex pool, where", "never"]),
+        (345, 332, 13, ["None of them had a healthy GPU behind it when"], ["flex pool, where", "never"]),
         (345, 332, 0, ["All 13 move to the cluster's flex pool"], ["stood"]),
-        (345, 332, 12, ["Behind 12 of them no healthy GPU", "1 of them moves to", "go on using it."], []),
-        (345, 332, 1, ["Behind 1 of them no healthy GPU", "12 of them move to"], []),
+        (345, 332, 12, ["12 of them had no healthy GPU behind them", "1 of them moves to", "go on using it."], []),
+        (345, 332, 1, ["1 of them had no healthy GPU behind it", "12 of them move to"], []),
         (12, 0, 0, ["from 12 to 0 GPUs (12 fewer)", "your jobs in this cluster run as flex"], []),
         (64, 64, 0, ["stays at 64 GPUs", "takes nothing from you"], ["date", "fewer", "About", "killed"]),
         (310, 345, 0, ["goes up from 310 to 345 GPUs (35 more)"], ["fewer", "About", "killed"]),
@@ -274,7 +274,11 @@ def test_closed_says_that_the_promise_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stage", "title"), [("planned", "Why the quota was to change:"), ("enforced", "Why the quota changed:")]
+    ("stage", "title"),
+    [
+        ("planned", "Why the quota was to change, in numbers of when this was planned:"),
+        ("enforced", "Why the quota changed, in numbers of when this was planned:"),
+    ],
 )
 def test_closed_before_anything_was_written_does_not_say_that_the_quota_changed(stage: str, title: str) -> None:
     body = cut(NoticeKind.CLOSED, 345, 310, 26, stage=stage, reasons=("35 GPUs are held by no running job",))
@@ -428,3 +432,23 @@ def test_times_are_told_in_utc() -> None:
 
 def test_the_same_notice_reads_the_same() -> None:
     assert render(notice(NoticeKind.PLANNED, **FULLEST)) == render(notice(NoticeKind.PLANNED, **FULLEST))
+
+
+def test_a_quota_that_comes_back_up_is_not_explained_by_a_cut() -> None:
+    """The second attempt: 345 before the rollout, 300 after the breach, 306 now. Its reasons are those of 345 -> 306."""
+    reasons = ("35 GPUs of the quota are held by no running job (at this moment)",)
+    _, body = render(notice(NoticeKind.BUFFERED, stage="buffered", before_gpus=300, after_gpus=306, reasons=reasons))
+    assert "is now 306 GPUs; it was 300 (6 more)" in body
+    assert "Why the quota was not raised further, in numbers of when this was planned:\n- 35 GPUs" in body
+    assert "Why the quota changed" not in body
+
+
+@pytest.mark.parametrize(
+    ("goes_back", "sentence"), [(True, "now rolls the cluster back"), (False, "was monitored then")]
+)
+def test_the_owner_of_a_breach_reads_what_comes_next(goes_back: bool, sentence: str) -> None:
+    facts = {"to_owner": True, **({"goes_back": True} if goes_back else {})}
+    _, body = render(notice(NoticeKind.BREACH, audience="tpm", owner="tpm", stage="monitored", facts=facts))
+    assert sentence in body
+    assert "is monitored" not in body, "it rolls back in the same second"
+    assert "what holds it" not in body, "nothing does"
