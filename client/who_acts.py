@@ -56,8 +56,8 @@ async def lifted_by_others(ask: Callable[[AccessNow], Awaitable[Any]], answer: L
     if is_one_of(launcher, answer.deciders):
         return f"An objection to it is resolved by {may}, and not by {launcher}, who may resolve other holds."
     others = [name for name in answer.deciders if name not in answer.lifters]
-    more = f" (other holds by {some_of(others, _NAMED)} too)" if others else ""
-    return f"What holds it is resolved by {may}{more}, and not by {launcher}, who launched it."
+    more = f" (other holds: {some_of(others, _NAMED)} too)" if others else ""
+    return f"Its holds can be resolved by {may}{more}, not by {launcher}, who launched it."
 
 
 async def _in_time(ask: Callable[[AccessNow], Awaitable[Any]]) -> Any:

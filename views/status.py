@@ -213,7 +213,8 @@ def _lifted_by(s: RolloutStatus, hold: Hold) -> Iterator[tuple[str, Text]]:
 
 
 def _undone(s: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]:
-    yield "rollback", line(f"{undoing.why}, by {undoing.actor}: {undoing.reason}{_left(undoing)}")
+    reason = undoing.reason.removeprefix(f"{undoing.why}: ")
+    yield "rollback", line(f"{undoing.why}, by {undoing.actor}: {reason}{_left(undoing)}")
     for text in undoing.undone:
         yield "undone", line((text, "green"))
     for text in undoing.not_undone or undoing.stuck_on:

@@ -37,7 +37,8 @@ def summary(answers: WhyAnswers, flexes: Sequence[FlexThere], *, hint: bool) -> 
     more_text = f" {count(more, 'reason')} more{'' if answers.unanswered else ': --all'}." if hint and more else ""
     unknown = ""
     if answers.unanswered:
-        unknown = f" Nothing is known of {some_of(sorted(answers.unanswered), _ELSEWHERE)}{': --all' if hint else ''}."
+        left_out, why = sorted(answers.unanswered), ": --all says why" if hint else ""
+        unknown = f" {some_of(left_out, _ELSEWHERE)} {verb_of(len(left_out))} not counted{why}."
     return [line((_could(teams), "bold")), line(kept, freed, free, more_text, (unknown, "yellow"))]
 
 
@@ -53,7 +54,7 @@ def _most(reasons: Sequence[tuple[Reason, TeamWhy]], *, many: bool) -> str:
         return f"What keeps {'all of it' if len(reasons) == 1 else 'the most'}, {most.gpus:,}{where}: {most.text}."
     if not one.use_known:
         return f"{most.gpus:,} {verb_of(most.gpus, 'counts', 'count')} as used{where}: {most.text}."
-    return f"Nothing is short. Used, {most.gpus:,}{where}: {most.text}."
+    return f"Used, {most.gpus:,}{where}: {most.text}."
 
 
 def _could(teams: Sequence[TeamWhy]) -> str:
@@ -64,7 +65,7 @@ def _could(teams: Sequence[TeamWhy]) -> str:
     if all(one.asked_gpus == one.quota_gpus for one in teams):
         quota = gpus(sum(t.quota_gpus for t in teams))
         could = f"{_held(teams, first=True)}, {start:,} more could start now{block}"
-        return f"Of {first.team}'s quota of {quota} {where}, {could}, and {_short(teams)}."
+        return f"{first.team} has a quota of {quota} {where}: {could}, and {_short(teams)}."
     if len(teams) == 1:
         rest = [_held(teams)] if first.held_gpus else []
         rest += [_short(teams)] if first.short_gpus else []

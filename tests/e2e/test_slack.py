@@ -303,7 +303,7 @@ async def test_why_is_answered_in_the_words_of_the_page(site: Site) -> None:
     answer = await site.chat.type("U0RESEARCH", f"why research {quoted(site.cluster)}")
     assert answer["response_type"] == "ephemeral"
     (quota,) = site.world.sql.gpus(site.cluster).values()
-    assert f"Of research's quota of {quota} GPUs" in words(answer)
+    assert f"research has a quota of {quota} GPUs" in words(answer)
     assert "could start now" in words(answer)
     unknown = await site.chat.type("U0RESEARCH", "why nobody")
     assert words(unknown) == "Not possible: no cluster of the ledger has a quota of 'nobody'."

@@ -174,7 +174,8 @@ def test_a_day_of_forty_clusters_is_one_digest_a_few_messages_or_nothing(office:
         told = json.loads(text)
         assert f"{told['cluster']}: the quota of {audience} goes from {told['before_gpus']} to " in said[audience]
         cut = told["before_gpus"] - told["after_gpus"]
-        figures = f"{cut} fewer: {told['phantom_gpus']} had no healthy GPU behind {'it' if told['phantom_gpus'] == 1 else 'them'} when this was planned, "
+        them = "it" if told["phantom_gpus"] == 1 else "them"
+        figures = f"{cut} fewer: {told['phantom_gpus']} had no healthy GPU behind {them} when this was planned, "
         assert f"{figures}{told['to_flex_gpus']} move to flex" in said[audience]
         formed = formed_at if isinstance(formed_at, datetime) else datetime.fromisoformat(formed_at)
         assert datetime.fromisoformat(told["effective_at"]) - formed == timedelta(days=3), "from when it is told"

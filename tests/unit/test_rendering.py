@@ -435,7 +435,7 @@ def test_the_same_notice_reads_the_same() -> None:
 
 
 def test_a_quota_that_comes_back_up_is_not_explained_by_a_cut() -> None:
-    """The second attempt: 345 before the rollout, 300 after the breach, 306 now. Its reasons are those of 345 -> 306."""
+    """The second attempt: 345 before the rollout, 300 after the breach, 306 now. The reasons are of 345 -> 306."""
     reasons = ("35 GPUs of the quota are held by no running job (at this moment)",)
     _, body = render(notice(NoticeKind.BUFFERED, stage="buffered", before_gpus=300, after_gpus=306, reasons=reasons))
     assert "is now 306 GPUs; it was 300 (6 more)" in body
@@ -443,9 +443,7 @@ def test_a_quota_that_comes_back_up_is_not_explained_by_a_cut() -> None:
     assert "Why the quota changed" not in body
 
 
-@pytest.mark.parametrize(
-    ("goes_back", "sentence"), [(True, "now rolls the cluster back"), (False, "was monitored then")]
-)
+@pytest.mark.parametrize(("goes_back", "sentence"), [(True, "now rolls it back"), (False, "was monitored then")])
 def test_the_owner_of_a_breach_reads_what_comes_next(goes_back: bool, sentence: str) -> None:
     facts = {"to_owner": True, **({"goes_back": True} if goes_back else {})}
     _, body = render(notice(NoticeKind.BREACH, audience="tpm", owner="tpm", stage="monitored", facts=facts))

@@ -586,10 +586,10 @@ UNKNOWN = {"b": "nobody knows the health of cluster b", "c": "nobody knows the h
     ("found", "unanswered", "said"),
     [
         (asked(9), {}, "Nothing is in the way."),
-        (asked(9), UNKNOWN, "Nothing is in the way in h100-worked. Nothing is known of b, c: --all."),
-        (asked(20), UNKNOWN, "Nothing is known of b, c: --all."),
+        (asked(9), UNKNOWN, "Nothing is in the way in h100-worked. b, c are not counted: --all says why."),
+        (asked(20), UNKNOWN, "b, c are not counted: --all says why."),
         (asked(), {}, "2 reasons more: --all."),
-        (asked(), {"b": UNKNOWN["b"]}, "2 reasons more. Nothing is known of b: --all."),
+        (asked(), {"b": UNKNOWN["b"]}, "2 reasons more. b is not counted: --all says why."),
     ],
 )
 def test_clusters_of_which_nothing_is_known_are_named_and_are_no_reasons(
