@@ -484,7 +484,7 @@ def test_what_it_wrote_last_is_kept_however_long_the_machine_stalls(
         late[0] += 3600.0
         keeps(log, data)
 
-    monkeypatch.setattr(wrapper.time, "monotonic", lambda: clock() + late[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + late[0])
     monkeypatch.setattr(wrapper.Log, "write", stalls)
     monkeypatch.setattr(wrapper, "_PIECE", 1000)
     text = f"echo $$ > {pid}; sleep 300 & echo $! > {pid}.sleeps; head -c 30000 /dev/zero | tr '\\0' x; printf end"
