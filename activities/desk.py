@@ -41,7 +41,7 @@ from models import import_questions as coming
 from models import questions as ask
 from models.access.decision import Target
 from models.access.principals import Principal
-from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Signature
+from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Deed, Signature
 from models.base import brief, count_text, hash_of
 from models.bringup.messages import BringupRow
 from models.cluster.contacts import shown
@@ -330,14 +330,12 @@ class DeskActivities:
         return declaration
 
     def _end_window(self, question: ask.EndWindow, request: DeskRequest) -> Entry:
-        entry = self._fleet.end_window(question.cluster, question.number, datetime.now(UTC))
-        self._registry.archive([_of_window(request, "ended", entry, question.reason)])
-        return entry
+        deed = Deed[Entry](_request_id(), lambda entry: _of_window(request, "ended", entry, question.reason))
+        return self._fleet.end_window(question.cluster, question.number, datetime.now(UTC), deed)
 
     def _end_hold(self, question: ask.EndHold, request: DeskRequest) -> tuple[Entry, ...]:
-        gone = self._fleet.end_hold(question.source, question.clusters, datetime.now(UTC))
-        self._registry.archive([_of_window(request, "ended", e, question.reason, f"/{e.id}") for e in gone])
-        return gone
+        deed = Deed[Entry](_request_id(), lambda e: _of_window(request, "ended", e, question.reason, f"/{e.id}"))
+        return self._fleet.end_hold(question.source, question.clusters, datetime.now(UTC), deed)
 
     def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
         """Tried again after it was done and before it was archived, it would be refused: so it is archived first."""
@@ -476,7 +474,7 @@ def _entry(
 
 def _of_window(request: DeskRequest, what: str, entry: Entry, reason: str, part: str = "") -> AuditEntry:
     text = f"{what} {span_text(entry.window)} ({entry.source or 'fleet file'})"
-    data = {"command": request.kind, "id": entry.id, "window": entry.window.model_dump(mode="json")}
+    data = {"command": request.kind, **entry.model_dump(mode="json", exclude={"cluster"})}
     return _entry(request, entry.cluster, text, reason, part, data)
 
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from pydantic import Field
 
 from activities.fleet_file_port import FleetFilePort
-from models.audit import AuditEntry, ChainedEntry, ChainHead
+from models.audit import AuditEntry, ChainedEntry, ChainHead, Deed
 from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Team
@@ -488,10 +488,13 @@ class FleetPort(FleetFilePort, Protocol):
         """The windows stand, all or none, in place of what their sources declared before. Errors: BadInput."""
         ...
 
-    def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
-        """The window is over: cut short where it has begun, else gone. Errors: Refusal for an unknown one."""
+    def end_window(self, cluster: str, number: int, now: datetime, deed: Deed[Entry]) -> Entry:
+        """The window is over: cut short where it has begun, else gone; archived, once. Errors: Refusal, unknown one.
+
+        The same deed again gets the same answer.
+        """
         ...
 
-    def end_hold(self, source: str, clusters: Sequence[str], now: datetime) -> tuple[Entry, ...]:
+    def end_hold(self, source: str, clusters: Sequence[str], now: datetime, deed: Deed[Entry]) -> tuple[Entry, ...]:
         """The same of every window that the source has in these clusters and that is not over, all or none."""
         ...

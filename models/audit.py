@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from pydantic import Field, ValidationError
 
 from models.base import Count, Model, Name, Time, canonical_json
+
+_T = TypeVar("_T")
 
 BACKSTOP = "backstop"
 """The actor of what happens by itself."""
@@ -73,6 +75,16 @@ class Signature(NamedTuple):
             reason=self.reason,
             data=dict(data),
         )
+
+
+class Deed(NamedTuple, Generic[_T]):
+    """What somebody does to things, before it is known to which: `entry` is each one's in the archive.
+
+    `key`: how the keys of all its entries begin. Tried again, it has the same.
+    """
+
+    key: str
+    entry: Callable[[_T], AuditEntry]
 
 
 def proof_of(data: Mapping[str, Any]) -> str:

@@ -11,16 +11,20 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
+from activities.adapters.ledger.archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import Row, add, among
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.ports import ByCluster
 from activities.sense import making_sense, why_senseless
+from models.audit import AuditEntry, Deed
 from models.base import gpus_text, some_of, verb_of
 from models.cluster.windows import FILE, FLEET_HOLD, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
-from models.tables import ClusterRow, IslandRow, WindowRow
+from models.tables import AuditRow, ClusterRow, IslandRow, WindowRow
 
 _NAMED = 3
+_LEFT = frozenset({"id", "window", "source", "declared_by"})
+"""What the archive has of a window that was ended."""
 
 
 class LedgerCalendar:
@@ -78,12 +82,14 @@ class LedgerCalendar:
             stand = _entries(session.connection().execute(live))
             return Declaration(stand=stand, new=tuple(e for e in stand if e.id not in before), gone=tuple(stale))
 
-    def end_window(self, cluster: str, number: int, now: datetime) -> Entry:
+    def end_window(self, cluster: str, number: int, now: datetime, deed: Deed[Entry]) -> Entry:
         """The window is over: cut short where it has begun, else gone. Again changes nothing.
 
         Answers with it as it was left. Errors: Refusal for one that the cluster does not have.
         """
-        with self._database.writing() as session:
+        with never_dropped(), self._database.writing() as session:
+            for entry in _ended_by(session, deed.key):
+                return entry
             row = session.exec(select(WindowRow).where(WindowRow.cluster == cluster, WindowRow.id == number)).first()
             if row is None:
                 raise Refusal(
@@ -91,17 +97,32 @@ class LedgerCalendar:
                 )
             with making_sense(cluster, f"its window {number}"):
                 entry = _entry(row, _window(row))
-            return entry if row.ends <= now else _end(session, entry, now)
+            left = entry if row.ends <= now else _end(session, entry, now)
+            append_all(session, [deed.entry(left)])
+            return left
 
-    def end_hold(self, source: str, clusters: Sequence[str], now: datetime) -> tuple[Entry, ...]:
-        """All or none; what is over already is left out."""
-        with self._database.writing() as session:
+    def end_hold(self, source: str, clusters: Sequence[str], now: datetime, deed: Deed[Entry]) -> tuple[Entry, ...]:
+        """All or none; what is over already is left out, but for what this very deed has ended."""
+        with never_dropped(), self._database.writing() as session:
             one_at_a_time(session, "calendar")
+            if ended := _ended_by(session, deed.key):
+                return ended
             live = sa.select(*sa.inspect(WindowRow).columns).where(
                 col(WindowRow.source) == source, col(WindowRow.ends) > now, among(WindowRow.cluster, "clusters")
             )
             rows = session.connection().execute(live.order_by(col(WindowRow.id)), {"clusters": list(clusters)})
-            return tuple([_end(session, entry, now) for entry in _entries(rows)])
+            left = tuple([_end(session, entry, now) for entry in _entries(rows)])
+            append_all(session, [deed.entry(entry) for entry in left])
+            return left
+
+
+def _ended_by(session: Session, key: str) -> tuple[Entry, ...]:
+    """What the deed of this key has ended, as it was left: a window that had not begun has no row any more."""
+    own = sa.or_(col(AuditRow.key) == key, col(AuditRow.key).startswith(f"{key}/", autoescape=True))
+    texts = session.scalars(sa.select(col(AuditRow.entry)).where(own)).all()
+    done = [entry for entry in map(AuditEntry.model_validate_json, texts) if entry.data.keys() >= _LEFT]
+    entries = [Entry(cluster=e.cluster, **{name: e.data[name] for name in _LEFT}) for e in done]
+    return tuple(sorted(entries, key=lambda entry: entry.id))
 
 
 def _end(session: Session, entry: Entry, now: datetime) -> Entry:

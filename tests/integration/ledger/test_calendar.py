@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from temporalio.exceptions import ApplicationError
+from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
+from activities.desk import DeskActivities
+from models.audit import AuditEntry, Deed, Signature
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
-from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet
+from models.questions import DeskRequest, EndHold, EndWindow, Question
+from tests.integration.ledger.world import CLUSTER, NOW, ForeignTool, fleet, import_fleet, twice
 
 DAY = timedelta(days=1)
 
@@ -22,6 +28,16 @@ def window(starts: timedelta = timedelta(0), ends: timedelta = DAY, **more: Any)
 
 def declared(source: str, *windows: Window, cluster: str = CLUSTER) -> Declared:
     return Declared(source=source, windows=tuple((cluster, w) for w in windows))
+
+
+def deed(key: str) -> Deed[Entry]:
+    """Somebody's at the desk; the same key is the same one."""
+
+    def entry(ended: Entry) -> AuditEntry:
+        data = ended.model_dump(mode="json", exclude={"cluster"})
+        return Signature("tpm", NOW, f"desk/{key}").entry(ended.cluster, "ended", data, f"/{ended.id}")
+
+    return Deed(f"desk/{key}", entry)
 
 
 def shown(ledger: Ledger, cluster: str = "") -> list[tuple[str, str, str]]:
@@ -91,27 +107,54 @@ def test_of_a_bad_declaration_nothing_stands(ledger: Ledger, bad: Declared, said
 
 def test_a_window_is_ended_or_taken_back(ledger: Ledger) -> None:
     begun, ahead = declare(ledger, declared("hold 1", window(-DAY), window(DAY, 2 * DAY))).stand
-    ended = ledger.fleet.end_window(CLUSTER, begun.id, NOW)
+    ended = ledger.fleet.end_window(CLUSTER, begun.id, NOW, deed("1"))
     assert ended.window.ends == NOW
-    assert ledger.fleet.end_window(CLUSTER, begun.id, NOW + DAY) == ended
-    assert ledger.fleet.end_window(CLUSTER, ahead.id, NOW) == ahead
+    assert ledger.fleet.end_window(CLUSTER, begun.id, NOW + DAY, deed("2")) == ended
+    assert ledger.fleet.end_window(CLUSTER, ahead.id, NOW, deed("3")) == ahead
     assert shown(ledger) == [(CLUSTER, "switches", "")]
     assert ledger.calendar.windows([CLUSTER])[CLUSTER][0].ends == NOW
     for cluster, number in ((CLUSTER, ahead.id), ("beta", begun.id), ("gamma", 1)):
         with pytest.raises(Refusal, match=f"has no window {number}"):
-            ledger.fleet.end_window(cluster, number, NOW)
+            ledger.fleet.end_window(cluster, number, NOW, deed("4"))
+
+
+def test_an_end_whose_answer_was_lost_is_answered_alike_and_archived_once(ledger: Ledger, tool: ForeignTool) -> None:
+    """Also of windows that had not begun, of which no row is left. The desk is asked again under the same request."""
+    years = 3650 * DAY
+    (ahead,) = declare(ledger, declared("hold 1", window(years, 2 * years))).stand
+    live = (("alpha", window(-DAY, years)), ("beta", window(years, 2 * years, islands=None)))
+    begun, other = declare(ledger, Declared(source="hold 2", windows=live)).stand
+    nobody: Any = None
+    desk = DeskActivities(ledger.fleet, ledger.registry, *[nobody] * 9)
+
+    def ask(question: Question[Any], request: str) -> Any:
+        asked = ActivityEnvironment()
+        asked.info = replace(asked.info, workflow_id=request)
+        wanted = DeskRequest(kind=question.kind, actor="tpm", arguments=question.model_dump(mode="json"))
+        return question.answers().validate_python(asked.run(desk.answer, wanted).result)
+
+    end, release = EndWindow(cluster=CLUSTER, number=ahead.id), EndHold(source="hold 2", clusters=("alpha", "beta"))
+    assert twice(lambda: ask(end, "desk/1")) == ahead
+    cut, gone = twice(lambda: ask(release, "desk/2"))
+    assert (cut.id, gone) == (begun.id, other)
+    assert tool.one("SELECT ends FROM windows WHERE id = ?", begun.id) is not None
+    assert tool.rows("SELECT id FROM windows WHERE id IN (?, ?)", ahead.id, other.id) == []
+    rows = tool.rows("SELECT cluster, key FROM audit WHERE key LIKE ? ORDER BY key", "desk/%")
+    assert rows == [("alpha", "desk/1"), ("alpha", f"desk/2/{begun.id}"), ("beta", f"desk/2/{other.id}")]
+    with pytest.raises(ApplicationError, match=f"has no window {ahead.id}"):
+        ask(end, "desk/3")
 
 
 def test_a_hold_of_several_clusters_is_ended_as_one(ledger: Ledger, tool: ForeignTool) -> None:
     """What has begun is cut short in each, what has not is gone, and what others declared stays."""
     live = (("alpha", window(-DAY)), ("beta", window(-DAY, islands=None)), ("beta", window(DAY, 2 * DAY, islands=None)))
     declare(ledger, Declared(source="hold 1", windows=live), declared("hold 2", window(-DAY)))
-    ended = ledger.fleet.end_hold("hold 1", ["alpha", "beta"], NOW)
+    ended = ledger.fleet.end_hold("hold 1", ["alpha", "beta"], NOW, deed("1"))
     assert [(e.cluster, e.window.ends) for e in ended if e.window.starts < NOW] == [("alpha", NOW), ("beta", NOW)]
     left = tool.rows("SELECT cluster, source, ends FROM windows WHERE source <> '' ORDER BY source, cluster")
     assert [row[:2] for row in left] == [("alpha", "hold 1"), ("beta", "hold 1"), ("alpha", "hold 2")]
     assert [row[2] == left[0][2] for row in left] == [True, True, False]
-    assert ledger.fleet.end_hold("hold 1", ["alpha", "beta"], NOW + DAY) == (), "again changes nothing"
+    assert ledger.fleet.end_hold("hold 1", ["alpha", "beta"], NOW + DAY, deed("2")) == (), "again changes nothing"
 
 
 def test_a_hold_of_every_cluster_holds_those_that_are_imported_later(ledger: Ledger, tool: ForeignTool) -> None:
@@ -125,7 +168,7 @@ def test_a_hold_of_every_cluster_holds_those_that_are_imported_later(ledger: Led
     import_fleet(ledger, document, "third")
     rows = tool.rows("SELECT source FROM windows WHERE cluster = 'gamma'")
     assert [row[0] for row in rows] == ["fleet hold 1"]
-    assert {e.cluster for e in ledger.fleet.end_hold("fleet hold 1", ["alpha", "beta", "gamma"], NOW)} == {
+    assert {e.cluster for e in ledger.fleet.end_hold("fleet hold 1", ["alpha", "beta", "gamma"], NOW, deed("3"))} == {
         *("alpha", "beta", "gamma")
     }
 
