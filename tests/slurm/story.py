@@ -176,6 +176,17 @@ class Story:
             time.sleep(0.3)
         raise AssertionError(f"{last.get('stage')}, not {stages}: {last.get('waiting_for')} {last.get('holds')}")
 
+    def drift(self) -> str:
+        """The reason of its hold, once there is one."""
+        ends = time.monotonic() + PATIENCE
+        while True:
+            holds = self.status()["holds"]
+            for hold in holds:  # type: ignore[attr-defined]
+                if hold["id"] == "drift":
+                    return str(hold["reason"])
+            assert time.monotonic() < ends, holds
+            time.sleep(0.3)
+
     def runs(self, job: str, *states: str) -> str:
         """The reason that Slurm gives, once the job is in one of these states."""
         self.lab.until(lambda: self.lab.job(job)[0] in states, f"job {job} is {states}")
@@ -251,15 +262,18 @@ def tell(story: Story) -> None:
 
     story.title("Somebody raises a limit, which Slurm cannot refuse: it is found, and says who")
     lab.run("sacctmgr", "-i", "-Q", "modify", "account", "evals", "set", "GrpTRES=gres/gpu=22")
-    ends = time.monotonic() + PATIENCE
-    while not any(h["id"] == "drift" for h in story.status()["holds"]):  # type: ignore[attr-defined]
-        assert time.monotonic() < ends, story.status()["holds"]
-        time.sleep(0.3)
-    reason = next(h["reason"] for h in story.status()["holds"] if h["id"] == "drift")  # type: ignore[attr-defined]
-    assert "by sacctmgr" in reason, reason
+    assert "by sacctmgr" in story.drift()
     story.limits(("research-org", "gres/gpu=40"), ("evals", "gres/gpu=22"))
     story.backstop("resolve", CLUSTER, "--hold", "drift", "--how", "restore", "--reason", "not agreed")
     lab.until(lambda: lab.limit("evals") == "17", "ours again")
+
+    story.title("Another raise is accepted: the limit above all follows, as hardware backs it")
+    lab.run("sacctmgr", "-i", "-Q", "modify", "account", "evals", "set", "GrpTRES=gres/gpu=21")
+    story.drift()
+    story.limits(("research-org", "gres/gpu=40"), ("evals", "gres/gpu=21"))
+    story.backstop("resolve", CLUSTER, "--hold", "drift", "--how", "accept", "--reason", "agreed")
+    lab.until(lambda: lab.limit("research-org") == "44", "it fits what is accepted")
+    story.limits(("research-org", "gres/gpu=44"), ("training", "gres/gpu=23"), ("evals", "gres/gpu=21"))
 
     story.title("Out again, and Slurm is as it was")
     story.backstop("close", CLUSTER, "--reason", "the pilot is over", "--yes", show=False)
@@ -270,7 +284,7 @@ def tell(story: Story) -> None:
             break
         time.sleep(0.3)
     story.backstop("detach", CLUSTER, "--restore", "--reason", "the pilot is over", "--yes")
-    story.limits(("research-org", ""), ("training", "gres/gpu=24"), ("evals", "gres/gpu=20"))
+    story.limits(("research-org", ""), ("training", "gres/gpu=24"), ("evals", "gres/gpu=21"))
 
 
 HEAD = """\
