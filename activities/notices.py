@@ -83,6 +83,7 @@ class NoticeActivities:
             failed={key: why for answer in answers for key, why in answer.failed.items()},
             refused={key: why for answer in answers for key, why in answer.refused.items()},
             waiting={key: due for answer in answers for key, due in answer.waiting.items()},
+            noted=tuple(sorted({key for each in rounds for key in each.noted})),
         )
 
     @activity.defn(name="send_due", no_thread_cancel_exception=True)
@@ -125,6 +126,7 @@ class NoticeActivities:
         with self._trying(round_, keys), self._busy.one_of(round_.audience):
             self._outbox.post(round_.audience, posts)
             self._sender.send(round_.audience, keys)
+            round_.noted |= self._sender.noted(keys)
             for key, fate in self._outbox.fates(round_.audience, keys, self._sender.pace).items():
                 round_.take_in(key, fate)
                 if key in round_.waiting and key in first:  # it may be asked after again
@@ -164,6 +166,7 @@ class _Round:
         self.failed: dict[str, str] = {}
         self.refused: dict[str, str] = {}
         self.waiting: dict[str, datetime] = {}
+        self.noted: set[str] = set()
         self.bug: Exception | None = None
 
     def take_in(self, key: str, fate: Fate) -> None:

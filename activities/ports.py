@@ -443,6 +443,10 @@ class ArchivePort(Protocol):
 
     def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
 
+    def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
+        """Those of these entries' keys that are archived."""
+        ...
+
     def chain_head(self, cluster: str) -> ChainHead | None: ...
 
 

@@ -24,6 +24,7 @@ from models.notices import Delivery, Notice, NoticeKind
 logger = logging.getLogger("backstop.notices")
 _LONG_AGO = timedelta(hours=1)
 """From then on a notice that goes alone says when it was written."""
+_SENT, _REFUSED = "sent", "refused"
 
 
 class Sender:
@@ -67,13 +68,18 @@ class Sender:
             notice, words = together(message), render_together(message, self._link)
         return self._notify.deliver(notice.model_copy(update={"contacts": contacts}), *words)
 
+    def noted(self, keys: Sequence[str]) -> frozenset[str]:
+        """Notices whose fate is in the archive already, from a round that had none of their senders to note it."""
+        fates = {f"{key}/{fate}": key for key in keys for fate in (_SENT, _REFUSED)}
+        return frozenset(fates[entry] for entry in self._archive.archived_of(list(fates)))
+
     def _note(self, message: Letter, own: Collection[str], text: str, **data: object) -> None:
         """In the archive of each cluster, once, who was told of what that nobody else notes. Each time the same."""
         more = len(message.notices) - 1
         beside = f", with {count_text(more, 'other notice')} in one message" if more else ""
         entries = [
             AuditEntry(
-                key=f"{notice.key}/{'refused' if data else 'sent'}",
+                key=f"{notice.key}/{_REFUSED if data else _SENT}",
                 cluster=notice.cluster,
                 rollout=_rollout_of(notice),
                 at=message.formed_at,

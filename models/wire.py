@@ -137,6 +137,8 @@ class TellAnswer(Model):
     refused: dict[str, str]
     waiting: dict[str, Time] = Field(default_factory=dict)
     """In the ledger, from which it is sent: when that is due. Whoever needs to know that it was asks again then."""
+    noted: tuple[str, ...] = ()
+    """What became of these is in the archive already: a round of the watch sent them."""
 
 
 class WatchInput(Model):

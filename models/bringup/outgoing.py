@@ -19,7 +19,7 @@ def recorded(b: Bringup, keys: Iterable[str]) -> Bringup:
 def mailed(b: Bringup, tried: Iterable[str], answer: TellAnswer, now: datetime) -> Bringup:
     """What was delivered is gone from the mail; what never can be is too, and the archive says so."""
     gone = (answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()) & set(tried)
-    lost = [(n, answer.refused[n.key]) for n in b.mail if n.key in answer.refused]
+    lost = [(n, answer.refused[n.key]) for n in b.mail if n.key in answer.refused and n.key not in answer.noted]
     b = b.but(mail=tuple(n for n in b.mail if n.key not in gone))
     for notice, why in lost:
         b = b.noting(AuditKind.NOTICE, f"{notice.audience} was not told: {why}", now, notice=notice.key, failed=True)

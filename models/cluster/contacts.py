@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from models.base import some_of
 
+LOG = "log"
+"""The contact that is the workers' own log of notices, which has each anyway."""
 NAMED = "named:"
 """Before the name of a contact that stands in the workers' own file."""
 SECRET = "secret:"  # noqa: S105 - no secret, but the word before its name
@@ -19,6 +21,10 @@ _OPEN = re.compile(
     r"log|(named|secret):\S+|(mailto:(//)?)?[A-Za-z0-9._'+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", re.IGNORECASE
 )
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}(?=:)")
+
+
+def is_log(contact: str) -> bool:
+    return contact.strip().lower() == LOG
 
 
 def is_secret(contact: str) -> bool:

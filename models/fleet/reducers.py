@@ -286,7 +286,7 @@ def recorded(f: FleetRollout, keys: Iterable[str]) -> FleetRollout:
 def mailed(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: datetime) -> FleetRollout:
     gone = answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()
     f = f.but(mail=tuple(n for n in f.mail if n.key not in gone))
-    for key in keys:
+    for key in (key for key in keys if key not in answer.noted):
         if key in answer.refused:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} could not be told: {answer.refused[key]}", now, failed=True)
         elif (at := answer.waiting.get(key)) is not None:

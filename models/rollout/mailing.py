@@ -104,7 +104,7 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
             r = r.noting(
                 AuditKind.NOTICE, f"{notice.audience} is to be told at {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
             )
-        elif notice.key in answer.delivered:
+        elif notice.key in answer.delivered and notice.key not in answer.noted:
             r = r.noting(
                 AuditKind.NOTICE,
                 f"{notice.audience} {'would be told, and nobody was' if notice.shadow else 'was told'}: {notice.kind}",
@@ -118,7 +118,8 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
             if notice.kind in STARTS_A_CLOCK:
                 why = shortened(f"{notice.audience}: {reason}", _WORDS_BYTES)
                 r = r.announcing(undelivered=(*r.announced.undelivered, why)[-MOST_UNDELIVERED:])
-            r = r.noting(AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True)
+            if notice.key not in answer.noted:
+                r = r.noting(AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True)
     trouble = "; ".join(sorted(set(answer.failed.values())))
     return r.but(post=r.post.but(trouble=shortened(trouble, 4 * _WORDS_BYTES)))
 

@@ -27,10 +27,13 @@ from client.doctor import notice_checks
 from models.digests import Lane, MailPace
 from models.notices import Notice, NoticeKind
 from models.questions import LedgerCheck
+from models.rollout import mailing
+from models.rollout.stages import Command
 from models.wire import TellAnswer, TellRequest
 from tests.e2e.world import on_postgresql
 from tests.integration.ledger.world import import_fleet
 from tests.integration.notice_servers import Mail, Web, mail_server, web_server
+from tests.unit.pure_world import World, quota
 
 pytestmark = pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
 ROOT = Path(__file__).parents[2]
@@ -199,6 +202,35 @@ def test_whoever_asks_again_learns_when_a_notice_was_sent(office: Office) -> Non
     again = office.activities.tell(TellRequest(cluster="c01", notices=(notice,)))
     assert {(d.channel, d.at) for d in again.delivered[key]} >= {("email", due), ("webhook", due)}
     assert len(office.messages("daily")) == 1
+
+
+def test_that_a_team_was_told_is_archived_once_whoever_sent_it(office: Office) -> None:
+    """Of the notices of a cut one waits for a round of the watch, another goes in the rollout's own call."""
+    world = World((quota("daily", 180), quota("calm", 181)), notice="1d")
+    assert world.r.plan is not None
+    world.say(Command.APPROVE, run=False, plan_hash=world.r.plan.hash)
+    r = mailing.noticing(world.r, world.now)
+    keys = {n.audience: n.key for n in r.post.mail}
+    for at in (NOON, datetime(2026, 3, 3, 9, tzinfo=UTC)):
+        office.passes(at, timedelta(hours=1))
+        answer = office.activities.tell(TellRequest(cluster=r.cluster, notices=r.post.mail))
+        r = mailing.mailed(r, r.post.mail, answer, office.now)
+    office.ledger.registry.archive(r.post.outbox)
+    rows = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit WHERE entry LIKE '%was told%'")]
+    assert Counter(row["data"]["key"] for row in rows) == dict.fromkeys((keys["daily"], keys["calm"]), 1)
+    assert r.post.mail == ()
+
+
+@pytest.mark.parametrize("contact", ["log", " LOG "])
+def test_a_team_whose_only_contact_is_the_log_has_each_notice_there_once(office: Office, contact: str) -> None:
+    run(office.url, "DELETE FROM contacts WHERE team = 'daily' AND position > 0")
+    run(office.url, f"UPDATE contacts SET address = '{contact}' WHERE team = 'daily'")
+    for cluster in ("c01", "c02"):
+        answer = office.tell(cluster, "planned", "daily", **planned(1, NOON + timedelta(days=3)))
+        assert (len(answer.delivered), answer.waiting) == (1, {})
+    office.passes(datetime(2026, 3, 3, 9, tzinfo=UTC), timedelta(hours=1))
+    lines = [json.loads(line) for line in (office.home / "notices.jsonl").read_text().splitlines()]
+    assert [line["notice"]["cluster"] for line in lines] == ["c01", "c02"]
 
 
 @pytest.mark.parametrize("kind", ["breach", "rolled_back", "stuck", "held"])

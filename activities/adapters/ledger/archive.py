@@ -50,6 +50,10 @@ class LedgerArchive:
             ).all()
             return tuple(_chained(row) for row in rows)
 
+    def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
+        with self._database.reading() as session:
+            return frozenset(_texts(session, keys))
+
     def chain_head(self, cluster: str) -> ChainHead | None:
         with self._database.reading() as session:
             row = session.get(AuditHeadRow, cluster)

@@ -22,6 +22,7 @@ from activities.adapters.ledger.bulk import among, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.sense import SENSELESS, those_that_do, why_senseless
 from models.base import hash_of
+from models.cluster.contacts import is_log
 from models.digests import (
     Fate,
     Lane,
@@ -64,7 +65,8 @@ class LedgerOutbox:
             wishes: dict[str, tuple[tuple[str, ...], Notify | None]] = {}
             for name, notify, address in rows:
                 contacts, _ = wishes.get(name, ((), None))
-                wishes[name] = (contacts if address is None else (*contacts, address), notify_of(notify))
+                elsewhere = () if address is None or is_log(address) else (address,)
+                wishes[name] = ((*contacts, *elsewhere), notify_of(notify))
             return wishes
 
     def post(self, audience: str, posts: Sequence[tuple[Notice, Lane]]) -> None:

@@ -32,12 +32,11 @@ from activities.adapters.notify.slow_addresses import SlowAddresses
 from activities.buttons import rows_of
 from activities.secret_files import SecretFiles
 from models.base import brief
-from models.cluster.contacts import NAMED
+from models.cluster.contacts import LOG, NAMED, is_log
 from models.errors import Refusal, Unavailable
 from models.notices import Delivery, Notice
 
 logger = logging.getLogger(__name__)
-LOG = "log"
 _NOTICE_SECONDS = 60.0
 """After so long no further address of a notice is tried; its retry goes on with those that are not slow."""
 
@@ -147,7 +146,7 @@ class Notifier:
         refused: list[str] = []
         failed: list[str] = []
         for number, contact in enumerate(notice.contacts, start=1):
-            if contact.strip().lower() == LOG:
+            if is_log(contact):
                 continue
             try:
                 for route in self._routes_of(self._meant(contact)):
