@@ -18,7 +18,7 @@ import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("models", "activities", "workflows", "workers", "client", "views", "cli")
-LONG_FILE = 500
+LONG_FILE = 700
 LONGEST = 10
 VAGUE = ("found", "said", "known", "made", "told", "given")
 _BRANCHES = (
