@@ -112,57 +112,45 @@ class Calls:
         handle = self._client.get_workflow_handle(workflow_id)
 
         async def begin() -> _AnswerT:
-            return await self._started(workflow, workflow_input, workflow_id, summary, answer, what, seconds)
+            start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+                workflow,
+                workflow_input,
+                id=workflow_id,
+                task_queue=TASK_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                static_summary=summary,
+            )
+            update_id = same_id(workflow_id, workflow_input)
+            try:
+                answered: _AnswerT = await asyncio.wait_for(
+                    self._client.execute_update_with_start_workflow(
+                        LAUNCHED_UPDATE, start_workflow_operation=start, id=update_id, result_type=answer
+                    ),
+                    seconds,
+                )
+            except WorkflowAlreadyStartedError:
+                await _read(start)
+                before = await self._answered_before(workflow_id, update_id, answer) if repeatable() else None
+                if before is None:
+                    raise
+                return before
+            except TimeoutError:
+                await _read(start)
+                why = f"a worker has taken up {what}, which goes on; it has not answered within {seconds:.0f} s"
+                raise Unavailable(f"{why}: look at its status later") from None
+            except UPDATE_FAILED as error:
+                await _read(start)
+                if not (isinstance(error, RPCError) and _not_taken(error)):
+                    raise await self._told(error) from error
+                answered = await self._said_at_last(workflow_id, update_id, answer)
+            self.heard.set()
+            return answered
 
         async def take_back(_: asyncio.Future[_AnswerT]) -> bool:
             return await stopped_again(handle)
 
         return await self._taken_up(begin, what, take_back)
-
-    async def _started(
-        self,
-        workflow: str,
-        workflow_input: Model,
-        workflow_id: str,
-        summary: str,
-        answer: type[_AnswerT],
-        what: str,
-        seconds: float,
-    ) -> _AnswerT:
-        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
-            workflow,
-            workflow_input,
-            id=workflow_id,
-            task_queue=TASK_QUEUE,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=summary,
-        )
-        update_id = same_id(workflow_id, workflow_input)
-        try:
-            answered: _AnswerT = await asyncio.wait_for(
-                self._client.execute_update_with_start_workflow(
-                    LAUNCHED_UPDATE, start_workflow_operation=start, id=update_id, result_type=answer
-                ),
-                seconds,
-            )
-        except WorkflowAlreadyStartedError:
-            await _read(start)
-            before = await self._answered_before(workflow_id, update_id, answer) if repeatable() else None
-            if before is None:
-                raise
-            return before
-        except TimeoutError:
-            await _read(start)
-            why = f"a worker has taken up {what}, which goes on; it has not answered within {seconds:.0f} s"
-            raise Unavailable(f"{why}: look at its status later") from None
-        except UPDATE_FAILED as error:
-            await _read(start)
-            if not (isinstance(error, RPCError) and _not_taken(error)):
-                raise await self._told(error) from error
-            answered = await self._said_at_last(workflow_id, update_id, answer)
-        self.heard.set()
-        return answered
 
     async def _past_rehearsal(
         self,
