@@ -355,9 +355,10 @@ def _show_imported(answer: ImportAnswer, outcome: FleetOutcome | None, asked: _A
 async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tuple[str, ...], tuple[str, ...]]:
     """The cluster stands in the ledger as Slurm has it; what Slurm cannot say of it stays, but for what is asked.
 
-    Answers counts of what that changed, what of Slurm is not read, and what went with accounts that are gone.
+    Answers counts of what that changed, what of Slurm is not read, and what is gone with accounts and islands.
     """
     from cli.direct import stage_import
+    from models.base import gpus_text
     from models.cluster.fleet_file import Fleet
     from models.cluster.import_lines import ImportTerms
     from models.questions import DescribeSlurm
@@ -380,8 +381,11 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
         "changed": sum(1 for team in has.keys() & had.keys() if has[team] != had[team]),
         "removed": len(had.keys() - has.keys()),
     }
-    gone = tuple(sentence for q in ours.quotas if q.team not in has and (sentence := _lost_with(q)))
-    return counts | moved, cluster.unread, gone
+    gone = [sentence for q in ours.quotas if q.team not in has and (sentence := _lost_with(q))]
+    there = {island.name for island in cluster.islands}
+    lost = [f"{i.name} ({gpus_text(i.total_gpus)})" for i in ours.islands if i.name not in there]
+    gone += [f"Slurm has no GPU in island {island} any more, so it is gone from the ledger" for island in lost]
+    return counts | moved, cluster.unread, tuple(gone)
 
 
 def _as_slurm_says(cluster: ClusterSpec, policy: dict[str, Any]) -> ClusterSpec:

@@ -146,7 +146,8 @@ def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePl
     def left(kind: str, name: str, value: str) -> None:
         stays.append(Line(verb=Verb.LEFT_OUT, kind=kind, cluster=now.name, name=name, before=value, path=at))
 
-    if not terms.prune:
+    from_slurm = terms.partial and spec.slurm is not None and "islands" in spec.model_fields_set  # no table has both
+    if not terms.prune and not from_slurm:
         for name in sorted(now.islands.keys() - file_cluster.islands.keys()):
             islands[name] = now.islands[name]
             left("island", name, gpus_text(islands[name]))

@@ -378,6 +378,29 @@ def test_an_import_from_slurm_keeps_what_slurm_cannot_say(
     )
 
 
+def test_an_import_from_slurm_leaves_no_island_that_slurm_has_no_more(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """8 GPUs of a rack that was taken away counted in T for ever. By the ledger's own rows."""
+
+    async def connect(actor: str, **options: Any) -> Door:
+        return Door(world)
+
+    islands = [*GIVEN["islands"], {"name": "sold", "total_gpus": 8, "healthy_gpus": 8}]
+    world.ledger.fleet.remove_cluster("bad", Signature("tpm", world.ledger.now(), "gone"), dry_run=False)
+    stage(world.ledger, {"clusters": [GIVEN | {"islands": islands}]}, "given")
+    world.ledger.fleet.commit_import("given", 2, "tpm", world.ledger.now())
+    asked = ["fleet", "import", "--slurm", "bad", "--root", "org", "--connection", "bad", "--no-size-flex"]
+    with patch("client.backstop.Backstop.connect", connect):
+        assert run(asked) == 0
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as ledger:
+        rows = ledger.execute("SELECT name, total_gpus FROM islands WHERE cluster = 'bad'").fetchall()
+    assert rows == [("rack1", 24)]
+    assert capsys.readouterr().err == (
+        "backstop: warning: bad: Slurm has no GPU in island sold (8 GPUs) any more, so it is gone from the ledger\n"
+    )
+
+
 def test_an_import_from_slurm_is_refused_where_what_stays_makes_no_sense_beside_it(world: World) -> None:
     """Only leaves have floors, and Slurm has others under this one: a file takes them away first."""
     quota = {"team": "team", "gpus": 16, "minimum_gpus": 9}
