@@ -94,3 +94,13 @@ def test_no_template_counts_one_in_the_plural() -> None:
 def test_counts_and_their_verbs(count: int, sentence: str) -> None:
     made = f"{count_text(count, 'cluster')} {verb_of(count)}, {gpus_text(count)} {verb_of(count, 'has', 'have')}"
     assert f"{made}, {spoken_for(count)}" == sentence
+
+
+def test_no_page_of_the_docs_shows_one_in_the_plural() -> None:
+    """Transcripts are outputs of commands: what a command says wrong shows there too."""
+    wrong = re.compile(rf"(?<![\d.,/-])1 (?:more )?(?:{NOUNS}|have|are|were)\b")
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    faults = [f"{page.name}: {m[0]}" for page in pages for m in wrong.finditer(page.read_text())]
+    assert wrong.search("1 rollouts open")
+    assert wrong.search("1 have been")
+    assert faults == []
