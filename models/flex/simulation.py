@@ -33,7 +33,7 @@ taken and came back within it was never taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from fractions import Fraction
 
@@ -361,14 +361,15 @@ class _Play(Floor):
     def _named(self, running: Sequence[Running]) -> list[StoryJob]:
         return [self.jobs[r.job] for r in running]
 
-    def _as_running(self, jobs: Iterable[StoryJob]) -> list[Running]:
+    def _as_running(self, jobs: Sequence[StoryJob]) -> list[Running]:
+        places = {j.spec.job: place for place, j in enumerate(last_to_go(jobs))}
         return [
             Running(
-                *(j.spec.job, j.spec.team, j.size, j.had_since, place),
+                *(j.spec.job, j.spec.team, j.size, j.had_since, places[j.spec.job]),
                 counts_in_quota=j.counts_in_quota,
                 rank=j.rank,
             )
-            for place, j in enumerate(last_to_go(jobs))
+            for j in jobs
         ]
 
     # --- 3. what is free ------------------------------------------------------------------------------
