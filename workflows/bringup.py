@@ -303,7 +303,8 @@ class BringupWorkflow:
         if report is None:
             self._set(reducers.untraced(self._state, run, attempt, workflow.now()))
         elif report.phase is RunPhase.RUNNING:
-            self._set(reducers.not_stopped(self._state, run, attempt, report, workflow.now()))
+            why, now = report.said, workflow.now()
+            self._set(reducers.unanswered(self._state, run, attempt, why, now, endless=report.endless))
         else:
             self._reported(run, attempt, report)
 

@@ -35,7 +35,6 @@ LOOKS_FOR_IT = timedelta(seconds=15)
 """Between two looks for a start of which nothing is known."""
 TRIES_AGAIN = timedelta(minutes=1)
 """After a call that could not be made."""
-_TOO_LONG = "it takes longer than its limit"
 UNTRACED = 2
 """Starts in a row without a trace, after which a repeatable step waits for a person too."""
 
@@ -79,7 +78,7 @@ def advance(b: Bringup, now: datetime) -> Bringup:
         if run.unheard:
             b = _ended(b, name, StepPhase.UNCLEAR, f"its time limit is over, and {run.said}", now)
         else:
-            b = b.with_run(name, stopping=_TOO_LONG, next_at=None)
+            b = b.with_run(name, stopping="it takes longer than its limit", next_at=None)
     before = None
     while before is not b:
         before, b = b, _moved(b, now)
@@ -269,22 +268,15 @@ def lost(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup
     return b.with_run(run, said=_doubt(b.runs[run], why), unheard=why, noted_at=now)
 
 
-def unanswered(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """A call about it could not be made: it is made again."""
+def unanswered(b: Bringup, run: str, attempt: int, why: str, now: datetime, *, endless: bool = False) -> Bringup:
+    """A call about it could not be made: it is made again. `endless`: nobody can end it, as its time limit would."""
     if not _current(b, run, attempt):
         return b
+    over_at = overlong_at(b.with_run(run, stopping=""), run)
+    if endless and over_at is not None and now >= over_at:
+        return _ended(b, run, StepPhase.UNCLEAR, f"its time limit is over, and {why}", now)
     pause = TRIES_AGAIN if b.runs[run].seen else LOOKS_FOR_IT
     return b.with_run(run, said=why, next_at=now + pause)
-
-
-def not_stopped(b: Bringup, run: str, attempt: int, report: RunReport, now: datetime) -> Bringup:
-    """It was told to end, and runs. Where nobody can end it and its time is over, a person has to look."""
-    if report.endless and _current(b, run, attempt) and b.runs[run].stopping:
-        began_at = b.runs[run].started_at or b.runs[run].noted_at
-        plan = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)].runs(undo=run.endswith(UNDO_SUFFIX))
-        if began_at is not None and now >= began_at + plan.limit:
-            return _ended(b, run, StepPhase.UNCLEAR, f"{_TOO_LONG}: {report.said}", now)
-    return unanswered(b, run, attempt, report.said, now)
 
 
 def reported(b: Bringup, run: str, attempt: int, report: RunReport, now: datetime) -> Bringup:

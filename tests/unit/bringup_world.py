@@ -134,8 +134,7 @@ class BringupWorld:
             case do.Stop(run, attempt):
                 self.stopped.append(run)
                 if run in self.endless:
-                    still_runs = report(RunPhase.RUNNING, "cannot be told to end", endless=True)
-                    self._set(reducers.not_stopped(b, run, attempt, still_runs, now))
+                    self._set(reducers.unanswered(b, run, attempt, "nobody can end it", now, endless=True))
                 else:
                     self._set(reducers.reported(b, run, attempt, report(RunPhase.STOPPED, "was stopped"), now))
                     self._let_go(run)

@@ -216,7 +216,7 @@ def test_a_step_past_its_limit_that_nobody_can_end_calls_a_person(by_person: boo
     w.wait("3m")
     assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.BLOCKED, StepPhase.UNCLEAR)
     assert w.b.because.startswith(
-        "step bootstrap is unclear: it takes longer than its limit: cannot be told to end (it may run,"
+        "step bootstrap is unclear: its time limit is over, and nobody can end it (it may run,"
     )
     assert w.started == ["h100-new/1/bootstrap"]
 
