@@ -90,9 +90,11 @@ def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> It
     if s.health_fault and not s.stage.ended:
         yield "source", line((s.health_fault, "yellow"))
     if not s.stage.ended:
-        yield _WHEN.get(s.stage, "now"), _sums(s, s.healthy_gpus)
+        healthy_gpus = s.healthy_gpus if s.doubted_gpus is None else s.doubted_gpus
+        doubt = "" if s.doubted_gpus is None else f"; by a newer sample of {gpus(s.doubted_gpus)} healthy, in doubt"
+        yield _WHEN.get(s.stage, "now"), _sums(s, healthy_gpus, doubt)
         if s.would is not None:
-            yield "would be", _sums(s.would, s.healthy_gpus)
+            yield "would be", _sums(s.would, healthy_gpus)
         yield from _published(s)
     for risk in s.at_risk:
         due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
@@ -113,7 +115,7 @@ def _seen(s: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
     return line(*parts, ("; not known or stale", "yellow") if stale else "")
 
 
-def _sums(s: RolloutStatus | WouldStand, healthy_gpus: int | None) -> Text:
+def _sums(s: RolloutStatus | WouldStand, healthy_gpus: int | None, doubt: str = "") -> Text:
     """What quotas leave unused is flex too, so that it is more than the surplus; `backstop flex` has both."""
     free = None if healthy_gpus is None else max(0, healthy_gpus - s.backed_gpus)
     surplus = "" if free is None else f"surplus {free:,}, "
@@ -122,6 +124,7 @@ def _sums(s: RolloutStatus | WouldStand, healthy_gpus: int | None) -> Text:
         f"{s.assigned_gpus:,} promised, {s.backed_gpus:,} backed, ",
         (f"{s.phantom_gpus:,} phantom", "red" if s.phantom_gpus else ""),
         f"; {surplus}flex {s.flex_gpus:,}{unused}",
+        (doubt, "yellow"),
     )
 
 

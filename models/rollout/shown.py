@@ -147,6 +147,8 @@ class RolloutStatus(Model):
     wave: str
     total_gpus: GpuCount
     healthy_gpus: GpuCount | None
+    doubted_gpus: GpuCount | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
+    """Healthy GPUs by a newer sample that is in doubt. What is backed, phantom and flex is by that one."""
     health_at: Time | None
     health_known: bool
     health_fault: str = ""

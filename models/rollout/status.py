@@ -49,6 +49,7 @@ def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int =
         wave="" if plan is None else plan.wave.value,
         total_gpus=r.baseline.total_gpus if seen is None or seen.health is None else seen.health.total_gpus,
         healthy_gpus=None if r.sight.known is None else r.sight.known.healthy_gpus,
+        doubted_gpus=_doubted_gpus(r),
         health_at=None if r.sight.known is None else r.sight.known.at,
         health_known=health_fresh(r),
         health_fault="" if seen is None else seen.fault,
@@ -181,6 +182,12 @@ def _rehearsed(r: Rollout) -> PresentBacking | None:
     if r.seen is None or r.stage is Stage.PLANNED or r.written.items() <= r.seen.tested.items():
         return standing_now(r)
     return r.seen.now if r.written.items() <= r.seen.reading.values.items() else None
+
+
+def _doubted_gpus(r: Rollout) -> int | None:
+    """Healthy GPUs by the sample that the last look tested the backing on, where the guard does not believe it."""
+    suspect = r.sight.suspect
+    return suspect.healthy_gpus if suspect is not None and r.seen is not None and r.seen.health == suspect else None
 
 
 def standing_now(r: Rollout) -> PresentBacking:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from activities.rendering import render
 from models.base import parse_duration
@@ -23,6 +25,7 @@ from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Undo, UndoCause
 from tests.unit.pure_world import TWO, Refused, World, parent, quota
+from views.status import status_parts
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 QUICK: dict[str, Any] = {"notice": "0s", "soak_buffered": "1h", "soak_enforced": "1h"}
@@ -1365,6 +1368,20 @@ def test_an_abort_after_a_breach_rollback_undoes_to_the_baseline() -> None:
     world = breached(at(Stage.MONITORED, World(**QUICK)))
     world.say(Command.ABORT)
     assert (world.stage, world.values, world.modes, world.limit) == (Stage.ABORTED, BASELINE, {LimitMode.HARD}, None)
+
+
+def test_what_stands_behind_quotas_says_that_it_is_by_a_sample_in_doubt() -> None:
+    world = at(Stage.MONITORED, World(**BUFFER_0, plausible_drop=0.2))
+    world.healthy(241)
+    status = world.status
+    assert (status.healthy_gpus, status.doubted_gpus, status.at_risk) == (361, 241, ())
+    assert (status.assigned_gpus, status.backed_gpus, status.phantom_gpus) == (361, 241, 120)
+    page = io.StringIO()
+    Console(file=page, width=200).print(*status_parts(status, world.now))
+    (now,) = (text for text in page.getvalue().splitlines() if " promised, " in text)
+    assert "241 backed, 120 phantom; surplus 0, flex 0; by a newer sample of 241 GPUs healthy, in doubt" in now
+    world.healthy(361)
+    assert world.status.doubted_gpus is None
 
 
 def test_a_quota_that_the_breach_does_not_touch_keeps_its_value() -> None:
