@@ -27,9 +27,9 @@ from models.fleet.kept import KeptFleet
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
 from models.rollout.gates import CHANGED_BY_OTHERS
-from models.rollout.shown import RolloutStatus
+from models.rollout.shown import UNGUARDED, RolloutStatus
 from models.rollout.stages import Command, command_line
-from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED, UNGUARDED
+from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED
 from models.seals import Sealing
 from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, rollout_workflow_id, watch_parts
 

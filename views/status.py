@@ -14,9 +14,17 @@ from models.base import some_of, verb_of
 from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Foretold
 from models.rollout.holds import Hold
-from models.rollout.shown import Condition, Risk, RolloutStatus, TeamStatus, UndoStatus, WouldStand, value_text
+from models.rollout.shown import (
+    UNGUARDED,
+    Condition,
+    Risk,
+    RolloutStatus,
+    TeamStatus,
+    UndoStatus,
+    WouldStand,
+    value_text,
+)
 from models.rollout.stages import Command, Stage, command_line
-from models.rollout.status import UNGUARDED
 from views.layout import FactSheet, Grid, commands_in
 from views.words import clean, count, gpus, line, moment, number, row, span, table
 

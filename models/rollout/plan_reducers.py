@@ -29,9 +29,9 @@ from models.rollout.gates import changed_by_others, theirs
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.messages import Drafted, LaunchRequest, Opening
+from models.rollout.shown import UNGUARDED
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, UndoCause
-from models.rollout.status import UNGUARDED
 
 _LAPSED = "its history was cut short and lacks effects that the ledger has"
 

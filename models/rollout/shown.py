@@ -15,6 +15,8 @@ from models.cluster.windows import Foretold
 from models.rollout.holds import Hold
 from models.rollout.stages import Stage
 
+UNGUARDED = "nobody guards the present quotas until the rollout is buffered"
+
 
 class Condition(Model):
     """One thing a gate asks for. `until`: when it comes true by itself, if it does."""

@@ -20,7 +20,7 @@ from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.long_run import may_apply
 from models.rollout.messages import LaunchAnswer
-from models.rollout.shown import ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus, WouldStand
+from models.rollout.shown import UNGUARDED, ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus, WouldStand
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, proposed_changes
 from models.rollout.stuck import LAUNCH, choices, undoing_of
@@ -246,9 +246,6 @@ def needs_of(r: Rollout, now: datetime) -> str:
     )
     need = next((need for need in needs if need), "")
     return f"{UNGUARDED}; {need}" if need and is_unguarded(r) else need
-
-
-UNGUARDED = "nobody guards the present quotas until the rollout is buffered"
 
 
 def is_unguarded(r: Rollout) -> bool:
