@@ -3,7 +3,7 @@
 The front has judged it once, and is trusted for who somebody is alone: between its look and now a role may have been
 taken away, and whoever has its key may let it say what it likes. Where no access file is in force nothing is asked but
 the signature. What the table wants to know of a target the ledger says, to the front as to the workers, by `filled`.
-Source: ACCESS.md, "Who may do what"; docs/adr/0060.
+Source: docs/access.md, "The table of rights"; docs/adr/0060.
 """
 
 from __future__ import annotations

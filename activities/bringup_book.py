@@ -3,7 +3,7 @@
 What came goes in with the first quotas that it backs, by the ledger's book in one transaction. As more comes, what is
 owed is granted: each grant by a plan, under the approval of the entry, with a receipt; through the cluster's rollout
 where one is monitored, else under the bring-up's own fence. Nothing is granted while a rollout is on its way: the call
-is to be tried again then. Source: BRINGUP.md, "Born honest"; docs/adr/0053.
+is to be tried again then. Source: docs/bringup.md, "Into the fleet, and out of it"; docs/adr/0053.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an effect stands on, gathered from the ledger and from sources before it is written.
 
 Nothing of the request counts but what it wants to write. What is asked for is judged by models/rollout/evidence.py.
-Source: ACCESS.md, "Warrants and proof-carrying effects"; docs/adr/0057.
+Source: docs/design.md, "Identity and rights"; docs/adr/0057.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What members of a fleet rollout stand on, by the ledger: its terms as they were signed, and what its abort ended.
 
-Source: ACCESS.md, "Warrants and proof-carrying effects"; docs/adr/0071.
+Source: docs/design.md, "Identity and rights"; docs/adr/0071.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 The front carries a command out, and asks here before and after: `turn` gives it to one second person alone. So a second
 front, or the same one asked twice, does it once. Who counts is judged here, by the access file in force and by who
-asks as the ticket of the question proves it. Source: ACCESS.md, "Who may do what"; docs/adr/0061-countersigning.md.
+asks as the ticket of the question proves it.
+Source: docs/access.md, "The table of rights"; docs/adr/0061-countersigning.md.
 """
 
 from __future__ import annotations

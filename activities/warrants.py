@@ -2,7 +2,7 @@
 
 An admitted ticket is a warrant: what later effects stand on (activities/evidence.py). Without keys every call answers
 that it may be, and nothing is kept. With keys a ticket is checked and admitted where there is one; that there has to be
-one is asked once an access file is in force. Source: ACCESS.md, "Tickets" and "Warrants and proof-carrying effects".
+one is asked once an access file is in force. Source: docs/security.md, "Tickets"; docs/adr/0057.
 """
 
 from __future__ import annotations

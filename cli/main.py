@@ -4,7 +4,7 @@ Exit codes: 0 done, 1 the operation failed, 2 bad input, 3 not allowed now. An e
 standard error. Ctrl-C ends with 130, a closed pipe with 141, and neither says a word.
 
 A command that is done flushes and leaves at once: Python's own way out may trip over Temporal's threads
-(TEMPORAL.md, "Bites"), and there is nothing left to tidy up. What takes long to import is imported inside
+(docs/temporal.md, "What bites"), and there is nothing left to tidy up. What takes long to import is imported inside
 `run`, so that Ctrl-C is quiet from the start.
 """
 

@@ -1,4 +1,4 @@
-"""The codec that encrypts payloads, where keys are configured. Source: ACCESS.md, "Secrets"; docs/adr/0058.
+"""The codec that encrypts payloads, where keys are configured. Source: docs/secrets.md; docs/adr/0058.
 
 After compression: AES-256-GCM with a key of the workflow's own, derived from one of the ring. The key's id and the
 workflow's stand in the payload's metadata and are authenticated with it: a payload of one workflow is none of another.

@@ -1,4 +1,7 @@
-"""A front signs: it knows who gives a command, and says so in the message's ticket. Source: ACCESS.md, "Tickets"."""
+"""A front signs: it knows who gives a command, and says so in the message's ticket.
+
+Source: docs/security.md, "Tickets".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A front's keys on disk: its private key, and the book of public ones that workers read. Source: ACCESS.md, "Keys"."""
+"""A front's keys on disk: its private key, and the book of public ones that workers read.
+
+Source: docs/security.md, "Keys".
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 The seals are a log of their own. Each is a leaf of a Merkle tree (RFC 6962) that only grows: it names the seal before
 it, and the chains that have moved since. What is signed is a checkpoint of that tree (C2SP tlog-checkpoint) as a signed
 note (C2SP signed-note), so that tools for transparency logs read it. Pure: whoever calls brings the key and the time.
-Source: ACCESS.md, "The sealed audit"; docs/adr/0059.
+Source: docs/seals.md; docs/adr/0059.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ assignment comes from one formula, Rado's: the least, over all sets of leaves, o
 that set hold plus the healthy GPUs that the other leaves can reach. `backing_by_enumeration` uses no formula
 and lists every assignment; test_reference.py holds the two against each other.
 
-Where DESIGN.md leaves room the choice is written at the function that makes it.
+Where docs/design.md leaves room the choice is written at the function that makes it.
 """
 
 from __future__ import annotations
@@ -478,7 +478,7 @@ def _plan_at(snapshot: Snapshot, policy: Policy, deepest: Tier) -> ReferencePlan
         wished = dict.fromkeys(cluster.leaves, 0)
 
     # An ancestor that is overcommitted many times may reach zero before its leaves have given what the
-    # buffer asks of each; DESIGN.md is silent on who then gives. Here: in the order of names.
+    # buffer asks of each; docs/design.md does not say who then gives. Here: in the order of names.
     wish = dict.fromkeys(cluster.leaves, 0)
     for leaf in cluster.leaves:
         now = cluster.lowered(cluster.values, wish)

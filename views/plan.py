@@ -245,7 +245,10 @@ def gates(quotas: Iterable[Quota | QuotaPlan]) -> list[RenderableType]:
 
 
 def _whose_phantom(plan: Plan) -> list[RenderableType]:
-    """A quota's backing and the phantom part of its cut are two divisions (DESIGN.md, Backing and The cut ladder)."""
+    """A quota's backing and the phantom part of its cut are two divisions.
+
+    Source: docs/design.md, "Backing" and "The cut ladder".
+    """
     if not plan.phantom_gpus or sum(q.leaf for q in plan.quotas) < 2:
         return []
     whose = "Phantom and to flex are parts of each cut: phantom is divided in proportion to the cuts, whoever's quota"

@@ -1,7 +1,7 @@
 """Rights as the ledger has them: who somebody is by the access file in force, and what they may do by the table.
 
 Where no access is configured the front's own user may do everything, as before; whoever else comes in may read.
-Source: ACCESS.md; models/access/decision.py decides.
+Source: docs/access.md; models/access/decision.py decides.
 """
 
 from __future__ import annotations

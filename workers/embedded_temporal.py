@@ -50,7 +50,7 @@ _INDEXED_TYPES = {
     "Keyword": IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD,
     "Int": IndexedValueType.INDEXED_VALUE_TYPE_INT,
 }
-# Defaults meant for large installations: a 50 ms tick and up to 1 s of timer lateness (TEMPORAL.md).
+# The defaults are a 50 ms tick and timers up to 1 s late: docs/temporal.md, "The server that comes along".
 _DYNAMIC_CONFIG = ("history.transferProcessorMaxPollRPS=1000", 'history.timerProcessorMaxTimeShift="10ms"')
 _FREE_PORTS = range(20_000, 30_000)
 """Below those that Linux gives away by itself: the server takes such ports for its inner services before it binds

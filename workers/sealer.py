@@ -1,4 +1,4 @@
-"""Seals the archive every so often, and when the worker stops. Source: ACCESS.md, "The sealed audit"; docs/adr/0059.
+"""Seals the archive every so often, and when the worker stops. Source: docs/seals.md; docs/adr/0059.
 
 Whichever worker finds a seal due makes it: the ledger takes each number once. Then each worker brings its own keepers
 up to date. What goes wrong costs a line in the log and one in `doctor`, and never a rollout.

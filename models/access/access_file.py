@@ -3,7 +3,7 @@
 A name in it is `user:NAME`, `service:NAME` or, to give roles to, `group:NAME`. A user of this machine whom no person of
 the file claims is `user:NAME` by that name; where a person has the name already, `machine:NAME`. An identity at a
 provider that nobody claims is `oidc:SUBJECT@ISSUER`, and a user of Slack `slack:USER@WORKSPACE`, who may do nothing.
-Source: ACCESS.md, "Who somebody is" and "Who may do what".
+Source: docs/access.md, "The words" and "The table of rights".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Three things have to be so, and each refuses by itself: who asks is proven; a grant of the file gives a role that the
 row names, where the command is aimed (and, of a token, within its scope); and the second person is somebody else.
-Where it is not known that two names are two humans they count as one. Source: ACCESS.md, "Who may do what".
+Where it is not known that two names are two humans they count as one. Source: docs/access.md, "The table of rights".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The public keys of fronts, with their dates: what workers read. Source: ACCESS.md, "Keys"."""
+"""The public keys of fronts, with their dates: what workers read. Source: docs/security.md, "Keys"."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who commands, and how that was proven. Source: ACCESS.md, "Words" and "Who somebody is"."""
+"""Who commands, and how that was proven. Source: docs/access.md, "The words"."""
 
 from __future__ import annotations
 

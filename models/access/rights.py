@@ -6,7 +6,7 @@ makes more of it or less (a close while quotas are at risk, a dry run). `decide`
 table and nothing else. Keys are text, so that this stands below all of what it names.
 
 Where a role is bounded, `where` says by what it is judged: a cluster's name, a team's (and its cluster's), or not at
-all; what reaches the whole fleet takes a role without bounds. Source: ACCESS.md, "Who may do what".
+all; what reaches the whole fleet takes a role without bounds. Source: docs/access.md, "The table of rights".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Roles, and what includes what. Source: ACCESS.md, "Who may do what"."""
+"""Roles, and what includes what. Source: docs/access.md, "The table of rights"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The front's signed statement: this principal, with these roles, gave exactly this command now.
 
 What is signed is a compact JWS (models/access/signing.py) over a `Ticket`. It travels in the field `ticket` of the
-message itself. Source: ACCESS.md, "Tickets".
+message itself. Source: docs/security.md, "Tickets".
 """
 
 from __future__ import annotations

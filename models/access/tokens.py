@@ -1,7 +1,7 @@
 """Tokens: what lets somebody in who has no browser. The ledger keeps the hash, and nobody the token itself.
 
 Whoever makes one makes its secret where it is shown, and hands over its hash alone: no history, log or backup ever had
-the token. Source: ACCESS.md, "Who somebody is".
+the token. Source: docs/access.md, "The words".
 """
 
 from __future__ import annotations

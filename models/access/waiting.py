@@ -1,7 +1,7 @@
 """Commands that wait for a second person, and what somebody did alone in an emergency.
 
 The first one's whole request is kept as it was signed, for a day. Whoever countersigns is judged when they do: the
-access file in force then says who counts. Source: ACCESS.md, "Who may do what".
+access file in force then says who counts. Source: docs/access.md, "The table of rights".
 """
 
 from __future__ import annotations

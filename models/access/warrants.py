@@ -1,4 +1,4 @@
-"""Warrants: tickets that were admitted into the ledger, and what machines stand on. Source: ACCESS.md.
+"""Warrants: tickets that were admitted into the ledger, and what machines stand on. Source: docs/adr/0057.
 
 A row keeps the signature and the message that was signed, so that whoever uses it later checks both again: workflow
 state is never authority, and neither is a row that nobody signed.

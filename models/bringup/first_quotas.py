@@ -1,7 +1,8 @@
 """First quotas, born honest: a plan like any other, made from the entry with S = 0 and from the capacity that came.
 
 The entry's values are the baseline. What missing nodes cut is owed until the entry's date, and granted as more comes,
-never above the entry's values, and never with a sum above C. Units: whole GPUs. Source: BRINGUP.md, "Born honest".
+never above the entry's values, and never with a sum above C. Units: whole GPUs.
+Source: docs/bringup.md, "Into the fleet, and out of it".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Recipes: how clusters of one kind are made, and what must be green before people work on them.
 
 A recipe is validated whole and named by its hash. What it says is data: no program runs that the worker's own settings
-do not list (activities/adapters/runners). Source: BRINGUP.md, "Recipes", "Checks".
+do not list (activities/adapters/runners). Source: docs/bringup.md, "Recipe, clusters, first quotas", "Checks".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A recurring answer counts for two intervals, a `once` answer until something was repaired. Red starts the clock anew;
 unknown stops it, and counts as red after `stale_after`. A check that a person skipped is asked no more and counts as
-green. Everything here is a function of the checks, the clock and `now`. Source: BRINGUP.md, "Checks".
+green. Everything here is a function of the checks, the clock and `now`. Source: docs/bringup.md, "Checks".
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The state machine as tables: stages, commands, and the answer to every pair of them.
 
-Source: BRINGUP.md, "The state machine". What a command itself wants (a step's name, a reason) is in
+Source: docs/design.md, "Bring-up". What a command itself wants (a step's name, a reason) is in
 models/bringup/commands.py.
 """
 

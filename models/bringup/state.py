@@ -2,7 +2,7 @@
 
 It is a value, as a rollout's is: what happens makes another one (models/bringup/reducers.py,
 models/bringup/commands.py), what is next is decided from it (models/bringup/decide.py), and continue-as-new carries
-it. Source: BRINGUP.md; docs/adr/0054.
+it. Source: docs/bringup.md; docs/adr/0054.
 """
 
 from __future__ import annotations

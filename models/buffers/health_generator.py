@@ -3,7 +3,8 @@
 Published figures that the defaults follow, each a fact with its source. Failures per 1,000 node-days: 6.5 and 2.3 (two
 training clusters, arXiv:2410.21680), 3.8 (419 unplanned interruptions in 54 days on 2,048 nodes, arXiv:2407.21783).
 Repair: a median under a day and a mean of several days; a tenth of the nodes with a third of the failures; bursts that
-make the daily variance several times the mean; failure domains of about eight hosts (../shared/data/README.md).
+make the daily variance several times the mean; failure domains of about eight hosts: docs/buffers.md, "Made-up
+history".
 
 What no figure says is fitted to 400 GPU servers over 24 weeks (arXiv:2502.03885) and two groups of 100 of them: sudden
 bursts grow as the square root of the cluster, for a bug finds some of many; waves, in which a share of the nodes fails

@@ -1,6 +1,6 @@
 """Classes of jobs inside one quota: the weaker waits and yields first. Between teams they say nothing.
 
-Source: DESIGN.md, "Jobs and flex"; docs/adr/0050-classes.md.
+Source: docs/design.md, "Jobs and flex"; docs/adr/0050-classes.md.
 """
 
 from __future__ import annotations

@@ -35,6 +35,6 @@ def following(published_gpus: int | None, sight: FlexSight, band_gpus: int) -> i
 
 
 def flex_pool(healthy_gpus: int, backed_gpus: int, in_quota_use_gpus: int) -> FlexPool:
-    """The pool of one cluster. Source: DESIGN.md, "Words": unused = max(0, H - in-quota use - surplus)."""
+    """The pool of one cluster. Source: docs/design.md, "Words": unused = max(0, H - in-quota use - surplus)."""
     surplus = healthy_gpus - backed_gpus
     return FlexPool(surplus_gpus=surplus, unused_gpus=max(0, healthy_gpus - in_quota_use_gpus - surplus))

@@ -124,7 +124,7 @@ OF_THE_CLUSTER = ("owners", "requests", "notify", "classes")
 
 
 class Policy(Documented):
-    """Settings of one cluster, or the default of all. Defaults: DESIGN.md, "Policy"."""
+    """Settings of one cluster, or the default of all. Defaults: docs/fleet-file.md, "A policy"."""
 
     buffer: Annotated[Share | Ramp | HealthBuffer, BeforeValidator(_buffer)] = Fraction(15, 100)
     """The share that is not promised; or {ramp: [...]}: growing shares, a step for each completed rollout; or

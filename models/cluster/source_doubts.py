@@ -5,7 +5,7 @@ one source are looked at side by side, each at its best of the last hour and as 
 source is in doubt: those of its clusters that lie below their best are UNKNOWN, and stay so, however many samples say
 the same, until they are back or a person confirms the source. The best is kept when the doubt begins, so that waiting
 does not make a lie the new truth, and the hour before it is looked at as a whole, so that neither do small steps.
-Source: DESIGN.md, "Guard and rollback"; docs/adr/0029.
+Source: docs/design.md, "What is believed of health"; docs/adr/0029.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What running jobs of each team hold by class, where they are known by name: who of a team would yield next.
 
 Flex yields before quota, and inside a team the weakest class first. Between teams classes say nothing: what each team
-gives back is settled before. Source: DESIGN.md, "Jobs and flex"; docs/adr/0050-classes.md.
+gives back is settled before. Source: docs/design.md, "Jobs and flex"; docs/adr/0050-classes.md.
 """
 
 from __future__ import annotations

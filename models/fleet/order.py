@@ -1,6 +1,6 @@
 """Which clusters of a fleet start next: by wave, then healthy headroom; those that no plan mends come after all waves.
 
-Source: DESIGN.md, "The cut ladder".
+Source: docs/design.md, "The cut ladder".
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 It is a value, as a cluster's rollout is (models/rollout/state.py): what happens makes another one
 (models/fleet/reducers.py, models/fleet/commands.py), what is next is decided from it (models/fleet/decide.py), and
-continue-as-new carries it. Source: DESIGN.md, "The cut ladder" (waves, headroom); docs/adr/0014.
+continue-as-new carries it. Source: docs/design.md, "The cut ladder" (waves, headroom); docs/adr/0014.
 """
 
 from __future__ import annotations

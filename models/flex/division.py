@@ -160,7 +160,7 @@ class Entitlement(NamedTuple):
 
 
 def entitlements(asked: FlexDemand, claims: Claims) -> dict[str, Entitlement]:
-    """By team without children. Source: the module's docstring; DESIGN.md, "Jobs and flex"."""
+    """By team without children. Source: the module's docstring; docs/design.md, "Jobs and flex"."""
     tree = _Tree(asked, claims)
     got, promised = tree.divided(asked.capacity_gpus), tree.entitled()
     return {name: Entitlement(got[name], promised[name]) for name in tree.by_name if name not in tree.children}
@@ -169,7 +169,7 @@ def entitlements(asked: FlexDemand, claims: Claims) -> dict[str, Entitlement]:
 def division(asked: FlexDemand) -> Division:
     """Who gets how many GPUs. The same whatever the order of the teams, but for the order of the answer.
 
-    Source: the module's docstring; DESIGN.md, "Dividing whole GPUs".
+    Source: the module's docstring; docs/design.md, "Dividing whole GPUs".
     """
     tree = _Tree(asked)
     got = tree.divided(asked.capacity_gpus)

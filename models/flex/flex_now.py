@@ -99,8 +99,8 @@ class FlexNow(Model):
 def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | None = None) -> FlexNow:
     """What these readings say of flex; `since`: how far back it is told how long jobs on it lived.
 
-    Source: DESIGN.md, "Words": surplus = H - B, unused = max(0, H - in-quota use - surplus). Errors: ValueError for
-    quotas that make no sense.
+    Source: docs/design.md, "Words": surplus = H - B, unused = max(0, H - in-quota use - surplus).
+    Errors: ValueError for quotas that make no sense.
     """
     sample = seen.sample
     if sample is None or not sample.islands:

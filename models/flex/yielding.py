@@ -84,7 +84,7 @@ def by_class(
     What a team gives back is settled before its classes are looked at, so that these move nothing between teams: only
     which of its jobs they are. Of the stronger classes it is the least that there is a way to, then the overshoot, then
     the fewest jobs. Jobs that target flex stay with their like: they yield before quota does. `enough`: whether a set
-    frees what is needed, where sums do not say it (parts of GPUs). Source: DESIGN.md, "Jobs and flex".
+    frees what is needed, where sums do not say it (parts of GPUs). Source: docs/design.md, "Jobs and flex".
     """
     taken = list(chosen)
     for team, counts in dict.fromkeys((j.team, j.counts_in_quota) for j in chosen):
@@ -152,7 +152,7 @@ def given_back(
     """Whole jobs that give back at least `need`; [] where they cannot, or need not.
 
     `above`: by how much each team is above its share; `beyond`: what may be taken of each, where not all.
-    Units: parts of a GPU. Source: the module's docstring; DESIGN.md, "Jobs and flex".
+    Units: parts of a GPU. Source: the module's docstring; docs/design.md, "Jobs and flex".
     """
     caps = dict(beyond or {})
     pool = [j for j in jobs if caps.get(j.team, _ALL).allows(j)]

@@ -51,7 +51,7 @@ def back(snapshot: Snapshot) -> Backing:
 
     What is missing is divided in proportion to quota, whole GPUs by the house rule, among the quotas
     that can lack it; placed blocks lack nothing. Under a parent that promises less than its children's
-    sum, what the tree itself withholds is no shortage. Source: DESIGN.md, "Backing"; ADR 0003.
+    sum, what the tree itself withholds is no shortage. Source: docs/design.md, "Backing"; ADR 0003.
     """
     return back_on(PlacementSolver(snapshot))
 

@@ -37,7 +37,7 @@ def breach_target(
 
     Quotas that the shortage does not touch keep their current value; the touched ones get the ladder
     from their baseline with ceiling H, all tiers. H wins over floors: minimums give way first, then blocks
-    without a place; placed blocks stay. Source: DESIGN.md, "Guard and rollback", ADR 0003.
+    without a place; placed blocks stay. Source: docs/design.md, "Where a rollback goes", ADR 0003.
     """
     now = PlacementSolver(baseline.with_values(dict(current)).with_islands(islands))
     tree = now.tree

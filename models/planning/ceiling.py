@@ -13,7 +13,7 @@ def static_ceiling(total_gpus: int, healthy_gpus: int, buffer: Fraction, spare_g
 
     Shapes: scalars. Units: whole GPUs; buffer in [0, 1), exact.
     Errors: ValueError when healthy_gpus > total_gpus or a count is negative.
-    Source: DESIGN.md, "Words"; rounds down, so that a promise is never rounded up.
+    Source: docs/design.md, "Words"; rounds down, so that a promise is never rounded up.
     """
     if min(total_gpus, healthy_gpus, spare_gpus) < 0 or healthy_gpus > total_gpus:
         raise ValueError(f"counts are impossible: total {total_gpus}, healthy {healthy_gpus}, spare {spare_gpus}")

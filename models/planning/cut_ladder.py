@@ -4,7 +4,7 @@ A cut is taken tier by tier, the cheapest first; inside a tier it is divided by 
 backing demands is cut first: of leaves what they could never have, even alone; then, only from quotas whose
 cut really shrinks the phantom, the rest. What the ceiling still demands is cut from all, and goes on where
 the first divisions stopped.
-Source: DESIGN.md, "The cut ladder".
+Source: docs/design.md, "The cut ladder".
 """
 
 from __future__ import annotations

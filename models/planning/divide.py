@@ -28,7 +28,7 @@ def divide(
 
     Shapes: mappings by name; caps count `given` in. Units: whole GPUs. Answers every name of `caps`,
     zeros included. Errors: ValueError for a negative amount or weight.
-    Source: DESIGN.md, "Dividing whole GPUs".
+    Source: docs/design.md, "Dividing whole GPUs".
     """
     if amount < 0 or any(w < 0 for w in weights.values()):
         raise ValueError("amounts and weights cannot be negative")

@@ -1,7 +1,7 @@
 """Grants: more quota for a team, for good or until a day, and never past what the cluster may promise.
 
 Pure. A grant raises a team's quota, and those above it in the tree as far as they have no room of their own; what it
-raised is noted, and exactly that is given back. Source: DESIGN.md, "Ports" (fence rule) and "Guard and rollback"
+raised is noted, and exactly that is given back. Source: docs/design.md, "Ports" (fence rule) and "Guard and rollback"
 (later grants by request are kept); ADR 0020.
 """
 

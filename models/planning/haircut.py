@@ -2,7 +2,7 @@
 
 It answers the question that a buffer raises first. Each cluster is planned anew at each buffer, everything else
 by its own policy; of the cut GPUs the report says how many no healthy GPU stood behind, and how many move to flex.
-Source: DESIGN.md, "Words", "The cut ladder".
+Source: docs/design.md, "Words", "The cut ladder".
 """
 
 from __future__ import annotations

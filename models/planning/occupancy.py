@@ -3,7 +3,7 @@
 Pure. Theory of operation. A job that runs inside its team's quota keeps its GPUs; one that runs beyond it, or on flex,
 yields to whoever claims a quota. So what could start of a quota is what the largest assignment of hardware gains when
 that quota is asked for whole, and every other is asked for only what its jobs hold inside it. Islands, the bounds of
-the quotas above, and siblings' jobs under them are all in that one assignment. Source: DESIGN.md, "Jobs and flex".
+the quotas above, and siblings' jobs under them are all in that one assignment. Source: docs/design.md, "Jobs and flex".
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class PlacementSolver:
         """The largest assignment: its GPUs and the blocks it places.
 
         First the placed blocks hold the most GPUs, then the total is largest, then the first teams' blocks
-        are placed, larger ones first. Source: DESIGN.md, "Backing".
+        are placed, larger ones first. Source: docs/design.md, "Backing".
         """
         wanted = self.blocks(bounds)
         if not wanted:

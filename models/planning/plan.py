@@ -218,7 +218,7 @@ def _gates(plan: Plan) -> dict[str, tuple[str, ...]]:
 def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = None) -> Plan:
     """The plan for a cluster. Always answers: one that is short or not backed says so.
 
-    `max_tier` overrides the policy's. Source: DESIGN.md, "The cut ladder".
+    `max_tier` overrides the policy's. Source: docs/design.md, "The cut ladder".
     """
     limit = policy.max_tier if max_tier is None else max_tier
     snapshot = with_buffer(snapshot, policy)

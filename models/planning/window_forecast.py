@@ -1,7 +1,7 @@
 """Declared windows as the ledger keeps them, and what they will do to quotas before they begin.
 
 Capacity in maintenance is planned absence: it is not healthy while that lasts. Nothing breaches because of it
-(models/rollout/guard.py), but a quota that loses its backing has to be told in time. Source: DESIGN.md, "Guard and
+(models/rollout/guard.py), but a quota that loses its backing has to be told in time. Source: docs/design.md, "Guard and
 rollback".
 """
 

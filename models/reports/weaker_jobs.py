@@ -4,7 +4,7 @@ A block belongs to the strongest class, and inside a quota the weaker one yields
 are asked by class, those there before those elsewhere, which free quota alone; and again with all that are there first.
 Of what serves that is told which takes the least of stronger classes, then the fewest GPUs. Of a team whose jobs by
 name do not account for all that it holds nothing is said; where somebody's place is not known, that it is so. Source:
-DESIGN.md, "Jobs and flex".
+docs/design.md, "Jobs and flex".
 """
 
 from __future__ import annotations

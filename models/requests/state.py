@@ -1,7 +1,7 @@
 """The state of one request for more quota: asked -> approved -> granted -> returned, with ways out at each step.
 
 It is a value: what happens makes another one (models/requests/reducers.py, models/requests/commands.py). What is to be
-archived and told stands in it until it has been. Source: DESIGN.md, "Ports" (fence rule); ADR 0020.
+archived and told stands in it until it has been. Source: docs/design.md, "Ports" (fence rule); ADR 0020.
 """
 
 from __future__ import annotations

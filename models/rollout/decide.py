@@ -3,7 +3,7 @@
 Theory of operation. The workflow is a loop: decide, act once, take the outcome in, decide again. This module decides;
 the reducers take in (plan_, look_, effect_ and time_reducers.py, and commands.py). There is no other control flow, so a
 rollback is not an exception handler but a stage in which the next action is the next inverse, and any order of events
-can be explored without a server. Source: DESIGN.md, "The state machine".
+can be explored without a server. Source: docs/design.md, "The state machine".
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Theory of operation. `written` is what we believe the quota system holds, whoever set it; `unapproved` is which of that
 others set and nobody has approved, with what was approved before. So what others raised or added counts in every sum
 from the moment it is seen, and is nobody's promise until a person takes it as given or approves a plan with it.
-Source: DESIGN.md, "Guard and rollback"; ADR 0088.
+Source: docs/design.md, "Guard and rollback"; ADR 0088.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Theory of operation. A step makes its effects in this order, a rollback undoes those that stand in the reverse one.
 `do` is attempted only after it is noted as owed, so `undo` must work where `do` never ran. An inverse is tried without
-limit and no blast radius stops it. Source: DESIGN.md, "The state machine".
+limit and no blast radius stops it. Source: docs/design.md, "The state machine", "How a rollback runs".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Said:
 
 
 class StandsOn(StrEnum):
-    """What has to stand in the ledger, or at a source, before the call is made. Source: ACCESS.md."""
+    """What has to stand in the ledger, or at a source, before the call is made. Source: docs/adr/0057."""
 
     APPROVAL = "approval"
     """The warrant of that plan, or of an envelope that holds it. Our values over those of others: the last receipts."""

@@ -1,7 +1,7 @@
 """What Backstop does to a quota system, and the receipts it gets back.
 
 Each effect is one call with one fence; each has an inverse that also works where the forward call
-never ran. See DESIGN.md, "The state machine" and "Ports".
+never ran. See docs/design.md, "The state machine" and "Ports".
 """
 
 from __future__ import annotations

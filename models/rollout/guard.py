@@ -6,7 +6,7 @@ that is over. `Clocks` keeps one timer per quota: it runs while the
 quota is short, stands still while it is not, and starts again only after the quota was good for
 `clear_after`. So a blip shorter than `breach_after` breaches nothing, and a quota that flaps breaches
 when its short times together reach `breach_after`. Times are passed in; nothing here reads a clock.
-Source: DESIGN.md, "Guard and rollback".
+Source: docs/design.md, "Guard and rollback".
 """
 
 from __future__ import annotations

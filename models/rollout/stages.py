@@ -1,6 +1,6 @@
 """The state machine as tables: stages, commands, and the answer to every pair of them.
 
-Source: DESIGN.md, "The state machine"; ADR 0002 settles what it leaves open. What a step does, and how that is
+Source: docs/design.md, "The state machine"; ADR 0002 settles what it leaves open. What a step does, and how that is
 undone, is in models/rollout/effect_table.py.
 """
 

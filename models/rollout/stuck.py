@@ -1,7 +1,7 @@
 """What a rollback that cannot finish leaves to a person: what is undone, what is not and why, what can be said.
 
 Every sentence goes by what the rollout knows: what was never answered, and what somebody newer may have changed
-since, it says with "may". Source: DESIGN.md, "The state machine": stuck says what is left to undo, and waits.
+since, it says with "may". Source: docs/design.md, "How a rollback runs": stuck says what is left to undo, and waits.
 """
 
 from __future__ import annotations

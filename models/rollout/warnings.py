@@ -1,7 +1,8 @@
 """At-risk notices: a team is told at once when hardware goes missing behind its quota, and once when it is back.
 
 One episode, from the first shortage until health has been good for `clear_after`, is told once at each end, however
-often it flaps in between. A breach and a rollback have notices of their own. Source: DESIGN.md, "Guard and rollback".
+often it flaps in between. A breach and a rollback have notices of their own.
+Source: docs/design.md, "Guard and rollback".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The judge: from rows, histories and the script's own notes, what was lost. Empty is good.
 
 It imports nothing of the product, so that no misunderstanding is shared: the machine's ways, the hash chain
-and the replay of values are written down here a second time, from DESIGN.md. `python -m tests.chaos.check
+and the replay of values are written down here a second time, from docs/design.md. `python -m tests.chaos.check
 FILE` judges a saved outcome again.
 
 Where Temporal's database was deleted, this and no more may be lost with it, and only of rollouts that ran in it then:

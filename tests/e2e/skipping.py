@@ -378,7 +378,7 @@ AT_ONCE = 8
 
 
 def daily_case(name: str) -> dict[str, Any]:
-    """DESIGN.md, "A worked case", on clocks that allow a breach a day."""
+    """docs/design.md, "A worked case", on clocks that allow a breach a day."""
     return {
         "name": name,
         "gpus_per_node": 8,

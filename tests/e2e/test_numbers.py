@@ -1,7 +1,7 @@
 """The class of fault that hurts most: a number on the screen that is not what the ledger says.
 
 While a story runs, every number in status, burndown, report and flex is held against plain SQL at that moment. The
-expected sentences are built here, from the rows and DESIGN.md's words; nothing of the product computes them.
+expected sentences are built here, from the rows and docs/design.md's words; nothing of the product computes them.
 """
 
 from __future__ import annotations

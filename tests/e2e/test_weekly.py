@@ -101,7 +101,7 @@ async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) ->
     ]
     assert week.live.next == ()
 
-    # The worked case of DESIGN.md: 39 GPUs, 26 of them phantom. What was written stands in the receipts.
+    # The worked case of docs/design.md: 39 GPUs, 26 of them phantom. What was written stands in the receipts.
     taken = [json.loads(text) for (text,) in world.sql.rows("SELECT receipt FROM receipts WHERE kind = 'set_soft'")]
     (cut,) = week.cuts
     assert cut.cut_gpus == sum(sum(r["before"].values()) - sum(r["after"].values()) for r in taken) == 39

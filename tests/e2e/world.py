@@ -111,7 +111,7 @@ def cluster(
 
 
 def worked_case(name: str, **policy: Any) -> dict[str, Any]:
-    """DESIGN.md, "A worked case": 345 -> 306."""
+    """docs/design.md, "A worked case": 345 -> 306."""
     return cluster(name, {"main": (361, 319)}, [team("research", 345, busy=310)], **policy)
 
 

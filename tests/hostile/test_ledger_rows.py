@@ -174,7 +174,7 @@ def _cluster(name: str, total: int, healthy: int, *quotas: dict[str, Any]) -> di
 FLEET = {
     "clusters": [
         _cluster("alpha", 100, 100, {"team": "a", "gpus": 40}),
-        # The worked case of DESIGN.md: 39 of 345 are cut, and 26 have no healthy GPU.
+        # The worked case of docs/design.md: 39 of 345 are cut, and 26 have no healthy GPU.
         _cluster("worked", 361, 319, {"team": "research", "gpus": 345, "scheduled_gpus": 310, "idle_gpus": 0}),
         _cluster(
             SICK,

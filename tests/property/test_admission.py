@@ -52,7 +52,7 @@ def asked(draw: st.DrawFn) -> tuple[str, str, dict[str, Any]]:
 
 
 def target_by_hand(command: str, cluster: str, fields: dict[str, Any], world: cells.Ledger, short: bool) -> Target:
-    """What the sentence of ACCESS.md would be asked of, put together of what the test made."""
+    """What the sentence of docs/access.md would be asked of, put together of what the test made."""
     team, cases = fields.get("team", ""), set[Case]()
     if fields.get("undo"):
         cases.add(Case.UNDO)

@@ -1,4 +1,4 @@
-"""Classes inside a quota: they order a team's own jobs, and move nothing between teams (DESIGN.md, "Jobs and flex")."""
+"""Classes inside a quota order a team's own jobs, and move nothing between teams (docs/design.md, "Jobs and flex")."""
 
 from __future__ import annotations
 

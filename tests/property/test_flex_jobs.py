@@ -1,4 +1,4 @@
-"""What must hold after every step of every story of jobs on flex, by DESIGN.md alone ("Jobs and flex")."""
+"""What must hold after every step of every story of jobs on flex, by docs/design.md alone ("Jobs and flex")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DESIGN.md's invariants 1 to 3 and the plan's own promises, on random fleets of every shape.
+"""docs/design.md's invariants 1 to 3 and the plan's own promises, on random fleets of every shape.
 
 Invariants 4 to 6 are about rollouts in time: tests/property/test_machine.py.
 """

@@ -1,4 +1,4 @@
-"""Any order of commands, failures, foreign writes and time: what DESIGN.md says always holds, holds.
+"""Any order of commands, failures, foreign writes and time: what docs/design.md says always holds, holds.
 
 The world is tests/unit/pure_world.py; what must hold is in tests/property/witness.py. At the end everything
 outside is made well and people answer what they are asked: the rollout must then get to an end or to

@@ -1,4 +1,4 @@
-"""The planner gives what the reference gives: two independent readings of DESIGN.md, to the GPU."""
+"""The planner gives what the reference gives: two independent readings of docs/design.md, to the GPU."""
 
 from __future__ import annotations
 

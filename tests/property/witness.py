@@ -1,4 +1,4 @@
-"""A pure world that keeps its own account of what DESIGN.md says must always hold.
+"""A pure world that keeps its own account of what docs/design.md says must always hold.
 
 What should be true is computed from the world's own values, health, clock and people, never from the
 rollout's word. `check` is called after every step (tests/property/test_machine.py) and in every state

@@ -1,4 +1,4 @@
-"""The tables of a bring-up: total, legal, and BRINGUP.md's diagram."""
+"""The tables of a bring-up: total, legal, and docs/bringup.md's diagram."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_a_file_that_was_altered_is_refused_by_its_field(
 def test_the_plan_before_a_launch_is_the_one_that_the_launch_would_make(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """DESIGN.md's worked case, by the ledger: 39 of 345, and the hash that an approval names."""
+    """docs/design.md's worked case, by the ledger: 39 of 345, and the hash that an approval names."""
     from models.cluster.policy import Policy
     from models.cluster.snapshot import snapshot_of
     from models.questions import OpenRollouts

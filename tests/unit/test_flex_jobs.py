@@ -1,4 +1,4 @@
-"""Stories of jobs on flex: what other schedulers published, and each sentence of DESIGN.md, "Jobs and flex"."""
+"""Stories of jobs on flex: what other schedulers published, and each sentence of docs/design.md, "Jobs and flex"."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def taken(scene: Scene) -> list[str]:
     return [t.job for t in scene.preempted]
 
 
-# --- what was published, and each sentence of DESIGN.md ------------------------------------------------------
+# --- what was published, and each sentence of docs/design.md ------------------------------------------------------
 
 RUN_AI = "Run:ai documentation, quick start: Over Quota, Fairness and Preemption: a1 is preempted, and b has its 2"
 KUEUE = "kubernetes-sigs/kueue, pkg/scheduler/preemption/preemption_fair_test.go, TestFairPreemptions, in half CPUs"

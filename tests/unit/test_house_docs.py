@@ -1,8 +1,10 @@
-"""The pages for those who carry on name what is there: files, folders, `make` targets, decisions."""
+"""What is cited is there: pages and their sections by every file; files, `make` targets and decisions by pages."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,21 @@ import pytest
 ROOT = Path(__file__).parents[2]
 ADR = ROOT / "docs" / "adr"
 PAGES = ("CONTRIBUTING.md", "docs/architecture.md", "docs/how-to.md", "docs/change-a-workflow.md")
+TEXTS = {"", ".html", ".js", ".md", ".mjs", ".py", ".sh", ".sql", ".toml", ".txt", ".yaml", ".yml"}
 ROOMS = {path.name for path in ROOT.iterdir() if path.is_dir()}
+EVERY_PAGE = ["README.md", "CONTRIBUTING.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _IN_BACKTICKS = re.compile(r"`([^`\n]+)`")
 _BELOW_A_FOLDER = re.compile(r"(\.?[\w-]+)(?:/[\w.-]+)+/?")
 _OF_THE_HOUSE = re.compile(r"(?:[\w./-]+/[\w.-]+\.(?:py|md|sh|txt|yaml|json))|(?:\w[\w-]*\.(?:md|toml|lock))|Makefile")
+_QUOTED = re.compile(r'"([^"]+)"')
 _TARGET = re.compile(r"\bmake ([a-z][a-z-]*)")
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+_CITED = re.compile(r"""(?<![\w/.}-])((?:[\w.-]+/)*\w[\w-]*\.md)\b((?:,? (?:and )?"[^"\n]+")*)""")
+_DECISION = re.compile(r"\bdocs/adr/(\d{4})\b|\bADRs? (\d+)\b")
+_BROKEN_LINE = re.compile(r"\s*\n\s*(?:#|--|//)?\s*")
+_WRITTEN_BY_US = re.compile(r"(?:status/)?status-[\w-]+\.md")
+"""Weekly reports, which `backstop report` writes."""
 
 
 def paths_in(text: str) -> set[str]:
@@ -30,6 +40,30 @@ def paths_in(text: str) -> set[str]:
     return {path for path in folders | {w for w in words if _OF_THE_HOUSE.fullmatch(w)} if not path.startswith(".venv")}
 
 
+def cited_and_missing(text: str, at: Path) -> list[str]:
+    """Pages that this text cites and that are not in the repository, and sections that these pages do not have.
+
+    A page is cited from the root, from `docs`, or from beside the file; a section in quotes right after it.
+    """
+    missing = []
+    one_line = _BROKEN_LINE.sub(" ", text)
+    for name, sections in _CITED.findall(one_line):
+        pages = [place.resolve() for place in (at.parent / name, ROOT / name, ROOT / "docs" / name) if place.exists()]
+        if not pages or not pages[0].is_relative_to(ROOT):
+            missing += [] if _WRITTEN_BY_US.fullmatch(name) else [name]
+        else:
+            missing += [
+                f"{name}: {section}" for section in _QUOTED.findall(sections) if section not in headings(pages[0])
+            ]
+    numbers = {int(number or alone) for number, alone in _DECISION.findall(one_line)}
+    return missing + [f"ADR {number}" for number in sorted(numbers) if not list(ADR.glob(f"{number:04d}-*.md"))]
+
+
+@cache
+def headings(page: Path) -> frozenset[str]:
+    return frozenset(re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE))
+
+
 def slug(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
@@ -39,6 +73,38 @@ def test_every_file_and_folder_that_a_page_names_is_there(page: str) -> None:
     named = paths_in((ROOT / page).read_text())
     assert len(named) >= 5
     assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def test_every_page_and_section_that_any_file_cites_is_in_the_repository() -> None:
+    tracked = [ROOT / name for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]
+    texts = [
+        path
+        for path in tracked
+        if path.suffix in TEXTS or (path.suffix == ".json" and path.is_relative_to(ROOT / "docs"))
+    ]
+    wrong = {
+        str(path.relative_to(ROOT)): missing
+        for path in texts
+        if path != Path(__file__) and path.exists() and (missing := cited_and_missing(path.read_text(), path))
+    }
+    assert wrong == {}
+    assert len(texts) > 1000
+
+
+def test_a_page_a_section_and_a_decision_that_are_not_there_are_found_however_lines_are_broken() -> None:
+    text = """Source: LAW.md, "Words"; docs/gone.md; ../shared/OUTSIDE.md; ../../shared/OUTSIDE.md.
+    # As docs/design.md, "The
+    # cut ladder", "Nowhere" and "Words" say, README.md, "Your own fleet", slurm.md, docs/adr/0099, ADR 9999, ADR 0088
+    """
+    assert cited_and_missing(text, ROOT / "models" / "wire.py") == [
+        "LAW.md",
+        "docs/gone.md",
+        "../shared/OUTSIDE.md",
+        "../../shared/OUTSIDE.md",
+        "docs/design.md: Nowhere",
+        "ADR 99",
+        "ADR 9999",
+    ]
 
 
 def test_every_page_that_is_drawn_is_shown() -> None:
@@ -66,9 +132,7 @@ def test_what_is_gone_is_found_and_examples_and_code_are_not_taken_for_paths() -
     assert paths_in(text) == gone
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, "README.md", "docs/operations.md", "docs/performance.md", "docs/adr/README.md"]
-)
+@pytest.mark.parametrize("page", EVERY_PAGE)
 def test_every_link_leads_to_a_page_and_a_heading(page: str) -> None:
     for target, anchor in _LINK.findall((ROOT / page).read_text()):
         if re.match(r"[a-z]+:", target):
@@ -76,8 +140,7 @@ def test_every_link_leads_to_a_page_and_a_heading(page: str) -> None:
         there = (ROOT / page).parent / target if target else ROOT / page
         assert there.exists(), f"{page} links to {target}"
         if anchor:
-            headings = re.findall(r"^#+ (.+)$", there.read_text(), re.MULTILINE)
-            assert anchor in {slug(heading) for heading in headings}, f"{page} links to {target}#{anchor}"
+            assert anchor in {slug(heading) for heading in headings(there)}, f"{page} links to {target}#{anchor}"
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -37,7 +37,7 @@ def waits(healthy: dict[str, int], quotas: list[Quota], *usage: TeamUsage) -> tu
 
 
 def test_the_researcher_who_sees_345_and_asks_for_345() -> None:
-    """DESIGN.md, "The problem": 319 are healthy, 310 run, and the job of 35 waits: 9 of it could run."""
+    """docs/design.md, "A worked case": 319 are healthy, 310 run, and the job of 35 waits: 9 of it could run."""
     assert waits({"main": 319}, [quota("research", 345)], use("research", 310, 35)) == (35, 26)
 
 

@@ -1,4 +1,4 @@
-"""The reference planner itself: every answer here was worked by hand from DESIGN.md."""
+"""The reference planner itself: every answer here was worked by hand from docs/design.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of rights has one row for every command there is, says what ACCESS.md says, and reads on one screen."""
+"""The table of rights has one row for every command, says what docs/access.md says, and reads on one screen."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def rows() -> dict[str, Right]:
     return {**RIGHTS, **cases}
 
 
-# What ACCESS.md, "Who may do what", says, in its order; typed here by hand, so that it is no copy of the table.
+# What docs/access.md, "The table of rights", says; typed here by hand, so that it is no copy of the table.
 LAW = """
 member, not bounded by cluster alone: rollout.ack, rollout.object, rollout.resolve OWN_OBJECTION, request.ask
 operator alone: rollout.pause, fleet.pause, bringup.hold, desk.declare, rollout.resolve CONFIRM, desk.confirm_source

@@ -1,4 +1,4 @@
-"""The tables of the state machine: total, legal, and DESIGN.md's diagram."""
+"""The tables of the state machine: total, legal, and the diagram of docs/concepts.md."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ DIAGRAM = {
     (M, ROLLING),
     (ROLLING, BACK),
     (ROLLING, STUCK),
+    (STUCK, ROLLING),
     (BACK, P),
 }
-"""The arrows of DESIGN.md, "The state machine"."""
+"""The arrows of docs/concepts.md, "A rollout"."""
 
 IN_WORDS = {
     (P, ROLLING): "a failed or aborted first step; a person's undo after a breach rollback, whose effects stand",
     (BACK, ROLLING): "the same, ordered before the next attempt",
-    (STUCK, ROLLING): "`stuck` waits for `retry`",
     (BACK, ABORTED): "`abort` undoes and ends",
     (BACK, CLOSED): "`close` ends a rollout that is not tried again",
     (STUCK, CLOSED): "`close` ends it with what is left to undo",
@@ -47,7 +47,7 @@ IN_WORDS = {
     (E, STUCK): "superseded",
     (M, STUCK): "superseded, while a change in place is written",
 }
-"""Arrows that DESIGN.md says in words, and where."""
+"""Arrows that docs/design.md, "The state machine", says in words."""
 
 
 def test_every_pair_has_one_answer() -> None:

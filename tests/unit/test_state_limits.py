@@ -51,7 +51,7 @@ QUEUED = 1200
 _KINDS_OF_ROWS = 400
 """So many different ones lie further apart than zlib looks back."""
 MEMBERS = 1000
-"""Clusters of a fleet (docs/scale.md)."""
+"""Clusters of a fleet (docs/performance.md, "A whole fleet")."""
 
 LIMITS: dict[str, Any] = {
     # The policy: as a file says it, 20,000 characters at most (LaunchRequest.policy) or a fleet file's.

@@ -45,7 +45,7 @@ def said(parts: Any) -> str:
     return "\n".join(line for part in parts for line in _plain(part))
 
 
-# The worked case of DESIGN.md, with 310 of 345 in use: 39 are cut, 4 of them busy.
+# The worked case of docs/design.md, with 310 of 345 in use: 39 are cut, 4 of them busy.
 ENGINES = [job("e1", 24, "engines"), job("e2", 12, "engines"), job("e3", 4, "engines")]
 TRAINING = [job("t1", 256, "training"), job("t2", 14)]
 

@@ -63,7 +63,7 @@ class Session:
 
 
 def seconds_of(principal: Principal) -> float:
-    """How long a session of theirs counts: whose groups a provider told, as long as these count (ACCESS.md).
+    """How long a session of theirs counts: whose groups a provider told, as long as these count (docs/access.md).
 
     Then the browser is sent there once more, which nobody notices who is still logged in there.
     """

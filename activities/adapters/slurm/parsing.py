@@ -156,7 +156,7 @@ def quotas_of(accounts: Mapping[str, Account], source: SlurmSource) -> dict[str,
 
 
 def admitted(gpus: int, mode: LimitMode, earlier: int | None) -> int:
-    """The limit to enforce: of a soft quota what was admitted before it was lowered (DESIGN.md, "soft, hard")."""
+    """The limit to enforce: of a soft quota what was admitted before it was lowered (docs/design.md, "Words")."""
     return gpus if mode is LimitMode.HARD or earlier is None else max(gpus, earlier)
 
 
