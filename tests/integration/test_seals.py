@@ -172,7 +172,7 @@ def test_a_chain_that_is_cut_off_or_gone_shows(site: Site) -> None:
 
 
 def test_what_was_written_since_the_last_seal_can_still_be_rewritten(small: Site) -> None:
-    """As the law says: rewrite what is not sealed yet."""
+    """As docs/security.md says: rewrite what is not sealed yet."""
     small.happens(2)
     small.sealer().look()
     small.happens(2)

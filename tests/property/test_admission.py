@@ -72,7 +72,7 @@ def target_by_hand(command: str, cluster: str, fields: dict[str, Any], world: ce
 
 
 def lacks(file: AccessFile, who: Principal, right: Right, target: Target, human: str, emergency: bool) -> str:
-    """What is missing, by the words of the law and none of the code: a role anywhere, and a second human."""
+    """What is missing, by the words of docs/access.md and none of the code: a role anywhere, and a second human."""
     names = {who.name, *(f"group:{group}" for group in who.groups if who.proof is Proof.OIDC)}
     held = {role for one in file.grants if names & {*one.to} for role in with_included(one.roles)}
     if not held & {*right.roles}:

@@ -29,7 +29,7 @@ def test_no_word_names_two_things() -> None:
 def test_values_are_called_by_nouns() -> None:
     assert nameless(ROOT) == [], (
         "Call each of these values by what it holds (`row`, `receipt`, `sentence`, `teams`), not by what was done to "
-        f"get it: {', '.join(VAGUE)} do not say that (CONTRIBUTING.md, Names)."
+        f"get it: {', '.join(VAGUE)} do not say that (CONTRIBUTING.md, How a change is made)."
     )
 
 

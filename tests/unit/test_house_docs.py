@@ -22,7 +22,9 @@ _OF_THE_HOUSE = re.compile(r"(?:[\w./-]+/[\w.-]+\.(?:py|md|sh|txt|yaml|json))|(?
 _QUOTED = re.compile(r'"([^"]+)"')
 _TARGET = re.compile(r"\bmake ([a-z][a-z-]*)")
 _LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
-_CITED = re.compile(r"""(?<![\w/.}-])((?:[\w.-]+/)*\w[\w-]*\.md)\b((?:,? (?:and )?"[^"\n]+")*)""")
+_CITED = re.compile(
+    r"""(?<![\w/.}-])((?:[\w.-]+/)*\w[\w-]*\.md)\b(?:, ([A-Z][\w' -]*)(?=\))|((?:,? (?:and )?"[^"]+")*))"""
+)
 _DECISION = re.compile(r"\bdocs/adr/(\d{4})\b|\bADRs? (\d+)\b")
 _BROKEN_LINE = re.compile(r"\s*\n\s*(?:#|--|//)?\s*")
 _WRITTEN_BY_US = re.compile(r"(?:status/)?status-[\w-]+\.md")
@@ -43,18 +45,18 @@ def paths_in(text: str) -> set[str]:
 def cited_and_missing(text: str, at: Path) -> list[str]:
     """Pages that this text cites and that are not in the repository, and sections that these pages do not have.
 
-    A page is cited from the root, from `docs`, or from beside the file; a section in quotes right after it.
+    A page is cited from the root, from `docs`, or from beside the file. A section comes right after it, in quotes, or
+    without them at the end of brackets: messages cite so.
     """
     missing = []
     one_line = _BROKEN_LINE.sub(" ", text)
-    for name, sections in _CITED.findall(one_line):
+    for name, bare, quoted in _CITED.findall(one_line):
         pages = [place.resolve() for place in (at.parent / name, ROOT / name, ROOT / "docs" / name) if place.exists()]
         if not pages or not pages[0].is_relative_to(ROOT):
             missing += [] if _WRITTEN_BY_US.fullmatch(name) else [name]
         else:
-            missing += [
-                f"{name}: {section}" for section in _QUOTED.findall(sections) if section not in headings(pages[0])
-            ]
+            sections = [bare] if bare else _QUOTED.findall(quoted)
+            missing += [f"{name}: {section}" for section in sections if section not in headings(pages[0])]
     numbers = {int(number or alone) for number, alone in _DECISION.findall(one_line)}
     return missing + [f"ADR {number}" for number in sorted(numbers) if not list(ADR.glob(f"{number:04d}-*.md"))]
 
@@ -95,6 +97,7 @@ def test_a_page_a_section_and_a_decision_that_are_not_there_are_found_however_li
     text = """Source: LAW.md, "Words"; docs/gone.md; ../shared/OUTSIDE.md; ../../shared/OUTSIDE.md.
     # As docs/design.md, "The
     # cut ladder", "Nowhere" and "Words" say, README.md, "Your own fleet", slurm.md, docs/adr/0099, ADR 9999, ADR 0088
+    (docs/operations.md, Two roles), (docs/security.md, Keys).
     """
     assert cited_and_missing(text, ROOT / "models" / "wire.py") == [
         "LAW.md",
@@ -102,6 +105,7 @@ def test_a_page_a_section_and_a_decision_that_are_not_there_are_found_however_li
         "../shared/OUTSIDE.md",
         "../../shared/OUTSIDE.md",
         "docs/design.md: Nowhere",
+        "docs/operations.md: Two roles",
         "ADR 99",
         "ADR 9999",
     ]
