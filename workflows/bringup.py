@@ -10,7 +10,6 @@ followed and asked, and of no call that changes the world.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable
 from datetime import datetime, timedelta
 
@@ -20,17 +19,15 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from activities.bringup import BringupActivities, CheckActivities
-    from activities.notices import NoticeActivities
-    from models.bringup import calls, outgoing, reducers
+    from models.audit import AuditEntry
+    from models.bringup import calls, reducers
     from models.bringup.actions import (
         AskChecks,
         BringupAction,
-        End,
         Follow,
         GrantOwed,
         HandOver,
         LookForSupply,
-        Rest,
         Start,
         Stop,
         WindDown,
@@ -52,15 +49,14 @@ with workflow.unsafe.imports_passed_through():
     from models.bringup.state import Bringup
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
     from models.bringup.undo_lines import bringup_undo_line
-    from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TellAnswer, TellRequest
+    from models.lifecycle.actions import Finish, Wait
+    from models.wire import LAUNCHED_UPDATE, STATUS_QUERY
     from workflows import bringup_runs
     from workflows.cancellation import lived
+    from workflows.durable import Durable, refused
     from workflows.failures import reason_of
-    from workflows.marks import leave_mark, patience
-    from workflows.next_run import next_run_is_due
     from workflows.options import (
         BRINGUP_LONG_CALL,
-        FLEET_MAIL_CALL,
         LAST_FLEET_CALL,
         LONG_ASKED_CALL,
         LONG_CALL,
@@ -71,26 +67,20 @@ with workflow.unsafe.imports_passed_through():
     from workflows.tickets import TicketBook
     from workflows.updates import take_commands
 
-_BATCH = 50
-_LAST_MAIL = timedelta(minutes=5)
-_MAIL_PAUSE = timedelta(seconds=30)
 _BEYOND_LIMIT = timedelta(minutes=1)
 _LETS_GO = (Follow, AskChecks, LookForSupply)
 """What a history that begins anew takes up again by itself."""
 
 
 @workflow.defn(name=BRINGUP_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
-class BringupWorkflow:
+class BringupWorkflow(Durable[Bringup]):
     @workflow.init
     def __init__(self, start: BringupInput | None = None) -> None:
+        super().__init__(None if start is None else start.state)
         self._start = start
-        self._b: Bringup | None = None if start is None else start.state
-        self._trouble: ApplicationError | None = None
         self._tasks: dict[BringupAction, asyncio.Task[None]] = {}
         """What is under way."""
         self._sides: list[asyncio.Task[None]] = []
-        self._changes = 0
-        self._shown: tuple[str, ...] = ()
         self._tickets = TicketBook("bringup", () if start is None else start.spent)
         take_commands(BringupCommand, BringupOrder, check=self._check, obey=self._obey, tickets=self._tickets)
 
@@ -102,37 +92,30 @@ class BringupWorkflow:
         return await lived(self._live(start), self._cancelled)
 
     async def _live(self, start: BringupInput) -> BringupAnswer:
-        if self._b is None:
+        if self._value is None:
             await self._open(start)
         if self._trouble is not None:
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            raise self._trouble
+            raise await self._never_began()
         self._sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail)]
         await self._loop(start)
-        await workflow.wait_condition(lambda: not self._state.outbox)
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
-        await workflow.wait_condition(lambda: not self._state.outbox)
+        await self._settle()
         self._let_go()
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self._answer()
 
     async def _open(self, start: BringupInput) -> None:
-        try:
-            opened = await workflow.execute_activity_method(
+        opened = await self._opening(
+            workflow.execute_activity_method(
                 BringupActivities.open,
                 OpenBringup(start=start.start, at=workflow.now()),
                 **LONG_ASKED_CALL,
                 summary=f"may {start.start.entry.cluster} begin",
             )
-        except ActivityError as error:
-            kind, reason = reason_of(error)
-            self._trouble = ApplicationError(reason, type=kind, non_retryable=True)
-            return
-        if opened.refused:
+        )
+        if opened is not None and opened.refused:
             self._trouble = ApplicationError(opened.refused, type="Refusal", non_retryable=True)
-            return
-        self._set(reducers.opened(start.start, opened.number, workflow.now()))
+        elif opened is not None:
+            self._set(reducers.opened(start.start, opened.number, workflow.now()))
 
     # --- the loop ---------------------------------------------------------------------------------
 
@@ -140,24 +123,19 @@ class BringupWorkflow:
         while True:
             now = workflow.now()
             self._set(reducers.advance(self._state, now))
-            self._show()
+            self._tell_temporal()
             self._leave(start)
             match decide(self._state, now, tuple(self._tasks)):
-                case End():
+                case Finish():
                     return
-                case Rest() as rest:
-                    await self._rest(rest.until)
+                case Wait() as wait:
+                    await self._rest(wait.until)
                 case action:
                     self._tasks[action] = asyncio.create_task(self._perform(action))
 
     async def _rest(self, until: datetime | None) -> None:
         """Until something ends, somebody speaks, or it is time. Errors: what a task has met that nobody planned for."""
-        changes = self._changes
-        timeout = patience(until)
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
-                lambda: self._changes != changes, timeout=timeout, timeout_summary="until something is due"
-            )
+        await self._wait(until)
         for action, task in list(self._tasks.items()):
             if task.done():
                 del self._tasks[action]
@@ -192,9 +170,9 @@ class BringupWorkflow:
     def _leave(self, start: BringupInput) -> None:
         """Continues as new where that is due, and nothing that changes the world is under way."""
         loose = all(isinstance(action, _LETS_GO) for action in self._tasks)
-        if next_run_is_due() and loose and workflow.all_handlers_finished():
+        if loose and self._may_leave():
             asked = [name for action in self._tasks if isinstance(action, AskChecks) for name in action.names]
-            state = outgoing.fitted(reducers.let_go(self._state, asked), workflow.now())
+            state = reducers.let_go(self._state, asked).fitted(workflow.now())
             self._let_go()
             workflow.continue_as_new(
                 BringupInput(start=start.start, state=state, runs=start.runs + 1, spent=self._tickets.carried()),
@@ -386,68 +364,24 @@ class BringupWorkflow:
 
     # --- side loops -------------------------------------------------------------------------------
 
-    async def _record(self) -> None:
-        while True:
-            await workflow.wait_condition(lambda: bool(self._state.outbox))
-            batch = self._state.outbox[:_BATCH]
-            try:
-                await workflow.execute_activity_method(
-                    BringupActivities.record,
-                    BringupRecord(row=row_of(self._state, workflow.now()), entries=batch),
-                    **LAST_FLEET_CALL,
-                    summary="; ".join(e.text for e in batch)[:180],
-                )
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
-            self._b = outgoing.recorded(self._state, (e.key for e in batch))  # nothing is decided by it
-            leave_mark()
-
-    async def _mail(self) -> None:
-        while True:
-            await workflow.wait_condition(lambda: bool(self._state.mail))
-            batch = self._state.mail[:_BATCH]
-            try:
-                answer = await workflow.execute_activity_method(
-                    NoticeActivities.tell,
-                    TellRequest(cluster=self._state.cluster, notices=batch),
-                    **FLEET_MAIL_CALL,
-                    summary=f"tell {self._state.entry.owner}",
-                )
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                answer = TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
-            self._b = outgoing.mailed(self._state, [n.key for n in batch], answer, workflow.now())
-            leave_mark()
-            if answer.failed:
-                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+    async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
+        await workflow.execute_activity_method(
+            BringupActivities.record,
+            BringupRecord(row=row_of(self._state, workflow.now()), entries=batch),
+            **LAST_FLEET_CALL,
+            summary=summary,
+        )
 
     # --- what people see --------------------------------------------------------------------------
 
-    def _show(self) -> None:
+    def _tell_temporal(self) -> None:
         b = self._state
-        shown = (b.stage.value, waiting_sentence(b, workflow.now()))
-        if shown[:1] != self._shown[:1]:
-            workflow.upsert_search_attributes(
-                [BY_CLUSTER.value_set(b.cluster), BY_STAGE.value_set(b.stage.value), BY_OWNER.value_set(b.entry.owner)]
-            )
-        self._shown = shown
-        workflow.set_current_details(shown[1])
+        self._show(
+            [BY_CLUSTER.value_set(b.cluster), BY_STAGE.value_set(b.stage.value), BY_OWNER.value_set(b.entry.owner)],
+            waiting_sentence(b, workflow.now()),
+        )
 
     # --- messages ---------------------------------------------------------------------------------
-
-    @property
-    def _state(self) -> Bringup:
-        if self._b is None:
-            raise self._trouble or ApplicationError("it is being opened; try again in a moment", type="Unavailable")
-        return self._b
-
-    def _set(self, b: Bringup) -> None:
-        if b is not self._b:
-            self._b = b
-            self._changes += 1
 
     @workflow.query(name=STATUS_QUERY)
     def status(self) -> BringupStatus:
@@ -456,28 +390,25 @@ class BringupWorkflow:
         events = info.get_current_history_length()
         return status_of(self._state, asked_at(), history_events=events, runs=runs)
 
-    @workflow.query(name="state")
-    def state(self) -> Bringup:
-        """The whole state, for tests and for `doctor`."""
-        return self._state
-
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> BringupAnswer:
         """Answers once it stands in the archive, or is refused."""
-        await workflow.wait_condition(lambda: self._trouble is not None or (self._b is not None and not self._b.outbox))
+        await workflow.wait_condition(
+            lambda: self._trouble is not None or (self._value is not None and not self._value.outbox)
+        )
         return self._answer()
 
     def _answer(self) -> BringupAnswer:
-        if self._trouble is not None or self._b is None:
+        if self._trouble is not None or self._value is None:
             assert self._start is not None
             reason = "" if self._trouble is None else self._trouble.message
             return BringupAnswer(begun=False, cluster=self._start.start.entry.cluster, reason=reason)
-        return BringupAnswer(begun=True, cluster=self._b.cluster, stage=self._b.stage, reason=self._b.because)
+        return BringupAnswer(
+            begun=True, cluster=self._value.cluster, stage=self._value.stage, reason=self._value.because
+        )
 
     def _check(self, command: BringupCommand, order: BringupOrder) -> None:
-        why = refusal(self._state, command, order, workflow.now(), tuple(self._tasks))
-        if why is not None:
-            raise ApplicationError(why, type="Refusal", non_retryable=True)
+        refused(refusal(self._state, command, order, workflow.now(), tuple(self._tasks)))
 
     def _obey(self, command: BringupCommand, order: BringupOrder) -> BringupCommandAnswer:
         before, now = self._state, workflow.now()
@@ -489,11 +420,11 @@ class BringupWorkflow:
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: a person's, who waits for what runs. In production, or with tickets, none."""
-        if self._b is not None and self._start is not None and self._start.start.ticket:
-            self._set(reducers.cancel_ignored(self._b, workflow.now()))
+        if self._value is not None and self._start is not None and self._start.start.ticket:
+            self._set(reducers.cancel_ignored(self._value, workflow.now()))
             return
         order = BringupOrder(actor="temporal", reason="the workflow was cancelled")
-        if self._b is None or self._b.stage is BringupStage.IN_PRODUCTION:
+        if self._value is None or self._value.stage is BringupStage.IN_PRODUCTION:
             return
-        if refusal(self._b, BringupCommand.CANCEL, order, workflow.now(), tuple(self._tasks)) is None:
+        if refusal(self._value, BringupCommand.CANCEL, order, workflow.now(), tuple(self._tasks)) is None:
             self._obey(BringupCommand.CANCEL, order)

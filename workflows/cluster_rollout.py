@@ -25,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices import NoticeActivities
     from models import wire
     from models.errors import HistoryLapse
+    from models.lifecycle.actions import Finish, Wait
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
     from models.rollout import (
         calls,
@@ -37,7 +38,7 @@ with workflow.unsafe.imports_passed_through():
         plan_reducers,
         time_reducers,
     )
-    from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
+    from models.rollout.actions import Action, Aim, Draft, Look, Perform
     from models.rollout.ahead import Ahead, ahead_of
     from models.rollout.cancelling import cancelled
     from models.rollout.commands import GOES_BACK, CommandRequest, obey, refusal, without_approval

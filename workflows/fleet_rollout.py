@@ -9,9 +9,7 @@ changed; so a thousand clusters at rest cost no event. The state is one value, a
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Sequence
-from datetime import timedelta
+from typing import ClassVar
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
@@ -19,7 +17,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from activities.fleets import FleetActivities
-    from activities.notices import NoticeActivities
+    from models.audit import AuditEntry
     from models.fleet import reducers
     from models.fleet.actions import AbortMembers, PickMembers, PlanFleet, StartMembers
     from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, obey, refusal
@@ -46,38 +44,36 @@ with workflow.unsafe.imports_passed_through():
         StartAnswer,
         StartRequest,
     )
-    from models.fleet.state import FLEET, FleetRollout, FleetStage, MemberState
+    from models.fleet.state import FleetRollout, FleetStage, MemberState
     from models.fleet.status import status_of, waiting_sentence
     from models.fleet.undo_lines import fleet_undo_line
-    from models.rollout.actions import Finish, Wait
-    from models.wire import LAUNCHED_UPDATE, TellAnswer, TellRequest
+    from models.lifecycle.actions import Finish, Wait
+    from models.wire import LAUNCHED_UPDATE, TellAnswer
     from workflows.cancellation import lived
+    from workflows.durable import Durable, over, refused
     from workflows.failures import reason_of
-    from workflows.marks import leave_mark, patience
-    from workflows.next_run import next_run_is_due
-    from workflows.options import FLEET_CALL, FLEET_MAIL_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
+    from workflows.options import FLEET_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
     from workflows.queries import asked_at
     from workflows.search_attributes import BY_OWNER, BY_STAGE, BY_WAVE
     from workflows.tickets import TicketBook
     from workflows.updates import take_commands
 
 
-_BATCH = 50
-_LAST_MAIL = timedelta(minutes=5)
-_MAIL_PAUSE = timedelta(seconds=30)
+def _no_launch() -> ApplicationError:
+    return ApplicationError("a fleet rollout needs its launch as its input", type="BadInput", non_retryable=True)
 
 
 @workflow.defn(name=FLEET_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
-class FleetRolloutWorkflow:
+class FleetRolloutWorkflow(Durable[FleetRollout]):
+    wakes: ClassVar[str] = "until the next wave or look"
+    delivery_wakes: ClassVar[bool] = True
+
     @workflow.init
     def __init__(self, start: FleetInput | None = None) -> None:
+        state = None if start is None else start.state or reducers.opened(start.launch, workflow.now())
+        super().__init__(state, _no_launch())
         self._start = start
-        self._fleet: FleetRollout | None = None
-        if start is not None:
-            self._fleet = start.state or reducers.opened(start.launch, workflow.now())
         self._plan: FleetPlan | None = None
-        self._changes = 0
-        self._shown: tuple[str, ...] = ()
         spent = () if start is None else start.spent
         self._tickets = TicketBook("fleet", spent, subject=lambda: self._state.id)
         take_commands(FLEET_COMMANDS, FleetCommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
@@ -86,42 +82,29 @@ class FleetRolloutWorkflow:
     async def run(self, start: FleetInput | None = None) -> FleetResult:
         """The fleet rollout has ended, or continues as new."""
         if start is None:
-            raise ApplicationError("a fleet rollout needs its launch as its input", type="BadInput", non_retryable=True)
+            raise _no_launch()
         return await lived(self._live(), self._cancelled)
 
     async def _live(self) -> FleetResult:
         sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail, self._follow)]
         try:
             await self._loop()
-            await workflow.wait_condition(lambda: not self._state.outbox)
-            with contextlib.suppress(TimeoutError):
-                await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
-            await workflow.wait_condition(lambda: not self._state.outbox)
+            await self._settle()
         except GeneratorExit:  # the worker has let go of it: what awaits then is complained of
             raise
         except BaseException:
-            await _ended(sides)
+            await over(sides)
             raise
-        await _ended(sides)
+        await over(sides)
         await workflow.wait_condition(workflow.all_handlers_finished)
         f = self._state
         done = sum(m.state is MemberState.DONE for m in f.members.values())
         return FleetResult(fleet=f.id, stage=f.stage, reason=f.ended_because, clusters=len(f.members), done=done)
 
     @property
-    def _state(self) -> FleetRollout:
-        if self._fleet is None:
-            raise ApplicationError("a fleet rollout needs its launch as its input", type="BadInput", non_retryable=True)
-        return self._fleet
-
-    @property
     def _launch(self) -> FleetInput:
         assert self._start is not None
         return self._start
-
-    def _set(self, f: FleetRollout) -> None:
-        self._fleet = f
-        self._changes += 1
 
     # --- the loop ---------------------------------------------------------------------------------
 
@@ -129,13 +112,13 @@ class FleetRolloutWorkflow:
         while True:
             now = workflow.now()
             self._set(reducers.advance(self._state, now))
-            self._show()
+            self._tell_temporal()
             self._leave()
             match decide(self._state, now):
                 case Finish():
                     return
                 case Wait() as wait:
-                    await self._wait(wait)
+                    await self._wait(wait.until)
                 case PlanFleet():
                     await self._make_plan()
                 case PickMembers() as pick:
@@ -145,21 +128,13 @@ class FleetRolloutWorkflow:
                 case AbortMembers() as abort:
                     await self._abort(abort)
 
-    async def _wait(self, wait: Wait) -> None:
-        changes = self._changes
-        timeout = patience(wait.until)
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
-                lambda: self._changes != changes, timeout=timeout, timeout_summary="until the next wave or look"
-            )
-
     def _leave(self) -> None:
         """Continues as new where that is due. Every call of a side loop can be repeated, so none is waited for."""
-        if next_run_is_due() and workflow.all_handlers_finished():
+        if self._may_leave():
             workflow.continue_as_new(
                 FleetInput(
                     launch=self._launch.launch,
-                    state=reducers.fitted(self._state, workflow.now()),
+                    state=self._state.fitted(workflow.now()),
                     runs=self._launch.runs + 1,
                     spent=self._tickets.carried(),
                 ),
@@ -284,55 +259,22 @@ class FleetRolloutWorkflow:
             if answer.joined:
                 self._set(reducers.found_open(self._state, answer.joined, workflow.now()))
 
-    async def _record(self) -> None:
-        while True:
-            await workflow.wait_condition(lambda: bool(self._state.outbox))
-            batch = self._state.outbox[:_BATCH]
-            try:
-                await workflow.execute_activity_method(
-                    FleetActivities.record,
-                    FleetRecord(entries=batch),
-                    **LAST_FLEET_CALL,
-                    summary="; ".join(e.text for e in batch)[:180],
-                )
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
-            self._set(reducers.recorded(self._state, (e.key for e in batch)))
-            leave_mark()
+    async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
+        await workflow.execute_activity_method(
+            FleetActivities.record, FleetRecord(entries=batch), **LAST_FLEET_CALL, summary=summary
+        )
 
-    async def _mail(self) -> None:
-        while True:
-            await workflow.wait_condition(lambda: bool(self._state.mail))
-            batch = self._state.mail[:_BATCH]
-            try:
-                answer = await workflow.execute_activity_method(
-                    NoticeActivities.tell,
-                    TellRequest(cluster=FLEET, notices=batch),
-                    **FLEET_MAIL_CALL,
-                    summary=f"tell {self._state.owner}",
-                )
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                answer = TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
-            self._set(reducers.mailed(self._state, [n.key for n in batch], answer, workflow.now()))
-            leave_mark()
-            if answer.failed:
-                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+    def _mailed(self, keys: list[str], answer: TellAnswer) -> FleetRollout:
+        return reducers.mailed(self._state, keys, answer, workflow.now())
 
     # --- what people see --------------------------------------------------------------------------
 
-    def _show(self) -> None:
+    def _tell_temporal(self) -> None:
         f = self._state
-        shown = (f.stage.value, f.wave.value, f.owner)
-        if shown != self._shown:
-            self._shown = shown
-            workflow.upsert_search_attributes(
-                [BY_STAGE.value_set(f.stage.value), BY_WAVE.value_set(f.wave.value), BY_OWNER.value_set(f.owner)]
-            )
-        workflow.set_current_details(waiting_sentence(f, workflow.now()))
+        self._show(
+            [BY_STAGE.value_set(f.stage.value), BY_WAVE.value_set(f.wave.value), BY_OWNER.value_set(f.owner)],
+            waiting_sentence(f, workflow.now()),
+        )
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -341,11 +283,6 @@ class FleetRolloutWorkflow:
         now, events = asked_at(), workflow.info().get_current_history_length()
         # What follows from time alone is taken in, as the loop is about to: no soak that is over is waited for.
         return status_of(reducers.advance(self._state, now), now, history_events=events, runs=self._launch.runs)
-
-    @workflow.query(name="state")
-    def state(self) -> FleetRollout:
-        """The whole state, for tests and for `doctor`."""
-        return self._state
 
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> FleetLaunchAnswer:
@@ -365,9 +302,7 @@ class FleetRolloutWorkflow:
         )
 
     def _check(self, command: FleetCommand, request: FleetCommandRequest) -> None:
-        why = refusal(self._state, command, request)
-        if why is not None:
-            raise ApplicationError(why, type="Refusal", non_retryable=True)
+        refused(refusal(self._state, command, request))
 
     def _obey(self, command: FleetCommand, request: FleetCommandRequest) -> FleetCommandAnswer:
         before = self._state
@@ -378,21 +313,14 @@ class FleetRolloutWorkflow:
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort that undoes nothing; ignored where the launch had a ticket."""
-        if self._fleet is not None and self._launch.launch.ticket:
-            self._set(reducers.cancel_ignored(self._fleet, workflow.now()))
+        if self._launch.launch.ticket:
+            self._set(reducers.cancel_ignored(self._state, workflow.now()))
             return
         request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
-        if self._fleet is not None and refusal(self._fleet, "abort", request) is None:
+        if refusal(self._state, "abort", request) is None:
             self._obey("abort", request)
 
 
 def _every(f: FleetRollout) -> float:
     """How often the members' stages are read, in seconds: often enough beside how often clusters are looked at."""
     return min(10.0, max(0.2, f.pace.recheck.total_seconds() / 60))
-
-
-async def _ended(sides: Sequence[asyncio.Task[None]]) -> None:
-    """They run no more."""
-    for side in sides:
-        side.cancel()
-    await asyncio.gather(*sides, return_exceptions=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
@@ -19,6 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.effects import QuotaActivities
     from activities.notices import NoticeActivities
     from activities.requests import RequestActivities
+    from models.lifecycle.actions import Finish, Wait
     from models.notices import Notice
     from models.planning.grants import Granted, GrantOutcome
     from models.requests import reducers
@@ -34,12 +36,12 @@ with workflow.unsafe.imports_passed_through():
         ThroughRequest,
     )
     from models.requests.state import RequestState
-    from models.rollout.actions import Finish, Wait
     from models.rollout.messages import EffectRequest
     from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, TellAnswer, TellRequest
     from workflows.cancellation import lived
+    from workflows.durable import Durable, refused
     from workflows.failures import reason_of
-    from workflows.marks import leave_mark, patience
+    from workflows.marks import leave_mark
     from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL
     from workflows.search_attributes import BY_CLUSTER, BY_STAGE
     from workflows.tickets import TicketBook
@@ -55,13 +57,12 @@ _GIVES_UP = "mail-given-up"
 
 
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
-class QuotaRequest:
+class QuotaRequest(Durable[RequestState]):
+    wakes: ClassVar[str] = "until the request's day, or another try"
+
     @workflow.init
     def __init__(self, start: RequestInput | None = None) -> None:
-        self._start = start
-        self._request: RequestState | None = None if start is None else start.state
-        self._trouble: ApplicationError | None = None
-        self._changes = 0
+        super().__init__(None if start is None else start.state)
         self._writing = False
         self._telling = False
         self._cancelled = False
@@ -82,10 +83,8 @@ class QuotaRequest:
         self._changes += 1
 
     async def _life(self, start: RequestInput) -> RequestState:
-        if self._request is None and not await self._open(start):
-            await workflow.wait_condition(workflow.all_handlers_finished)
-            assert self._trouble is not None
-            raise self._trouble
+        if self._value is None and not await self._open(start):
+            raise await self._never_began()
         mailing = asyncio.create_task(self._mail())
         await self._live(start)
         with contextlib.suppress(TimeoutError):
@@ -99,19 +98,17 @@ class QuotaRequest:
         return self._state
 
     async def _open(self, start: RequestInput) -> bool:
-        try:
-            assessment = await workflow.execute_activity_method(
+        assessment = await self._opening(
+            workflow.execute_activity_method(
                 RequestActivities.assess,
                 AssessRequest(ask=start.ask, at=workflow.now()),
                 **LONG_ASKED_CALL,
                 summary=f"does it fit: {start.ask.gpus} more for {start.ask.team}",
             )
-        except ActivityError as error:
-            kind, reason = reason_of(error)
-            self._trouble = ApplicationError(reason, type=kind, non_retryable=True)
-            return False
-        self._set(reducers.opened(start.ask, assessment, workflow.now()))
-        return True
+        )
+        if assessment is not None:
+            self._set(reducers.opened(start.ask, assessment, workflow.now()))
+        return assessment is not None
 
     async def _live(self, start: RequestInput) -> None:
         pause = _FIRST_PAUSE
@@ -141,16 +138,6 @@ class QuotaRequest:
                     await self._wait(again if day is None else min(again, day))
                     pause = min(2 * pause, _LONGEST_PAUSE)
             self._leave(start)
-
-    async def _wait(self, until: datetime | None) -> None:
-        """Until a command comes, or it is time."""
-        changes = self._changes
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(
-                lambda: self._changes != changes,
-                timeout=patience(until),
-                timeout_summary="until the request's day, or another try",
-            )
 
     def _leave(self, start: RequestInput) -> None:
         idle = not self._telling and not self._state.outbox and not self._cancelled and workflow.all_handlers_finished()
@@ -233,7 +220,7 @@ class QuotaRequest:
             **CALL,
             summary="; ".join(e.text for e in state.outbox)[:180],
         )
-        self._set(reducers.recorded(self._state, (e.key for e in state.outbox)))
+        self._set(self._state.recorded(entry.key for entry in state.outbox))
 
     async def _mail(self) -> None:
         while True:
@@ -244,7 +231,7 @@ class QuotaRequest:
             self._telling = False
             now = workflow.now()
             lost = reducers.undeliverable(self._state, answer, now)
-            self._request = reducers.mailed(self._state, answer, now)  # not by _set: nothing waits for it
+            self._value = reducers.mailed(self._state, answer, now)  # not by _set: nothing waits for it
             if lost and workflow.patched(_GIVES_UP):
                 self._set(reducers.gave_up(self._state, lost, batch, now))
             leave_mark()
@@ -279,20 +266,13 @@ class QuotaRequest:
 
     # --- messages -------------------------------------------------------------------------------
 
-    @property
-    def _state(self) -> RequestState:
-        if self._request is None:
-            raise self._trouble or ApplicationError("it is being looked at; try again in a moment", type="Unavailable")
-        return self._request
-
     def _set(self, state: RequestState) -> None:
-        if self._request is None or state.stage is not self._request.stage:
+        if self._value is None or state.stage is not self._value.stage:
             workflow.upsert_search_attributes(
                 [BY_CLUSTER.value_set(state.ask.cluster), BY_STAGE.value_set(state.stage.value)]
             )
-        if state != self._request:
-            self._request = state
-            self._changes += 1
+        if state != self._value:
+            super()._set(state)
 
     @workflow.query(name=STATUS_QUERY)
     def status(self) -> RequestState:
@@ -302,7 +282,7 @@ class QuotaRequest:
     async def launched(self) -> RequestState:
         """Answers once it is known whether it fits, and stands in the book."""
         await workflow.wait_condition(
-            lambda: self._trouble is not None or (self._request is not None and not self._request.outbox)
+            lambda: self._trouble is not None or (self._value is not None and not self._value.outbox)
         )
         return self._state
 
@@ -310,8 +290,7 @@ class QuotaRequest:
         why = refusal(self._state, command, request, owners, by_roles=self._tickets.by_roles(request))
         if why is None and self._writing and command is RequestCommand.WITHDRAW:
             why = "it is being written at this moment: try again"
-        if why is not None:
-            raise ApplicationError(why, type="Refusal", non_retryable=True)
+        refused(why)
 
     async def _obey(self, command: RequestCommand, request: RequestOrder) -> RequestState:
         """By who owns the cluster today, whoever did when it was asked for."""

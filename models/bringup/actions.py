@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
-
-@dataclass(frozen=True)
-class Rest:
-    """Nothing to begin before `until` (None: before something ends, or somebody speaks)."""
-
-    until: datetime | None
-
-
-@dataclass(frozen=True)
-class End:
-    """It has ended."""
+from models.lifecycle.actions import Finish, Wait
 
 
 @dataclass(frozen=True)
@@ -68,4 +57,4 @@ class WindDown:
     """See to it that the quotas go to nothing, and whether anything still runs."""
 
 
-BringupAction = Rest | End | LookForSupply | Start | Follow | Stop | AskChecks | HandOver | GrantOwed | WindDown
+BringupAction = Wait | Finish | LookForSupply | Start | Follow | Stop | AskChecks | HandOver | GrantOwed | WindDown

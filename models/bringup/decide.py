@@ -15,12 +15,10 @@ from datetime import datetime, timedelta
 from models.bringup.actions import (
     AskChecks,
     BringupAction,
-    End,
     Follow,
     GrantOwed,
     HandOver,
     LookForSupply,
-    Rest,
     Start,
     Stop,
     WindDown,
@@ -32,6 +30,7 @@ from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import colours, edges, gathered
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, Leaving, StepPhase
+from models.lifecycle.actions import Finish, Wait
 
 EMPTYING_LOOKS = (timedelta(seconds=5), timedelta(minutes=10))
 """Between two looks at a cluster that is being emptied: as long as it has stood so, within these."""
@@ -44,9 +43,9 @@ MOST_RUNS = 20
 def decide(b: Bringup, now: datetime, under_way: Collection[BringupAction] = ()) -> BringupAction:
     """The next action to begin beside those under way."""
     if b.stage.ended:
-        return End()
+        return Finish()
     first = next((action for action in _wanted(b, now, under_way) if action not in under_way), None)
-    return first or Rest(min((at for at in _times(b, now) if at > now), default=None))
+    return first or Wait(min((at for at in _times(b, now) if at > now), default=None))
 
 
 def _wanted(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:

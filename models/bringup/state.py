@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field
 
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit import BACKSTOP, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import CAPACITY, ClusterRecipe, RecipeStep
@@ -22,7 +22,8 @@ from models.bringup.runs import TAIL_LENGTH, UNDO_SUFFIX, RunKey
 from models.bringup.soak import CheckState, SoakClock, Terms
 from models.bringup.stages import BRINGUP_TRANSITIONS, BringupStage
 from models.cluster.island import Island
-from models.notices import Notice, NoticeKind
+from models.lifecycle.outgoing import ArchivePlace, Lifecycle
+from models.notices import NoticeKind
 
 MOST_ATTEMPTS = 1000
 """Starts of one step in one bring-up; the next bring-up of the cluster counts on from here."""
@@ -138,7 +139,7 @@ class WaitsFor(StrEnum):
     ROLLOUT = "rollout"
 
 
-class Bringup(Model):
+class Bringup(Lifecycle):
     """One bring-up. Times are the workflow's clock, in UTC."""
 
     entry: BringupEntry
@@ -181,10 +182,6 @@ class Bringup(Model):
     accounted_at: Time
     lasted: dict[BringupStage, Duration] = Field(default_factory=dict)
     waited: dict[WaitsFor, Duration] = Field(default_factory=dict)
-
-    outbox: tuple[AuditEntry, ...] = Field(default=(), exclude_if=lambda rows: not rows)
-    mail: tuple[Notice, ...] = Field(default=(), exclude_if=lambda rows: not rows)
-    serial: Count = 0
 
     @property
     def cluster(self) -> str:
@@ -234,23 +231,12 @@ class Bringup(Model):
     def with_run(self, run: str, **changes: Any) -> Self:
         return self.but(runs={**self.runs, run: self.runs[run].but(**changes)})
 
-    def noting(
-        self, kind: AuditKind, text: str, at: datetime, *, actor: str = BACKSTOP, reason: str = "", **data: Any
-    ) -> Self:
-        """With one more entry for the archive."""
-        number = self.serial + 1
-        entry = AuditEntry(
-            key=f"{bringup_key(self.cluster, self.number)}/{number:06d}",
-            cluster=self.cluster,
-            rollout=self.id,
-            at=at,
-            kind=kind,
-            actor=actor,
-            text=text,
-            reason=reason,
-            data={"stage": self.stage.value, **data},
-        )
-        return self.but(serial=number, outbox=(*self.outbox, entry))
+    @property
+    def place(self) -> ArchivePlace:
+        return ArchivePlace(bringup_key(self.cluster, self.number), self.cluster, self.id)
+
+    def noting(self, kind: AuditKind, text: str, at: datetime, **more: Any) -> Self:
+        return super().noting(kind, text, at, **{"stage": self.stage.value, **more})
 
     def reaching(self, stage: BringupStage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
         assert (self.stage, stage) in BRINGUP_TRANSITIONS, (self.stage, stage)
@@ -272,17 +258,17 @@ class Bringup(Model):
     def telling(self, detail: str, *commands: tuple[str, str]) -> Self:
         """With a notice to the owner in the mail; `commands`: what each does, and the line to type."""
         lines = [{"does": does, "line": line} for does, line in commands]
-        notice = Notice(
-            key=f"{bringup_key(self.cluster, self.number)}/{self.serial + 1:06d}/told",
+        return self.with_notices(
+            self.place.prefix,
+            "told",
+            (self.entry.owner,),
             kind=NoticeKind.BRINGUP,
             cluster=self.cluster,
-            audience=self.entry.owner,
             owner=self.entry.owner,
             stage=self.stage.value,
             detail=detail,
             facts={"commands": lines} if lines else {},
         )
-        return self.but(serial=self.serial + 1, mail=(*self.mail, notice))
 
     def accounted(self, now: datetime) -> Self:
         """With the time since it was last accounted put down: to its stage, and to what it waited for."""

@@ -14,7 +14,7 @@ from datetime import datetime
 from models.fleet.actions import AbortMembers, FleetAction, PickMembers, PlanFleet, StartMembers
 from models.fleet.gates import budget_left, looked_in_vain, rest_until, startable
 from models.fleet.state import FleetRollout, FleetStage, MemberState
-from models.rollout.actions import Finish, Wait
+from models.lifecycle.actions import Finish, Wait
 
 _AT_ONCE = 20
 """Rollouts that are told to abort in one call."""

@@ -27,7 +27,6 @@ from models.fleet.state import (
     MemberState,
     Wave,
 )
-from models.rollout.fitting import MOST_BYTES, entries_left_out, mail_given_up, packed, queues
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Stage
 from models.rollout.stuck import LAUNCH
@@ -278,18 +277,10 @@ def aborted(f: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: dat
     return f if not took else f.noting(AuditKind.COMMAND, f"aborted {', '.join(took)}", now, command="abort")
 
 
-def recorded(f: FleetRollout, keys: Iterable[str]) -> FleetRollout:
-    done = set(keys)
-    return f.but(outbox=tuple(e for e in f.outbox if e.key not in done))
-
-
 def mailed(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: datetime) -> FleetRollout:
-    gone = answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()
-    f = f.but(mail=tuple(n for n in f.mail if n.key not in gone))
+    f = f.mailed(answer, now)
     for key in (key for key in keys if key not in answer.noted):
-        if key in answer.refused:
-            f = f.noting(AuditKind.NOTICE, f"{f.owner} could not be told: {answer.refused[key]}", now, failed=True)
-        elif (at := answer.waiting.get(key)) is not None:
+        if (at := answer.waiting.get(key)) is not None:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} is to be told at {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
         elif key in answer.delivered:
             f = f.noting(AuditKind.NOTICE, f"{f.owner} was told: fleet_held", now, key=key)
@@ -364,14 +355,3 @@ def _aborted(f: FleetRollout, now: datetime) -> FleetRollout:
     if stuck:
         why += f"; stuck: {', '.join(sorted(stuck))}"
     return f.but(holds=(), ended_because=why).reaching(FleetStage.ABORTED, now, why)
-
-
-def fitted(f: FleetRollout, now: datetime) -> FleetRollout:
-    """The fleet rollout, small enough to be carried to its next run."""
-    if packed(f) <= MOST_BYTES:
-        return f
-    mail, outbox = queues(MOST_BYTES - packed(f.but(outbox=(), mail=())), f.mail, f.outbox)
-    gone, cut = len(f.mail) - len(mail), len(f.outbox) - len(outbox)
-    f = f.but(mail=mail, outbox=outbox)
-    f = f.noting(AuditKind.NOTICE, mail_given_up(gone), now, failed=True) if gone else f
-    return f.noting(AuditKind.NOTICE, entries_left_out(cut), now, failed=True) if cut else f

@@ -15,10 +15,11 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit import BACKSTOP, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, Time
 from models.cluster.policy import TIERS, Tier
-from models.notices import Notice, NoticeKind
+from models.lifecycle.outgoing import ArchivePlace, Lifecycle
+from models.notices import NoticeKind
 from models.rollout.holds import Hold, HoldKind
 
 FLEET = "(fleet)"
@@ -165,7 +166,7 @@ class FleetStage(StrEnum):
         return self in (FleetStage.DONE, FleetStage.ABORTED)
 
 
-class FleetRollout(Model):
+class FleetRollout(Lifecycle):
     """One fleet rollout. Times are the workflow's clock, in UTC; members are keyed by cluster."""
 
     id: str
@@ -198,10 +199,6 @@ class FleetRollout(Model):
     """While aborting: what is done is undone too."""
     asked: tuple[str, ...] = ()
     """While aborting: clusters whose rollouts were told to abort."""
-
-    outbox: tuple[AuditEntry, ...] = ()
-    mail: tuple[Notice, ...] = ()
-    serial: Count = 0
 
     def in_state(self, *states: MemberState) -> Iterator[Member]:
         return (m for m in self.members.values() if m.state in states)
@@ -247,22 +244,9 @@ class FleetRollout(Model):
     def hold(self, hold_id: str) -> Hold | None:
         return next((h for h in self.holds if h.id == hold_id), None)
 
-    def noting(
-        self, kind: AuditKind, text: str, at: datetime, *, actor: str = BACKSTOP, reason: str = "", **data: Any
-    ) -> Self:
-        """With one more entry for the archive."""
-        entry = AuditEntry(
-            key=f"{self.id}/{self.serial + 1:06d}",
-            cluster=FLEET,
-            rollout=self.id,
-            at=at,
-            kind=kind,
-            actor=actor,
-            text=text,
-            reason=reason,
-            data=data,
-        )
-        return self.but(serial=self.serial + 1, outbox=(*self.outbox, entry))
+    @property
+    def place(self) -> ArchivePlace:
+        return ArchivePlace(self.id, FLEET, self.id)
 
     def reaching(self, stage: FleetStage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
         moved = self.but(stage=stage, entered_at=at)
@@ -285,15 +269,15 @@ class FleetRollout(Model):
 
     def telling(self, detail: str) -> Self:
         """With a notice to the owner in the mail."""
-        notice = Notice(
-            key=f"{self.id}/{self.serial + 1:06d}/fleet",
+        return self.with_notices(
+            self.id,
+            "fleet",
+            (self.owner,),
             kind=NoticeKind.FLEET_HELD,
             cluster=FLEET,
-            audience=self.owner,
             owner=self.owner,
             stage=self.stage.value,
             detail=detail,
             shadow=self.shadow,
             facts={"left": sorted(m.cluster for m in self.failed)[:_NAMED]},
         )
-        return self.but(serial=self.serial + 1, mail=(*self.mail, notice))

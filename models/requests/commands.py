@@ -10,6 +10,7 @@ from pydantic import Field
 
 from models.access.principals import is_one_of
 from models.access.tickets import TICKET_CHARS, warrant_in
+from models.audit import AuditKind
 from models.base import ActorGiven, Model, Words
 from models.requests.state import RequestStage, RequestState, any_of
 
@@ -72,7 +73,7 @@ def obey(state: RequestState, command: RequestCommand, request: RequestOrder, no
     by, reason = request.actor, request.reason
 
     def noted(changed: RequestState, text: str) -> RequestState:
-        return changed.noting(text, now, actor=by, reason=reason, **warrant_in(request))
+        return changed.noting(AuditKind.COMMAND, text, now, actor=by, reason=reason, **warrant_in(request))
 
     match command:
         case RequestCommand.APPROVE:

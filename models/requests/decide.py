@@ -6,9 +6,9 @@ for before the next one is the workflow's.
 
 from __future__ import annotations
 
+from models.lifecycle.actions import Finish, Wait
 from models.requests.actions import Keep, RequestAction, Write
 from models.requests.state import RequestStage, RequestState
-from models.rollout.actions import Finish, Wait
 
 
 def decide(state: RequestState) -> RequestAction:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from models.access.tickets import warrant_in
+from models.audit import AuditKind
 from models.base import gpus_text, verb_of
 from models.notices import Notice
 from models.planning.grants import Granted, GrantOutcome
@@ -32,12 +33,20 @@ def opened(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState
     if not assessment.fits:
         refused = state.but(stage=RequestStage.REFUSED, said=assessment.why)
         return refused.noting(
-            f"{state.wants}: refused: {assessment.why}", now, actor=ask.actor, reason=ask.reason, refused=True, **on
+            AuditKind.COMMAND,
+            f"{state.wants}: refused: {assessment.why}",
+            now,
+            actor=ask.actor,
+            reason=ask.reason,
+            refused=True,
+            **on,
         )
     state = state.but(said=f"waits for {any_of(assessment.owners)} to approve it")
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
     on["gpus"] = ask.gpus
-    asked = state.noting(f"{state.wants}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, **on)
+    asked = state.noting(
+        AuditKind.COMMAND, f"{state.wants}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, **on
+    )
     text = f"{ask.actor} asks for {state.wants}{behalf}." + (f" Why: {ask.reason}" if ask.reason else "")
     line = f"backstop request {{}} {ask.request} --reason '...'"
     return asked.telling(
@@ -54,10 +63,10 @@ def advance(state: RequestState, now: datetime) -> RequestState:
         return state
     if state.stage is RequestStage.GRANTED:
         why = f"its day has come ({state.day:%Y-%m-%d %H:%MZ}): it is given back"
-        return state.reaching(RequestStage.RETURNING, now, why).noting(why, now)
+        return state.reaching(RequestStage.RETURNING, now, why).noting(AuditKind.COMMAND, why, now)
     waited = f", which waited for {state.waits_for}" if state.waits_for else ""
     why = f"its day came before it was granted{waited}"
-    lapsed = state.reaching(RequestStage.LAPSED, now, why).noting(why, now)
+    lapsed = state.reaching(RequestStage.LAPSED, now, why).noting(AuditKind.COMMAND, why, now)
     return lapsed.telling(state.askers, f"Your request for {state.wants} is over: {why}.")
 
 
@@ -66,7 +75,9 @@ def tried(state: RequestState, answer: Granted, now: datetime) -> RequestState:
     if answer.outcome is GrantOutcome.LATER:
         if state.waits_for == answer.said:
             return state
-        return state.but(waits_for=answer.said, said=f"waits: {answer.said}").noting(f"waits: {answer.said}", now)
+        return state.but(waits_for=answer.said, said=f"waits: {answer.said}").noting(
+            AuditKind.COMMAND, f"waits: {answer.said}", now
+        )
     state = state.but(waits_for="")
     if state.stage is RequestStage.RETURNING:
         return _returned(state, answer, now)
@@ -74,7 +85,7 @@ def tried(state: RequestState, answer: Granted, now: datetime) -> RequestState:
         refused = state.reaching(RequestStage.REFUSED, now, f"it fits no more: {answer.said}")
         text = f"Your request for {state.wants} was approved and cannot be granted: {answer.said}"
         audience = (*state.askers, *state.assessment.owners)
-        return refused.noting(f"refused: {answer.said}", now, refused=True).telling(audience, text)
+        return refused.noting(AuditKind.COMMAND, f"refused: {answer.said}", now, refused=True).telling(audience, text)
     until = "for good" if state.ask.until is None else f"until {state.ask.until:%Y-%m-%d %H:%MZ}"
     granted = state.reaching(
         RequestStage.GRANTED,
@@ -85,7 +96,9 @@ def tried(state: RequestState, answer: Granted, now: datetime) -> RequestState:
         granted_at=now,
     )
     text = f"Your request for {state.wants} is granted by {state.decided_by}: {state.decision}"
-    return granted.noting(f"granted {until} ({answer.said})", now, raised=answer.raised).telling(state.askers, text)
+    return granted.noting(AuditKind.COMMAND, f"granted {until} ({answer.said})", now, raised=answer.raised).telling(
+        state.askers, text
+    )
 
 
 def _returned(state: RequestState, answer: Granted, now: datetime) -> RequestState:
@@ -93,31 +106,28 @@ def _returned(state: RequestState, answer: Granted, now: datetime) -> RequestSta
         ended = state.reaching(RequestStage.RETURNED, now, f"given back ({answer.said})")
         are = verb_of(state.ask.gpus)
         text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} {are} given back."
-        return ended.noting(ended.said, now, lowered=state.raised).telling(state.askers, text)
+        return ended.noting(AuditKind.COMMAND, ended.said, now, lowered=state.raised).telling(state.askers, text)
     left = state.reaching(RequestStage.LEFT, now, f"not given back: {answer.said}")
     text = f"The grant of {state.wants} is over and was not taken back: {answer.said}. Somebody must look at it."
-    return left.noting(left.said, now).telling((*state.assessment.owners, *state.askers), text)
-
-
-def recorded(state: RequestState, keys: Iterable[str]) -> RequestState:
-    done = set(keys)
-    return state.but(outbox=tuple(e for e in state.outbox if e.key not in done))
+    return left.noting(AuditKind.COMMAND, left.said, now).telling((*state.assessment.owners, *state.askers), text)
 
 
 def cancelled(state: RequestState, now: datetime) -> RequestState:
     """Its workflow was cancelled in Temporal: what was granted for a time is given back, what was not is over."""
     why = "cancelled in Temporal"
     if state.stage is RequestStage.GRANTED and not state.ended:
-        return state.reaching(RequestStage.RETURNING, now, why).noting(f"{why}: it is given back", now)
+        return state.reaching(RequestStage.RETURNING, now, why).noting(
+            AuditKind.COMMAND, f"{why}: it is given back", now
+        )
     if state.stage in (RequestStage.ASKED, RequestStage.APPROVED):
-        over = state.reaching(RequestStage.WITHDRAWN, now, why).noting(why, now)
+        over = state.reaching(RequestStage.WITHDRAWN, now, why).noting(AuditKind.COMMAND, why, now)
         return over.telling(state.askers, f"Your request for {state.wants} is over: {why}.")
     return state
 
 
 def cancel_ignored(state: RequestState, now: datetime) -> RequestState:
     """Its workflow was cancelled in Temporal: people who may decide do so with a ticket."""
-    return state.noting("a cancel from Temporal was ignored: here only a ticket withdraws it", now)
+    return state.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket withdraws it", now)
 
 
 def mailed(state: RequestState, answer: TellAnswer, now: datetime) -> RequestState:
@@ -141,7 +151,9 @@ def gave_up(state: RequestState, lost: Mapping[str, str], notices: Iterable[Noti
     for key, why in lost.items():
         audience = audiences.get(key, "somebody")
         text = f"{audience} was not told: {why}"
-        state = state.noting(text, now, notice=key).but(untold=tuple(dict.fromkeys((*state.untold, audience))))
+        state = state.noting(AuditKind.NOTICE, text, now, notice=key).but(
+            untold=tuple(dict.fromkeys((*state.untold, audience)))
+        )
     return state.but(
         mail=tuple(n for n in state.mail if n.key not in lost),
         unsent={key: since for key, since in state.unsent.items() if key not in lost},

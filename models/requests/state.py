@@ -14,7 +14,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from models.access.tickets import TICKET_CHARS
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit import BACKSTOP, AuditKind
 from models.base import (
     ActorGiven,
     Count,
@@ -28,7 +28,8 @@ from models.base import (
     Words,
     gpus_text,
 )
-from models.notices import Notice, NoticeKind
+from models.lifecycle.outgoing import ArchivePlace, Lifecycle
+from models.notices import NoticeKind
 from models.planning.grants import GrantOrder, Room
 
 _GRACE = timedelta(minutes=2)
@@ -100,7 +101,7 @@ class Assessment(Model):
     """Every command needs a ticket; None: whoever assessed it did not say, and the request's own says it."""
 
 
-class RequestState(Model):
+class RequestState(Lifecycle):
     """One request. Times are the workflow's clock, in UTC."""
 
     ask: QuotaAsk
@@ -126,9 +127,6 @@ class RequestState(Model):
     """How it ended, or stands."""
     fence: Count = 0
     """Counts its own writes, where no rollout is open."""
-    serial: Count = 0
-    outbox: tuple[AuditEntry, ...] = Field(default=(), exclude_if=lambda rows: not rows)
-    mail: tuple[Notice, ...] = Field(default=(), exclude_if=lambda rows: not rows)
     unsent: dict[str, Time] = Field(default_factory=dict, exclude_if=lambda since: not since)
     """Since when each notice of the mail has been tried in vain, by key."""
     untold: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
@@ -174,40 +172,27 @@ class RequestState(Model):
     def reaching(self, stage: RequestStage, at: datetime, sentence: str, **changes: Any) -> Self:
         return self.but(stage=stage, changed_at=at, said=sentence, **changes)
 
-    def noting(
-        self, text: str, at: datetime, *, actor: str = BACKSTOP, reason: str = "", refused: bool = False, **data: Any
-    ) -> Self:
-        """With one more entry for the archive."""
-        number = self.serial + 1
-        entry = AuditEntry(
-            key=f"request/{self.ask.request}/{number:06d}",
-            cluster=self.ask.cluster,
-            at=at,
-            kind=AuditKind.COMMAND,
-            actor=actor,
-            text=f"request {self.ask.request}: {text}",
-            reason=reason,
-            refused=refused,
-            data={"request": self.ask.request, "team": self.ask.team, "stage": self.stage.value, **data},
-        )
-        return self.but(serial=number, outbox=(*self.outbox, entry))
+    @property
+    def place(self) -> ArchivePlace:
+        return ArchivePlace(f"request/{self.ask.request}", self.ask.cluster)
+
+    def noting(self, kind: AuditKind, text: str, at: datetime, **more: Any) -> Self:
+        facts = {"request": self.ask.request, "team": self.ask.team, "stage": self.stage.value}
+        return super().noting(kind, f"request {self.ask.request}: {text}", at, **facts | more)
 
     def telling(self, audiences: tuple[str, ...], text: str, *commands: tuple[str, str]) -> Self:
         """With a notice to each in the mail."""
         lines = [{"does": does, "line": line} for does, line in commands]
-        notices = [
-            Notice(
-                key=f"request/{self.ask.request}/{number:06d}/told",
-                kind=NoticeKind.REQUEST,
-                cluster=self.ask.cluster,
-                audience=audience,
-                owner=", ".join(self.assessment.owners) or "the cluster's owner",
-                detail=text,
-                facts={"to_owner": bool(commands), **({"commands": lines} if commands else {})},
-            )
-            for number, audience in enumerate(dict.fromkeys(audiences), start=self.serial + 1)
-        ]
-        return self.but(serial=self.serial + len(notices), mail=(*self.mail, *notices))
+        return self.with_notices(
+            self.place.prefix,
+            "told",
+            dict.fromkeys(audiences),
+            kind=NoticeKind.REQUEST,
+            cluster=self.ask.cluster,
+            owner=", ".join(self.assessment.owners) or "the cluster's owner",
+            detail=text,
+            facts={"to_owner": bool(commands), **({"commands": lines} if commands else {})},
+        )
 
     @property
     def askers(self) -> tuple[str, str]:

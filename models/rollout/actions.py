@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from models.cluster.island import Island
+from models.lifecycle.actions import Finish, Wait
 from models.rollout.effects import EffectKind
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Nothing to do before `until` (None: before somebody says something)."""
-
-    until: datetime | None
-
-    def ahead_of(self, now: datetime) -> datetime | None:
-        """`until`, where that is still to come."""
-        return self.until if self.until is not None and self.until > now else None
 
 
 @dataclass(frozen=True)
@@ -46,11 +35,6 @@ class Perform:
     """One effect, forward or inverse; the workflow gives it its fence."""
 
     kind: EffectKind
-
-
-@dataclass(frozen=True)
-class Finish:
-    """The rollout has ended."""
 
 
 Action = Wait | Look | Draft | Aim | Perform | Finish

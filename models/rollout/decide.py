@@ -13,7 +13,8 @@ from datetime import datetime, timedelta
 
 from models.cluster.policy import OnBreach
 from models.cluster.readings import HealthSample, Observation
-from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
+from models.lifecycle.actions import Finish, Wait
+from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.changes import baseline_with
 from models.rollout.effect_table import INVERSE, STEP_FROM
 from models.rollout.effects import EffectKind

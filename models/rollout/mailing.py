@@ -94,10 +94,9 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
     """
     asked = {n.key: at for n in batch if n.kind in STARTS_A_CLOCK and (at := answer.waiting.get(n.key)) is not None}
     gone = answer.delivered.keys() | answer.refused.keys() | (answer.waiting.keys() - asked.keys())
-    left = tuple(n for n in r.post.mail if n.key not in gone)
     waiting = {key: at for key, at in r.post.waiting.items() if key not in {n.key for n in batch}} | asked
     unseen = tuple(key for key in r.post.unseen if key not in gone)
-    r = r.but(post=r.post.but(mail=left, unseen=unseen, waiting=waiting))
+    r = r.but(post=r.post.without_mail(gone).but(unseen=unseen, waiting=waiting))
     for notice in batch:
         if notice.key in answer.waiting and notice.key not in asked:
             at = answer.waiting[notice.key]
@@ -126,5 +125,4 @@ def mailed(r: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetim
 
 def recorded(r: Rollout, request: RecordRequest) -> Rollout:
     """Entries are archived and the registry shows the stage."""
-    done = {entry.key for entry in request.entries}
-    return r.but(post=r.post.but(outbox=tuple(e for e in r.post.outbox if e.key not in done), noted=request.stage))
+    return r.but(post=r.post.recorded(entry.key for entry in request.entries).but(noted=request.stage))

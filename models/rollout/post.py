@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from models.audit import AuditEntry
-from models.base import Count, Model, Time
-from models.notices import Notice
+from models.base import Time
+from models.lifecycle.outgoing import Outgoing
 from models.rollout.stages import Stage
 
 
-class Post(Model):
-    """What is still to be archived and told."""
+class Post(Outgoing):
+    """What is still to be archived and told, and what is known of it."""
 
-    outbox: tuple[AuditEntry, ...] = ()
-    """Not yet archived."""
-    mail: tuple[Notice, ...] = ()
-    """Not yet delivered."""
     unseen: tuple[str, ...] = ()
     """Keys of those that say what stands behind a quota, which no look has told since the quotas were written."""
     owner_told: tuple[str, ...] = ()
     """What the owner was told of what stands now (models/rollout/owner_news.py)."""
-    serial: Count = 0
-    """Counts audit entries and notices: their keys."""
     trouble: str = ""
     """Why mail is being tried again."""
     waiting: dict[str, Time] = Field(default_factory=dict)

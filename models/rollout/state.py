@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit import BACKSTOP, AuditKind
 from models.base import Count, Model, Name, Time
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -368,8 +368,8 @@ class Rollout(Model):
         **data: Any,
     ) -> Self:
         """With one more entry for the archive."""
-        entry = AuditEntry(
-            key=f"{self.id}/{self.post.serial + 1:06d}",
+        post = self.post.with_entry(
+            self.id,
             cluster=self.cluster,
             rollout=self.id,
             at=at,
@@ -379,7 +379,7 @@ class Rollout(Model):
             reason=reason,
             data=data,
         )
-        return self.but(post=self.post.but(serial=self.post.serial + 1, outbox=(*self.post.outbox, entry)))
+        return self.but(post=post)
 
     def reaching(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP, **data: Any) -> Self:
         """In another stage: what belonged to the earlier one is over."""

@@ -8,9 +8,9 @@ from datetime import datetime
 from models.base import duration_text, gpus_text, verb_of
 from models.cluster.readings import PresentBacking
 from models.cluster.windows import Foretold
+from models.lifecycle.actions import Wait
 from models.planning.busy_work import short_of_work
 from models.planning.window_forecast import foretold
-from models.rollout.actions import Wait
 from models.rollout.choices import lifted_by, lifters, lifting_line, lifts
 from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself

@@ -25,8 +25,9 @@ from activities.ports import DoubtPort
 from models.cluster.readings import Doubt
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import Refusal
+from models.lifecycle.actions import Wait
 from models.rollout import calls, effect_reducers, look_reducers, mailing, plan_reducers, time_reducers
-from models.rollout.actions import Action, Aim, Draft, Look, Perform, Wait
+from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.holds import HoldKind

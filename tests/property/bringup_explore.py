@@ -31,6 +31,7 @@ from models.bringup.runs import RunPhase, RunReport
 from models.bringup.stages import BRINGUP_TRANSITIONS, BringupCommand, BringupStage
 from models.bringup.state import Bringup
 from models.bringup.status import waiting_sentence
+from models.lifecycle.actions import Finish, Wait
 from tests.unit.bringup_world import ENTRY, NOON
 
 _UNDO = "/undo"
@@ -148,9 +149,9 @@ class Node:
         for _ in range(PATIENCE):
             self.set(reducers.advance(self.b, self.now))
             action = decide(self.b, self.now, self.calls)
-            if isinstance(action, do.End):
+            if isinstance(action, Finish):
                 return None
-            if isinstance(action, do.Rest):
+            if isinstance(action, Wait):
                 return action.until
             if action in self.calls:
                 self.wrong.append(f"{action} twice")
@@ -253,7 +254,7 @@ def happenings(node: Node) -> Iterator[Event]:
         yield "worker dies", _lets_go
     if not any(isinstance(a, do.Start | do.HandOver) for a in node.calls):
         until = decide(node.b, node.now, node.calls)
-        if isinstance(until, do.Rest) and until.until is not None:
+        if isinstance(until, Wait) and until.until is not None:
             yield "time", _passes
     yield from _commands(node)
 
@@ -388,7 +389,7 @@ def _lets_go(w: Node) -> None:
 
 def _passes(w: Node) -> None:
     until = decide(w.b, w.now, w.calls)
-    assert isinstance(until, do.Rest)
+    assert isinstance(until, Wait)
     assert until.until is not None
     w.now = until.until
 

@@ -33,10 +33,10 @@ from models.cluster.quota import Quota
 from models.cluster.readings import Observation, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
+from models.lifecycle.actions import Finish, Wait
 from models.planning.backing import Backing, back
 from models.planning.plan import Plan
 from models.rollout import time_reducers
-from models.rollout.actions import Finish, Wait
 from models.rollout.commands import CommandRequest, refusal
 from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
 from models.rollout.effect_table import INVERSE

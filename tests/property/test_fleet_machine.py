@@ -31,7 +31,7 @@ from models.fleet.order import pick, plan_hash, taken_by
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import waiting_sentence
 from models.fleet.undo_lines import fleet_undo_line
-from models.rollout.actions import Finish, Wait
+from models.lifecycle.actions import Finish, Wait
 from tests.tried import examples
 
 START = datetime(2026, 3, 2, tzinfo=UTC)

@@ -18,11 +18,12 @@ from models.cluster.island import Island
 from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
+from models.lifecycle.actions import Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import back
 from models.planning.grants import moved, raises
 from models.planning.plan import Plan
-from models.rollout.actions import Action, Wait
+from models.rollout.actions import Action
 from models.rollout.commands import refusal
 from models.rollout.decide import FRESH, decide
 from models.rollout.effect_table import INVERSE

@@ -27,6 +27,7 @@ from models.bringup.state import Bringup, StepPhase
 from models.bringup.status import status_of
 from models.cluster.island import Island
 from models.cluster.policy import Policy
+from models.lifecycle.actions import Finish, Wait
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 PATIENCE = 2000
@@ -111,9 +112,9 @@ class BringupWorld:
             assert status_of(self.b, self.now).waits_for or self.b.stage.ended
             action = decide(self.b, self.now, self.under_way)
             match action:
-                case do.End():
+                case Finish():
                     return None
-                case do.Rest():
+                case Wait():
                     return action.until
             self.act(action)
         raise AssertionError(f"it spins in {self.b.stage}")

@@ -38,6 +38,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind, without_absences
 from models.cluster.work import TeamWork
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
+from models.lifecycle.actions import Finish, Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.breach import BreachTarget, breach_target
@@ -54,7 +55,7 @@ from models.rollout import (
     plan_reducers,
     time_reducers,
 )
-from models.rollout.actions import Action, Aim, Draft, Finish, Look, Perform, Wait
+from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict

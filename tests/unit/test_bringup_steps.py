@@ -19,6 +19,7 @@ from models.bringup.stages import BringupCommand, BringupStage
 from models.bringup.state import StepPhase, WaitsFor
 from models.bringup.status import needs_of, row_of, status_of, waiting_sentence
 from models.bringup.undo_lines import bringup_undo_line
+from models.lifecycle.actions import Wait
 from tests.unit.bringup_world import NOON, RECIPE, BringupWorld, entry, recipe, report
 from views.bringup import status_parts
 
@@ -186,7 +187,7 @@ def test_what_is_said_of_an_earlier_attempt_changes_nothing() -> None:
 def test_a_history_that_begins_anew_follows_what_runs_and_starts_nothing() -> None:
     w = world({"bootstrap": RUNNING})
     assert decide(w.b, w.now, ()) == do.Follow("bootstrap", 1)
-    assert decide(w.b, w.now, (do.Follow("bootstrap", 1),)) == do.Rest(w.now + timedelta(days=1, minutes=1))
+    assert decide(w.b, w.now, (do.Follow("bootstrap", 1),)) == Wait(w.now + timedelta(days=1, minutes=1))
 
 
 def test_a_start_that_nobody_took_is_noted_anew() -> None:

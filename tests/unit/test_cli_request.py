@@ -12,6 +12,7 @@ from cli.main import run
 from cli.output import show
 from client.doctor import grants_check
 from models.errors import BadInput
+from models.lifecycle.actions import Finish, Wait
 from models.planning.grants import Granted, GrantOutcome, Room
 from models.requests.actions import Keep, Write
 from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
@@ -22,12 +23,10 @@ from models.requests.reducers import (
     gave_up,
     mailed,
     opened,
-    recorded,
     tried,
     undeliverable,
 )
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
-from models.rollout.actions import Finish, Wait
 from models.wire import TellAnswer
 from tests.unit.cli_fakes import FakeBackstop, answering
 from views.request import list_parts, request_parts
@@ -186,13 +185,13 @@ def test_what_waits_is_said_once_and_tried_again() -> None:
 
 
 def test_what_happened_is_kept_before_anything_else_and_before_it_ends() -> None:
-    kept = recorded(asked(), (e.key for e in asked().outbox))
+    kept = asked().recorded(e.key for e in asked().outbox)
     assert decide(asked()) == Keep()
     assert decide(kept) == Wait(None)
     assert decide(kept.but(stage=RequestStage.APPROVED)) == decide(kept.but(stage=RequestStage.RETURNING)) == Write()
     withdrawn = after(kept, RequestCommand.WITHDRAW)
     assert decide(withdrawn) == Keep()
-    assert decide(recorded(withdrawn, (e.key for e in withdrawn.outbox))) == Finish()
+    assert decide(withdrawn.recorded(e.key for e in withdrawn.outbox)) == Finish()
 
 
 @pytest.mark.parametrize("command", RequestCommand)

@@ -22,7 +22,6 @@ from models.cluster.classes import MOST_CLASSES
 from models.cluster.fleet_file import MOST_QUOTAS
 from models.cluster.policy import MOST_NAMES
 from models.cluster.windows import MOST_WINDOWS, Window, WindowKind, nearest
-from models.fleet import reducers as fleet_reducers
 from models.fleet.messages import FleetInput, FleetLaunch
 from models.fleet.state import FleetRollout
 from models.notices import Notice, NoticeKind
@@ -332,7 +331,7 @@ async def test_a_fleet_rollout_and_a_request_with_every_list_full_continue_as_ne
     fleet = full.model(FleetRollout)
     request = full.model(RequestState)
     assert not full.missing, f"no limit is known of {', '.join(sorted(full.missing))}: add one, and its row in LIMITS"
-    carried = fleet_reducers.fitted(fleet, NOON)
+    carried = fleet.fitted(NOON)
     launch = FleetLaunch(fleet="f", owner="o")
     assert await sent(FleetInput(launch=launch).model_copy(update={"state": carried})) < MOST_BYTES
     assert "left out" in carried.outbox[-1].text

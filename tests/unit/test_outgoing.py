@@ -1,0 +1,59 @@
+"""What waits to be archived and told: its keys, and what is left out where too much has waited."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from datetime import UTC, datetime
+
+from models.audit import AuditKind
+from models.lifecycle.outgoing import MOST_BYTES
+from models.notices import Notice, NoticeKind
+from models.wire import TellAnswer
+from tests.unit.bringup_world import BringupWorld
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+
+
+def test_entries_and_notices_are_numbered_together_and_no_key_comes_twice() -> None:
+    b = BringupWorld().b.but(outbox=(), mail=(), serial=7)
+    b = b.noting(AuditKind.GUARD, "one", NOON).telling("two").noting(AuditKind.GUARD, "three", NOON).telling("four")
+    assert [entry.key for entry in b.outbox] == ["bringup/h100-new/1/000008", "bringup/h100-new/1/000010"]
+    assert [notice.key for notice in b.mail] == ["bringup/h100-new/1/000009/told", "bringup/h100-new/1/000011/told"]
+
+
+def test_a_notice_that_nobody_takes_leaves_the_mail_and_the_archive_says_why() -> None:
+    b = BringupWorld().b.but(outbox=(), mail=()).telling("one").telling("two").telling("three")
+    first, second, third = b.mail
+    answer = TellAnswer(delivered={first.key: ()}, failed={third.key: "busy"}, refused={second.key: "no such channel"})
+    after = b.mailed(answer, NOON)
+    assert after.mail == (third,)
+    assert [(e.text, e.data["notice"]) for e in after.outbox] == [("tpm was not told: no such channel", second.key)]
+
+
+def test_a_bringup_that_could_tell_nobody_for_weeks_fits_into_its_next_run_and_says_what_is_left_out() -> None:
+    rng = random.Random(1)
+    b = BringupWorld().b
+    entries = tuple(
+        b.outbox[0].model_copy(update={"key": f"k{n}", "text": rng.randbytes(900).hex()}) for n in range(4000)
+    )
+    mail = tuple(
+        Notice(
+            key=f"n{n}",
+            kind=NoticeKind.BRINGUP,
+            cluster="c",
+            audience="tpm",
+            owner="tpm",
+            detail=rng.randbytes(900).hex(),
+        )
+        for n in range(4000)
+    )
+    full = b.but(outbox=entries, mail=mail)
+    carried = full.fitted(NOON)
+    assert len(zlib.compress(carried.model_dump_json().encode(), 1)) < 2**21 < len(full.model_dump_json()) / 2
+    assert MOST_BYTES < 2**21, "Temporal takes 2 MiB"
+    archived = len(carried.outbox) - 2
+    assert carried.outbox[-2].text.startswith(f"{len(mail) - len(carried.mail)} notices were given up")
+    assert carried.outbox[-1].text.startswith(f"{len(entries) - archived} entries are left out before this one")
+    assert carried.outbox[:50] == entries[:50], "these may be on their way"
+    assert (carried.mail[-1], carried.outbox[-3]) == (mail[-1], entries[-1]), "the newest stay"

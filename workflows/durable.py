@@ -1,0 +1,179 @@
+"""Durable: what every lifecycle's workflow does in the same way around its pure steps.
+
+Theory of operation. A lifecycle is one state value. Its workflow is a loop: take in what time brings about, decide,
+act, take the outcome in, decide again. Two side loops archive what happened and send what is to be told, so that
+neither can delay the loop. Commands are updates: the lifecycle's own rules refuse or obey them, and wake the loop.
+Continue-as-new carries the state and nothing else. A workflow of its own says how it opens, what it does for each
+action, and what people see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterable
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Generic, TypeVar
+
+from temporalio import workflow
+from temporalio.common import SearchAttributeUpdate
+from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+
+with workflow.unsafe.imports_passed_through():
+    from activities.notices import NoticeActivities
+    from models.audit import AuditEntry
+    from models.lifecycle.outgoing import Lifecycle
+    from models.wire import TellAnswer, TellRequest
+    from workflows.failures import reason_of
+    from workflows.marks import leave_mark, patience
+    from workflows.next_run import next_run_is_due
+    from workflows.options import FLEET_MAIL_CALL
+
+_BATCH = 50
+_MAIL_PAUSE = timedelta(seconds=30)
+_LAST_MAIL = timedelta(minutes=5)
+"""How long what has ended still tries to tell people."""
+
+S = TypeVar("S", bound=Lifecycle)
+T = TypeVar("T")
+
+
+class Durable(Generic[S]):
+    """The host of one lifecycle, whose state is an S."""
+
+    wakes: ClassVar[str] = "until something is due"
+    """What it waits for, as Temporal's own page shows it."""
+    delivery_wakes: ClassVar[bool] = False
+    """The loop decides anew after something was archived or delivered."""
+
+    def __init__(self, state: S | None, trouble: ApplicationError | None = None) -> None:
+        self._value = state
+        self._trouble = trouble
+        """Why it never began."""
+        self._changes = 0
+        self._shown: list[SearchAttributeUpdate[Any]] = []
+
+    @property
+    def _state(self) -> S:
+        if self._value is None:
+            raise self._trouble or ApplicationError("it is being opened; try again in a moment", type="Unavailable")
+        return self._value
+
+    def _set(self, state: S) -> None:
+        if state is not self._value:
+            self._value = state
+            self._changes += 1
+
+    # --- opening and ending -----------------------------------------------------------------------
+
+    async def _opening(self, call: Awaitable[T]) -> T | None:
+        """The answer of the call that opens it; None: it failed, and the workflow fails for that reason."""
+        try:
+            return await call
+        except ActivityError as error:
+            kind, reason = reason_of(error)
+            self._trouble = ApplicationError(reason, type=kind, non_retryable=True)
+            return None
+
+    async def _never_began(self) -> ApplicationError:
+        """What to raise, once everybody who asked has an answer."""
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        assert self._trouble is not None
+        return self._trouble
+
+    async def _settle(self) -> None:
+        """Everything is archived; people are told, or have been tried for long enough."""
+        await workflow.wait_condition(lambda: not self._state.outbox)
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
+        await workflow.wait_condition(lambda: not self._state.outbox)
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    async def _wait(self, until: datetime | None) -> None:
+        """Until somebody speaks, something changes, or it is time."""
+        changes, timeout = self._changes, patience(until)
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: self._changes != changes, timeout=timeout, timeout_summary=self.wakes)
+
+    def _may_leave(self) -> bool:
+        """The next run may begin: it is due, and no command is being obeyed."""
+        return next_run_is_due() and workflow.all_handlers_finished()
+
+    # --- side loops -------------------------------------------------------------------------------
+
+    def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> Awaitable[None]:
+        """Archives these entries, and how it stands."""
+        raise NotImplementedError
+
+    async def _record(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: bool(self._state.outbox))
+            batch = self._state.outbox[:_BATCH]
+            try:
+                await self._archive(batch, "; ".join(entry.text for entry in batch)[:180])
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
+            self._went_out(self._state.recorded(entry.key for entry in batch))
+            leave_mark()
+
+    def _mailed(self, keys: list[str], answer: TellAnswer) -> S:
+        """The state after these notices were tried."""
+        return self._state.mailed(answer, workflow.now())
+
+    async def _mail(self) -> None:
+        while True:
+            await workflow.wait_condition(lambda: bool(self._state.mail))
+            batch = self._state.mail[:_BATCH]
+            try:
+                answer = await workflow.execute_activity_method(
+                    NoticeActivities.tell,
+                    TellRequest(cluster=self._state.place.cluster, notices=batch),
+                    **FLEET_MAIL_CALL,
+                    summary="tell " + ", ".join(dict.fromkeys(notice.audience for notice in batch))[:170],
+                )
+            except ActivityError as error:
+                if is_cancelled_exception(error):
+                    raise
+                why = reason_of(error)[1]
+                answer = TellAnswer(delivered={}, failed={}, refused={notice.key: why for notice in batch})
+            self._went_out(self._mailed([notice.key for notice in batch], answer))
+            leave_mark()
+            if answer.failed:
+                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+
+    def _went_out(self, state: S) -> None:
+        if self.delivery_wakes:
+            self._set(state)
+        else:
+            self._value = state
+
+    # --- what people see --------------------------------------------------------------------------
+
+    def _show(self, attributes: list[SearchAttributeUpdate[Any]], details: str) -> None:
+        """In Temporal's own list and page; the list is written only on change."""
+        if attributes != self._shown:
+            self._shown = attributes
+            workflow.upsert_search_attributes(attributes)
+        workflow.set_current_details(details)
+
+    @workflow.query(name="state")
+    def state(self) -> S:
+        """The whole state, for tests and for `doctor`."""
+        return self._state
+
+
+def refused(why: str | None) -> None:
+    """Errors: ApplicationError of type Refusal where there is a reason why not."""
+    if why is not None:
+        raise ApplicationError(why, type="Refusal", non_retryable=True)
+
+
+async def over(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """These tasks run no more."""
+    ending = tuple(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
