@@ -1,4 +1,4 @@
-"""How a stranger finds the house: rooms, floors, circles, arrows up, long files and functions, vague words.
+"""How a stranger finds the house: rooms, floors, circles, long files and functions, vague words, commands, prose.
 
 `python benchmarks/house.py [--root CHECKOUT]` prints the figures of a checkout: of this one, or of another commit's
 beside it (`git worktree add ../before COMMIT`). A room is what stands directly in models/: a package, or a module. A
@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
+import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("models", "activities", "workflows", "workers", "client", "views", "cli")
+SIZED = (*PRODUCT, "web", "backstop")
+LIFECYCLES = ("rollout", "fleet", "requests", "bringup")
 LONG_FILE = 700
 LONGEST = 10
 VAGUE = ("found", "said", "known", "made", "told", "given")
@@ -34,9 +38,9 @@ _BRANCHES = (
 )
 
 
-def files(root: Path) -> list[Path]:
+def files(root: Path, folders: Iterable[str] = PRODUCT) -> list[Path]:
     """Product code; migrations are written once and never changed."""
-    return sorted(p for name in PRODUCT for p in (root / name).rglob("*.py") if "migrations" not in p.parts)
+    return sorted(p for name in folders for p in (root / name).rglob("*.py") if "migrations" not in p.parts)
 
 
 def arrows(root: Path) -> dict[str, set[str]]:
@@ -54,15 +58,38 @@ def arrows(root: Path) -> dict[str, set[str]]:
     return dict(below)
 
 
+def module_arrows(root: Path) -> dict[str, set[str]]:
+    """The modules of all product code, and which others each imports, inside functions too; types alone aside."""
+    graph = grimp.build_graph(*PRODUCT, cache_dir=None, exclude_type_checking_imports=True)
+    return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+
+
 def circles(below: Mapping[str, set[str]]) -> list[set[str]]:
     """Groups of rooms each of which reaches every other one of its group."""
-    reach = {room: set(there) for room, there in below.items()}
-    for through in below:
-        for room in below:
-            if through in reach[room]:
-                reach[room] |= reach[through]
-    groups = {frozenset({other for other in reach[room] if room in reach[other]} | {room}) for room in below}
-    return [set(group) for group in groups if len(group) > 1]
+    order: list[str] = []
+    numbers: dict[str, int] = {}
+    low: dict[str, int] = {}
+    groups: list[set[str]] = []
+
+    def visit(room: str) -> None:  # Tarjan's strongly connected components
+        numbers[room] = low[room] = len(numbers)
+        order.append(room)
+        for there in below.get(room, ()):
+            if there not in numbers:
+                visit(there)
+                low[room] = min(low[room], low[there])
+            elif there in order:
+                low[room] = min(low[room], numbers[there])
+        if low[room] == numbers[room]:
+            group = set(order[order.index(room) :])
+            del order[order.index(room) :]
+            if len(group) > 1:
+                groups.append(group)
+
+    for room in below:
+        if room not in numbers:
+            visit(room)
+    return groups
 
 
 def floors(below: Mapping[str, set[str]]) -> dict[str, int]:
@@ -133,6 +160,47 @@ def nameless(root: Path) -> list[tuple[str, str]]:
     return places
 
 
+_SENTENCE = re.compile(r"(?<=[.!?:])\s+(?=[A-Z`*\"(])")
+_INVERTED = re.compile(r"[*`\"(]*(Of|What|Whatever|Where|Which|Who|Whoever|Whose|That|It is) ", re.IGNORECASE)
+
+
+def sentences(page: str) -> Iterator[str]:
+    """The sentences of a page in Markdown: paragraphs, lists and cells of tables; no code and no headings."""
+    page = re.sub(r"^(```|~~~).*?^\1", "", page, flags=re.S | re.M)
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*|]|\d+\.) )|\s\|\s", page):
+        text = re.sub(r"^[\s|*>-]+", "", " ".join(block.split()))
+        if not text.startswith("#"):
+            yield from (one for one in _SENTENCE.split(text) if len(one.split()) > 3)
+
+
+def prose(root: Path) -> None:
+    """Prints the words of the docs, and how many sentences begin with what a reader has to hold until their end."""
+    pages = [p for p in (root / "README.md", *sorted((root / "docs").glob("*.md"))) if p.exists()]
+    words = {p: len(p.read_text().split()) for p in pages}
+    longest = ", ".join(f"{p.name} {n}" for p, n in sorted(words.items(), key=lambda page: -page[1])[:4])
+    print(f"\ndocs: {sum(words.values())} words on {len(pages)} pages, docs/adr aside (longest: {longest})")
+    every = [one for p in pages for one in sentences(p.read_text())]
+    inverted = sum(bool(_INVERTED.match(one)) for one in every)
+    print(f"  sentences that open inverted: {inverted} of {len(every)} ({inverted / len(every):.1%})")
+
+
+_COMMANDS = """
+import typer
+from cli.app import app
+def walk(group):
+    for one in getattr(group, "commands", {}).values():
+        yield from walk(one) if hasattr(one, "commands") else [one]
+every = list(walk(typer.main.get_command(app)))
+print(len(every), sum(len(p.opts) > 0 and p.param_type_name == "option" for one in every for p in one.params))
+"""
+
+
+def commands(root: Path) -> str:
+    """How many commands and options the command line has."""
+    ran = subprocess.run([sys.executable, "-c", _COMMANDS], cwd=root, capture_output=True, text=True, check=False)
+    return "{} commands with {} options".format(*ran.stdout.split()) if ran.returncode == 0 else "commands: unreadable"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, default=ROOT, metavar="CHECKOUT")
@@ -148,10 +216,17 @@ def main() -> None:
     print(f"  arrows up, or level inside a circle: {up}")
     for floor in range(max(heights.values()), 0, -1):
         print(f"  {floor:2d}  {', '.join(room for room, height in heights.items() if height == floor)}")
-    sizes = {path: len(path.read_text().splitlines()) for path in files(root)}
+    between = circles(module_arrows(root))
+    print(f"circles between files: {len(between)}" + "".join(f"\n  {', '.join(sorted(group))}" for group in between))
+    sizes = {path: len(path.read_text().splitlines()) for path in files(root, SIZED)}
     print(f"\nproduct code: {sum(sizes.values())} lines in {len(sizes)} files, migrations aside")
     rooms = Counter(path.parent for path in sizes if path.name != "__init__.py")
     print(f"  most files in one folder: {', '.join(f'{p.relative_to(root)} {n}' for p, n in rooms.most_common(4))}")
+    for name in LIFECYCLES:
+        room = sum(n for path, n in sizes.items() if path.is_relative_to(root / "models" / name))
+        print(f"  models/{name}: {room} lines")
+    host = {path.name: n for path, n in sizes.items() if path.parent == root / "workflows" and n > 150}
+    print(f"  workflows: {', '.join(f'{name} {n}' for name, n in sorted(host.items()))}")
     long = {path: lines for path, lines in sizes.items() if lines > LONG_FILE}
     print(
         f"  files over {LONG_FILE} lines: "
@@ -174,6 +249,8 @@ def main() -> None:
         print(f"  {name}: {', '.join(places)}")
     words = Counter(word for word, _ in nameless(root))
     print("values without a noun: " + (", ".join(f"{word} {n}" for word, n in words.most_common()) or "none"))
+    print(f"\n{commands(root)}")
+    prose(root)
 
 
 if __name__ == "__main__":
