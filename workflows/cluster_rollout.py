@@ -64,6 +64,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.warnings import news_of_risk, warned
     from workflows import options, patches
     from workflows.cancellation import lived
+    from workflows.durable import refused
     from workflows.failures import reason_of, room_at
     from workflows.haste import Haste
     from workflows.lapses import WAS_RESET, Lapses
@@ -478,9 +479,7 @@ class ClusterRollout:
     def _check(self, command: Command, request: CommandRequest) -> None:
         if self._lapses.reset:
             raise ApplicationError(WAS_RESET, type="Unavailable", non_retryable=True)
-        why = refusal(self._state, command, request, by_roles=self._tickets.by_roles(request))
-        if why is not None:
-            raise ApplicationError(why, type="Refusal", non_retryable=True)
+        refused(refusal(self._state, command, request, by_roles=self._tickets.by_roles(request)))
 
     def _obey(self, command: Command, request: CommandRequest) -> CommandAnswer:
         r = self._state

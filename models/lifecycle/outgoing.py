@@ -151,13 +151,15 @@ def queues(
     return letters, kept(outbox, room - packed(*letters), first=_UNDER_WAY)
 
 
+def given_up(notices: int) -> str:
+    return f"{count_text(notices, 'notice')} {verb_of(notices, 'was', 'were')} given up"
+
+
 def left_out(notices: int, entries: int) -> list[str]:
     """What the archive says of what did not fit; nothing where everything did."""
     texts = []
     if notices:
-        texts.append(
-            f"{count_text(notices, 'notice')} {verb_of(notices, 'was', 'were')} given up: too many waited to be delivered"
-        )
+        texts.append(f"{given_up(notices)}: too many waited to be delivered")
     if entries:
         many = f"{entries:,} entries are" if entries > 1 else "1 entry is"
         texts.append(

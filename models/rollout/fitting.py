@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from models.audit import AuditKind
-from models.lifecycle.outgoing import MOST_BYTES, left_out, packed, queues
+from models.lifecycle.outgoing import MOST_BYTES, given_up, left_out, packed, queues
 from models.notices import NoticeKind
 from models.rollout.state import Rollout
 
@@ -27,9 +27,7 @@ def fitted(r: Rollout, now: datetime) -> Rollout:
     waiting = {key: at for key, at in r.post.waiting.items() if key in keys}
     r = r.but(post=r.post.but(outbox=outbox, mail=mail, unseen=unseen, waiting=waiting))
     if any(n.kind in (NoticeKind.PLANNED, NoticeKind.CHANGED) for n in gone):
-        r = r.announcing(
-            undelivered=(*r.announced.undelivered, f"{len(gone)} notices were given up")[-MOST_UNDELIVERED:]
-        )
+        r = r.announcing(undelivered=(*r.announced.undelivered, given_up(len(gone)))[-MOST_UNDELIVERED:])
     for text in left_out(len(gone), cut):
         r = r.noting(AuditKind.NOTICE, text, now, failed=True)
     return r

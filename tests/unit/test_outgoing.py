@@ -53,7 +53,7 @@ def test_a_bringup_that_could_tell_nobody_for_weeks_fits_into_its_next_run_and_s
     assert len(zlib.compress(carried.model_dump_json().encode(), 1)) < 2**21 < len(full.model_dump_json()) / 2
     assert MOST_BYTES < 2**21, "Temporal takes 2 MiB"
     archived = len(carried.outbox) - 2
-    assert carried.outbox[-2].text.startswith(f"{len(mail) - len(carried.mail)} notices were given up")
-    assert carried.outbox[-1].text.startswith(f"{len(entries) - archived} entries are left out before this one")
+    assert carried.outbox[-2].text.startswith(f"{len(mail) - len(carried.mail):,} notices were given up")
+    assert carried.outbox[-1].text.startswith(f"{len(entries) - archived:,} entries are left out before this one")
     assert carried.outbox[:50] == entries[:50], "these may be on their way"
     assert (carried.mail[-1], carried.outbox[-3]) == (mail[-1], entries[-1]), "the newest stay"
