@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import datetime, timedelta
-from typing import Any
 
 from temporalio import workflow
-from temporalio.common import SearchAttributeUpdate, VersioningBehavior
+from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
@@ -64,7 +63,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.warnings import news_of_risk, warned
     from workflows import options, patches
     from workflows.cancellation import lived
-    from workflows.durable import refused
+    from workflows.durable import Host, refused
     from workflows.failures import reason_of, room_at
     from workflows.haste import Haste
     from workflows.lapses import WAS_RESET, Lapses
@@ -81,15 +80,14 @@ _NOTHING = RolloutInput(launch=LaunchRequest(cluster="none", rollout="none", own
 
 
 @workflow.defn(name=wire.ROLLOUT_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
-class ClusterRollout:
+class ClusterRollout(Host[Rollout]):
     # Started by hand without its argument, it must end: calling this without one would be tried again for ever.
     @workflow.init
     def __init__(self, start: RolloutInput | None = None) -> None:
         self._start = start or _NOTHING
-        self._r: Rollout | None = self._start.state
+        super().__init__(self._start.state)
         self._refused_launch = ""
         self._cancelled_early = False
-        self._changes = 0
         self._look_wanted = False
         self._busy_recording = False
         self._busy_mailing = False
@@ -100,7 +98,6 @@ class ClusterRollout:
         self._looks_first = False
         self._waits: int | None = None
         """The main loop waits by a timer, which starts anew whatever happens; it has seen so many changes."""
-        self._shown: list[SearchAttributeUpdate[Any]] = []
         self._tickets = TicketBook("rollout", self._start.spent, attempt=lambda: self._state.attempt)
         self._lapses = Lapses(self._start)
         take_commands(Command, CommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
@@ -114,7 +111,7 @@ class ClusterRollout:
         return await lived(self._live(), self._cancelled)
 
     async def _live(self) -> RolloutResult:
-        if self._r is None and not await self._open():
+        if self._value is None and not await self._open():
             await workflow.wait_condition(workflow.all_handlers_finished)
             return self._result()
         if self._cancelled_early:
@@ -130,7 +127,7 @@ class ClusterRollout:
         return self._result()
 
     def _result(self) -> RolloutResult:
-        launch, r = self._start.launch, self._r
+        launch, r = self._start.launch, self._value
         if r is None or self._refused_launch:
             why = self._refused_launch
             return RolloutResult(cluster=launch.cluster, rollout=launch.rollout, stage=Stage.ABORTED, reason=why)
@@ -156,7 +153,7 @@ class ClusterRollout:
             self._set(call_owner(self._state, now))
             if not self._state.rests and at_rest(self._state, now) and workflow.patched(patches.RESTS):
                 self._set(self._state.but(rests=True))
-            self._show(now)
+            self._show(rollout_attributes(self._state), details_of(self._state, now))
             action = decide(self._state, now)
             self._haste.turn(urgent(self._state, action))
             if isinstance(action, Look | Wait):
@@ -242,13 +239,7 @@ class ClusterRollout:
     def _state(self) -> Rollout:
         if self._refused_launch:
             raise ApplicationError(f"{wire.NOT_LAUNCHED}{self._refused_launch}", type="Refusal", non_retryable=True)
-        if self._r is None:
-            raise ApplicationError("the rollout is being opened; try again in a moment", type="Unavailable")
-        return self._r
-
-    def _set(self, r: Rollout) -> None:
-        self._r = r
-        self._changes += 1
+        return super()._state
 
     # --- actions ----------------------------------------------------------------------------
 
@@ -417,16 +408,6 @@ class ClusterRollout:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
                 leave_mark()
 
-    # --- what people see --------------------------------------------------------------------
-
-    def _show(self, now: datetime) -> None:
-        """Search attributes and the Temporal UI's details follow the state; written only on change."""
-        shown = rollout_attributes(self._state)
-        if shown != self._shown:
-            self._shown = shown
-            workflow.upsert_search_attributes(shown)
-        workflow.set_current_details(details_of(self._state, now))
-
     # --- messages ---------------------------------------------------------------------------
 
     @workflow.signal(name=wire.HEALTH_SIGNAL)
@@ -443,26 +424,21 @@ class ClusterRollout:
     def ahead(self) -> Ahead:
         return ahead_of(self._state, asked_at())
 
-    @workflow.query(name="state")
-    def state(self) -> Rollout:
-        """The whole state, for tests and for `doctor`."""
-        return self._state
-
     @workflow.update(name=wire.LAUNCHED_UPDATE)
     async def launched(self) -> LaunchAnswer:
         """Answers once there is a plan, or a reason why there will be none."""
         await workflow.wait_condition(
             lambda: (
                 bool(self._refused_launch)
-                or (self._r is not None and (self._r.plan is not None or self._r.stage.ended))
+                or (self._value is not None and (self._value.plan is not None or self._value.stage.ended))
             )
         )
         launch, why = self._start.launch, self._refused_launch
-        if self._r is None:
+        if self._value is None:
             return LaunchAnswer(
                 launched=False, rollout=launch.rollout, cluster=launch.cluster, stage=Stage.ABORTED, reason=why
             )
-        return launch_answer(self._r)
+        return launch_answer(self._value)
 
     @workflow.update(name=wire.GRANT_UPDATE)
     async def grant(self, order: GrantOrder) -> Granted:
@@ -494,7 +470,7 @@ class ClusterRollout:
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort by whoever sent it; a rollback under way goes on."""
-        if self._r is None:
+        if self._value is None:
             self._cancelled_early = True
             return
-        self._set(cancelled(self._r, workflow.now(), by_ticket=bool(self._start.launch.ticket)))
+        self._set(cancelled(self._value, workflow.now(), by_ticket=bool(self._start.launch.ticket)))

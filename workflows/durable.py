@@ -34,19 +34,15 @@ _MAIL_PAUSE = timedelta(seconds=30)
 _LAST_MAIL = timedelta(minutes=5)
 """How long what has ended still tries to tell people."""
 
+V = TypeVar("V")
 S = TypeVar("S", bound=Lifecycle)
 T = TypeVar("T")
 
 
-class Durable(Generic[S]):
-    """The host of one lifecycle, whose state is an S."""
+class Host(Generic[V]):
+    """Holds the one state value of a lifecycle, a V; whoever changes it wakes the loop."""
 
-    wakes: ClassVar[str] = "until something is due"
-    """What it waits for, as Temporal's own page shows it."""
-    delivery_wakes: ClassVar[bool] = False
-    """The loop decides anew after something was archived or delivered."""
-
-    def __init__(self, state: S | None, trouble: ApplicationError | None = None) -> None:
+    def __init__(self, state: V | None, trouble: ApplicationError | None = None) -> None:
         self._value = state
         self._trouble = trouble
         """Why it never began."""
@@ -54,15 +50,36 @@ class Durable(Generic[S]):
         self._shown: list[SearchAttributeUpdate[Any]] = []
 
     @property
-    def _state(self) -> S:
+    def _state(self) -> V:
         if self._value is None:
             raise self._trouble or ApplicationError("it is being opened; try again in a moment", type="Unavailable")
         return self._value
 
-    def _set(self, state: S) -> None:
+    def _set(self, state: V) -> None:
         if state is not self._value:
             self._value = state
             self._changes += 1
+
+    def _show(self, attributes: list[SearchAttributeUpdate[Any]], details: str) -> None:
+        """In Temporal's own list and page; the list is written only on change."""
+        if attributes != self._shown:
+            self._shown = attributes
+            workflow.upsert_search_attributes(attributes)
+        workflow.set_current_details(details)
+
+    @workflow.query(name="state")
+    def state(self) -> V:
+        """The whole state, for tests and for `doctor`."""
+        return self._state
+
+
+class Durable(Host[S]):
+    """The host of a lifecycle whose state carries what is still to be archived and told."""
+
+    wakes: ClassVar[str] = "until something is due"
+    """What it waits for, as Temporal's own page shows it."""
+    delivery_wakes: ClassVar[bool] = False
+    """The loop decides anew after something was archived or delivered."""
 
     # --- opening and ending -----------------------------------------------------------------------
 
@@ -149,20 +166,6 @@ class Durable(Generic[S]):
             self._set(state)
         else:
             self._value = state
-
-    # --- what people see --------------------------------------------------------------------------
-
-    def _show(self, attributes: list[SearchAttributeUpdate[Any]], details: str) -> None:
-        """In Temporal's own list and page; the list is written only on change."""
-        if attributes != self._shown:
-            self._shown = attributes
-            workflow.upsert_search_attributes(attributes)
-        workflow.set_current_details(details)
-
-    @workflow.query(name="state")
-    def state(self) -> S:
-        """The whole state, for tests and for `doctor`."""
-        return self._state
 
 
 def refused(why: str | None) -> None:
