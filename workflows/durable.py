@@ -34,15 +34,15 @@ _MAIL_PAUSE = timedelta(seconds=30)
 _LAST_MAIL = timedelta(minutes=5)
 """How long what has ended still tries to tell people."""
 
-V = TypeVar("V")
-S = TypeVar("S", bound=Lifecycle)
-T = TypeVar("T")
+_State = TypeVar("_State")
+_Carrier = TypeVar("_Carrier", bound=Lifecycle)
+_Answer = TypeVar("_Answer")
 
 
-class Host(Generic[V]):
-    """Holds the one state value of a lifecycle, a V; whoever changes it wakes the loop."""
+class Host(Generic[_State]):
+    """Holds the one state value of a lifecycle; whoever changes it wakes the loop."""
 
-    def __init__(self, state: V | None, trouble: ApplicationError | None = None) -> None:
+    def __init__(self, state: _State | None, trouble: ApplicationError | None = None) -> None:
         self._value = state
         self._trouble = trouble
         """Why it never began."""
@@ -50,12 +50,12 @@ class Host(Generic[V]):
         self._shown: list[SearchAttributeUpdate[Any]] = []
 
     @property
-    def _state(self) -> V:
+    def _state(self) -> _State:
         if self._value is None:
             raise self._trouble or ApplicationError("it is being opened; try again in a moment", type="Unavailable")
         return self._value
 
-    def _set(self, state: V) -> None:
+    def _set(self, state: _State) -> None:
         if state is not self._value:
             self._value = state
             self._changes += 1
@@ -68,12 +68,12 @@ class Host(Generic[V]):
         workflow.set_current_details(details)
 
     @workflow.query(name="state")
-    def state(self) -> V:
+    def state(self) -> _State:
         """The whole state, for tests and for `doctor`."""
         return self._state
 
 
-class Durable(Host[S]):
+class Durable(Host[_Carrier]):
     """The host of a lifecycle whose state carries what is still to be archived and told."""
 
     wakes: ClassVar[str] = "until something is due"
@@ -83,7 +83,7 @@ class Durable(Host[S]):
 
     # --- opening and ending -----------------------------------------------------------------------
 
-    async def _opening(self, call: Awaitable[T]) -> T | None:
+    async def _opening(self, call: Awaitable[_Answer]) -> _Answer | None:
         """The answer of the call that opens it; None: it failed, and the workflow fails for that reason."""
         try:
             return await call
@@ -136,7 +136,7 @@ class Durable(Host[S]):
             self._went_out(self._state.recorded(entry.key for entry in batch))
             leave_mark()
 
-    def _mailed(self, keys: list[str], answer: TellAnswer) -> S:
+    def _mailed(self, keys: list[str], answer: TellAnswer) -> _Carrier:
         """The state after these notices were tried."""
         return self._state.mailed(answer, workflow.now())
 
@@ -161,7 +161,7 @@ class Durable(Host[S]):
             if answer.failed:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
 
-    def _went_out(self, state: S) -> None:
+    def _went_out(self, state: _Carrier) -> None:
         if self.delivery_wakes:
             self._set(state)
         else:

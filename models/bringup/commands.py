@@ -15,9 +15,10 @@ from models.bringup.recipe import SUPPLY
 from models.bringup.reducers import once_again
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import SoakClock
-from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage, NotNow
+from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage
 from models.bringup.state import MOST_ATTEMPTS, Bringup, HeldBy, Leaving, StepPhase, touchable
 from models.bringup.troubles import troubles
+from models.lifecycle.grid import Refused
 
 _DO = BringupCommand
 _WITHOUT_REASON = (_DO.CHECK_IN, _DO.RELEASE, _DO.REVALIDATE)
@@ -49,11 +50,11 @@ def refusal(
 ) -> str | None:
     """Why the command cannot be taken now, in one sentence; None when it can."""
     cell = BRINGUP_ANSWERS[b.stage, command]
-    if isinstance(cell, NotNow):
+    if isinstance(cell, Refused):
         return cell.reason
     if b.direction.unmakes:
         cell = BRINGUP_ANSWERS[b.direction, command]
-        if isinstance(cell, NotNow) and command is not _DO.RETRY:
+        if isinstance(cell, Refused) and command is not _DO.RETRY:
             return cell.reason
     if command not in _WITHOUT_REASON and not order.reason.strip():
         return f"{command} needs a reason"

@@ -6,8 +6,10 @@ models/bringup/commands.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from models.lifecycle.grid import STAY as _STAY
+from models.lifecycle.grid import Refused, answers
 
 
 class BringupStage(StrEnum):
@@ -54,13 +56,6 @@ class BringupCommand(StrEnum):
     RETIRE = "retire"
 
 
-@dataclass(frozen=True)
-class NotNow:
-    """Why a command has no place in a stage."""
-
-    reason: str
-
-
 _P, _R, _V, _M = BRINGUP_WAY = (
     BringupStage.PLANNED,
     BringupStage.PROVISIONING,
@@ -70,9 +65,7 @@ _P, _R, _V, _M = BRINGUP_WAY = (
 """The way of a bring-up in which nothing goes wrong."""
 _B, _C, _U = BringupStage.BLOCKED, BringupStage.CANCELLING, BringupStage.RETIRING
 _CANCELLED, _RETIRED = BringupStage.CANCELLED, BringupStage.RETIRED
-_DO, _No = BringupCommand, NotNow
-_STAY = None
-"""The command changes something, and not the stage; where it lifts what blocks, the stage follows by itself."""
+_DO, _No = BringupCommand, Refused
 _EARLY = _No("nothing is made yet: it waits for its supply")
 _GOES_ON = _No("nothing to retry: it goes on by itself")
 _MADE = _No("every step is done: `revalidate` runs the checks again, `cancel` unmakes the cluster")
@@ -88,29 +81,21 @@ _NO_CHECKS = _No("it is being unmade: no check counts any more")
 _ENDED = _No("it has ended: `backstop bringup add` begins anew")
 
 # fmt: off
-_COLUMNS =          (_P,         _R,         _V,         _M,         _B,         _C,            _U)
-_GRID: dict[BringupCommand, tuple[BringupStage | NotNow | None, ...]] = {
-    _DO.HOLD:       (_STAY,      _STAY,      _STAY,      _THERE,     _STAY,      _UNMADE,       _STAY),
-    _DO.RELEASE:    (_STAY,      _STAY,      _STAY,      _THERE,     _STAY,      _UNMADE,       _STAY),
-    _DO.CHECK_IN:   (_EARLY,     _STAY,      _MADE,      _CHECKED,   _STAY,      _UNMADE,       _BEING_UNMADE),
-    _DO.RETRY:      (_EARLY,     _GOES_ON,   _MADE,      _CHECKED,   _STAY,      _GOES_ON,      _GOES_ON),
-    _DO.SKIP:       (_STAY,      _STAY,      _STAY,      _STAY,      _STAY,      _STAY,         _STAY),
-    _DO.STOP:       (_NO_STEP,   _STAY,      _NO_STEP,   _NO_STEP,   _STAY,      _STAY,         _STAY),
-    _DO.REVALIDATE: (_NOT_MADE,  _NOT_MADE,  _STAY,      _STAY,      _STAY,      _NO_CHECKS,    _NO_CHECKS),
-    _DO.CANCEL:     (_C,         _C,         _C,         _TAKEN_OUT, _C,         _BEING_UNMADE, _BEING_UNMADE),
-    _DO.RETIRE:     (_NOT_THERE, _NOT_THERE, _NOT_THERE, _U,         _NOT_THERE, _BEING_UNMADE, _STAY),
+_COLUMNS =             (_P,         _R,         _V,         _M,         _B,         _C,            _U)
+_GRID: dict[tuple[BringupCommand, ...], tuple[BringupStage | Refused | None, ...]] = {
+    (_DO.HOLD,):       (_STAY,      _STAY,      _STAY,      _THERE,     _STAY,      _UNMADE,       _STAY),
+    (_DO.RELEASE,):    (_STAY,      _STAY,      _STAY,      _THERE,     _STAY,      _UNMADE,       _STAY),
+    (_DO.CHECK_IN,):   (_EARLY,     _STAY,      _MADE,      _CHECKED,   _STAY,      _UNMADE,       _BEING_UNMADE),
+    (_DO.RETRY,):      (_EARLY,     _GOES_ON,   _MADE,      _CHECKED,   _STAY,      _GOES_ON,      _GOES_ON),
+    (_DO.SKIP,):       (_STAY,      _STAY,      _STAY,      _STAY,      _STAY,      _STAY,         _STAY),
+    (_DO.STOP,):       (_NO_STEP,   _STAY,      _NO_STEP,   _NO_STEP,   _STAY,      _STAY,         _STAY),
+    (_DO.REVALIDATE,): (_NOT_MADE,  _NOT_MADE,  _STAY,      _STAY,      _STAY,      _NO_CHECKS,    _NO_CHECKS),
+    (_DO.CANCEL,):     (_C,         _C,         _C,         _TAKEN_OUT, _C,         _BEING_UNMADE, _BEING_UNMADE),
+    (_DO.RETIRE,):     (_NOT_THERE, _NOT_THERE, _NOT_THERE, _U,         _NOT_THERE, _BEING_UNMADE, _STAY),
 }
 # fmt: on
 
-# Total on purpose: a missing cell fails a unit test, not an operator at 3 a.m.
-BRINGUP_ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | NotNow] = {
-    **{
-        (stage, command): stage if cell is _STAY else cell
-        for command, row in _GRID.items()
-        for stage, cell in zip(_COLUMNS, row, strict=True)
-    },
-    **{(ended, command): _ENDED for ended in (_CANCELLED, _RETIRED) for command in BringupCommand},
-}
+BRINGUP_ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | Refused] = answers(_COLUMNS, _GRID, _ENDED)
 
 BRINGUP_TRANSITIONS: frozenset[tuple[BringupStage, BringupStage]] = frozenset(
     {

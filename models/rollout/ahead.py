@@ -12,11 +12,12 @@ from datetime import datetime
 from pydantic import Field
 
 from models.base import GpuCount, Model, Name
+from models.lifecycle.grid import Refused
 from models.planning.plan import Plan
 from models.rollout.commands import backing_of, reason_lacking, undoing
 from models.rollout.mailing import newly_cut
 from models.rollout.promotion import not_waived
-from models.rollout.stages import Command, Refused, Stage, answer
+from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Rollout
 from models.rollout.status import present_values
 

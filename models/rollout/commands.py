@@ -12,6 +12,7 @@ from models.access.tickets import TICKET_CHARS, warrant_in
 from models.audit import AuditKind
 from models.base import ActorGiven, Model, Text, Words, gpus_text
 from models.cluster.snapshot import on_islands
+from models.lifecycle.grid import Refused
 from models.notices import NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.plan import envelope_of
@@ -21,7 +22,7 @@ from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, doubt_of
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.promotion import promoted_text
-from models.rollout.stages import Command, Refused, Stage, answer
+from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
 
 

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
+from models.lifecycle.grid import STAY as _STAY
+from models.lifecycle.grid import Refused, answers
+
 
 class Stage(StrEnum):
     PLANNED = "planned"
@@ -58,13 +61,6 @@ def command_line(command: str, cluster: str) -> str:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Why a command has no place in a stage."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
 class UndoOr:
     """Roll back where effects stand; where none does, go straight to `otherwise`.
 
@@ -81,8 +77,6 @@ _P, _B, _E, _M = WAY = (Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MON
 """The way of a rollout on which nothing goes wrong."""
 _BACK, _DONE, _HELD, _CLOSED = Stage.ROLLING_BACK, Stage.ROLLED_BACK, Stage.STUCK, Stage.CLOSED
 _C, _No = Command, Refused
-_STAY = None
-"""The command changes something, and not the stage."""
 _RUNS = _No("a rollback is running and nothing stops it; wait for rolled_back")
 _STUCK = _No("the rollback is stuck: `retry` runs what is left of it, `close` ends the rollout as it stands")
 _ENDED = _No("the rollout has ended; launch a new one")
@@ -114,16 +108,7 @@ _GRID: dict[tuple[Command, ...], tuple[Answer | None, ...]] = {
 }
 # fmt: on
 
-# Total on purpose: a missing cell fails a unit test, not an operator at 3 a.m.
-ANSWERS: dict[tuple[Stage, Command], Answer] = {
-    **{
-        (stage, command): stage if cell is _STAY else cell
-        for commands, row in _GRID.items()
-        for command in commands
-        for stage, cell in zip(_COLUMNS, row, strict=True)
-    },
-    **{(ended, command): _ENDED for ended in (Stage.CLOSED, Stage.ABORTED) for command in Command},
-}
+ANSWERS: dict[tuple[Stage, Command], Answer] = answers(_COLUMNS, _GRID, _ENDED)
 
 TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
     {

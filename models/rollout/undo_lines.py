@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+from models.lifecycle.grid import Refused
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import HoldKind
-from models.rollout.stages import Command, Refused, Stage, answer, command_line
+from models.rollout.stages import Command, Stage, answer, command_line
 from models.rollout.state import Rollout
 
 REASON = "--reason '...'"

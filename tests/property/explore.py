@@ -34,6 +34,7 @@ from models.cluster.readings import Observation, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
 from models.lifecycle.actions import Finish, Wait
+from models.lifecycle.grid import Refused
 from models.planning.backing import Backing, back
 from models.planning.plan import Plan
 from models.rollout import time_reducers
@@ -42,7 +43,7 @@ from models.rollout.decide import FRESH, RECHECK, decide, recovery_pause
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change
 from models.rollout.owner_news import news_for_owner, owner_told, rollback_for_owner
-from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, UndoOr, answer
+from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Stage, UndoOr, answer
 from models.rollout.state import Rollout
 from tests.property.witness import Observed
 from tests.unit import pure_world

@@ -12,9 +12,9 @@ from models.bringup.stages import (
     BRINGUP_WAY,
     BringupCommand,
     BringupStage,
-    NotNow,
 )
 from models.bringup.undo_lines import BRINGUP_UNDO
+from models.lifecycle.grid import Refused
 
 P, R, V, M = BRINGUP_WAY
 B, C, CANCELLED = BringupStage.BLOCKED, BringupStage.CANCELLING, BringupStage.CANCELLED
@@ -42,13 +42,13 @@ def test_the_transitions_are_those_of_the_design() -> None:
 def test_a_command_is_a_legal_transition_or_a_refusal_that_names_only_what_would_be_taken(stage: BringupStage) -> None:
     answers = {command: BRINGUP_ANSWERS[stage, command] for command in BringupCommand}
     for command, after in answers.items():
-        if isinstance(after, NotNow):
+        if isinstance(after, Refused):
             named = [c for c in BringupCommand if f"`{c}`" in after.reason]
-            assert all(not isinstance(answers[c], NotNow) for c in named), (command, after.reason)
+            assert all(not isinstance(answers[c], Refused) for c in named), (command, after.reason)
         else:
             assert after is stage or (stage, after) in BRINGUP_TRANSITIONS
 
 
 @pytest.mark.parametrize("stage", [CANCELLED, RETIRED])
 def test_an_ended_one_takes_nothing(stage: BringupStage) -> None:
-    assert all(isinstance(BRINGUP_ANSWERS[stage, command], NotNow) for command in BringupCommand)
+    assert all(isinstance(BRINGUP_ANSWERS[stage, command], Refused) for command in BringupCommand)

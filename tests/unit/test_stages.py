@@ -7,9 +7,10 @@ from itertools import product
 
 import pytest
 
+from models.lifecycle.grid import Refused
 from models.rollout.effect_table import INVERSE, STEP_FROM, STEPS
 from models.rollout.effects import EffectKind
-from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Refused, Stage, UndoOr, answer
+from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Stage, UndoOr, answer
 
 P, B, E, M = Stage.PLANNED, Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED
 ROLLING, BACK, STUCK, CLOSED, ABORTED = (

@@ -1,0 +1,45 @@
+"""A state machine as one table: each command in each stage has an answer, a stage or a refusal with its reason.
+
+Total on purpose: a missing cell fails when the module is imported, not for an operator at 3 a.m.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+STAY = None
+"""The command changes something, and not the stage."""
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Why a command has no place in a stage."""
+
+    reason: str
+
+
+_Stage = TypeVar("_Stage", bound=StrEnum)
+_Command = TypeVar("_Command", bound=StrEnum)
+_Cell = TypeVar("_Cell")
+
+
+def answers(
+    columns: Sequence[_Stage],
+    rows: Mapping[tuple[_Command, ...], Sequence[_Stage | Refused | _Cell | None]],
+    ended: Refused,
+) -> dict[tuple[_Stage, _Command], _Stage | Refused | _Cell]:
+    """The answer to each stage and command. `rows`: commands with a cell for each column, STAY among them.
+
+    In every stage without a column all commands are refused as `ended`.
+    """
+    of_row = {command: row for commands, row in rows.items() for command in commands}
+    stages, commands = type(columns[0]), list(type(next(iter(of_row))))
+    cells: dict[tuple[_Stage, _Command], _Stage | Refused | _Cell] = {
+        (stage, command): stage if cell is None else cell
+        for command in commands
+        for stage, cell in zip(columns, of_row[command], strict=True)
+    }
+    return cells | {(stage, command): ended for stage in stages if stage not in columns for command in commands}
