@@ -16,7 +16,7 @@ import models.haircut_questions
 import models.health_pushes
 import models.import_questions  # noqa: F401 - their questions are among all of them
 from models.access.standing import AccessCheck
-from models.access.tickets import TICKET_CHARS
+from models.access.tickets import Ticketed
 from models.access_questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, TokenOf, Tokens
 from models.asking import QUESTIONS, Question
 from models.audit import AuditEntry, ChainedEntry, ChainHead
@@ -62,7 +62,7 @@ CLOCK_SKEW_SECONDS = CLOCK_SKEW.total_seconds()
 """Clocks that somebody keeps differ by less."""
 
 
-class DeskRequest(Model):
+class DeskRequest(Ticketed):
     """One question from a person, as it crosses the wire. The workflow's history keeps who asked."""
 
     kind: str
@@ -70,8 +70,6 @@ class DeskRequest(Model):
     arguments: dict[str, Any] = Field(default_factory=dict)
     payload: str = Field(default="", max_length=1_500_000)
     """Base64 of zlib-compressed JSON, for parts of a large document."""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     @field_validator("kind")
     @classmethod

@@ -49,6 +49,13 @@ class Ticket(Model):
     """The signed ticket of whom it countersigns; empty: it stands alone."""
 
 
+class Ticketed(Model):
+    """Something that a person says to Backstop."""
+
+    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
+    """The front's signed statement that it was given; empty: nobody checked who gives it."""
+
+
 def arguments_hash(message: Model) -> str:
     """SHA-256 of a message without its own ticket, in hex: reason, actor and all."""
     return hashlib.sha256(

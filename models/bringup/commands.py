@@ -7,9 +7,9 @@ from datetime import datetime
 
 from pydantic import Field
 
-from models.access.tickets import TICKET_CHARS, warrant_in
+from models.access.tickets import warrant_in
 from models.audit import AuditKind
-from models.base import ActorGiven, Model, Text, Time, Words, count_text
+from models.base import Text, Time, count_text
 from models.bringup.actions import BringupAction, HandOver
 from models.bringup.recipe import SUPPLY
 from models.bringup.reducers import once_again
@@ -19,16 +19,15 @@ from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage
 from models.bringup.state import MOST_ATTEMPTS, Bringup, HeldBy, Leaving, StepPhase, touchable
 from models.bringup.troubles import troubles
 from models.lifecycle.grid import Refused
+from models.lifecycle.orders import Order
 
 _DO = BringupCommand
 _WITHOUT_REASON = (_DO.CHECK_IN, _DO.RELEASE, _DO.REVALIDATE)
 
 
-class BringupOrder(Model):
+class BringupOrder(Order):
     """One command from one person. Which fields it needs depends on the command."""
 
-    actor: ActorGiven = Field(min_length=1)
-    reason: Words = ""
     step: Text = Field(default="", max_length=200)
     """check-in, retry, skip, stop."""
     check: Text = Field(default="", max_length=200)
@@ -37,8 +36,6 @@ class BringupOrder(Model):
     """cancel: steps that run are stopped, and not waited for."""
     deadline: Time | None = None
     """retire: when the undo begins even where jobs run."""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
 
 def refusal(

@@ -7,11 +7,9 @@ from typing import Self
 
 from pydantic import Field
 
-from models.access.tickets import TICKET_CHARS
 from models.access.warrants import Spent
 from models.audit import AuditEntry
 from models.base import (
-    ActorGiven,
     Count,
     Duration,
     GpuCount,
@@ -32,6 +30,7 @@ from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, put_down
 from models.cluster.island import Island
 from models.cluster.sources import SlurmSource
+from models.lifecycle.orders import Order
 
 BRINGUP_WORKFLOW = "Bringup"
 BRINGUP_QUEUE = "backstop-bringups"
@@ -44,15 +43,11 @@ def runs_queue(host: str) -> str:
     return _RUNS_QUEUE + host
 
 
-class BringupStart(Model):
+class BringupStart(Order):
     """What starts a bring-up. The recipe comes along: a bring-up keeps the one that it began with."""
 
     entry: BringupEntry
     recipe: ClusterRecipe
-    actor: ActorGiven = Field(min_length=1)
-    reason: Words = ""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
 
 class BringupInput(Model):

@@ -7,12 +7,13 @@ from typing import Any, Literal, Protocol
 
 from pydantic import Field, field_validator
 
-from models.access.tickets import TICKET_CHARS, warrant_in
+from models.access.tickets import warrant_in
 from models.audit import AuditKind
-from models.base import ActorGiven, Model, Name, Text, Words, of_ordinary_size, shortened
+from models.base import Name, Text, of_ordinary_size, shortened
 from models.fleet.gates import rest_until
 from models.fleet.pacing import changes_text, counts_from, paced
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
+from models.lifecycle.orders import Order
 from models.rollout.holds import Hold, HoldKind
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]
@@ -22,11 +23,9 @@ _WORDS_BYTES = 200
 """What a member keeps of a reason: there may be thousands of them, and the archive has all."""
 
 
-class FleetCommandRequest(Model):
+class FleetCommandRequest(Order):
     """One command from one person. Which fields it needs depends on the command."""
 
-    actor: ActorGiven = Field(min_length=1)
-    reason: Words = ""
     plan_hash: Text = Field(default="", max_length=64)
     clusters: tuple[Name, ...] = Field(default=(), max_length=10_000)
     """skip, move."""
@@ -36,8 +35,6 @@ class FleetCommandRequest(Model):
     """abort: what is done is undone too."""
     pace: dict[str, Any] = Field(default_factory=dict)
     """pace: the settings that change, by their names."""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     _sized = field_validator("pace")(of_ordinary_size)
 

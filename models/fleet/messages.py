@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from models.access.tickets import TICKET_CHARS
+from models.access.tickets import Ticketed
 from models.access.warrants import Spent
 from models.audit import AuditEntry
 from models.base import (
@@ -36,7 +36,7 @@ FLEET_STATUS_QUERY = "fleet_status"
 FLEET_PLAN_QUERY = "fleet_plan"
 
 
-class FleetLaunch(Model):
+class FleetLaunch(Ticketed):
     """What starts a fleet rollout. No wave named: all of them; pilots go first in any case."""
 
     fleet: NameGiven
@@ -52,8 +52,6 @@ class FleetLaunch(Model):
     """Lies over each cluster's own."""
     kept: KeptFleet | None = None
     """The lost fleet rollout that it takes over: its members are the only ones."""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     _sized = field_validator("policy")(of_ordinary_size)
 

@@ -6,12 +6,10 @@ import shlex
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import Field
-
 from models.access.principals import is_one_of
-from models.access.tickets import TICKET_CHARS, warrant_in
+from models.access.tickets import warrant_in
 from models.audit import AuditKind
-from models.base import ActorGiven, Model, Words
+from models.lifecycle.orders import Order
 from models.requests.state import RequestStage, RequestState, any_of
 
 
@@ -21,13 +19,8 @@ class RequestCommand(StrEnum):
     WITHDRAW = "withdraw"
 
 
-class RequestOrder(Model):
-    """One command from one person."""
-
-    actor: ActorGiven = Field(min_length=1)
-    reason: Words = ""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
+class RequestOrder(Order):
+    """One command from one person to a request."""
 
 
 def refusal(

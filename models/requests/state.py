@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from models.access.tickets import TICKET_CHARS
+from models.access.tickets import Ticketed
 from models.audit import BACKSTOP, AuditKind
 from models.base import (
     ActorGiven,
@@ -54,7 +54,7 @@ class RequestStage(StrEnum):
     """It was to be given back, and others had changed the quota since: a person is needed."""
 
 
-class QuotaAsk(Model):
+class QuotaAsk(Ticketed):
     """What starts a request. Units: whole GPUs, more than the team has."""
 
     request: Text = Field(min_length=1, max_length=100, pattern=r"^[a-z0-9-]+$")
@@ -67,8 +67,6 @@ class QuotaAsk(Model):
     """On whose behalf; empty: the team's own."""
     actor: NameGiven
     reason: Words = ""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
 
 class Elsewhere(Model):

@@ -8,11 +8,12 @@ from datetime import datetime
 from pydantic import Field
 
 from models.access.principals import is_one_of
-from models.access.tickets import TICKET_CHARS, warrant_in
+from models.access.tickets import warrant_in
 from models.audit import AuditKind
-from models.base import ActorGiven, Model, Text, Words, gpus_text
+from models.base import ActorGiven, Text, gpus_text
 from models.cluster.snapshot import on_islands
 from models.lifecycle.grid import Refused
+from models.lifecycle.orders import Order
 from models.notices import NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.plan import envelope_of
@@ -26,11 +27,9 @@ from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
 
 
-class CommandRequest(Model):
+class CommandRequest(Order):
     """One command from one person. Which fields it needs depends on the command."""
 
-    actor: ActorGiven = Field(min_length=1)
-    reason: Words = ""
     plan_hash: Text = Field(default="", max_length=64)
     """approve: the plan that is meant."""
     team: ActorGiven = ""
@@ -39,8 +38,6 @@ class CommandRequest(Model):
     """resolve: the hold that is lifted."""
     how: Text = Field(default="", max_length=20)
     """resolve a drift: `accept` (take the values as given) or `restore` (write ours again)."""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
     warrant: str = Field(default="", max_length=200, exclude_if=lambda nonce: not nonce)
     """Of a fleet rollout or a bring-up that gives it: the nonce of what a person told that one."""
 

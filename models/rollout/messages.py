@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from models.access.tickets import TICKET_CHARS
+from models.access.tickets import Ticketed
 from models.access.warrants import AdmitAnswer, Spent
 from models.audit import AuditEntry
 from models.base import (
@@ -41,7 +41,7 @@ from models.rollout.state import Rollout
 _REHEARSAL = {"notice": "0s", "acks": "none"}
 
 
-class LaunchRequest(Model):
+class LaunchRequest(Ticketed):
     """What starts a rollout. `policy` lays over the cluster's own."""
 
     cluster: NameGiven
@@ -57,8 +57,6 @@ class LaunchRequest(Model):
     fleet: ActorGiven = ""
     """The fleet rollout that launches it: what was approved of that one's plan is approved here."""
     approved_by: ActorGiven = ""
-    ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
 
     _sized = field_validator("policy")(of_ordinary_size)
 
