@@ -19,7 +19,7 @@ PYTHON ?= $(shell for candidate in python3.11 python3; do \
 	"$$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null \
 	&& { command -v "$$candidate"; break; }; done)
 
-.PHONY: help setup demo slurm-demo bringup-demo packages real quick swift test nightly coverage chaos bench bench-fleet \
+.PHONY: help setup demo slurm-demo bringup-demo packages real quick swift test nightly coverage chaos docs bench bench-fleet \
 	lint style types imports up lock clean
 
 help: ## list the targets
@@ -82,6 +82,13 @@ bench: setup ## rollouts beside a bare Temporal workflow, half an hour (ARGS="--
 
 bench-fleet: setup ## a fleet rolled out, then up to 10,000 clusters monitored, an hour (ARGS="--quick" five minutes)
 	$(VENV)/bin/python benchmarks/fleet.py $(ARGS)
+
+docs: setup ## what docs/ takes from the code: commands, tables of fields and rights, schemas, the HTTP API
+	@$(VENV)/bin/python -m cli.commands_page docs/commands.md
+	@$(VENV)/bin/python -m cli.fields docs/fleet-file.md docs/bringup.md docs/access.md
+	@$(VENV)/bin/python -m cli.rights_table docs/access.md
+	@$(VENV)/bin/backstop schema --write docs/schemas
+	@BACKSTOP_WRITE_OPENAPI=1 $(VENV)/bin/python -m pytest -q -n 0 tests/unit/test_openapi.py::test_what_is_published_is_what_the_code_says
 
 lint: style types imports ## ruff, mypy and the import contracts
 

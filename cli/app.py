@@ -19,16 +19,14 @@ class Commands(LazyGroup):
         "up": Listed(
             "processes",
             SET_UP,
-            "Run everything on this machine: Temporal with its UI, the ledger and a worker, until Ctrl-C.",
+            "Run Temporal with its UI, the ledger and a worker on this machine, until Ctrl-C.",
         ),
         "worker": Listed("processes", SET_UP, "Run a worker for the configured Temporal, until Ctrl-C."),
-        "serve": Listed("processes", SET_UP, "Run a front: the HTTP API, which knows who commands, until Ctrl-C."),
-        "login": Listed(
-            "login", SET_UP, "Log in to the front that BACKSTOP_URL names: say yes in a browser, on any machine."
-        ),
-        "open": Listed("login", SET_UP, "Open the console in a browser, by a link that knows who you are."),
-        "logout": Listed("login", SET_UP, "Forget the login: nothing of it is kept on this machine any more."),
-        "whoami": Listed("login", SET_UP, "Say who one is, to whom, and how that is proven."),
+        "serve": Listed("processes", SET_UP, "Run a front, the HTTP API that knows its callers, until Ctrl-C."),
+        "login": Listed("login", SET_UP, "Log in to the front that BACKSTOP_URL names, in a browser on any machine."),
+        "open": Listed("login", SET_UP, "Open the console in a browser, already logged in."),
+        "logout": Listed("login", SET_UP, "Forget the login on this machine."),
+        "whoami": Listed("login", SET_UP, "Show who you are, to which front, and how that is proven."),
         "migrate": Listed(
             "processes", SET_UP, "Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL."
         ),
@@ -48,8 +46,7 @@ class Commands(LazyGroup):
         "detach": Listed(
             "detach",
             SET_UP,
-            "Take Backstop out of a cluster's Slurm. "
-            "What bounds others there goes; limits of teams stay, or are restored.",
+            "Take Backstop out of a cluster's Slurm. Teams' limits stay, or are restored with --restore.",
         ),
         "plan": Listed(
             "plan", LOOK, "Show what a rollout would do: who gives how many GPUs, from which tier, and why."
@@ -57,15 +54,15 @@ class Commands(LazyGroup):
         "haircut": Listed(
             "haircut",
             LOOK,
-            "Show what a buffer would really cost: how many GPUs are cut at 5, 10, 15 and 20 %, and what they were.",
+            "Show what a buffer costs: how many GPUs are cut at 5, 10, 15 and 20 %, and how many of them are phantom.",
         ),
         "buffer": Listed(
-            "buffer", LOOK, "Show what can honestly be promised of a cluster for the coming weeks, and what it costs."
+            "buffer", LOOK, "Show how much of a cluster can be promised for the coming weeks, and what that costs."
         ),
         "backtest": Listed(
             "backtest",
             LOOK,
-            "Show what each buffer policy would have promised and kept on a health history, decided week by week.",
+            "Show what each buffer policy would have promised and kept on a health history, week by week.",
         ),
         "simulate-health": Listed(
             "simulate_health",
@@ -75,8 +72,7 @@ class Commands(LazyGroup):
         "why": Listed(
             "why",
             LOOK,
-            "Say why a team cannot use its quota: what could start now, and what keeps the rest; "
-            "with --all every reason.",
+            "Show why a team cannot use its quota: what could start now, and what keeps the rest.",
         ),
         "mcp": Listed(
             "mcp",
@@ -86,13 +82,11 @@ class Commands(LazyGroup):
         "launch": Listed(
             "launch",
             ROLL_OUT,
-            "Open a rollout, or with --fleet, --wave or --pilot that of a fleet: plan it and wait for an approval.",
+            "Open a rollout, or with --fleet, --wave or --pilot a fleet rollout: plan it and wait for an approval.",
         ),
-        "status": Listed("status", LOOK, "Show where rollouts stand: the fleet on one screen, or one in full."),
+        "status": Listed("status", LOOK, "Show where rollouts are: the fleet on one screen, or one rollout in full."),
         "watch": Listed("watch", LOOK, "Follow a rollout live until it ends; in a pipe, one line for each change."),
-        "burndown": Listed(
-            "burndown", LOOK, "Show how phantom GPUs burn down: promised, healthy and phantom over time."
-        ),
+        "burndown": Listed("burndown", LOOK, "Show promised, healthy and phantom GPUs over time."),
         "report": Listed(
             "report",
             LOOK,
@@ -103,17 +97,19 @@ class Commands(LazyGroup):
             HALT,
             "Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.",
         ),
-        "audit": Listed("audit", LOOK, "Tell what happened to a cluster: who did what, when, and why."),
+        "audit": Listed("audit", LOOK, "Show what happened to a cluster: who did what, when, and why."),
         "docs": Listed("docs", LOOK, "Print a page of the documentation, as help texts and errors name it."),
-        "schema": Listed("schemas", LOOK, "Print the JSON Schema of the fleet file or of a JSON answer."),
+        "schema": Listed("schemas", LOOK, "Print the JSON Schema of a file that people write, or of a JSON answer."),
         "approve": Listed(
-            "rollout_commands", DECIDE, "Approve a plan. Teams are told, and the rollout goes on by itself."
+            "rollout_commands",
+            DECIDE,
+            "Approve a plan. Backstop then notifies teams, and the rollout goes on by itself.",
         ),
         "ack": Listed("rollout_commands", DECIDE, "Acknowledge the notice for a team."),
         "object": Listed(
             "rollout_commands",
             DECIDE,
-            "Object for a team. Until the rollout is enforced this holds it; later it is recorded and answered.",
+            "Object for a team. This holds a rollout that is not enforced yet; later it is recorded and answered.",
         ),
         "resolve": Listed(
             "rollout_commands",
@@ -123,17 +119,17 @@ class Commands(LazyGroup):
         "promote": Listed(
             "rollout_commands",
             DECIDE,
-            "Waive what is left of this gate's notice, soak and acknowledgements. Nothing else is waived.",
+            "Waive the rest of this gate's notice, soak and acknowledgements, and nothing else.",
         ),
         "pause": Listed(
             "rollout_commands", HALT, "Keep gates shut. Effects under way finish, and rollbacks still run."
         ),
-        "resume": Listed("rollout_commands", HALT, "Lift a pause."),
+        "resume": Listed("rollout_commands", HALT, "Lift a pause. A soak starts again."),
         "rollback": Listed(
             "rollout_commands", HALT, "Undo every effect, back to the baseline. The rollout stays open for a retry."
         ),
         "retry": Listed(
-            "rollout_commands", HALT, "Start the next attempt after a rollback, or run what is left of a stuck one."
+            "rollout_commands", HALT, "Start the next attempt after a rollback, or run the rest of a stuck rollout."
         ),
         "abort": Listed("rollout_commands", HALT, "Undo every effect and end the rollout."),
         "close": Listed(
@@ -144,18 +140,20 @@ class Commands(LazyGroup):
         "confirm": Listed(
             "confirm",
             DECIDE,
-            "Confirm what a health source says of all its clusters, which fell together and are not believed.",
+            "Confirm that a health source is right about clusters whose health fell together.",
         ),
-        "fleet": Listed("fleet", SET_UP, "Import the fleet, show it, and say how its rollout goes on."),
+        "fleet": Listed("fleet", SET_UP, "Import the fleet, show it, and steer its rollout."),
         "builds": Listed("builds", SET_UP, "Bring another build of the worker into service."),
-        "keys": Listed("keys", SET_UP, "Keys of tickets, and of what Temporal keeps."),
-        "access": Listed("access", SET_UP, "Who may do what: roles, second persons and tokens."),
-        "flex": Listed("flex", LOOK, "What is healthy and not promised, and how it is shared."),
+        "keys": Listed("keys", SET_UP, "Keys that sign tickets and encrypt what Temporal keeps."),
+        "access": Listed("access", SET_UP, "Say who may do what: roles, second persons and tokens."),
+        "flex": Listed("flex", LOOK, "Healthy GPUs that are not promised, and how teams share them."),
         "milestones": Listed("milestones", LOOK, "Milestones of the plan."),
         "calendar": Listed("calendar", LOOK, "Maintenance windows, incidents and freezes."),
-        "bringup": Listed("bringup", SET_UP, "Clusters from an order to production."),
-        "countersign": Listed("countersign", DECIDE, "Give, as the second person, what somebody else has given."),
-        "request": Listed("request", DECIDE, "Ask for more quota, and decide on what is asked for."),
+        "bringup": Listed("bringup", SET_UP, "Bring clusters from an order to production."),
+        "countersign": Listed(
+            "countersign", DECIDE, "Countersign, as the second person, what somebody else has given."
+        ),
+        "request": Listed("request", DECIDE, "Ask for more quota, and decide on requests."),
     }
 
 

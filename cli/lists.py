@@ -37,20 +37,20 @@ Output = Annotated[
         "--output",
         "-o",
         metavar="FORM",  # the words themselves are wider than the column
-        help="table, which fits the terminal; wide, all of it; json; yaml; or name: one name a line.",
+        help="table (fits the terminal), wide (everything), json, yaml, or name (one name a line).",
         show_default="table",
     ),
 ]
 Sort = Annotated[
     str,
-    typer.Option(metavar="FIELD", help="Order by this field of the JSON answer's rows; -FIELD the other way round."),
+    typer.Option(metavar="FIELD", help="Sort by this field of the JSON answer's rows; -FIELD: the largest first."),
 ]
 Filter = Annotated[
     list[str] | None,
     typer.Option(
         "--filter",
         metavar="FIELD=VALUE",
-        help="Only rows like that: =, != with * for anything; >, <, >=, <= of numbers. May be repeated: all must hold.",
+        help="Only rows that match: =, != with * for anything; >, <, >=, <= of numbers. Repeatable: all must match.",
     ),
 ]
 

@@ -60,13 +60,15 @@ ClusterOrAll = Annotated[
 Actor = Annotated[
     str,
     typer.Option(
-        envvar="BACKSTOP_ACTOR", metavar="NAME", help="Who is asking: it stands in the audit. Default: the login name."
+        envvar="BACKSTOP_ACTOR",
+        metavar="NAME",
+        help="Who gives the command; the audit keeps it. Default: the login name.",
     ),
 ]
-ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why, in a sentence: it stands in the audit.")]
+ReasonOption = Annotated[str, typer.Option(metavar="TEXT", help="Why, in one sentence; the audit keeps it.")]
 NeededReason = Annotated[
     str,
-    typer.Option("--reason", metavar="TEXT", help="Why, in a sentence: it stands in the audit.", show_default=False),
+    typer.Option("--reason", metavar="TEXT", help="Why, in one sentence; the audit keeps it.", show_default=False),
 ]
 
 
@@ -84,7 +86,7 @@ Alone = Annotated[
     bool,
     typer.Option(
         "--emergency",
-        help="As an approver, act alone where a second person is needed; --reason says why. All admins are told.",
+        help="As an approver, act without the second person; --reason says why. All admins are notified.",
         callback=_alone,
     ),
 ]
@@ -93,7 +95,7 @@ Buffer = Annotated[
     str,
     typer.Option(
         metavar="SHARE",
-        help="The share of the cluster that is not promised, such as 0.15; or health: from its health history.",
+        help="The share of the cluster to keep unpromised, such as 0.15; or health: from its health history.",
     ),
 ]
 MaxTier = Annotated[
@@ -101,7 +103,7 @@ MaxTier = Annotated[
 ]
 SettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--policy", metavar="KEY=VALUE", help="Any field of the policy, such as notice=1d. May be repeated."),
+    typer.Option("--policy", metavar="KEY=VALUE", help="A field of the policy, such as notice=1d. Repeatable."),
 ]
 
 

@@ -46,16 +46,16 @@ _TYPED = {
 """Commands as they are typed that are not named like their keys."""
 
 FileOption = Annotated[
-    str, typer.Option("--file", metavar="FILE", help="By this access file. Default: the one in force.")
+    str, typer.Option("--file", metavar="FILE", help="Ask this access file. Default: the one in force.")
 ]
 OfTeam = Annotated[str, typer.Option(metavar="TEAM", help="For this team.")]
 ClusterOrNone = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all at once.", callback=named)
+    str, typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all.", callback=named)
 ]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Who may do what: roles, second persons and tokens.")
+    group = typer.Typer(no_args_is_help=True, help="Say who may do what: roles, second persons and tokens.")
     for name, command, lines in (
         (
             "import",
@@ -66,17 +66,16 @@ def add_to(app: typer.Typer) -> None:
                 "backstop access import --confirm 4f2a9c1b7d3e5f60",
             ),
         ),
-        ("show", show_, ("backstop access show", "backstop access show --json")),
+        ("show", show_, ("backstop access show",)),
         (
             "who-can",
             who_can,
             (
                 "backstop access who-can approve h100-pods",
-                "backstop access who-can ack h100-pods --team research",
                 "backstop access who-can 'fleet abort' --file access.yaml",
             ),
         ),
-        ("can", can, ("backstop access can tpm h100-pods", "backstop access can service:ci --json")),
+        ("can", can, ("backstop access can tpm h100-pods",)),
         ("seen", seen, ("backstop access seen 3 --reason 'the SEV was real, and the promotion right'",)),
         (
             "recover",
@@ -85,12 +84,10 @@ def add_to(app: typer.Typer) -> None:
         ),
     ):
         group.command(name, epilog=examples(*lines))(command)
-    tokens = typer.Typer(no_args_is_help=True, help="Tokens, for who has no browser.")
+    tokens = typer.Typer(no_args_is_help=True, help="Tokens for programs that have no browser.")
     new = ("backstop access token new ci --owner service:ci --role operator --cluster 'h100-*' --days 90",)
     tokens.command("new", epilog=examples(*new))(token_new)
-    tokens.command("list", epilog=examples("backstop access token list", "backstop access token list --all --json"))(
-        token_list
-    )
+    tokens.command("list", epilog=examples("backstop access token list"))(token_list)
     tokens.command("revoke", epilog=examples("backstop access token revoke ci --reason 'it was in a log'"))(
         token_revoke
     )
@@ -102,18 +99,18 @@ def add_to(app: typer.Typer) -> None:
 
 
 def import_(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The access file, or - for standard input.")] = "",
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The access file (-: stdin).")] = "",
     confirm: Annotated[
-        str, typer.Option(metavar="HASH", help="Confirm what another admin has imported, by its hash.")
+        str, typer.Option(metavar="HASH", help="Confirm the file that another admin imported, by its hash.")
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Put an access file in force. The first one takes one admin, who stands in it; later ones another admin too.
+    """Put an access file in force. The first takes one admin that it names; later ones take another admin too.
 
-    A later one waits for 24 hours to be confirmed by its hash. What is in force goes on meanwhile.
+    A later file waits up to 24 hours for the other admin's --confirm. To undo an import, import the earlier file.
     """
     from cli.answers_access import AccessImportAnswer
     from cli.output import show, show_json
@@ -136,7 +133,7 @@ def import_(
 
 
 def show_(as_json: AsJson = False, actor: Actor = "") -> None:
-    """Show the access file in force, who put it there, and what waits to be confirmed."""
+    """Show the access file in force, who imported it, and which file waits to be confirmed."""
     from cli.answers_access import AccessAnswer
     from cli.output import show, show_json
     from views.access import access_parts, said_of
@@ -150,14 +147,14 @@ def show_(as_json: AsJson = False, actor: Actor = "") -> None:
 
 
 def seen(
-    number: Annotated[int, typer.Argument(metavar="NUMBER", help="The emergency, as the report has it.", min=1)],
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="The emergency's number in the report.", min=1)],
     reason: NeededReason,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Say that you have looked at what somebody did alone in an emergency: then no report names it any more.
+    """Record that you have reviewed what somebody did alone in an emergency; reports no longer name it.
 
-    For another admin than who did it.
+    This takes another admin than the one who did it.
     """
     from cli.answers_access import EmergencySeenAnswer
     from cli.output import show, show_json
@@ -177,15 +174,15 @@ def seen(
 
 
 def recover(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The access file that is to be in force.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The access file.")],
     reason: NeededReason,
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Put an access file in force with neither front nor second person: for who locked everybody out.
+    """Put an access file in force without a front or a second person, after everybody is locked out.
 
-    It needs the ledger itself (BACKSTOP_LEDGER_URL), is done offline, and stands in the audit for all to see.
+    It needs the ledger itself (BACKSTOP_LEDGER_URL), and the audit shows it.
     """
     from cli.answers_access import AccessRecoveredAnswer
     from cli.direct import recover_access
@@ -219,14 +216,16 @@ def recover(
 
 
 def who_can(
-    command: Annotated[str, typer.Argument(metavar="COMMAND", help="As it is typed, or its key: approve, fleet.pace.")],
+    command: Annotated[
+        str, typer.Argument(metavar="COMMAND", help="The command as typed, or its key: approve, fleet.pace.")
+    ],
     cluster: ClusterOrNone = "",
     team: OfTeam = "",
     file: FileOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Say who could give a command in a cluster, and which second person it takes."""
+    """Show who could give a command in a cluster, and which second person it takes."""
     from cli.answers_access import WhoCanAnswer
     from cli.output import show, show_json
     from models.access.decision import Target
@@ -246,13 +245,13 @@ def can(
     cluster: ClusterOrNone = "",
     team: OfTeam = "",
     groups: Annotated[
-        list[str] | None, typer.Option("--group", metavar="GROUP", help="As a member of it. May be repeated.")
+        list[str] | None, typer.Option("--group", metavar="GROUP", help="As a member of this group. Repeatable.")
     ] = None,
     file: FileOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """List what somebody may do in a cluster, by which role, and which second person each takes."""
+    """List what somebody may do in a cluster, by which role, and which second person each command takes."""
     from cli.answers_access import CanAnswer
     from cli.output import show, show_json
     from models.access.decision import Target
@@ -305,26 +304,24 @@ def _principal(user: str, groups: list[str]) -> Principal:
 
 
 def token_new(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the token is to be called.")],
-    owner: Annotated[str, typer.Option(metavar="WHO", help="Whose it is: user:NAME or service:NAME.")],
-    role: Annotated[list[str], typer.Option(metavar="ROLE", help="A role of its owner's. May be repeated.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The token's name.")],
+    owner: Annotated[str, typer.Option(metavar="WHO", help="Its owner: user:NAME or service:NAME.")],
+    role: Annotated[list[str], typer.Option(metavar="ROLE", help="One of its owner's roles. Repeatable.")],
     cluster: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Only in clusters named so. May be repeated.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Only in these clusters. Repeatable.")
     ] = None,
-    team: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Only for teams named so. May be repeated.")
-    ] = None,
+    team: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only for these teams. Repeatable.")] = None,
     command: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Only commands named so: 'read.*'. May be repeated.")
+        list[str] | None, typer.Option(metavar="PATTERN", help="Only these commands: 'read.*'. Repeatable.")
     ] = None,
-    days: Annotated[int, typer.Option(metavar="DAYS", min=1, max=366, help="How long it counts.")] = 90,
+    days: Annotated[int, typer.Option(metavar="DAYS", min=1, max=366, help="How many days it is valid.")] = 90,
     reason: ReasonOption = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Make a token, and show it this once. The ledger keeps its hash: nobody can show it again.
+    """Make a token and show it once. The ledger keeps only its hash.
 
-    It counts as its owner, with no more than its owner's rights. Hand it over by a way that nobody else reads.
+    The token acts as its owner, with no more than its owner's rights. Hand it over privately.
     """
     from cli.answers_access import TokenMadeAnswer
     from cli.output import show, show_json
@@ -357,14 +354,14 @@ def token_new(
 
 
 def token_list(
-    every: Annotated[bool, typer.Option("--all", help="Those too that have expired or were revoked.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Also expired and revoked tokens.")] = False,
     output: Output = None,
     sort: Sort = "",
     filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """List tokens: whose they are, what they may do, and until when. The tokens themselves are kept nowhere."""
+    """List tokens: whose they are, what they may do, and until when."""
     from cli.answers_access import TokensAnswer
     from models.access.tokens import TokenLine
     from models.questions import Tokens
@@ -388,7 +385,7 @@ def token_revoke(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Revoke a token. Within a minute no front lets it in any more."""
+    """Revoke a token. Within a minute no front accepts it."""
     from cli.answers_access import TokenMadeAnswer
     from cli.output import show, show_json
     from models.access.tokens import TokenLine

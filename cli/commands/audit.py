@@ -15,7 +15,7 @@ import typer
 
 from cli.commands.burndown import moment_of
 from cli.lists import Filter, Form, Listing, Output, Sort, like, listing
-from cli.options import LOOK, examples, named_or_all, needed, who
+from cli.options import LOOK, AsJson, examples, named_or_all, needed, who
 from cli.session import ask
 from models.base import verb_of
 from models.errors import BadInput, Refusal
@@ -37,12 +37,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "backstop audit h100-worked",
-            "backstop audit h100-worked --json > audit.jsonl",
             "backstop audit h100-worked --archive --verify",
             "backstop audit --verify --seals /var/lib/backstop/seals/seals.txt",
             "backstop audit --fleet",
             "backstop audit h100-worked --since 7d --kind command --kind hold",
-            "backstop audit h100-worked --archive --actor tpm --until 2026-11-30 -o wide",
         ),
         rich_help_panel=LOOK,
     )(audit)
@@ -57,52 +55,51 @@ def audit(
     ] = "",
     fleet: Annotated[bool, typer.Option("--fleet", help="The fleet rollouts themselves, from the archive.")] = False,
     archive: Annotated[
-        bool, typer.Option("--archive", help="From the ledger's archive: refused commands and ended rollouts too.")
+        bool, typer.Option("--archive", help="Read the ledger's archive: also refused commands and ended rollouts.")
     ] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Only check that the archive's hash chain is whole; 1 if it is not.")
+        bool, typer.Option("--verify", help="Only check that the archive's hash chain is intact; end with 1 if not.")
     ] = False,
     seals: Annotated[
         str,
         typer.Option(
             "--seals",
             metavar="WHERE",
-            help="With --verify: against the seals of this file or Git repository; without CLUSTER, of all clusters.",
+            help="With --verify: check against these seals, a file or Git repository (docs/seals.md).",
         ),
     ] = "",
     seal_key: Annotated[
         list[str] | None,
-        typer.Option("--seal-key", metavar="KEY", help="The seals' public key, a file or its text. May be repeated."),
+        typer.Option("--seal-key", metavar="KEY", help="The seals' public key, a file or its text. Repeatable."),
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="From then on: 7d ago, or a day or time such as 2026-11-01T12:00Z.")
+        str, typer.Option(metavar="TIME", help="Since 7d ago, or a day or time such as 2026-11-01T12:00Z.")
     ] = "",
     until: Annotated[
-        str, typer.Option(metavar="TIME", help="Before then, in the same forms; a day is meant to its end.")
+        str, typer.Option(metavar="TIME", help="Before this time, in the same forms; a day counts to its end.")
     ] = "",
     actor: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Only what this actor did (backstop: what came by itself); * for anything. May be repeated. Who "
-            "asks is told by BACKSTOP_ACTOR here.",
+            help="Only what this actor did (* for anything). Repeatable. BACKSTOP_ACTOR says who asks.",
         ),
     ] = None,
     kind: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KIND",
-            help="Only command, transition, effect, notice, hold, guard or plan. May be repeated.",
+            help="Only command, transition, effect, notice, hold, guard or plan. Repeatable.",
         ),
     ] = None,
     output: Output = None,
     sort: Sort = "",
     filters: Filter = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Tell what happened to a cluster: who did what, when, and why.
+    """Show what happened to a cluster: who did what, when, and why.
 
-    Where something chooses among the entries, it is said how many there are in all.
+    CLUSTER can also be '(fleet)', '(access)' or '(milestones)', which only the archive has.
     """
     from models.fleet.state import FLEET
 

@@ -19,15 +19,13 @@ if TYPE_CHECKING:
     from models.buffers.hourly_health import Series
     from models.cluster.derived_buffer import HealthTerms
 
-_FILE = typer.Argument(
-    metavar="FILE", help="Health history as CSV, gzipped or not (- is standard input).", show_default=False
-)
-TargetOption = Annotated[str, typer.Option(metavar="SHARE", help="The share of hours in which a promise is to hold.")]
+_FILE = typer.Argument(metavar="FILE", help="Health history as CSV, gzipped or not (-: stdin).", show_default=False)
+TargetOption = Annotated[str, typer.Option(metavar="SHARE", help="The share of hours in which a promise must hold.")]
 GpusPerNode = Annotated[
     str,
     typer.Option(
         metavar="GPUS",
-        help="How many GPUs fail together, where the file counts GPUs and not nodes.",
+        help="How many GPUs fail together, if the file counts GPUs, not nodes.",
         show_default="8",
     ),
 ]
@@ -53,7 +51,6 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "backstop backtest health.csv",
             "backstop backtest health.csv.gz --cluster train-1 --horizon 4 --html record.html",
-            "backstop backtest health.csv --policy fixed-15 --policy health --json",
             "backstop backtest health.csv --policy health --fixed 0.07,0.12 --decisions decisions.csv",
         ),
         rich_help_panel=LOOK,
@@ -62,13 +59,13 @@ def add_to(app: typer.Typer) -> None:
 
 def backtest(
     file: Annotated[str, _FILE],
-    horizon: Annotated[str, typer.Option(metavar="WEEKS", help="For how many weeks is promised, with commas.")] = "1,4",
+    horizon: Annotated[str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts, with commas.")] = "1,4",
     policy: Annotated[
         list[PolicyOption] | None,
         typer.Option(
             metavar="POLICY",
-            help="Only this policy, which may be repeated: fixed-5, fixed-10, fixed-15, fixed-20, binomial, "
-            "trailing-quantile, trailing-max or health.",
+            help="Only this policy (repeatable): fixed-5, fixed-10, fixed-15, fixed-20, binomial, trailing-quantile, "
+            "trailing-max or health.",
             show_default=False,
         ),
     ] = None,
@@ -76,27 +73,24 @@ def backtest(
         str, typer.Option(metavar="SHARES", help="These fixed buffers too, with commas: 0.07,0.12.", show_default=False)
     ] = "",
     cluster: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Only this cluster. May be repeated.", show_default=False)
+        list[str] | None, typer.Option(metavar="NAME", help="Only this cluster. Repeatable.", show_default=False)
     ] = None,
     target: TargetOption = "0.999",
     floor: Annotated[str, typer.Option(metavar="SHARE", help="The buffer where history is short or stale.")] = "0.15",
     gpus_per_node: GpusPerNode = "",
     html: Annotated[str, typer.Option(metavar="FILE", help="Write one page with plots and tables.")] = "",
-    png: Annotated[str, typer.Option(metavar="FILE", help="Write the plots as a picture.")] = "",
-    csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (- is standard output).")] = "",
-    decisions: Annotated[
-        str, typer.Option(metavar="FILE", help="Write what was promised each week as CSV (- is standard output).")
-    ] = "",
+    png: Annotated[str, typer.Option(metavar="FILE", help="Draw the plots.")] = "",
+    csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (-: stdout).")] = "",
+    decisions: Annotated[str, typer.Option(metavar="FILE", help="Write each week's promises as CSV (-: stdout).")] = "",
     output: Output = None,
     sort: Sort = "",
     filters: Filter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what each buffer policy would have promised and kept on a health history, decided week by week.
+    """Show what each buffer policy would have promised and kept on a health history, week by week.
 
-    A policy sees the rows before its decision and nothing else. An hour is broken when its worst instant falls below
-    what was promised for it. A week without a promise counts as a buffer of 1. --decisions says what was promised: with
-    it and FILE alone the record can be computed again.
+    A policy sees only the rows before its decision. An hour is broken if its worst instant falls below its promise; a
+    week without a promise counts as a buffer of 1. --decisions lets anybody compute the record again.
     """
     outputs = {"--csv": csv, "--decisions": decisions, "--html": html}
     how = listing(output, as_json, sort, filters)

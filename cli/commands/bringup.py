@@ -33,19 +33,17 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.bringup.messages import BringupAnswer, BringupRow, BringupStart
 
-RecipesFile = Annotated[
-    str, typer.Argument(metavar="FILE", help='A file of recipes; "-": standard input.', show_default=False)
-]
+RecipesFile = Annotated[str, typer.Argument(metavar="FILE", help="A file of recipes (-: stdin).", show_default=False)]
 
 
 StepOrOne = Annotated[
     str,
-    typer.Argument(metavar="STEP", help="Which step, where several could be meant.", show_default="the only one"),
+    typer.Argument(metavar="STEP", help="The step, if several could be meant.", show_default="the only one"),
 ]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Clusters from an order to production.")
+    group = typer.Typer(no_args_is_help=True, help="Bring clusters from an order to production.")
     for name, command, lines in (
         (
             "add",
@@ -55,7 +53,7 @@ def add_to(app: typer.Typer) -> None:
                 "backstop bringup add bringups.csv quotas.csv --recipes recipes.yaml --dry-run",
             ),
         ),
-        ("status", status, ("backstop bringup status", "backstop bringup status h100-new --json")),
+        ("status", status, ("backstop bringup status",)),
         ("watch", watch, ("backstop bringup watch h100-new",)),
         ("check-in", check_in, ("backstop bringup check-in h100-new --reason 'merged'",)),
         ("hold", hold, ("backstop bringup hold h100-new --reason 'the room is not cooled yet'",)),
@@ -68,10 +66,7 @@ def add_to(app: typer.Typer) -> None:
         (
             "retire",
             retire,
-            (
-                "backstop bringup retire h100-old --reason 'its lease ends'",
-                "backstop bringup retire h100-old --deadline 2026-12-31T00:00Z --reason 'its lease ends' --yes",
-            ),
+            ("backstop bringup retire h100-old --deadline 2026-12-31T00:00Z --reason 'its lease ends' --yes",),
         ),
         ("give-up", give_up, ("backstop bringup give-up h100-new --reason 'Temporal was lost, and all is unmade'",)),
         ("audit", audit, ("backstop bringup audit h100-new",)),
@@ -82,7 +77,6 @@ def add_to(app: typer.Typer) -> None:
     recipes.command(
         "check",
         epilog=examples(
-            "backstop bringup recipe check recipes.yaml",
             "backstop bringup recipe check recipes.yaml --entry entries.csv --entry quotas.csv",
         ),
     )(check)
@@ -100,16 +94,15 @@ def check(
         typer.Option(
             "--entry",
             metavar="FILE",
-            help="Entries to check against the recipes: one YAML file, or tables of bringups and quotas as CSV.",
+            help="Entries to check against them: YAML, or tables as CSV.",
             show_default="none",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a file of recipes, and show what each would do. Nothing is started, and no server is asked.
+    """Check a file of recipes and show what each would do. It starts nothing and asks no server.
 
-    All faults are told at once, with their lines. What is shown: the steps in an order that they may take, what each
-    waits for, what unmakes it, and what the worker's own settings must allow.
+    It shows the steps in order, what each waits for, what unmakes it, and what the worker must allow.
     """
     from client.inputs.bringups import read_entries, read_recipes
 
@@ -153,12 +146,13 @@ def add(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="Entries: one YAML file, or tables of bringups and quotas as CSV.",
+            help="Entries: YAML, or tables of bringups and quotas as CSV.",
             show_default=False,
         ),
     ],
     recipes: Annotated[
-        str, typer.Option(metavar="FILE", help="The file with their recipes; each keeps the one that it begins with.")
+        str,
+        typer.Option(metavar="FILE", help="Their recipes; each cluster keeps the one that it begins with."),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check, and show what would be entered.")] = False,
     reason: ReasonOption = "",
@@ -166,10 +160,10 @@ def add(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Enter clusters that are to be made: the first of two touches. Each goes on by itself from then on.
+    """Enter clusters to be made: the first of two touches. Each then goes on by itself.
 
-    The files are checked whole before anything is entered. A cluster that is refused (it stands in the fleet already,
-    or is being brought up) keeps no other from being entered; then the exit code is 3.
+    The files are checked whole first. A refused cluster (in the fleet, or being brought up) keeps no other out; then
+    the exit code is 3.
     """
     from client.inputs.bringups import read_entries, read_recipes
     from models.bringup.messages import BringupStart
@@ -245,14 +239,14 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
 
 def status(
     cluster: ClusterOrAll = "",
-    ended: Annotated[bool, typer.Option("--all", help="Those that have ended, too.")] = False,
+    ended: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
     output: Output = None,
     sort: Sort = "",
     filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show the board of all bring-ups, by state; or one as its graph, with each step's log, duration and runs."""
+    """Show all bring-ups by state, or one as a graph with each step's log, duration and runs."""
     how = listing(output, as_json, sort, filters)
     if cluster:
         from views.bringup import status_parts
@@ -294,7 +288,7 @@ def watch(
 
 
 def audit(cluster: Cluster, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Tell what happened in a cluster's bring-ups: who did what, when, and why. From the ledger's archive."""
+    """Show what happened in a cluster's bring-ups: who did what, when, and why. It reads the ledger's archive."""
     from cli.commands.audit import tell_bringups
 
     tell_bringups(cluster, who(actor), as_json=as_json)
@@ -306,12 +300,12 @@ def audit(cluster: Cluster, as_json: AsJson = False, actor: Actor = "") -> None:
 def check_in(
     cluster: Cluster, step: StepOrOne = "", reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = ""
 ) -> None:
-    """Say that a touch is done: the second of two. Without STEP: the one that waits."""
+    """Report that a person's step is done: the second of two touches. Without STEP: the one that waits."""
     _give("check-in", cluster, actor, as_json=as_json, reason=reason, step=step)
 
 
 def hold(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Start nothing new. Steps that run go on, and checks are asked."""
+    """Start nothing new. Running steps go on, and checks are still asked."""
     _give("hold", cluster, actor, as_json=as_json, reason=reason)
 
 
@@ -323,7 +317,7 @@ def release(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False
 def retry(
     cluster: Cluster, reason: NeededReason, step: StepOrOne = "", as_json: AsJson = False, actor: Actor = ""
 ) -> None:
-    """Run again what failed, or is unclear: look first whether it still runs. Or try again what blocks it otherwise."""
+    """Run again what failed or is unclear (look first whether it still runs), or try again what is blocked."""
     _give("retry", cluster, actor, as_json=as_json, reason=reason, step=step)
 
 
@@ -331,12 +325,12 @@ def skip(
     cluster: Cluster,
     reason: NeededReason,
     step: StepOrOne = "",
-    check: Annotated[str, typer.Option(metavar="CHECK", help="Which check; supply: do not wait for it.")] = "",
+    check: Annotated[str, typer.Option(metavar="CHECK", help="The check; supply: do not wait for it.")] = "",
     emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Let a step count as done, or a check as green. The reason stands in status and audit."""
+    """Count a step as done, or a check as green. Status and audit keep the reason."""
     _give("skip", cluster, actor, as_json=as_json, reason=reason, step=step, check=check)
 
 
@@ -348,13 +342,13 @@ def stop(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a step that runs. It has failed then: retry or skip it."""
+    """End a running step. It has failed then: retry or skip it."""
     _agree(f"Stop {step or 'what runs'} of {cluster}?", cluster, actor, yes=yes, as_json=as_json)
     _give("stop", cluster, actor, as_json=as_json, reason=reason, step=step)
 
 
 def revalidate(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
-    """Ask every check again, the ones that are asked once too. The state stays."""
+    """Ask every check again, including those asked only once. The state stays."""
     _give("revalidate", cluster, actor, as_json=as_json, reason=reason)
 
 
@@ -362,13 +356,13 @@ def cancel(
     cluster: Cluster,
     reason: NeededReason,
     stop_running: Annotated[
-        bool, typer.Option("--stop", help="Stop steps that run; without it they are waited for.")
+        bool, typer.Option("--stop", help="Stop running steps; without it, wait for them.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Unmake what was made, the latest first, and end. What has no undo is named as left standing."""
+    """Unmake what was made, the latest first, and end. Backstop names what has no undo and stays."""
     _agree(f"Cancel the bring-up of {cluster}?", cluster, actor, yes=yes, as_json=as_json)
     _give("cancel", cluster, actor, as_json=as_json, reason=reason, stop=stop_running)
 
@@ -379,7 +373,7 @@ def retire(
     deadline: Annotated[
         str,
         typer.Option(
-            metavar="TIME", help="When it is unmade even where jobs run: 14d, or a time such as 2026-12-31T00:00Z."
+            metavar="TIME", help="When it is unmade even if jobs run: 14d, or a time such as 2026-12-31T00:00Z."
         ),
     ] = "",
     yes: Yes = False,
@@ -387,7 +381,10 @@ def retire(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Take a cluster out: its quotas go to nothing by a rollout with notice, then it is unmade when no job runs."""
+    """Take a cluster out of production: a rollout with notice takes its quotas to zero, then it is unmade.
+
+    It is unmade when no job runs, or at --deadline.
+    """
     from cli.commands.calendar import instant
 
     until = instant("--deadline", deadline, datetime.now(UTC)) if deadline else None
@@ -403,10 +400,9 @@ def give_up(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a bring-up that Temporal has lost, in the ledger alone: nothing that it made is unmade.
+    """End a bring-up that Temporal has lost, in the ledger only: nothing that it made is unmade.
 
-    `backstop doctor` names such ones. The same entry, added again, takes one up with all that it made; another entry of
-    the cluster is refused until it is given up.
+    `backstop doctor` names such bring-ups. To take one up with all that it made, add the same entry again instead.
     """
     from cli.output import show, show_json
     from views.words import line

@@ -23,8 +23,6 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "backstop buffer train-1",
             "backstop buffer train-1 --target 0.99 --horizon 1 --png buffer.png",
-            "backstop buffer train-1 --export health.csv",
-            "backstop buffer train-1 --health health.csv.gz",
         ),
         rich_help_panel=LOOK,
     )(buffer)
@@ -34,22 +32,20 @@ def buffer(
     cluster: Cluster,
     health: Annotated[
         str,
-        typer.Option(
-            metavar="FILE", help="Health history as CSV, gzipped or not (- is standard input); without it, the ledger."
-        ),
+        typer.Option(metavar="FILE", help="Health history as CSV, gzipped or not (-: stdin); without it, the ledger."),
     ] = "",
     target: Annotated[
         str,
         typer.Option(
             metavar="SHARE",
-            help="The share of hours in which a promise is to hold.",
+            help="The share of hours in which a promise must hold.",
             show_default="the cluster's policy, else 0.999",
         ),
     ] = "",
     horizon: Annotated[
         str,
         typer.Option(
-            metavar="WEEKS", help="For how many weeks is promised.", show_default="the cluster's policy, else 4"
+            metavar="WEEKS", help="How many weeks a promise lasts.", show_default="the cluster's policy, else 4"
         ),
     ] = "",
     floor: Annotated[
@@ -61,7 +57,7 @@ def buffer(
         ),
     ] = "",
     gpus_per_node: GpusPerNode = "",
-    png: Annotated[str, typer.Option(metavar="FILE", help="Write the picture: healthy hardware and ceilings.")] = "",
+    png: Annotated[str, typer.Option(metavar="FILE", help="Draw healthy hardware and ceilings.")] = "",
     export: Annotated[
         str,
         typer.Option(metavar="FILE", help="Write the ledger's hours as CSV, as backtest reads them (gzipped for .gz)."),
@@ -69,10 +65,10 @@ def buffer(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show what can honestly be promised of a cluster for the coming weeks, and what it costs.
+    """Show how much of a cluster can be promised for the coming weeks, and what that costs.
 
-    Five lines: what its history shows, what must stay unpromised, at two targets, what it is made of, what it would
-    have kept so far, and what a smaller and a larger buffer would have broken and stranded. Nothing is changed.
+    It shows what must stay unpromised at two targets and why, and what other buffers would have broken and stranded.
+    Changes nothing.
     """
     if export and health:
         raise BadInput("--export writes the ledger's history, and --health names another: give one of them")

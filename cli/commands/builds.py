@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     group = typer.Typer(no_args_is_help=True, help="Bring another build of the worker into service.")
-    group.command("show", epilog=examples("backstop builds show", "backstop builds show --json"))(show_)
+    group.command("show", epilog=examples("backstop builds show"))(show_)
     group.command("use", epilog=examples("backstop builds use 2026-11-21.1"))(use)
     app.add_typer(group, name="builds", rich_help_panel=SET_UP)
 
@@ -35,7 +35,7 @@ def show_(
 ) -> None:
     """Show the builds of versioned workers: which one serves, who polls, and what each still holds.
 
-    A build's workers may be stopped once it is not the current one and holds no rollout.
+    Stop a build's workers only when it is not current and holds no rollout.
     """
     from cli.answers import BuildLine, BuildsAnswer
 
@@ -63,12 +63,14 @@ def _parts(builds: Sequence[Build], of: int) -> list[RenderableType]:
 
 
 def use(
-    build: Annotated[str, typer.Argument(metavar="BUILD", help="As its workers name it: BACKSTOP_BUILD_ID.")],
+    build: Annotated[
+        str, typer.Argument(metavar="BUILD", help="The build, as its workers' BACKSTOP_BUILD_ID names it.")
+    ],
     actor: Actor = "",
 ) -> None:
-    """Let this build serve. Each open rollout moves on to it by itself, at a quiet moment; see `builds show`.
+    """Let this build serve. Each open rollout moves to it by itself, at a quiet moment; see `builds show`.
 
-    To go back, use the earlier build: its workers must be running.
+    A worker of the build must be running. To go back, use the earlier build.
     """
     from cli.output import show
     from views.words import line

@@ -30,31 +30,24 @@ def add_to(app: typer.Typer) -> None:
             "backstop burndown",
             "backstop burndown --cluster h100-worked --since 7d",
             "backstop burndown --since 2026-11-01 --csv burndown.csv",
-            "backstop burndown --filter 'phantom_gpus>0'",
         ),
         rich_help_panel=LOOK,
     )(burndown)
 
 
 def burndown(
-    cluster: Annotated[
-        str, typer.Option(metavar="NAME", help="Of this cluster alone; without it, of all.", callback=named)
-    ] = "",
-    since: Annotated[
-        str, typer.Option(metavar="TIME", help="From then on: 28d ago, or a day such as 2026-11-01.")
-    ] = "28d",
-    csv: Annotated[str, typer.Option(metavar="FILE", help="Write the curve as CSV (- is standard output).")] = "",
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster.", callback=named)] = "",
+    since: Annotated[str, typer.Option(metavar="TIME", help="Since 28d ago, or a day such as 2026-11-01.")] = "28d",
+    csv: Annotated[str, typer.Option(metavar="FILE", help="Write the curve as CSV (-: stdout).")] = "",
     output: Output = None,
     sort: Sort = "",
     filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show how phantom GPUs burn down: promised, healthy and phantom over time.
+    """Show promised, healthy and phantom GPUs over time.
 
-    The shared watch writes each cluster into the tallies once an hour, with or without a rollout; the curve begins
-    there, and each line has the time at which its figures were read. A cluster whose health nobody knew is left out of
-    the sums of that time.
+    The watch records each cluster once an hour. The sums leave out a cluster whose health was unknown, and say so.
     """
     from cli.answers import BurndownAnswer
     from cli.output import write

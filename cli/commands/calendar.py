@@ -51,7 +51,6 @@ def add_to(app: typer.Typer) -> None:
             "backstop hold h100-worked --kind sev --until 4h --reason 'fabric is flapping'",
             "backstop hold h100-worked --kind maintenance --from 2026-12-01T06:00Z --until 2026-12-01T18:00Z "
             "--gpus 64 --reason 'new firmware'",
-            "backstop hold 'h100-*' --kind freeze --for 4h --reason 'the change board meets'",
             "backstop hold --fleet --kind freeze --from 2026-12-20T00:00Z --until 15d --reason 'year end'",
         ),
         rich_help_panel=HALT,
@@ -102,7 +101,7 @@ def hold(
             metavar="CLUSTER", help="One or more clusters, or globs of the ledger's: 'h100-*'.", show_default=False
         ),
     ] = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger.")] = False,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, later ones too.")] = False,
     begins: Annotated[
         str, typer.Option("--from", metavar="TIME", help="Its start: 2026-12-01T06:00Z, or from now 2h; default: now.")
     ] = "",
@@ -116,12 +115,8 @@ def hold(
 ) -> None:
     """Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.
 
-    What one command declares is one hold, however many clusters it has: `calendar end --hold` ends all of it. With
-    --fleet it holds clusters that are imported later, too.
-
-    What it takes does not count towards a breach. The quotas that lose their backing are named before it begins.
-
-    Of several clusters, or of all, it is shown first what it holds, and you are asked.
+    Capacity that it takes does not count towards a breach, and Backstop names the quotas that lose their backing. For
+    several clusters Backstop shows what it holds and asks; they are one hold, and `calendar end --hold` ends it.
     """
     from models.cluster.windows import FLEET_HOLD, HOLD, Declared, Window
     from views.words import moment
@@ -218,7 +213,7 @@ def show_calendar(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show what is declared and not over, and the quotas that will lose their backing by it."""
+    """Show declared windows that are not over, and the quotas that will lose their backing by them."""
     from models.cluster.windows import Entry
 
     how = listing(output, as_json, sort, filters)
@@ -240,14 +235,14 @@ def import_calendar(
     cluster: Annotated[
         str, typer.Option(metavar="NAMES", help="The clusters of all its events; by default each event's location.")
     ] = "",
-    kind: Annotated[WindowKind, typer.Option(help="Of events whose category names none.")] = WindowKind.MAINTENANCE,
+    kind: Annotated[WindowKind, typer.Option(help="The kind of events without a category.")] = WindowKind.MAINTENANCE,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Declare the events of an iCalendar file; again, it takes the place of its earlier self.
+    """Declare the events of an iCalendar file; imported again, an event replaces its earlier version.
 
-    An event is known by its UID. Cancelled ones are taken back; series are followed for a year. One that is wrong is
-    left out and named: what it declared before stands, the others are declared, and the command ends with 1.
+    An event is known by its UID. Cancelled ones are taken back, and series are followed for a year. A wrong event is
+    named and left out, and the command ends with 1 (docs/reading.md).
     """
     from cli.output import complain
     from client.inputs.calendars import read_calendar
@@ -305,12 +300,15 @@ def end(
     ] = None,
     hold: Annotated[
         str,
-        typer.Option("--hold", metavar="NAME", help="All that one `backstop hold` declared; `calendar show` has it."),
+        typer.Option("--hold", metavar="NAME", help="The hold's name, as `calendar show` lists it."),
     ] = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a window now, or with --hold all of one hold's; what has not begun is taken back."""
+    """End a window now, or with --hold every window of one hold; one that has not begun is taken back.
+
+    A fleet file's window comes back with the file's next import.
+    """
     from cli.answers import CalendarAnswer
     from cli.output import show, show_json
     from models.cluster.windows import span_text

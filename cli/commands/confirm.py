@@ -36,10 +36,10 @@ def confirm(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Confirm what a health source says of all its clusters, which fell together and are not believed.
+    """Confirm that a health source is right about clusters whose health fell together.
 
-    Their health counts from then on: quotas that lack it are at risk, and in breach after breach_after. If the
-    source is wrong, mend it instead: a cluster that is back where it was is believed by itself.
+    Until then, or until they recover, Backstop does not believe the samples. Afterwards they count: quotas without
+    hardware are at risk, and in breach after `breach_after`.
     """
     from cli.answers import ConfirmedAnswer
     from cli.output import show, show_json

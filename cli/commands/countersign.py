@@ -22,13 +22,13 @@ Hash = Annotated[
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Give, as the second person, what somebody else has given.")
+    group = typer.Typer(no_args_is_help=True, help="Countersign, as the second person, what somebody else has given.")
     for name, command, lines in (
-        ("list", list_, ("backstop countersign list", "backstop countersign list --filter cluster=h100-* -o json")),
+        ("list", list_, ("backstop countersign list",)),
         (
             "give",
             give,
-            ("backstop countersign give 4f2a9c1b7d3e5f60", "backstop countersign give 4f2a9c1b7d3e5f60 --yes"),
+            ("backstop countersign give 4f2a9c1b7d3e5f60",),
         ),
         ("withdraw", withdraw, ("backstop countersign withdraw 4f2a9c1b7d3e5f60 --reason 'the wrong recipe'",)),
     ):
@@ -63,8 +63,8 @@ def list_(
 def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
     """Countersign: what somebody else has given is done now, in both names.
 
-    The whole of it is shown first, and you are asked. It takes another human than who gave it, with the role that the
-    table of rights names, and a front that knows you.
+    Backstop shows the whole of it and asks. You must come through a front, have the role that docs/access.md names, and
+    be another person than the one who gave it.
     """
     from cli.answers_access import CountersignedAnswer
     from cli.output import show, show_json
@@ -90,7 +90,7 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
 
 
 def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
-    """Withdraw what you have given, before anybody has countersigned it."""
+    """Withdraw a command that you gave, before anybody has countersigned it."""
     from cli.answers_access import WithdrawnAnswer
     from cli.output import show, show_json
     from models.countersign_questions import WithdrawWaiting

@@ -36,16 +36,16 @@ def detach(
     cluster: Cluster,
     reason: NeededReason,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Bring the quotas back to what they were before Backstop wrote them.")
+        bool, typer.Option("--restore", help="Restore the quotas from before Backstop wrote them.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Take Backstop out of a cluster's Slurm. What bounds others there goes; limits of teams stay, or are restored.
+    """Take Backstop out of a cluster's Slurm. Teams' limits stay, or are restored with --restore.
 
-    What would be taken back is shown first, and you are asked. What somebody else has changed since is left alone.
-    While a rollout is open it is refused.
+    Backstop shows what it would take back and asks. Values that others have changed since stay. Refused while a rollout
+    is open.
     """
     from cli.answers import DetachedAnswer, LimitBack
     from cli.output import show, show_json

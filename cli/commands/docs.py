@@ -21,12 +21,12 @@ def add_to(app: typer.Typer) -> None:
 
 def docs(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Which page; without it, their names.", show_default=False)
+        str, typer.Argument(metavar="NAME", help="The page; without it, all names.", show_default=False)
     ] = "",
 ) -> None:
     """Print a page of the documentation, as help texts and errors name it.
 
-    The pages are Markdown: `backstop docs commands | less`.
+    Pages are Markdown: `backstop docs commands | less`.
     """
     from cli.output import show, write
     from views.words import row, table

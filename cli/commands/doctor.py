@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def add_to(app: typer.Typer) -> None:
     app.command(
-        epilog=examples("backstop doctor", "backstop doctor --json", "backstop doctor --filter ok=false"),
+        epilog=examples("backstop doctor", "backstop doctor --filter ok=false"),
         rich_help_panel=SET_UP,
     )(doctor)
 
@@ -35,7 +35,7 @@ def doctor(
 ) -> None:
     """Check the installation: Temporal, its namespace and search attributes, workers, the watch, the ledger.
 
-    Ends with 1 when something is not well.
+    Ends with 1 if something is wrong. docs/reading.md explains each check.
     """
     from cli.answers import CheckLine, DoctorAnswer
 

@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Import the fleet, show it, and say how its rollout goes on.")
+    group = typer.Typer(no_args_is_help=True, help="Import the fleet, show it, and steer its rollout.")
     fleet_import.add_to(group)
     fleet_file.add_to(group)
     group.command(
         "show",
         epilog=examples(
             "backstop fleet show",
-            "backstop fleet show h100-worked --json",
             "backstop fleet show --filter gpu_model=H100 --sort -promised_gpus",
         ),
     )(show_)

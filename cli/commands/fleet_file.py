@@ -23,18 +23,14 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILE",
-        help="YAML or JSON (docs/fleet-file.md), or tables as CSV, told apart by their headers (fleet template).",
+        help="YAML or JSON (docs/fleet-file.md), or tables as CSV (`backstop fleet template`).",
         show_default=False,
     ),
 ]
-Prune = Annotated[
-    bool, typer.Option("--prune", help="Remove what stands in the ledger and not in the file; shown and asked first.")
-]
+Prune = Annotated[bool, typer.Option("--prune", help="Remove what is in the ledger and not in the file, after asking.")]
 Reset = Annotated[
     bool,
-    typer.Option(
-        "--reset", help="Take the file's quotas also where a rollout that is over, or a grant, has set others since."
-    ),
+    typer.Option("--reset", help="Take the file's quotas even if an ended rollout or a grant has set others since."),
 ]
 
 
@@ -44,20 +40,16 @@ def add_to(group: typer.Typer) -> None:
         epilog=examples(
             "backstop fleet diff fleet.yaml",
             "backstop fleet diff clusters.csv quotas.csv --prune",
-            "backstop fleet diff fleet.yaml --exit-code --json",
         ),
     )(diff)
     group.command(
         "export",
         epilog=examples(
             "backstop fleet export > fleet.yaml",
-            "backstop fleet export fleet.yaml",
             "backstop fleet export --removed h100-typo | backstop fleet import -",
         ),
     )(export)
-    group.command(
-        "template", epilog=examples("backstop fleet template quotas > quotas.csv", "backstop fleet template fleet")
-    )(template_)
+    group.command("template", epilog=examples("backstop fleet template quotas > quotas.csv"))(template_)
     group.command("remove", epilog=examples("backstop fleet remove h100-typo --reason 'a typo'"))(remove)
     group.command("rename", epilog=examples("backstop fleet rename h100-wroked h100-worked --reason 'a typo'"))(rename)
 
@@ -121,15 +113,13 @@ def diff(
     files: Files,
     prune: Prune = False,
     reset: Reset = False,
-    exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with 1 where there is a difference, as git diff does.")
-    ] = False,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if there is a difference.")] = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show what an import of the file would do, and do nothing: what comes, changes, stays, goes, and is refused.
+    """Show what an import of the file would do, and change nothing.
 
-    It always answers, with 0. What the file leaves out stays; with --prune it is shown as it would go.
+    Marks: + added, ~ changed, - removed, = kept as a rollout, grant, Slurm or health source has it, ! refused.
     """
     from cli.output import show, show_json
     from client.inputs.fleet_tables import read_fleet_files
@@ -155,20 +145,18 @@ def diff(
 
 def export(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Where to; without it, standard output.", show_default=False)
+        str, typer.Argument(metavar="FILE", help="The file to write; without it, standard output.", show_default=False)
     ] = "-",
     cluster: Annotated[
-        list[str] | None, typer.Option("--cluster", metavar="NAME", help="This one alone. May be repeated.")
+        list[str] | None, typer.Option("--cluster", metavar="NAME", help="Only this cluster. Repeatable.")
     ] = None,
-    removed: Annotated[
-        str, typer.Option(metavar="NAME", help="A cluster that was removed, as it last stood: from its archive.")
-    ] = "",
+    removed: Annotated[str, typer.Option(metavar="NAME", help="A removed cluster, from its archive.")] = "",
     actor: Actor = "",
 ) -> None:
-    """Write the fleet file that would bring the ledger to where it is: clusters and teams by name, the same each time.
+    """Write the fleet file that would bring the ledger to its present state, the same each time.
 
-    Measured use is left out; healthy_gpus are the latest. Contacts that hold secrets are written as slack://***, which
-    an import takes as the contact that stands. An open rollout's quotas are as they stand now.
+    Measured use is left out; healthy_gpus are the latest. A secret contact is written as slack://***, which an import
+    reads as the contact in the ledger.
     """
     from cli.output import complain, write
     from client.inputs.fleet_yaml import fleet_yaml
@@ -230,7 +218,7 @@ def template_(
         str, typer.Argument(metavar="WHAT", help="clusters, quotas or teams: a table; fleet: a file in YAML.")
     ] = "fleet",
 ) -> None:
-    """Print a file to start from: the header of a table with one row as an example, or a small fleet file."""
+    """Print a file to start from: a table's header with an example row, or a small fleet file."""
     from cli.output import write
     from client.inputs.fleet_tables import FLEET_TEMPLATES
     from client.inputs.fleet_yaml import EXAMPLE
@@ -243,9 +231,9 @@ def template_(
 def remove(
     cluster: Cluster, reason: ReasonOption = "", yes: Yes = False, as_json: AsJson = False, actor: Actor = ""
 ) -> None:
-    """Take a cluster out of the ledger, with its health history and its past rollouts. Its archive stays.
+    """Remove a cluster from the ledger, with its health history and past rollouts. Its archive stays.
 
-    Refused while a rollout or a request is open there: a promise is not removed, it is closed first.
+    Backstop shows what goes and asks. Refused while a rollout or a request is open there.
     """
     from models.questions import RemoveCluster
     from views.words import line
@@ -261,19 +249,16 @@ def remove(
 
 def rename(
     cluster: Cluster,
-    name: Annotated[
-        str, typer.Argument(metavar="NEW", help="What it is called from now on.", show_default=False, callback=needed)
-    ],
+    name: Annotated[str, typer.Argument(metavar="NEW", help="The new name.", show_default=False, callback=needed)],
     reason: ReasonOption = "",
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Call a cluster otherwise: quotas, health, use, tallies and past rollouts go along.
+    """Rename a cluster, with its quotas, health, use, tallies and past rollouts.
 
-    Its archive stays under the old name, as nobody may write into an archive; each of the two names the other. Slurm
-    and Prometheus go on calling it as they do. Refused while a rollout or a request is open there: their workflows
-    carry the name.
+    Its archive stays under the old name, which Slurm and Prometheus keep too. Rename it in the fleet file as well.
+    Refused while a rollout or a request is open there.
     """
     from models.questions import RenameCluster
     from views.words import line

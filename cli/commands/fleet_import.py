@@ -34,42 +34,39 @@ FleetFiles = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE",
-        help="YAML or JSON (docs/fleet-file.md), or tables as CSV. Left out: only --health, --jobs or --slurm.",
+        help="YAML or JSON (docs/fleet-file.md), or tables as CSV; none with only --health, --jobs or --slurm.",
         show_default=False,
     ),
 ]
 HealthFile = Annotated[
     str, typer.Option(metavar="CSV", help="Health history: cluster, island, time, total_gpus, healthy_gpus.")
 ]
-JobsFile = Annotated[
-    str, typer.Option(metavar="CSV", help="Jobs by name: cluster, job, team, gpus, started and more (docs/flex.md).")
-]
-Slurm = Annotated[
-    str, typer.Option(metavar="NAME", help="A cluster as this Slurm cluster has it: its limits are the quotas.")
-]
+JobsFile = Annotated[str, typer.Option(metavar="CSV", help="Jobs by name (docs/flex.md).")]
+Slurm = Annotated[str, typer.Option(metavar="NAME", help="Import this Slurm cluster; its limits become the quotas.")]
 Root = Annotated[
     str,
     typer.Option(
         metavar="ACCOUNT",
-        help="With --slurm: the account under which the teams' accounts are; as it was imported, or root.",
+        help="With --slurm: the account above the teams' accounts. Default: as imported before, else root.",
     ),
 ]
 ConnectionName = Annotated[
     str,
     typer.Option(
-        metavar="NAME", help="With --slurm: how the worker reaches it (docs/slurm.md); as it was imported, or local."
+        metavar="NAME",
+        help="With --slurm: how the worker reaches it (docs/slurm.md). Default: as imported before, else local.",
     ),
 ]
 SizeFlex = Annotated[
     bool | None,
     typer.Option(
         "--size-flex/--no-size-flex",
-        help="With --slurm: set the limit of the flex QOS too, which takes an Administrator in Slurm.",
+        help="With --slurm: also set the limit of the flex QOS, which takes an Administrator in Slurm.",
         show_default=False,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what the import would do and say, and change nothing.")]
-Whole = Annotated[bool, typer.Option("--whole", help="All or nothing: where a line is refused, nothing goes in.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what the import would do; change nothing.")]
+Whole = Annotated[bool, typer.Option("--whole", help="Import nothing if a line is refused.")]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -78,10 +75,8 @@ def add_to(group: typer.Typer) -> None:
         epilog=examples(
             "backstop fleet import examples/fleet.yaml",
             "backstop fleet import fleet.yaml --health health.csv",
-            "backstop fleet import fleet.yaml --dry-run",
             "backstop fleet import clusters.csv quotas.csv --prune",
             "backstop fleet import --health health.csv",
-            "backstop fleet import --jobs jobs.csv",
             "backstop fleet import --slurm h100-lab --root research-org --policy 'owners=[\"capacity\"]'",
         ),
     )(import_)
@@ -104,14 +99,11 @@ def import_(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Bring a fleet file into the ledger. All files are checked before anything is sent, and all faults told at once.
+    """Bring a fleet file into the ledger. Every file is checked, and every fault reported, before anything is sent.
 
-    What the file leaves out stays; --prune removes it, shown and asked first. While a rollout is open its cluster's
-    quotas are the rollout's: a line that would change one is refused, its cluster stays as it is, all else goes in,
-    and the command ends with 3. A file that is merely older than a rollout changes nothing that the rollout wrote.
-
-    Health may come alone, for clusters that the ledger has. Then a wrong row costs its own cluster alone, which is
-    named: the others' health stands, and the command ends with 1.
+    What the file leaves out stays. A line that would change a quota under an open rollout is refused: its cluster stays
+    as it is, the rest goes in, and the command ends with 3. Health may come alone; a wrong row then leaves out its own
+    cluster only, and the command ends with 1.
     """
     paths = list(files or ())
     if not (paths or health or jobs or slurm):

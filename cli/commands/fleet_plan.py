@@ -20,11 +20,9 @@ _NOT_LAUNCHED = "not launched"
 
 
 def plan(
-    out: Annotated[
-        str, typer.Option("--out", metavar="FILE", help="Keep the plan there, for `backstop fleet approve FILE`.")
-    ] = "",
+    out: Annotated[str, typer.Option("--out", metavar="FILE", help="Keep the plan there.")] = "",
     wave: Annotated[
-        list[str] | None, typer.Option(metavar="N|TIER", help="Only this wave, as `launch --wave`. May be repeated.")
+        list[str] | None, typer.Option(metavar="N|TIER", help="Only this wave, as `launch --wave`. Repeatable.")
     ] = None,
     pilot: Annotated[list[str] | None, typer.Option(metavar="A,B", help="Clusters that go first.")] = None,
     buffer: Buffer = "",
@@ -35,8 +33,7 @@ def plan(
 ) -> None:
     """Show what a fleet rollout would do: the plan that awaits approval, else the one that a launch would make now.
 
-    Nothing is changed. With --out it is kept in a file. Who has read that approves it by `backstop fleet approve FILE`,
-    which shows first what is another now.
+    Changes nothing. --out keeps it for `backstop fleet approve FILE`.
     """
     from cli.answers import FleetPlanFile
     from cli.commands.fleet_rollout import pilots_of, wave_of

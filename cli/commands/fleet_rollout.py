@@ -33,17 +33,15 @@ def add_to(group: typer.Typer) -> None:
             (
                 "backstop fleet status",
                 "backstop fleet status --waiting",
-                "backstop fleet status --json",
                 "backstop fleet status --filter state=waiting --sort -cut_gpus",
             ),
         ),
-        (watch, ("backstop fleet watch", "backstop fleet watch --once", "backstop fleet watch --every 10 > fleet.log")),
+        (watch, ("backstop fleet watch", "backstop fleet watch --every 10 > fleet.log")),
         (
             fleet_plan.plan,
             (
                 "backstop fleet plan",
                 "backstop fleet plan --out plan.json --pilot h100-1,h100-2",
-                "backstop fleet plan --wave unscheduled --buffer 0.10 --json",
             ),
         ),
         (
@@ -51,7 +49,6 @@ def add_to(group: typer.Typer) -> None:
             (
                 "backstop fleet approve",
                 "backstop fleet approve plan.json",
-                "backstop fleet approve --plan 3f9c2a71d0b4e6aa",
             ),
         ),
         (pause, ("backstop fleet pause --reason 'SEV in the region'",)),
@@ -61,17 +58,11 @@ def add_to(group: typer.Typer) -> None:
         (promote, ("backstop fleet promote --reason 'pilots have run for a week'",)),
         (
             pace,
-            (
-                "backstop fleet pace parallel=20 --reason 'the first two waves went well'",
-                "backstop fleet pace bake=2d budget_per_day=2048 --reason 'holidays'",
-            ),
+            ("backstop fleet pace parallel=20 --reason 'the first two waves went well'",),
         ),
         (
             abort,
-            (
-                "backstop fleet abort --reason 'next quarter'",
-                "backstop fleet abort --undo --reason 'wrong buffer' --yes",
-            ),
+            ("backstop fleet abort --undo --reason 'wrong buffer' --yes",),
         ),
     ):
         group.command(command.__name__, epilog=examples(*lines))(command)
@@ -200,7 +191,7 @@ def status(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show where the fleet rollout stands: waves, what it waits for, what it needs from a person, its budget."""
+    """Show where the fleet rollout is: waves, what it waits for, what it needs from a person, its budget."""
     from cli.output import complain
     from cli.watching import look_at_fleet
     from client.lost_words import lost_fleet_sentence
@@ -233,8 +224,7 @@ def watch(
 ) -> None:
     """Follow the fleet rollout live until it ends: a tree of waves and clusters; in a pipe, one line for each change.
 
-    Of each cluster it says the stage, since when, and what it waits for. A server that is away for a while is waited
-    for.
+    It waits for a server that is away.
     """
     from cli.watching import follow_fleet
 
@@ -245,23 +235,19 @@ def watch(
 def approve(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="The plan that is meant: of `fleet plan --out`.", show_default=False),
+        typer.Argument(metavar="FILE", help="A plan kept by `fleet plan --out`.", show_default=False),
     ] = "",
-    plan: Annotated[
-        str, typer.Option(metavar="HASH", help="The plan that is meant; without it, it is shown, and you are asked.")
-    ] = "",
+    plan: Annotated[str, typer.Option(metavar="HASH", help="The plan to approve, by its hash.")] = "",
     reason: ReasonOption = "",
     yes: Yes = False,
     emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Approve the fleet's plan: each cluster's rollout goes on by itself as far as it cuts no more than this.
+    """Approve the fleet's plan: each cluster's rollout goes on by itself as long as it cuts no more than this.
 
-    Without --plan the plan is shown and you are asked. Where nobody can be asked, --plan names it by its hash.
-    With --yes the plan that awaits approval now is approved, and nobody is shown it.
-
-    With FILE the plan in it is approved, if it is the one of now. Else what is another is shown, and you are asked.
+    Without --plan Backstop shows the plan and asks; --yes approves the current plan unseen. With FILE it approves that
+    plan if it is current; else it shows the differences and asks.
     """
     if file:
         if plan or yes:
@@ -294,14 +280,14 @@ def _agreed(person: str, *, yes: bool) -> str:
 
 
 def pause(reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Start no more clusters. Rollouts that are on their way go on, each by its own gates."""
+    """Start no more clusters. Rollouts under way go on, each by its own gates."""
     _give("pause", actor, reason, as_json)
 
 
 def resume(reason: NeededReason, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Lift a pause, the circuit breaker, or the hold of a failed pilot. Failures known by now count no more.
+    """Lift a pause, the circuit breaker, or the hold of a failed pilot. Failures known by now no longer count.
 
-    Where clusters have failed, they are shown first, and you are asked.
+    A soak or bake starts again. If clusters have failed, Backstop shows them and asks.
     """
     from views.fleet_rollout import resume_parts
 
@@ -335,7 +321,7 @@ def move(
 
 
 def promote(reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Waive what is left of the pilots' soak, or of a wave's bake. Nothing else is waived."""
+    """Waive the rest of the pilots' soak or of a wave's bake, and nothing else."""
     _give("promote", actor, reason, as_json)
 
 
@@ -344,8 +330,7 @@ def pace(
         list[str],
         typer.Argument(
             metavar="KEY=VALUE...",
-            help="What changes: parallel, pilot_soak, bake, budget_per_hour, budget_per_day, max_failed, "
-            "breaker_clusters or recheck.",
+            help="The settings to change, such as parallel=20.",
             show_default=False,
         ),
     ],
@@ -354,10 +339,9 @@ def pace(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Change how fast the fleet rollout goes on.
+    """Change how fast the fleet rollout goes (docs/reading.md).
 
-    It counts at once, for a soak or bake that is running too: that ends so long after it began. Rollouts that are on
-    their way keep the budget that they were opened with.
+    The change counts at once, also for a soak or bake under way. Rollouts under way keep their budget.
     """
     changes = settings_given("KEY=VALUE", settings)
     _pace(settings, "KEY=VALUE")
@@ -366,15 +350,15 @@ def pace(
 
 def abort(
     reason: NeededReason,
-    undo: Annotated[bool, typer.Option("--undo", help="Undo what it has done, too, the newest first.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Also undo what it has done, the newest first.")] = False,
     yes: Yes = False,
     emergency: Alone = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End the fleet rollout. Rollouts that have changed nothing yet end with it; the others go on, or are undone.
+    """End the fleet rollout. Rollouts that have changed nothing end with it; the others go on, or are undone.
 
-    What ends, what every team gets back, and what hardware can back of it, is shown first, and you are asked.
+    Backstop shows what ends, what every team gets back and how much of it hardware can back, and asks.
     """
     person = who(actor)
     question = "Abort the fleet rollout and undo what it has done?" if undo else "Abort the fleet rollout?"

@@ -22,28 +22,24 @@ _MOST_TIMES = 490
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(cls=_Flex, help="What is healthy and not promised, and how it is shared.")
+    group = typer.Typer(cls=_Flex, help="Healthy GPUs that are not promised, and how teams share them.")
     group.command(
         "show",
         epilog=examples(
             "backstop flex",
             "backstop flex h100-worked",
             "backstop flex show h100-worked --since 14d --mode quota --json",
-            "backstop flex --sort cluster --filter 'healthy_gpus>500'",
         ),
     )(show_flex)
     group.command(
         "divide",
         epilog=examples(
             "backstop flex divide --file examples/flex.yaml",
-            "backstop flex divide --file examples/flex.yaml --mode quota --json",
         ),
     )(divide)
     group.command(
         "simulate",
-        epilog=examples(
-            "backstop flex simulate examples/flex-story.yaml", "backstop flex simulate examples/flex-story.yaml --json"
-        ),
+        epilog=examples("backstop flex simulate examples/flex-story.yaml"),
     )(simulate)
     app.add_typer(group, name="flex", rich_help_panel=LOOK)
 
@@ -56,11 +52,9 @@ class _Flex(Otherwise):
 
 def show_flex(
     cluster: ClusterOrAll = "",
-    mode: Annotated[
-        str, typer.Option(metavar="MODE", help="equal, quota or weight: what flex is shared by, for who is above it.")
-    ] = "equal",
+    mode: Annotated[str, typer.Option(metavar="MODE", help="How flex is shared: equal, quota or weight.")] = "equal",
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="The record from then on: 7d ago, or a day such as 2026-11-01.")
+        str, typer.Option(metavar="TIME", help="The record since 7d ago, or a day such as 2026-11-01.")
     ] = "7d",
     output: Output = None,
     sort: Sort = "",
@@ -68,10 +62,10 @@ def show_flex(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show what is promised and used, and beside it flex: how much there is, who is on it, what it has offered.
+    """Show quotas and flex apart: how much flex there is, who uses it, and what it has offered.
 
-    Flex is what is healthy and no quota stands on (surplus), and what quotas leave unused. Who is furthest above its
-    fair share of it would give it back first.
+    Flex is the healthy GPUs outside any quota (surplus) and what quotas leave unused (docs/flex.md). `backstop flex
+    [CLUSTER]` is short for this.
     """
     from cli.commands.burndown import CARRIED, beginning
     from cli.output import left_out
@@ -135,22 +129,22 @@ def divide(
         str,
         typer.Option(
             metavar="FILE",
-            help="What is divided among whom, as YAML or JSON (- is standard input).",
+            help="Who demands what: YAML or JSON (-: stdin).",
             show_default=False,
         ),
     ],
     mode: Annotated[
         str,
-        typer.Option(metavar="MODE", help="equal, quota or weight: what flex is shared by, in place of the file's."),
+        typer.Option(metavar="MODE", help="How flex is shared: equal, quota or weight; replaces the file's."),
     ] = "",
     output: Output = None,
     sort: Sort = "",
     filters: Filter = None,
     as_json: AsJson = False,
 ) -> None:
-    """Divide GPUs fairly: what quotas promise first, then the rest.
+    """Divide GPUs fairly: first what quotas promise, then the rest.
 
-    Nobody gets more than its demand or its limit, and nothing is left while somebody could use it. Nothing is changed.
+    Nobody gets more than its demand or its limit (docs/flex.md). Changes nothing.
     """
     from client.inputs.documents import read_flex_demand
     from models.flex.division import division
@@ -164,15 +158,13 @@ def divide(
 def simulate(
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="A cluster, its teams and what happens: YAML or JSON (- is standard input)."
-        ),
+        typer.Argument(metavar="FILE", help="A cluster, its teams and what happens: YAML or JSON (-: stdin)."),
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Play jobs through on a cluster's quotas and flex: who runs, who waits, who gives back, after each step.
+    """Play jobs through on a cluster's quotas and flex: after each step, who runs, who waits, who gives back.
 
-    Nothing is changed: it is a story, to see what a division comes to for jobs.
+    Changes nothing. docs/flex.md has the file's format.
     """
     from cli.answers import FlexScenes
     from cli.output import show, show_json

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class By(StrEnum):
-    """What the table's rows are."""
+    """What each row of the table is."""
 
     FLEET = "fleet"
     WAVE = "wave"
@@ -40,7 +40,6 @@ def add_to(app: typer.Typer) -> None:
             "backstop haircut --file examples/fleet.yaml",
             "backstop haircut --by team --buffers 0.10,0.15",
             "backstop haircut --file examples/fleet.yaml --html haircut.html",
-            "backstop haircut --by cluster --filter 'cut_gpus>0' --sort -cut_gpus",
         ),
         rich_help_panel=LOOK,
     )(haircut)
@@ -48,13 +47,11 @@ def add_to(app: typer.Typer) -> None:
 
 def haircut(
     named: ClusterOrAll = "",
-    file: Annotated[
-        str, typer.Option(metavar="FILE", help="A fleet file (- is standard input); without it, the ledger.")
-    ] = "",
+    file: Annotated[str, typer.Option(metavar="FILE", help="A fleet file (-: stdin); without it, the ledger.")] = "",
     buffers: Annotated[
         str, typer.Option(metavar="SHARES", help="The buffers to compare, with commas between them.")
     ] = _USUAL,
-    by: Annotated[By, typer.Option(help="What the table's rows are.")] = By.FLEET,
+    by: Annotated[By, typer.Option(help="What each row of the table is.")] = By.FLEET,
     at: Annotated[
         str,
         typer.Option(
@@ -63,10 +60,8 @@ def haircut(
             show_default=False,
         ),
     ] = "",
-    html: Annotated[
-        str, typer.Option(metavar="FILE", help="Write one page with plots, which needs nothing beside it.")
-    ] = "",
-    csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (- is standard output).")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Write one self-contained page with plots.")] = "",
+    csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (-: stdout).")] = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
     output: Output = None,
@@ -75,10 +70,9 @@ def haircut(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show what a buffer would really cost: how many GPUs are cut at 5, 10, 15 and 20 %, and what they were.
+    """Show what a buffer costs: how many GPUs are cut at 5, 10, 15 and 20 %, and how many of them are phantom.
 
-    Part of a cut often has no healthy GPU behind it now (phantom); the rest moves to flex and stays usable.
-    Every cluster is planned anew at each buffer, by its own policy otherwise. Nothing is changed.
+    Phantom GPUs have no healthy GPU behind them now; the others move to flex and stay usable. Changes nothing.
     """
     wanted = shares("--buffers", buffers)
     explained = _explained(at, wanted)

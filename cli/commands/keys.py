@@ -20,29 +20,28 @@ if TYPE_CHECKING:
     from models.access.key_book import KeyBook
     from models.access.signing import PublicKey
 
-RevokedSince = Annotated[
-    str, typer.Option("--since", metavar="TIME", help="From when on nothing it signed counts; without it, from now.")
-]
+RevokedSince = Annotated[str, typer.Option("--since", metavar="TIME", help="The time; without it, now.")]
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Keys of tickets, and of what Temporal keeps.")
+    group = typer.Typer(no_args_is_help=True, help="Keys that sign tickets and encrypt what Temporal keeps.")
     group.command("new", epilog=examples("backstop keys new", "backstop keys new --lost"))(new)
     group.command("rotate", epilog=examples("backstop keys rotate"))(rotate)
     group.command("revoke", epilog=examples("backstop keys revoke 20261123-1a2b3c4d --since 2026-11-22T09:00Z"))(revoke)
-    group.command("show", epilog=examples("backstop keys show", "backstop keys show --json"))(show_)
+    group.command("show", epilog=examples("backstop keys show"))(show_)
     group.add_typer(payload_group(), name="payload")
     app.add_typer(group, name="keys", rich_help_panel=SET_UP)
 
 
 def new(
     lost: Annotated[
-        bool, typer.Option("--lost", help="The private key is gone: the one before signs no more from now on.")
+        bool, typer.Option("--lost", help="The private key is lost; it signs no more from now on.")
     ] = False,
 ) -> None:
-    """Make a front's key: the private half stays here, workers read the public one from the book of keys.
+    """Make a front's key: the private half stays here, workers read the public half from the book of keys.
 
-    Every command needs a ticket once an access file is in force, or at once where BACKSTOP_KEYS names the book.
+    Commands need a ticket once an access file is in force, or at once if BACKSTOP_KEYS names the book. `backstop up`
+    makes the key itself.
     """
     from client.key_files import new_key, replace_lost_key
 
@@ -51,9 +50,10 @@ def new(
 
 
 def rotate() -> None:
-    """Put a new key in place of the front's; what the earlier one signed stays good.
+    """Replace the front's key; what the earlier key signed stays valid.
 
-    The earlier one signs for ten minutes more; fronts take the new one by themselves.
+    The earlier key signs for ten more minutes: bring the book to the workers before. Fronts take up the new key
+    themselves.
     """
     from cli.output import show
     from client.key_files import rotate_key
@@ -64,9 +64,13 @@ def rotate() -> None:
 
 
 def revoke(
-    key_id: Annotated[str, typer.Argument(metavar="KEY", help="As `keys show` names it.")], since: RevokedSince = ""
+    key_id: Annotated[str, typer.Argument(metavar="KEY", help="The key, as `keys show` names it.")],
+    since: RevokedSince = "",
 ) -> None:
-    """Let nothing count that a stolen key has signed since then: warrants of that time are void, too."""
+    """Void everything that a stolen key has signed since a time, warrants included.
+
+    Workers know it within seconds. It cannot be undone.
+    """
     from cli.commands.burndown import moment_of
     from cli.output import show
     from client.key_files import key_book_file, revoke_key

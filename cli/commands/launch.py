@@ -37,13 +37,10 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "backstop launch h100-worked --reason 'pilot, agreed with research'",
-            "backstop launch h100-worked --shadow",
             "backstop launch 'h100-*' b200-lab --shadow --reason rehearsal",
             "backstop launch h100-worked --buffer 0.10 --policy notice=1d --yes",
             "backstop launch --fleet --pilot h100-1,h100-2 --pace parallel=20 --reason 'Q1 rollout'",
-            "backstop launch --wave unscheduled --shadow",
             "backstop launch --adopt --all --reason 'the Temporal database is gone'",
-            "backstop launch --fleet --adopt --reason 'the Temporal database is gone'",
         ),
         rich_help_panel=ROLL_OUT,
     )(launch)
@@ -61,43 +58,41 @@ def launch(
     fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, in waves.")] = False,
     wave: Annotated[
         list[str] | None,
-        typer.Option(metavar="N|TIER", help="Only this wave: 1 to 4, or its tier. May be repeated."),
+        typer.Option(metavar="N|TIER", help="Only this wave: 1 to 4, or its tier. Repeatable."),
     ] = None,
     pilot: Annotated[
         list[str] | None,
-        typer.Option(metavar="A,B", help="Clusters that go first, with a soak of their own; alone: only they."),
+        typer.Option(
+            metavar="A,B", help="Clusters that go first, with their own soak; without --fleet and --wave, only these."
+        ),
     ] = None,
     pace: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="How fast a fleet goes, such as parallel=20. May be repeated."),
+        typer.Option(
+            metavar="KEY=VALUE", help="How fast a fleet goes, such as parallel=20 (docs/reading.md). Repeatable."
+        ),
     ] = None,
-    owner: Annotated[str, typer.Option(metavar="NAME", help="Who answers for the rollout. Default: the actor.")] = "",
-    shadow: Annotated[bool, typer.Option("--shadow", help="Everything but the writes to the quota system.")] = False,
+    owner: Annotated[str, typer.Option(metavar="NAME", help="The rollout's owner. Default: the actor.")] = "",
+    shadow: Annotated[bool, typer.Option("--shadow", help="Do everything but write to the quota system.")] = False,
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Take over what an earlier, lost rollout left behind.")
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="With --adopt: every rollout that is lost.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --adopt: every lost rollout.")] = False,
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
     reason: ReasonOption = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: for scripts.")] = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Open a rollout, or with --fleet, --wave or --pilot that of a fleet: plan it and wait for an approval.
+    """Open a rollout, or with --fleet, --wave or --pilot a fleet rollout: plan it and wait for an approval.
 
-    No quota changes before the plan is approved, its notice period is over and its gate has opened.
+    No quota changes before the plan is approved, its notice period is over and its gate has opened. --shadow rehearses:
+    Backstop writes nothing, notifies nobody and waits for no notice period; a real launch aborts the rehearsal.
 
-    --shadow rehearses it: nothing is written, nobody is notified, and so no notice period is waited for. A real launch
-    of the cluster, or of the fleet, aborts the rehearsal that is open there and takes its place.
-
-    Several clusters get a rollout each: their plans are shown, and you are asked.
-
-    A fleet goes through in waves, pilots first: `backstop fleet status` follows it.
-
-    Where Temporal has lost rollouts that the ledger has open, --adopt takes over one, and --adopt --all each of them;
-    --fleet --adopt takes over a lost fleet rollout with its own. What is lost is shown first, and you are asked.
+    Several clusters get a rollout each; a fleet goes in waves, pilots first. --adopt takes over what the ledger has
+    open and Temporal has lost. Backstop shows what it will open or take over, and asks.
     """
     from client.who_acts import lifted_by_others
     from models.rollout.messages import LaunchRequest

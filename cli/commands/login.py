@@ -22,13 +22,13 @@ def add_to(app: typer.Typer) -> None:
     )
     app.command(name="open", epilog=examples("backstop open", "backstop open --print"), rich_help_panel=SET_UP)(open_)
     app.command(epilog=examples("backstop logout"), rich_help_panel=SET_UP)(logout)
-    app.command(epilog=examples("backstop whoami", "backstop whoami --json"), rich_help_panel=SET_UP)(whoami)
+    app.command(epilog=examples("backstop whoami"), rich_help_panel=SET_UP)(whoami)
 
 
 def login() -> None:
-    """Log in to the front that BACKSTOP_URL names: say yes in a browser, on any machine.
+    """Log in to the front that BACKSTOP_URL names, in a browser on any machine.
 
-    What the provider gives is kept in login.json in the state's folder, which nobody else can read, and refreshed.
+    The state folder keeps the tokens in login.json, which only you can read.
     """
     from cli.output import show
     from client.login import log_in
@@ -45,12 +45,11 @@ def login() -> None:
 
 
 def open_(
-    only_print: Annotated[bool, typer.Option("--print", help="Say the link, and open no browser.")] = False,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the link; open no browser.")] = False,
 ) -> None:
-    """Open the console in a browser, by a link that knows who you are.
+    """Open the console in a browser, already logged in.
 
-    The link is good once and for two minutes. At a front that BACKSTOP_URL names, the console's own address is opened,
-    and you log in there.
+    The link works once, for two minutes. On a front that BACKSTOP_URL names you log in yourself.
     """
     import webbrowser
 
@@ -74,7 +73,7 @@ def open_(
 
 
 def logout() -> None:
-    """Forget the login: nothing of it is kept on this machine any more."""
+    """Forget the login on this machine."""
     from cli.output import show
     from client.login import log_out
     from views.words import line
@@ -84,7 +83,7 @@ def logout() -> None:
 
 
 def whoami(as_json: AsJson = False) -> None:
-    """Say who one is, to whom, and how that is proven."""
+    """Show who you are, to which front, and how that is proven."""
     from cli.answers_front import Whoami
     from cli.session import front
     from client.exchange import AtSocket

@@ -15,8 +15,8 @@ def add_to(app: typer.Typer) -> None:
 def mcp(actor: Actor = "") -> None:
     """Serve agents over the Model Context Protocol: they read, and ask for quota; they approve nothing.
 
-    It speaks at standard input and output, for a program that starts it (docs/agents.md), and goes where every command
-    goes: what an agent may read is what whoever it acts for may read.
+    A program starts it and speaks to it over standard input and output (docs/agents.md). It needs pip install
+    'backstop[mcp]'.
     """
     try:
         from cli.agents.server import server_for

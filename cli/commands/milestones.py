@@ -23,20 +23,19 @@ def add_to(app: typer.Typer) -> None:
     group.command(
         "note", epilog=examples("backstop milestones note 'users trained' 12 --reason 'second class, 24 November'")
     )(note)
-    group.command(
-        "show", epilog=examples("backstop milestones show", "backstop milestones show --filter state=behind")
-    )(show_all)
+    group.command("show", epilog=examples("backstop milestones show"))(show_all)
     app.add_typer(group, name="milestones", rich_help_panel=LOOK)
 
 
 def set_milestones(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A YAML or JSON file (- is standard input).")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="YAML or JSON (-: stdin).")],
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Set the milestones of the plan; they take the place of those before.
+    """Set the milestones of the plan; they replace those before.
 
-    A milestone that keeps its name and measure keeps its start, and all keep what was noted.
+    Backstop measures monitored_clusters, rolled_out_waves and phantom_gpus; any other `measure` is people's work, and
+    is noted.
     """
     from client.inputs.documents import read_milestones
 
@@ -54,13 +53,16 @@ def set_milestones(
 def note(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The milestone.", show_default=False)],
     number: Annotated[
-        int, typer.Argument(metavar="NUMBER", help="What is reached in all.", min=0, max=10**7, show_default=False)
+        int, typer.Argument(metavar="NUMBER", help="The new total.", min=0, max=10**7, show_default=False)
     ],
     reason: NeededReason,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Note how far people's work has come: users sourced, interviewed, trained. The number is the new total."""
+    """Note the new total of people's work, such as users trained.
+
+    The audit keeps the notes: backstop audit '(milestones)'.
+    """
     if not reason.strip():
         raise BadInput("--reason must say why")
     if not name.strip() or len(name) > 200 or not name.isprintable():
@@ -82,9 +84,9 @@ def show_all(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show where each milestone stands: done, on track or behind.
+    """Show where each milestone is: done, on track or behind.
 
-    On track: at least where a straight line is today, from the number when it was set to the target on its last day.
+    On track: at least as far as a straight line from the number when it was set to the target on its last day.
     """
     how = listing(output, as_json, sort, filters)
 

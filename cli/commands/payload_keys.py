@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 def payload_group() -> typer.Typer:
     """`keys payload`, beside the other kinds of keys."""
-    group = typer.Typer(no_args_is_help=True, help="Keys that what Temporal keeps is encrypted with.")
+    group = typer.Typer(no_args_is_help=True, help="Keys that encrypt what Temporal keeps.")
     group.command("new", epilog=examples("backstop keys payload new"))(new)
     group.command("rotate", epilog=examples("backstop keys payload rotate --after 1h"))(rotate)
-    group.command("show", epilog=examples("backstop keys payload show", "backstop keys payload show --json"))(show_)
+    group.command("show", epilog=examples("backstop keys payload show"))(show_)
     return group
 
 
 def new() -> None:
-    """Make the first key. From then on payloads are encrypted, by each worker and client that has the file.
+    """Make the first payload key. Each worker and client that has the file then encrypts its payloads.
 
-    Give the file to all of them, then start them again. Runs that began before stay readable, and are read in clear.
+    Give the file to all of them and restart them. Keep a copy: without it nobody can read the histories.
     """
     from cli.output import show
     from client.payload_keys import PayloadKeys, keys_file, new_key, write_keys
@@ -48,13 +48,13 @@ def new() -> None:
 
 def rotate(
     after: Annotated[
-        str, typer.Option("--after", metavar="TIME", help="How long until it encrypts: until then all must have it.")
+        str,
+        typer.Option("--after", metavar="TIME", help="How long until it encrypts; all machines need the file by then."),
     ] = "0s",
 ) -> None:
-    """Put a new key into the file. The earlier ones stay there, and read what they have encrypted.
+    """Add a new key to the file. The earlier keys stay there and decrypt what they encrypted.
 
-    Workers and clients take up a changed file by themselves. With several machines let it encrypt later than they
-    have the file, or who has it not yet cannot read.
+    Workers and clients reload the file. With several machines use --after, so that all have it before the key encrypts.
     """
     from cli.output import show
     from client.payload_keys import keys_file, read_keys, rotated, write_keys
@@ -72,7 +72,7 @@ def rotate(
 
 
 def show_(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> None:
-    """Show which keys there are, and which one encrypts; of the keys themselves nothing."""
+    """Show which payload keys there are and which one encrypts, but no key itself."""
     from cli.answers import PayloadKeyLine, PayloadKeysAnswer
     from client.payload_keys import keys_file, read_keys
 

@@ -39,7 +39,6 @@ def add_to(app: typer.Typer) -> None:
             "backstop plan --file examples/fleet.yaml",
             "backstop plan --file examples/fleet.yaml --cluster h100-worked --max-tier unscheduled",
             "backstop plan h100-worked --buffer 0.10 --json",
-            "backstop plan --file fleet.yaml --buffer health --health history.csv",
             "backstop plan --filter wave=busy --sort -cut_gpus -o wide",
         ),
         rich_help_panel=LOOK,
@@ -49,13 +48,11 @@ def add_to(app: typer.Typer) -> None:
 def plan(
     named: ClusterOrAll = "",
     cluster: Annotated[str, typer.Option(metavar="NAME", help="The same as CLUSTER.")] = "",
-    file: Annotated[
-        str, typer.Option(metavar="FILE", help="A fleet file (- is standard input); without it, the ledger.")
-    ] = "",
+    file: Annotated[str, typer.Option(metavar="FILE", help="A fleet file (-: stdin); without it, the ledger.")] = "",
     health: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="Beside --file: health history as CSV, for buffers by it; without it, their floor."
+            metavar="FILE", help="With --file: health history as CSV, for buffers from health; without it, their floor."
         ),
     ] = "",
     buffer: Buffer = "",
@@ -69,7 +66,8 @@ def plan(
 ) -> None:
     """Show what a rollout would do: who gives how many GPUs, from which tier, and why.
 
-    Nothing is changed. A plan that is short or not backed says so, and which tier would suffice.
+    Changes nothing. A plan that is short or not backed says so and names the first tier that would suffice
+    (docs/reading.md).
     """
     if named and cluster and named != cluster:
         raise BadInput(f"--cluster is {cluster!r} beside CLUSTER {named!r}: give one of them")

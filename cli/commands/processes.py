@@ -17,9 +17,7 @@ from backstop.program import program
 from cli.options import SET_UP, examples, number
 from models.errors import Unavailable
 
-Home = Annotated[
-    str, typer.Option(metavar="DIR", help="Where state is kept. Default: BACKSTOP_HOME, else the user's state folder.")
-]
+Home = Annotated[str, typer.Option(metavar="DIR", help="The state folder. Default: BACKSTOP_HOME, else the user's.")]
 Trace = Annotated[bool, typer.Option("--trace", help="Print traces as they end.")]
 Port = Annotated[str, typer.Option(metavar="PORT", help="Temporal's port; 0 is any free one.")]
 UiPort = Annotated[str, typer.Option(metavar="PORT", help="Its UI's port; 0 is any free one.")]
@@ -35,21 +33,19 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "backstop serve",
-            "backstop serve --listen 127.0.0.1:8420",
             "backstop serve --listen 0.0.0.0:8420 --tls-cert front.pem --tls-key front.key",
         ),
         rich_help_panel=SET_UP,
     )(serve)
     app.command(
         epilog=examples(
-            "backstop migrate",
             "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate",
             "BACKSTOP_LEDGER_URL=postgresql://ledger/backstop backstop migrate --from ./state",
         ),
         rich_help_panel=SET_UP,
     )(migrate)
     app.command(
-        epilog=examples("backstop backup ../backups/2026-11-23", "backstop backup ./copy --home ./state"),
+        epilog=examples("backstop backup ../backups/2026-11-23"),
         rich_help_panel=SET_UP,
     )(backup)
     app.command(
@@ -60,9 +56,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(home: Home = "", port: Port = "", ui_port: UiPort = "", trace: Trace = False) -> None:
-    """Run everything on this machine: Temporal with its UI, the ledger and a worker, until Ctrl-C.
+    """Run Temporal with its UI, the ledger and a worker on this machine, until Ctrl-C.
 
-    Started again it goes on where it was. A Temporal that TEMPORAL_ADDRESS or a profile names is used instead.
+    Started again it continues where it stopped. It uses the Temporal that TEMPORAL_ADDRESS or a profile names, if any.
     """
     settings = _settings(home, trace)
     for name, option, text in (("BACKSTOP_PORT", "--port", port), ("BACKSTOP_UI_PORT", "--ui-port", ui_port)):
@@ -85,10 +81,10 @@ def serve(
     home: Home = "",
     trace: Trace = False,
 ) -> None:
-    """Run a front: the HTTP API, which knows who commands, until Ctrl-C.
+    """Run a front, the HTTP API that knows its callers, until Ctrl-C.
 
-    It answers at a socket on this machine (BACKSTOP_SOCKET, else front.sock in the state's folder), where the system
-    says who speaks. Over TCP callers show tokens. `backstop up` starts one by itself.
+    It listens on a local socket (BACKSTOP_SOCKET, else front.sock in the state folder), where the system identifies the
+    caller; over TCP callers show tokens. `backstop up` starts one itself.
     """
     options = (("--listen", listen), ("--tls-cert", tls_cert), ("--tls-key", tls_key))
     words = [word for option, value in options if value for word in (option, value)]
@@ -98,14 +94,14 @@ def serve(
 def migrate(
     source: Annotated[
         str,
-        typer.Option("--from", metavar="DIR|URL", help="Also copy this ledger, in a file, into an empty PostgreSQL."),
+        typer.Option("--from", metavar="DIR|URL", help="The ledger to copy."),
     ] = "",
     home: Home = "",
 ) -> None:
     """Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL.
 
-    With --from all rows of a ledger in a file (a home of `backstop up`, or sqlite:///FILE) go into the empty one that
-    BACKSTOP_LEDGER_URL names, in one transaction, and are read back. Nothing may have the file open.
+    --from copies a ledger file, which no process may have open, into the empty database that BACKSTOP_LEDGER_URL names,
+    in one transaction, and reads it back.
     """
     become("workers.migrate", (source,) if source else (), _settings(home, trace=False))
 
@@ -116,9 +112,8 @@ def backup(
 ) -> None:
     """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices and public keys.
 
-    The copy is a home: `backstop up --home DIR` goes on from it. Payload keys go along, the front's private key does
-    not: `backstop keys new --lost` makes a new one there. A ledger on PostgreSQL and a Temporal of your own have
-    backups of their own.
+    `backstop up --home DIR` continues from the copy. It has the payload keys but no private key: `backstop keys new
+    --lost` makes one there.
     """
     become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
 

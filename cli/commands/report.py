@@ -26,18 +26,17 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "backstop report --weekly",
             "backstop report --weekly --out status",
-            "backstop report --weekly --at 2026-11-27 --json",
         ),
         rich_help_panel=LOOK,
     )(report)
 
 
 def report(
-    weekly: Annotated[bool, typer.Option("--weekly", help="Of seven days: the only kind there is so far.")] = False,
+    weekly: Annotated[bool, typer.Option("--weekly", help="Seven days: the only period so far.")] = False,
     at: Annotated[
         str,
         typer.Option(
-            metavar="DATE", help="The week that ends with this day, or at this time; default: now.", show_default=False
+            metavar="DATE", help="The week that ends with this day or time; default: now.", show_default=False
         ),
     ] = "",
     out: Annotated[
@@ -49,8 +48,8 @@ def report(
 ) -> None:
     """Write the weekly status: done, next, at risk, blocked and by whom, milestones, and whether it helped.
 
-    Without --out the Markdown goes to standard output. What comes next and what is blocked is known of now alone: a
-    report of an earlier week leaves it out and says so.
+    Without --out the Markdown goes to standard output. A report of an earlier week leaves out next and blocked: they
+    are known only for now.
     """
     from cli.answers import WeekAnswer
     from cli.output import show, show_json, write

@@ -42,7 +42,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="The request; `backstop re
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(cls=_Request, help="Ask for more quota, and decide on what is asked for.")
+    group = typer.Typer(cls=_Request, help="Ask for more quota, and decide on requests.")
     for name, command, lines in (
         (
             "new",
@@ -57,7 +57,6 @@ def add_to(app: typer.Typer) -> None:
             list_all,
             (
                 "backstop request list",
-                "backstop request list h100-pods --all --json",
                 "backstop request list --filter stage=asked --sort ask.gpus",
             ),
         ),
@@ -77,14 +76,14 @@ class _Request(Otherwise):
 
 
 def new(
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="Whose quota is to grow.", show_default=False)],
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="The team whose quota grows.", show_default=False)],
     cluster: Cluster,
     gpus: Annotated[str, typer.Argument(metavar="GPUS", help="How many more.", show_default=False)],
     until: Annotated[
         str | None,
         typer.Option(
             metavar="DATE",
-            help="When they are given back by themselves: 2026-12-24 (its end, UTC), or 7d.",
+            help="When the GPUs are given back: 2026-12-24 (its end, UTC), or 7d.",
             show_default="never",
         ),
     ] = None,
@@ -92,7 +91,7 @@ def new(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="On whose behalf, where only some may target the quota.",
+            help="The namespace, if only some may target the quota.",
             show_default="the team itself",
         ),
     ] = None,
@@ -100,10 +99,9 @@ def new(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Ask for more quota. It is refused at once where it does not fit, with what else there is.
+    """Ask for more quota. What does not fit is refused at once, with the alternatives.
 
-    What fits waits for the cluster's owner. A rollout that is on its way is waited for, or refuses it, as the policy
-    says; what a rollout freed is nobody's to ask for.
+    What fits waits for the cluster's owner (docs/requests.md). `backstop request TEAM CLUSTER GPUS` is short for this.
     """
     from models.requests.state import QuotaAsk, RequestStage
 
@@ -141,14 +139,14 @@ def new(
 
 def list_all(
     cluster: ClusterOrAll = "",
-    ended: Annotated[bool, typer.Option("--all", help="Those that are over, too.")] = False,
+    ended: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
     output: Output = None,
     sort: Sort = "",
     filters: Filter = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show the requests that wait for somebody or something, and the grants that end some day."""
+    """Show the requests that wait, and the grants that will end."""
     from cli.answers import RequestsAnswer
     from models.requests.state import RequestState
     from views.request import list_parts
@@ -172,7 +170,7 @@ def list_all(
 
 
 def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Show one request: what was asked for, by whom, and where it stands."""
+    """Show one request: what was asked for, by whom, and where it is."""
 
     name = _id(request)
 
@@ -187,19 +185,19 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
 def approve(
     request: Id, reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = ""
 ) -> None:
-    """Approve a request. That is for an owner of the cluster, or of the rollout that is open there."""
+    """Approve a request, as an owner of the cluster or of the rollout that is open there."""
     _decide("approve", request, reason, actor, as_json=as_json)
 
 
 def decline(
     request: Id, reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = ""
 ) -> None:
-    """Decline a request. That is for an owner of the cluster, or of the rollout that is open there."""
+    """Decline a request, as an owner of the cluster or of the rollout that is open there."""
     _decide("decline", request, reason, actor, as_json=as_json)
 
 
 def withdraw(request: Id, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Take a request back; what it was granted for a time is given back now. For who asked, and for owners."""
+    """Withdraw a request, as the one who asked or an owner. What it was granted for a time is given back now."""
     _decide("withdraw", request, reason, actor, as_json=as_json)
 
 

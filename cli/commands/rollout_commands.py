@@ -38,7 +38,7 @@ def add_to(app: typer.Typer) -> None:
                 "backstop approve 'h100-*' --reason 'agreed in the weekly' --yes",
             ),
         ),
-        (ack, DECIDE, ("backstop ack h100-worked --team research", "backstop ack 'h100-*' --team research")),
+        (ack, DECIDE, ("backstop ack h100-worked --team research",)),
         (object_, DECIDE, ("backstop object h100-worked --team research --reason 'deadline on Friday'",)),
         (
             resolve,
@@ -52,19 +52,13 @@ def add_to(app: typer.Typer) -> None:
         (
             pause,
             HALT,
-            (
-                "backstop pause h100-worked --reason 'SEV under investigation'",
-                "backstop pause --wave busy --reason 'training until Friday'",
-            ),
+            ("backstop pause h100-worked --reason 'SEV under investigation'",),
         ),
-        (resume, HALT, ("backstop resume h100-worked", "backstop resume h100-1 h100-2 --yes")),
+        (resume, HALT, ("backstop resume h100-worked",)),
         (
             rollback,
             HALT,
-            (
-                "backstop rollback h100-worked --reason 'evals are starved'",
-                "backstop rollback 'h100-*' --stage monitored --reason 'wrong buffer' --yes",
-            ),
+            ("backstop rollback h100-worked --reason 'evals are starved'",),
         ),
         (retry, HALT, ("backstop retry h100-worked --reason 'nodes are back'",)),
         (abort, HALT, ("backstop abort h100-worked --reason 'cluster is being retired'",)),
@@ -75,9 +69,7 @@ def add_to(app: typer.Typer) -> None:
 
 def approve(
     clusters: ClustersOrGlobs = None,
-    plan: Annotated[
-        str, typer.Option(metavar="HASH", help="The plan that is meant; without it, it is shown, and you are asked.")
-    ] = "",
+    plan: Annotated[str, typer.Option(metavar="HASH", help="The plan to approve, by its hash.")] = "",
     wave: WaveOption = "",
     stage: StageOption = "",
     needs: NeedsOption = False,
@@ -87,13 +79,10 @@ def approve(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Approve a plan. Teams are told, and the rollout goes on by itself.
+    """Approve a plan. Backstop then notifies teams, and the rollout goes on by itself.
 
-    Without --plan the plan is shown and you are asked; what is approved is the plan that you saw, and none that took
-    its place meanwhile. Where nobody can be asked, --plan names it by its hash. With --yes the plan that awaits
-    approval now is approved, and nobody is shown it.
-
-    It covers later plans too that cut no team more and no tier deeper. Another hash is refused.
+    Without --plan Backstop shows the plan, asks, and approves only that one; --yes approves the current plan unseen. An
+    approval covers later plans that cut no team more and no tier deeper.
     """
     of, person = selection(clusters, wave, stage, needs=needs), who(actor)
     if plan:
@@ -138,7 +127,10 @@ def object_(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Object for a team. Until the rollout is enforced this holds it; later it is recorded and answered."""
+    """Object for a team. This holds a rollout that is not enforced yet; later it is recorded and answered.
+
+    A team has at most 5 objections; a new one replaces the same actor's earlier one.
+    """
     give("object", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json, team=team)
 
 
@@ -147,7 +139,10 @@ def resolve(
     reason: NeededReason,
     clusters: ClustersOrGlobs = None,
     how: Annotated[
-        str, typer.Option(metavar="accept|restore", help="A drift: take the values as given, or write ours again.")
+        str,
+        typer.Option(
+            metavar="accept|restore", help="For a drift: take the values as they are, or write Backstop's again."
+        ),
     ] = "",
     wave: WaveOption = "",
     stage: StageOption = "",
@@ -159,8 +154,8 @@ def resolve(
 ) -> None:
     """Lift an objection or another hold.
 
-    With an access file in force it takes an approver, or for an objection a member of its team; without one the
-    rollout's owner or somebody whom the policy names.
+    With an access file this takes an approver, or for an objection a member of its team. Without one it takes the
+    rollout's owner, one of the policy's `authorities` or, except for an objection, one of its `owners`.
     """
     give(
         "resolve",
@@ -185,10 +180,10 @@ def promote(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Waive what is left of this gate's notice, soak and acknowledgements. Nothing else is waived.
+    """Waive the rest of this gate's notice, soak and acknowledgements, and nothing else.
 
-    An objection, another hold and a missing approval keep the gate shut all the same, and teams that were not told get
-    no notice: what of this is so is shown first, and you are asked; where nobody can be asked, the answer says it.
+    Objections, other holds and a missing approval keep the gate shut. If a notice is not delivered yet, the quota may
+    change before its team reads of it. Backstop shows both and asks; for one cluster a script is not asked.
     """
     give("promote", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
@@ -217,7 +212,7 @@ def resume(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Lift a pause."""
+    """Lift a pause. A soak starts again."""
     give("resume", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
@@ -233,7 +228,7 @@ def rollback(
 ) -> None:
     """Undo every effect, back to the baseline. The rollout stays open for a retry.
 
-    What every team gets back, and what hardware can back of it, is shown first, and you are asked.
+    Backstop shows what every team gets back and how much of it hardware can back, and asks.
     """
     give("rollback", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
@@ -248,7 +243,11 @@ def retry(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Start the next attempt after a rollback, or run what is left of a stuck one."""
+    """Start the next attempt after a rollback, or run the rest of a stuck rollout.
+
+    Remove the cause first; otherwise the rollout is stuck again, and nothing is lost. `backstop status` shows what will
+    run.
+    """
     give("retry", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
 
@@ -264,7 +263,7 @@ def abort(
 ) -> None:
     """Undo every effect and end the rollout.
 
-    What every team gets back, and what hardware can back of it, is shown first, and you are asked.
+    Backstop shows what every team gets back and how much of it hardware can back, and asks.
     """
     give("abort", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
 
@@ -282,6 +281,6 @@ def close(
 ) -> None:
     """End a rollout and its promise, and leave the values as they are. At risk or stuck it needs a reason.
 
-    At risk or stuck, who is at risk is shown first, and you are asked.
+    Then Backstop also shows who is at risk, and asks.
     """
     give("close", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)

@@ -38,10 +38,13 @@ def add_to(app: typer.Typer) -> None:
 
 
 def schema(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Which; without it, their names.")] = "",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The schema; without it, all names.")] = "",
     write: Annotated[str, typer.Option(metavar="DIR", help="Write all of them as files.")] = "",
 ) -> None:
-    """Print the JSON Schema of the fleet file or of a JSON answer."""
+    """Print the JSON Schema of a file that people write, or of a JSON answer.
+
+    Files: fleet, access-file, bringup-file, recipe-file, flex-demand, flex-story.
+    """
     from cli.output import show_json
 
     schemas = makers()

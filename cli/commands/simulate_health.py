@@ -25,7 +25,6 @@ def add_to(app: typer.Typer) -> None:
         epilog=examples(
             "backstop simulate-health --seed 7 > health.csv",
             "backstop simulate-health --clusters 20 --set nodes=256 --set weeks=26 --out health.csv",
-            "backstop simulate-health --set failures=6.5 --set change_week=20 --set change=4 --out worse.csv",
         ),
         rich_help_panel=LOOK,
     )(simulate_health)
@@ -33,16 +32,18 @@ def add_to(app: typer.Typer) -> None:
 
 def simulate_health(
     seed: Annotated[str, typer.Option(metavar="NUMBER", help="The same seed makes the same history.")] = "1",
-    clusters: Annotated[str, typer.Option(metavar="COUNT", help="How many clusters, each with dice of its own.")] = "1",
+    clusters: Annotated[
+        str, typer.Option(metavar="COUNT", help="How many clusters, each with its own random numbers.")
+    ] = "1",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="What they suffer from (docs/buffers.md). May be repeated."),
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of docs/buffers.md. Repeatable."),
     ] = None,
-    out: Annotated[str, typer.Option(metavar="FILE", help="Where the CSV goes (- is standard output).")] = "-",
+    out: Annotated[str, typer.Option(metavar="FILE", help="The CSV to write (-: stdout).")] = "-",
 ) -> None:
     """Write a made-up health history: failures, repairs with a heavy tail, bursts, waves, lemons and racks.
 
-    Hourly node counts with the columns that `backstop backtest` reads. The defaults follow published figures.
+    Hourly node counts, in the columns that `backstop backtest` reads.
     """
     from pydantic import ValidationError
 

@@ -40,9 +40,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "backstop status",
-            "backstop status --needs",
             "backstop status h100-worked",
-            "backstop status h100-worked --json",
             "backstop status --filter 'stage=roll*' --sort -unbacked_gpus -o wide",
             "backstop status --needs -o name",
         ),
@@ -65,11 +63,10 @@ def status(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show where rollouts stand: the fleet on one screen, or one in full.
+    """Show where rollouts are: the fleet on one screen, or one rollout in full.
 
-    The fleet: by stage and wave, what needs a person, what is at risk; with a filter, a line for each that it
-    leaves. In full: the stage, what it waits for and until when, holds, quotas at risk, every team's quota with the
-    healthy GPUs behind it, and what is needed from a person.
+    The fleet: stages and waves, what needs a person, what is at risk; with a filter, a line for each rollout. In full:
+    what it waits for and until when, holds, and every team's quota with the healthy GPUs behind it.
     """
     chosen = Filters(stage, wave, owner, needs, at_risk, only_open)
     how = listing(output, as_json, sort, like)

@@ -11,9 +11,7 @@ from cli.session import ask
 
 
 def add_to(app: typer.Typer) -> None:
-    app.command(
-        epilog=examples("backstop watch h100-worked", "backstop watch h100-worked --once"), rich_help_panel=LOOK
-    )(watch)
+    app.command(epilog=examples("backstop watch h100-worked"), rich_help_panel=LOOK)(watch)
 
 
 def watch(
@@ -25,7 +23,7 @@ def watch(
 ) -> None:
     """Follow a rollout live until it ends; in a pipe, one line for each change.
 
-    A server or worker that is away for a while is waited for.
+    It waits for a server or worker that is away.
     """
     from cli.watching import follow
 

@@ -28,35 +28,35 @@ def add_to(app: typer.Typer) -> None:
             "backstop why research",
             "backstop why research --cluster h100-worked --gpus 64 --all",
             "backstop why research --gpus 352 --block --json",
-            "backstop why research --cluster h100-worked --gpus 8 --namespace evals",
         ),
         rich_help_panel=LOOK,
     )(why)
 
 
 def why(
-    team: Annotated[str, typer.Argument(metavar="TEAM", help="Whose quota.", show_default=False)],
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="The team.", show_default=False)],
     cluster: Annotated[
-        str, typer.Option(metavar="NAME", help="In this cluster; without it, wherever it has one.", callback=named)
+        str,
+        typer.Option(
+            metavar="NAME", help="Only in this cluster; without it, wherever the team has a quota.", callback=named
+        ),
     ] = "",
     gpus: Annotated[
-        str, typer.Option(metavar="COUNT", help="How many are asked for.", show_default="all of the quota")
+        str, typer.Option(metavar="COUNT", help="How many GPUs are wanted.", show_default="all of the quota")
     ] = "",
     block: Annotated[bool, typer.Option("--block", help="As one contiguous block, in one island.")] = False,
     namespace: Annotated[
         str,
-        typer.Option(metavar="NAME", help="On whose behalf, where only some may target the quota.", show_default=False),
+        typer.Option(metavar="NAME", help="The namespace, if only some may target the quota.", show_default=False),
     ] = "",
     every: Annotated[bool, typer.Option("--all", help="Every reason, cluster by cluster.")] = False,
     output: Output = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Say why a team cannot use its quota: what could start now, and what keeps the rest; with --all every reason.
+    """Show why a team cannot use its quota: what could start now, and what keeps the rest.
 
-    Each reason counts what more could start without it: what the quotas above withhold, what declared windows took,
-    what is unhealthy, what other teams' jobs hold in quota, what the team's own jobs hold idle, what they work on, and
-    for a block what only fragmentation takes.
+    Each reason counts what more could start without it (docs/reading.md).
     """
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")

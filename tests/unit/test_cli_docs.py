@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 
 from cli.app import app
 from cli.commands.schemas import file_text, makers
+from cli.commands_page import ANSWERED_BY, with_commands
 from cli.fields import ACCESS_DESCRIBED, BRINGUP_DESCRIBED, DESCRIBED, OTHERWISE, default_of, with_tables
 from cli.main import run
 from cli.rights_table import with_rights
@@ -109,9 +113,39 @@ def test_every_command_has_help_an_example_and_a_place_in_the_docs(name: str) ->
     command = COMMANDS[name]
     assert command.help
     assert f"backstop {name}" in command.epilog
-    section = re.search(rf"^### `backstop {name}`\n(.*?)(?=^##|\Z)", COMMANDS_MD, re.DOTALL | re.MULTILINE)
+    section = re.search(
+        rf"^### {name}\n\n`(backstop {name}.*?)`(.*?)(?=^##|^<!-- end)", COMMANDS_MD, re.DOTALL | re.MULTILINE
+    )
     assert section is not None
-    assert f"backstop {name}" in re.findall(r"```console\n(.*?)```", section[1], re.DOTALL)[0]
+    usage, text = section.groups()
+    assert command.help in text
+    for option in (p.opts[0] for p in command.params if p.param_type_name == "option" and p.opts != ["--actor"]):
+        assert re.search(rf"(?<![\w-]){option}(?![\w-])", usage + text), f"{name} does not explain {option}"
+    assert f"](#{name.replace(' ', '-')})" in COMMANDS_MD
+
+
+def test_the_page_of_commands_is_current() -> None:
+    assert with_commands(COMMANDS_MD) == COMMANDS_MD, "run: make docs"
+
+
+def test_the_page_of_commands_is_the_same_on_every_machine(tmp_path: Path) -> None:
+    """A narrow terminal, one with colours, other settings of Backstop and another home change nothing."""
+    odd = {"COLUMNS": "40", "TERM": "xterm-256color", "FORCE_COLOR": "1", "LC_ALL": "C", "HOME": str(tmp_path)}
+    ours = {"BACKSTOP_ACTOR": "kim", "BACKSTOP_HOME": str(tmp_path), "BACKSTOP_URL": "http://127.0.0.1:1"}
+    script = "import sys; from cli.commands_page import generated; sys.stdout.buffer.write(generated().encode())"
+    page = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "7", **odd, **ours},
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    assert page in COMMANDS_MD
+
+
+def test_every_command_that_answers_in_json_has_its_schema() -> None:
+    answering_in_json = {name for name, command in COMMANDS.items() if any("--json" in p.opts for p in command.params)}
+    assert {name for names in ANSWERED_BY.values() for name in names.split(", ")} == answering_in_json
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -158,9 +192,11 @@ def test_the_terminal_transcripts_in_the_docs_are_real(
 ) -> None:
     monkeypatch.chdir(ROOT)
     shown = re.findall(
-        r"```console\n\$ (backstop (?:plan --file|haircut|schema)[^\n]*)\n(.*?)```", COMMANDS_MD, re.DOTALL
+        r"```console\n\$ (backstop (?:plan --file|haircut)[^\n]*)\n(.*?)```",
+        (DOCS / "reading.md").read_text(),
+        re.DOTALL,
     )
-    assert len(shown) == 6
+    assert len(shown) == 5
     flex_md = (DOCS / "flex.md").read_text()
     classes = re.findall(r"```console\n\$ (backstop flex simulate [^\n]*classes.yaml)\n([^`]*)```", flex_md)
     assert len(classes) == 1
@@ -184,14 +220,14 @@ def test_every_field_of_the_fleet_file_is_described() -> None:
 
 def test_the_tables_in_the_docs_are_current() -> None:
     text = (DOCS / "fleet-file.md").read_text()
-    assert with_tables(text) == text, "run: python -m cli.fields docs/fleet-file.md"
+    assert with_tables(text) == text, "run: make docs"
     assert all(f"<!-- fields {model.__name__} -->" in text for model in DESCRIBED)
     bringup = (DOCS / "bringup.md").read_text()
-    assert with_tables(bringup) == bringup, "run: python -m cli.fields docs/bringup.md"
+    assert with_tables(bringup) == bringup, "run: make docs"
     assert all(f"<!-- fields {model.__name__} -->" in bringup for model in BRINGUP_DESCRIBED)
     access = (DOCS / "access.md").read_text()
-    assert with_tables(access) == access, "run: python -m cli.fields docs/access.md"
-    assert with_rights(access) == access, "run: python -m cli.rights_table docs/access.md"
+    assert with_tables(access) == access, "run: make docs"
+    assert with_rights(access) == access, "run: make docs"
     assert all(f"<!-- fields {model.__name__} -->" in access for model in ACCESS_DESCRIBED)
 
 
@@ -221,7 +257,7 @@ def test_the_examples_in_the_docs_are_fleet_files(tmp_path: Path) -> None:
 def test_the_schemas_in_the_docs_are_current() -> None:
     kept = {path.stem: path.read_text() for path in (DOCS / "schemas").glob("*.json")}
     made = {name: file_text(make()) for name, make in SCHEMAS.items()}
-    assert kept == made, "run: backstop schema --write docs/schemas"
+    assert kept == made, "run: make docs"
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -232,7 +268,7 @@ def test_every_schema_is_one_and_is_named_in_the_docs(name: str) -> None:
         assert made["title"] == f"backstop.{name}/1"
         if made["type"] == "object" and name not in PLAIN:
             assert made["properties"]["schema"]["const"] == made["title"]
-        assert f"`backstop.{name}/1`" in COMMANDS_MD
+        assert f"`backstop.{name}/1`" in COMMANDS_MD or name in COMMANDS["schema"].help
 
 
 def test_the_example_fleet_fits_its_schema() -> None:
@@ -314,6 +350,8 @@ def test_real_answers_fit_their_schema(
     with answering(FakeBackstop(statuses=[status()])):
         assert run([*arguments.split(), "--json"]) == 0
     out = capsys.readouterr().out
+    words = arguments.split()
+    assert any(" ".join(words[:n]) in ANSWERED_BY[name].split(", ") for n in (1, 2))
     documents = [json.loads(text) for text in out.splitlines()] if name in ("audit", "archive") else [json.loads(out)]
     assert documents
     for document in documents:

@@ -39,7 +39,7 @@ def test_the_table_lists_what_the_modules_add() -> None:
     ("words", "settings", "said", "spared"),
     [
         (["--version"], {}, "backstop 0.", (*SLOW, "typer", "rich", "pydantic")),
-        (["--help"], {}, "Show where rollouts stand", (*SLOW, "pydantic")),
+        (["--help"], {}, "Show where rollouts are", (*SLOW, "pydantic")),
         ([], {"_BACKSTOP_COMPLETE": "complete_bash", "COMP_WORDS": "backstop sta", "COMP_CWORD": "1"}, "status", SLOW),
         (["status", "--help"], {}, "--needs", SLOW),
         (["stauts"], {}, "Did you mean 'status'", SLOW),

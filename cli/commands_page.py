@@ -1,0 +1,182 @@
+"""docs/commands.md: what the command line says of itself, below an introduction that people write.
+
+`python -m cli.commands_page docs/commands.md` (`make docs`) writes it anew; a test says when that is needed. Everything
+comes from the commands' own objects and nothing from a terminal, so the page is the same on every machine.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import typer
+
+_MANY = 3
+"""An argument or option that so many commands take, in the same words, is explained once."""
+_ROLLOUT = "approve, ack, object, resolve, promote, pause, resume, rollback, retry, abort, close"
+_BRINGUP = (
+    "bringup check-in, bringup hold, bringup release, bringup retry, bringup skip, bringup stop, bringup revalidate, "
+    "bringup cancel, bringup retire"
+)
+_FLEET = "fleet approve, fleet pause, fleet resume, fleet skip, fleet move, fleet promote, fleet pace, fleet abort"
+ANSWERED_BY = {
+    "access": "access show",
+    "access-can": "access can",
+    "access-import": "access import",
+    "access-recovered": "access recover",
+    "access-seen": "access seen",
+    "access-token": "access token new, access token revoke",
+    "access-tokens": "access token list",
+    "access-who-can": "access who-can",
+    "adopted": "launch",
+    "archive": "audit, bringup audit",
+    "audit": "audit",
+    "backtest": "backtest",
+    "bringup-command": _BRINGUP,
+    "bringup-status": "bringup status, bringup watch",
+    "bringups": "bringup status, bringup give-up",
+    "bringups-entered": "bringup add",
+    "buffer": "buffer",
+    "builds": "builds show",
+    "burndown": "burndown",
+    "calendar": "hold, calendar show, calendar import, calendar end",
+    "chain": "audit",
+    "chains": "audit",
+    "clusters": "fleet show",
+    "command": _ROLLOUT,
+    "commands": _ROLLOUT,
+    "confirm": "confirm",
+    "countersign": "countersign give",
+    "countersign-list": "countersign list",
+    "countersign-withdrawn": "countersign withdraw",
+    "detach": "detach",
+    "doctor": "doctor",
+    "fleet-command": _FLEET,
+    "fleet-diff": "fleet diff",
+    "fleet-plan": "launch",
+    "fleet-plan-file": "fleet plan",
+    "fleet-status": "fleet status, fleet watch",
+    "fleet-undone": "fleet remove, fleet rename",
+    "flex": "flex show",
+    "flex-scenes": "flex simulate",
+    "flex-shares": "flex divide",
+    "haircut": "haircut",
+    "import": "fleet import",
+    "keys": "keys show",
+    "launch": "launch",
+    "launches": "launch",
+    "milestones": "milestones set, milestones note, milestones show",
+    "payload-keys": "keys payload show",
+    "plan": "plan",
+    "plans": "plan",
+    "recipes": "bringup recipe check",
+    "report": "report",
+    "request": "request new, request show, request approve, request decline, request withdraw",
+    "requests": "request list",
+    "rollouts": "status",
+    "status": "status, watch",
+    "whoami": "whoami",
+    "why": "why",
+}
+"""By the name of a schema: the commands that answer with it, given --json."""
+
+
+def commands_by_panel() -> dict[str, dict[str, Any]]:
+    """Every command by its whole name, under the headings of `backstop --help` and in its order."""
+    from cli.app import app
+
+    group: Any = typer.main.get_command(app)
+    panels: dict[str, dict[str, Any]] = {}
+    for name in group.list_commands(None):
+        command = group.commands[name]
+        panels.setdefault(command.rich_help_panel, {}).update(_leaves(name, command))
+    return panels
+
+
+def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield name, command
+        return
+    for inner in command.list_commands(None):
+        yield from _leaves(f"{name} {inner}", command.commands[inner])
+
+
+def generated() -> str:
+    """What many commands take, the index, and each command."""
+    panels = commands_by_panel()
+    counts = Counter(_explained(p) for commands in panels.values() for c in commands.values() for p in c.params)
+    shared = {line: None for line, count in counts.items() if count >= _MANY}
+    parts = ["## What many commands take", _list(shared), "## Index"]
+    parts += [f"**{panel}**: {_index(commands)}." for panel, commands in panels.items()]
+    for panel, commands in panels.items():
+        parts.append(f"## {panel}")
+        for name, command in commands.items():
+            parts += _section(name, command, shared)
+    return "\n\n".join(parts)
+
+
+def _index(names: Iterable[str]) -> str:
+    """Links, those of one group in brackets: `up, fleet (import, show)`."""
+    entries = []
+    for group, members in groupby(names, lambda name: name.rpartition(" ")[0]):
+        links = ", ".join(f"[{name.rpartition(' ')[2]}](#{name.replace(' ', '-')})" for name in members)
+        entries.append(f"{group} ({links})" if group else links)
+    return ", ".join(entries)
+
+
+def _list(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _section(name: str, command: Any, shared: Container[str]) -> Iterator[str]:
+    arguments = [_spelling(p) for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option"]
+    usage = " ".join(["backstop", name, *arguments, *(_spelling(p) for p in options if p.required)])
+    yield f"### {name}"
+    yield f"`{usage}`"
+    yield command.help
+    if own := [line for line in map(_explained, command.params) if line not in shared]:
+        yield _list(own)
+    schemas = ", ".join(f"`backstop.{schema}/1`" for schema, names in ANSWERED_BY.items() if name in names.split(", "))
+    also = [p.opts[0] for p in options if _explained(p) in shared and not p.required and p.opts[0] != "--actor"]
+    if also:
+        named = [f"`--json` ({schemas})" if option == "--json" else f"`{option}`" for option in also]
+        yield f"{', '.join(named)}"
+    if lines := [line for line in command.epilog.split("\n\n")[1:] if line not in (usage, f"backstop {name}")]:
+        yield "\n".join(f"    {line}" for line in lines)
+
+
+def _explained(parameter: Any) -> str:
+    """An argument or option and what it is for, in one line."""
+    default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
+    shown = f" Default: {getattr(default, 'value', default)}." if default and default not in (True, "-") else ""
+    return f"`{_spelling(parameter)}`: {parameter.help}{shown}"
+
+
+def _spelling(parameter: Any) -> str:
+    """As it is typed: `[CLUSTER]...`, `-o, --output FORM`, `--yes`."""
+    if parameter.param_type_name == "argument":
+        many = "..." if parameter.nargs != 1 else ""
+        name = parameter.metavar.removesuffix("...")
+        return f"{name if parameter.required else f'[{name}]'}{many}"
+    names = ", ".join(sorted((*parameter.opts, *parameter.secondary_opts), key=len))
+    if parameter.is_flag:
+        return names
+    return f"{names} {parameter.metavar or '|'.join(word.value for word in parameter.shell_complete(None, ''))}"
+
+
+def with_commands(text: str) -> str:
+    """The page with what is between `<!-- commands -->` and `<!-- end -->` made anew."""
+    return re.sub(
+        r"(<!-- commands -->\n).*(<!-- end -->)", lambda m: f"{m[1]}\n{generated()}\n\n{m[2]}", text, flags=re.DOTALL
+    )
+
+
+if __name__ == "__main__":
+    for path in map(Path, sys.argv[1:]):
+        path.write_text(with_commands(path.read_text(encoding="utf-8")), encoding="utf-8")
