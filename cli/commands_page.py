@@ -107,12 +107,12 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def generated() -> str:
-    """What many commands take, the index, and each command."""
+    """The index, what many commands take, and each command."""
     panels = commands_by_panel()
     counts = Counter(_explained(p) for commands in panels.values() for c in commands.values() for p in c.params)
     shared = {line: None for line, count in counts.items() if count >= _MANY}
-    parts = ["## What many commands take", _list(shared), "## Index"]
-    parts += [f"**{panel}**: {_index(commands)}." for panel, commands in panels.items()]
+    parts = ["## Index", *(f"**{panel}**: {_index(commands)}." for panel, commands in panels.items())]
+    parts += ["## What many commands take", _list(shared)]
     for panel, commands in panels.items():
         parts.append(f"## {panel}")
         for name, command in commands.items():
@@ -146,7 +146,7 @@ def _section(name: str, command: Any, shared: Container[str]) -> Iterator[str]:
     also = [p.opts[0] for p in options if _explained(p) in shared and not p.required and p.opts[0] != "--actor"]
     if also:
         named = [f"`--json` ({schemas})" if option == "--json" else f"`{option}`" for option in also]
-        yield f"{', '.join(named)}"
+        yield ", ".join(named)
     if lines := [line for line in command.epilog.split("\n\n")[1:] if line not in (usage, f"backstop {name}")]:
         yield "\n".join(f"    {line}" for line in lines)
 
