@@ -260,6 +260,9 @@ class DeskDoor(Composed):
         with making_up:
             return status_of(self._fleet, self._now)
 
+    async def lost_fleet(self) -> None:
+        """The fleet rollout of this scene runs."""
+
     async def status(self, cluster: str) -> RolloutStatus:
         with making_up:
             return self._scene.status(self._number(cluster))

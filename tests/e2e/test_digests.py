@@ -73,20 +73,21 @@ async def test_the_audit_tells_each_notice_that_waited_once_as_it_went(
 ) -> None:
     """Notices wait a moment for companions, so that rounds send them: the rollout's history never hears of it."""
     telling = Telling(MailPace(moment=timedelta(seconds=0.5), most=1_000), "")
-    async with world_of(temporal, sqlite_ledger_url, tmp_path, telling=telling) as world:
-        name = fresh("waits")
-        logged = {"name": "research", "contacts": ["log"]}
-        await world.fleet(worked_case(name), teams=[logged])
-        await world.start(name)
-        await world.until(name, Stage.MONITORED)
-        waiting = "SELECT count(*) FROM notices n LEFT JOIN messages m ON m.key = n.message WHERE m.sent_at IS NULL"
-        await eventually(lambda: world.sql.one(waiting) == 0, "all that was posted has been sent")
-        sent = {key for (key,) in world.sql.rows("SELECT key FROM notices WHERE cluster = ?", name)}
-        assert {key.rpartition("/")[2] for key in sent} >= {"planned", "buffered", "enforced", "monitored"}
-        records = [r for r in await world.tpm.audit(name) if r.kind == "notice"]
-        told = [r.data["key"] for r in records if "was told: " in r.text]
-        assert sorted(told) == sorted(sent)
-        assert not [r.text for r in records if "not told" in r.text]
-        waits = [r.data["key"] for r in records if "is to be told at " in r.text]
-        assert len(waits) == len(set(waits)), "a notice that is asked after again is not told of again"
-        assert set(waits) >= {key for key in sent if key.endswith(("/buffered", "/enforced"))}
+    with web_server() as web:
+        async with world_of(temporal, sqlite_ledger_url, tmp_path, telling=telling) as world:
+            name = fresh("waits")
+            hook = {"name": "research", "contacts": [f"webhook+http://127.0.0.1:{web.port}/"]}
+            await world.fleet(worked_case(name), teams=[hook])
+            await world.start(name)
+            await world.until(name, Stage.MONITORED)
+            waiting = "SELECT count(*) FROM notices n LEFT JOIN messages m ON m.key = n.message WHERE m.sent_at IS NULL"
+            await eventually(lambda: world.sql.one(waiting) == 0, "all that was posted has been sent")
+            sent = {key for (key,) in world.sql.rows("SELECT key FROM notices WHERE cluster = ?", name)}
+            assert {key.rpartition("/")[2] for key in sent} >= {"planned", "buffered", "enforced", "monitored"}
+            records = [r for r in await world.tpm.audit(name) if r.kind == "notice"]
+            told = [r.data["key"] for r in records if "was told: " in r.text]
+            assert sorted(told) == sorted(sent)
+            assert not [r.text for r in records if "not told" in r.text]
+            waits = [r.data["key"] for r in records if "is to be told at " in r.text]
+            assert len(waits) == len(set(waits)), "a notice that is asked after again is not told of again"
+            assert set(waits) >= {key for key in sent if key.endswith(("/buffered", "/enforced"))}

@@ -182,7 +182,9 @@ def test_once_at_rest_nothing_moves_so_there_is_no_circle(story: FlexStory) -> N
     idle = (nothing.model_copy(update={"after": after}), nothing, nothing.model_copy(update={"after": after}))
     longer = told(story.model_copy(update={"steps": (*story.steps, *idle)}))
     assert longer[: len(scenes)] == scenes
-    assert [s.what for s in longer[len(scenes) :]] == [f"{last.capacity_gpus} -> {last.capacity_gpus} GPUs"] * 3
+    assert [s.what for s in longer[len(scenes) :]] == [
+        f"{last.capacity_gpus} -> {last.capacity_gpus} GPU{'s' * (last.capacity_gpus != 1)}"
+    ] * 3
     for scene in longer[len(scenes) :]:
         assert (scene.started, scene.preempted) == ((), ())
 

@@ -18,7 +18,7 @@ def test_all_that_a_newcomer_s_machine_keeps_is_in_the_folder_that_readme_names(
     for name in ("BACKSTOP_HOME", "BACKSTOP_LEDGER_URL", "BACKSTOP_SOCKET", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    named = re.search(r"is in one folder: `~/(\S+)`", README)
+    named = re.search(r"in one folder: `~/(\S+)`", README)
     assert named is not None
     kept = [places.embedded_file(), Path(places.ledger_url().removeprefix("sqlite:///")), places.front_socket()]
     assert {path.parent for path in kept} == {tmp_path / named[1]}
