@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKeyConstraint, Index, LargeBinary, Text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKeyConstraint, Index, LargeBinary, Text, text
 from sqlmodel import Field, SQLModel
 
 from models.columns import NameText, UtcTime, beyond
@@ -482,3 +482,162 @@ class ImportPartRow(SQLModel, table=True):
     part: int = Field(primary_key=True)
     payload: bytes = Field(sa_type=LargeBinary)
     staged_at: datetime = Field(sa_type=UtcTime)
+
+
+# --- the guard ------------------------------------------------------------------------------------
+
+
+class SourceDoubtRow(SQLModel, table=True):
+    """A health source that is in doubt (`since`), or was. `judgement`: JSON of models.cluster.source_doubts.Judgement.
+
+    What its clusters were before `confirmed_at` is no measure for what they are after it.
+    """
+
+    __tablename__ = "source_doubts"
+
+    source: str = Field(primary_key=True, sa_type=NameText)
+    since: datetime | None = Field(default=None, sa_type=UtcTime)
+    judgement: str = Field(default="", sa_type=Text)
+    confirmed_at: datetime | None = Field(default=None, sa_type=UtcTime)
+    confirmed_by: str = Field(default="", sa_type=Text)
+
+
+class BreachRow(SQLModel, table=True):
+    """A cluster whose breach rollback was last booked at `at`, before it was aimed."""
+
+    __tablename__ = "breaches"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    at: datetime = Field(sa_type=UtcTime)
+
+
+class HealthPushRow(SQLModel, table=True):
+    """Somebody said at `at` that this cluster should be looked at; the watch takes the row away and looks."""
+
+    __tablename__ = "health_pushes"
+    __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    at: datetime = Field(sa_type=UtcTime)
+
+
+# --- notices --------------------------------------------------------------------------------------
+
+
+class MessageRow(SQLModel, table=True):
+    """Notices to one audience that go out together, or have gone.
+
+    What it holds was decided at `formed_at` and stays, so that whoever sends it again sends the same. `key`: by which
+    the delivery book knows it. It is over where `sent_at` is set, or `refused`, as no contact could be used. `try_at`:
+    when it is tried again, and `trouble`: why. `deliveries`: channel, address and time of each, as JSON.
+    """
+
+    __tablename__ = "messages"
+    __table_args__ = (Index("messages_of", "audience", "formed_at"), Index("messages_open", "over", "try_at"))
+
+    key: str = Field(primary_key=True, sa_type=NameText)
+    audience: str = Field(sa_type=NameText)
+    formed_at: datetime = Field(sa_type=UtcTime)
+    over: bool = False
+    sent_at: datetime | None = Field(default=None, sa_type=UtcTime)
+    refused: str = Field(default="", sa_type=Text)
+    tries: int = 0
+    try_at: datetime = Field(sa_type=UtcTime)
+    trouble: str = Field(default="", sa_type=Text)
+    deliveries: str = Field(default="[]", sa_type=Text)
+
+
+class NoticeRow(SQLModel, table=True):
+    """A notice that is to be sent, or was: `message` NULL: it waits. `notice`: all of it but contacts, as JSON."""
+
+    __tablename__ = "notices"
+    __table_args__ = (
+        ForeignKeyConstraint(["message"], ["messages.key"]),
+        Index("notices_of_message", "message", "audience"),
+    )
+
+    key: str = Field(primary_key=True, sa_type=NameText)
+    audience: str = Field(sa_type=NameText)
+    cluster: str = Field(sa_type=NameText)
+    kind: str = Field(sa_type=Text)
+    lane: str = Field(sa_type=Text)
+    posted_at: datetime = Field(sa_type=UtcTime)
+    notice: str = Field(sa_type=Text)
+    message: str | None = Field(default=None, sa_type=NameText)
+
+
+# --- bring-ups ------------------------------------------------------------------------------------
+
+
+_OPEN = text("ended_at IS NULL")
+
+
+class BringupBookRow(SQLModel, table=True):
+    """A bring-up as it was last noted; `board` is all that is shown of it, as JSON.
+
+    No foreign key: its cluster is in the fleet only later, and not any more once it is retired. `opening`: by which
+    the same start is known again. `orders`: how many grants of what is owed have been noted; the next one is fenced by
+    one more.
+    """
+
+    __tablename__ = "bringups"
+    __table_args__ = (
+        CheckConstraint("number >= 1 AND orders >= 0", name="bringups_counts"),
+        CheckConstraint("ended_at >= opened_at", name="bringups_forward"),
+        # One at once.
+        Index("bringups_open", "cluster", unique=True, postgresql_where=_OPEN, sqlite_where=_OPEN),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    number: int = Field(primary_key=True)
+    opening: str = Field(sa_type=Text)
+    opened_at: datetime = Field(sa_type=UtcTime)
+    ended_at: datetime | None = Field(default=None, sa_type=UtcTime)
+    stage: str = Field(sa_type=Text)
+    stage_at: datetime = Field(sa_type=UtcTime)
+    orders: int = Field(default=0, sa_type=BigInteger)
+    board: str = Field(sa_type=Text)
+
+
+class OwedRow(SQLModel, table=True):
+    """What the entry wanted for a team, and what of it was granted. NULL `until`: the rest is not owed."""
+
+    __tablename__ = "owed"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
+        CheckConstraint("wanted_gpus >= 0 AND granted_gpus >= 0", name="owed_counts"),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    team: str = Field(primary_key=True, sa_type=NameText)
+    wanted_gpus: int
+    granted_gpus: int
+    until: datetime | None = Field(default=None, sa_type=UtcTime)
+
+
+# --- sums of tallies ------------------------------------------------------------------------------
+
+
+class TallyDayRow(SQLModel, table=True):
+    """A cluster's tallies of the slots that begin in the UTC day at `at`, summed up: `monitored` ones, and the others.
+
+    `lacking_gpus` is a sum over the `lacking_known` tallies that know it, `phantom_gpus` over `phantom_known`.
+    """
+
+    __tablename__ = "tally_days"
+    __table_args__ = (
+        ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
+        Index("tally_days_by_time", "at"),
+    )
+
+    cluster: str = Field(primary_key=True, sa_type=NameText)
+    at: datetime = Field(primary_key=True, sa_type=UtcTime)
+    monitored: bool = Field(primary_key=True)
+    tallies: int
+    first_at: datetime = Field(sa_type=UtcTime)
+    last_at: datetime = Field(sa_type=UtcTime)
+    lacking_known: int
+    lacking_gpus: int = Field(sa_type=BigInteger)
+    phantom_known: int
+    phantom_gpus: int = Field(sa_type=BigInteger)

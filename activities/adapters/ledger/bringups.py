@@ -33,14 +33,23 @@ from models.bringup.handing_over import opening_policy
 from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
 from models.bringup.stages import BringupStage
 from models.bringup.state import bringup_key, bringup_workflow_id
-from models.bringup_tables import BringupBookRow, OwedRow
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import ImportTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.errors import Refusal
 from models.rollout.effects import Fence, Receipt
-from models.tables import AuditRow, ClusterRow, GrantReceiptRow, HealthRow, ImportRow, IslandRow, QuotaRow
+from models.tables import (
+    AuditRow,
+    BringupBookRow,
+    ClusterRow,
+    GrantReceiptRow,
+    HealthRow,
+    ImportRow,
+    IslandRow,
+    OwedRow,
+    QuotaRow,
+)
 
 
 class LedgerBringups:

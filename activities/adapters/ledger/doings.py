@@ -20,14 +20,13 @@ from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.fleet_file import FLEET_CHAIN, import_key
 from activities.adapters.ledger.registry import FIRST_ENTRY
 from models.access.principals import Proof
+from models.access_tables import WarrantRow
 from models.audit import AuditEntry
 from models.bringup.messages import BringupRow
-from models.bringup_tables import BringupBookRow
 from models.cluster.import_lines import WRITES
 from models.fleet.state import BREAKER, FLEET
 from models.rollout.stuck import LAUNCH
-from models.tables import AuditRow, ClusterRow, ImportRow, RolloutRow
-from models.warrant_tables import WarrantRow
+from models.tables import AuditRow, BringupBookRow, ClusterRow, ImportRow, RolloutRow
 
 _Columns = TypeVarTuple("_Columns")
 _POLICY_OR_QUOTAS = frozenset({"quota", "policy", "cluster"})

@@ -14,8 +14,7 @@ from sqlmodel import col
 
 from activities.adapters.ledger.bulk import among, delete, keep
 from activities.adapters.ledger.database import Database
-from models.guard_tables import HealthPushRow
-from models.tables import ClusterRow
+from models.tables import ClusterRow, HealthPushRow
 
 _AT_ONCE = 1000
 """Taken by one look; what is left waits for the next one."""

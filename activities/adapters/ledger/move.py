@@ -39,9 +39,7 @@ from activities.adapters.ledger.database import (
 from models.base import count_text
 from models.columns import UtcTime
 from models.errors import BadInput, Conflict, Unavailable
-from models.guard_tables import BreachRow
-from models.notice_tables import NoticeRow
-from models.tables import ClusterRow
+from models.tables import BreachRow, ClusterRow, NoticeRow
 
 __all__ = ["BreachRow", "NoticeRow", "move"]  # all modules with tables are imported: the copy is of all tables
 

@@ -37,9 +37,8 @@ from models.digests import (
     restated,
     together,
 )
-from models.notice_tables import MessageRow, NoticeRow
 from models.notices import Delivery, Notice, Notify, notify_of
-from models.tables import ContactRow, TeamRow
+from models.tables import ContactRow, MessageRow, NoticeRow, TeamRow
 
 _KEPT = timedelta(days=90)
 """What was sent is kept for so long; the archive has who was told of what."""

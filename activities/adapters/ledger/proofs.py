@@ -19,10 +19,10 @@ from activities.adapters.ledger.proving import Given, Link, proving
 from activities.speaking import speaker
 from models.access.principals import Principal, Proof, proof_data
 from models.access.warrants import BACKSTOP_SERVICE
+from models.access_tables import WarrantRow
 from models.audit import BACKSTOP, BESIDE, AuditEntry, AuditKind
 from models.base import canonical_json
 from models.tables import AuditRow, RolloutRow
-from models.warrant_tables import WarrantRow
 
 _NOBODY = frozenset({BACKSTOP, BACKSTOP_SERVICE, "temporal"})
 """Actors of commands that are no people: what they do is proven by nobody, and asserted by nobody."""

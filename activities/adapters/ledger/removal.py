@@ -12,18 +12,19 @@ from sqlmodel import Session, SQLModel, col
 from activities.adapters.ledger.bulk import Row, add
 from activities.adapters.ledger.quotas import locked_cluster
 from activities.adapters.ledger.standing import barred
-from models.bringup_tables import OwedRow
 from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal
-from models.guard_tables import BreachRow, HealthPushRow
 from models.tables import (
+    BreachRow,
     ClusterRow,
     FleetPlanRow,
     GrantReceiptRow,
+    HealthPushRow,
     HealthRow,
     IslandRow,
     JobRow,
     MoveRow,
+    OwedRow,
     QuotaChangeRow,
     QuotaRow,
     ReceiptRow,
@@ -32,11 +33,11 @@ from models.tables import (
     RolloutRow,
     SchedulerLimitRow,
     SchedulerLockRow,
+    TallyDayRow,
     TallyRow,
     UsageRow,
     WindowRow,
 )
-from models.tally_tables import TallyDayRow
 
 _GOES: Mapping[str, type[SQLModel]] = {
     "health samples": HealthRow,

@@ -11,9 +11,9 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import Database, one_at_a_time
+from models.access_tables import SealingRow, SealRow
 from models.audit import GENESIS, ChainHead, hashes_to
 from models.base import canonical_json
-from models.seal_tables import SealingRow, SealRow
 from models.seals import Seal, SealedSeal, SealedTo, Sealing
 from models.tables import AuditHeadRow, AuditRow
 

@@ -32,8 +32,7 @@ from models.cluster.readings import CLOCK_SKEW, Doubt
 from models.cluster.source_doubts import LEDGER, DoubtedSource, Judgement, Level, believed_of, judged, still_fallen
 from models.cluster.windows import without_absences
 from models.errors import Refusal
-from models.guard_tables import SourceDoubtRow
-from models.tables import ClusterRow, HealthRow, ImportRow, IslandRow
+from models.tables import ClusterRow, HealthRow, ImportRow, IslandRow, SourceDoubtRow
 
 _AGAIN = timedelta(minutes=5)
 

@@ -15,13 +15,13 @@ from activities.adapters.ledger.facts import settings_of
 from activities.adapters.ledger.quotas import present_of
 from activities.sense import SENSELESS, fault_of
 from models.base import count_text, gpus_text
-from models.bringup_tables import BringupBookRow
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.sources import PrometheusSource, SlurmSource
 from models.notices import notify_of
 from models.rollout.effects import EffectKind
 from models.tables import (
+    BringupBookRow,
     ClusterRow,
     ContactRow,
     FleetRow,

@@ -18,8 +18,7 @@ from models.base import DAY, hash_of
 from models.columns import UtcTime
 from models.errors import BadInput
 from models.reports.tallies import Point, Tally, slot_of
-from models.tables import ClusterRow, TallyRow
-from models.tally_tables import TallyDayRow
+from models.tables import ClusterRow, TallyDayRow, TallyRow
 
 _SETTLED = timedelta(minutes=10)
 """After so long what was read by then has been written."""

@@ -19,8 +19,7 @@ from activities.adapters.ledger.database import one_at_a_time
 from models.base import DAY
 from models.columns import UtcTime
 from models.reports.tallies import Tally, slot_of
-from models.tables import TallyRow
-from models.tally_tables import TallyDayRow
+from models.tables import TallyDayRow, TallyRow
 
 LONGEST_SLOT = DAY
 """A tally is read in its slot: at most so long after its beginning."""

@@ -19,8 +19,7 @@ from models.base import DAY
 from models.columns import NameText, UtcTime
 from models.reports.tallies import slot_of
 from models.reports.weekly import Mean, Span
-from models.tables import TallyRow
-from models.tally_tables import TallyDayRow
+from models.tables import TallyDayRow, TallyRow
 
 _MOST_KEPT = 20_000
 
