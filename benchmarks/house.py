@@ -58,9 +58,10 @@ def arrows(root: Path) -> dict[str, set[str]]:
     return dict(below)
 
 
-def module_arrows(root: Path) -> dict[str, set[str]]:
+def module_arrows(root: Path, folders: Iterable[str] = SIZED) -> dict[str, set[str]]:
     """The modules of all product code, and which others each imports, inside functions too; types alone aside."""
-    graph = grimp.build_graph(*PRODUCT, cache_dir=None, exclude_type_checking_imports=True)
+    sys.path.insert(0, str(root))
+    graph = grimp.build_graph(*folders, cache_dir=None, exclude_type_checking_imports=True)
     return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 

@@ -31,8 +31,9 @@ from models.reports.tallies import Point
 from models.reports.weekly import Week
 from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
-from models.rollout.messages import CommandAnswer
-from models.rollout.stages import Command, Stage
+from models.rollout.messages import CommandAnswer, LaunchAnswer
+from models.rollout.stages import Command, Stage, command_line
+from models.rollout.undo_lines import undo_of_launch
 from views.cluster_row import ClusterAnswer
 from views.rows import FlexOffered
 
@@ -256,6 +257,21 @@ class LaunchedAnswer(JsonAnswer, schema="launch"):
     """That who launched it may not resolve what holds it, and who may; empty: they may, or the access file says who."""
     gave_way: str = ""
     """The rehearsal of the cluster that was aborted for it; empty: there was none."""
+
+    @staticmethod
+    def of(answer: LaunchAnswer, resolves: str = "", *, shadow: bool) -> LaunchedAnswer:
+        approve = command_line(Command.APPROVE, answer.cluster)
+        return LaunchedAnswer(
+            cluster=answer.cluster,
+            rollout=answer.rollout,
+            stage=answer.stage,
+            shadow=shadow,
+            plan=None if answer.plan is None else PlanAnswer.of(answer.plan),
+            approve="" if answer.plan is None else f"{approve} --plan {answer.plan.hash}",
+            undo=undo_of_launch(answer.cluster),
+            resolves=resolves,
+            gave_way=answer.gave_way,
+        )
 
 
 class RefusedLaunch(Model):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from models.cluster.policy import Policy
+    from models.fleet.state import Wave
 
 SET_UP = "Set up"
 LOOK = "Look"
@@ -187,6 +188,25 @@ def settings_given(option: str, settings: Sequence[str]) -> dict[str, Any]:
             raise BadInput(f"{option} takes KEY=VALUE, not {setting!r}")
         _once(values, key.strip(), _value(value.strip()), f"{option} {key.strip()}")
     return values
+
+
+def pilots_of(options: Sequence[str]) -> tuple[str, ...]:
+    """Errors: BadInput for an empty name."""
+    names = tuple(dict.fromkeys(name.strip() for names_text in options for name in names_text.split(",")))
+    if "" in names:
+        raise BadInput(f"--pilot takes names with commas between, not {','.join(options)!r}")
+    return names
+
+
+def wave_of(text: str) -> Wave:
+    """A wave by its number or its tier. Errors: BadInput."""
+    from models.fleet.state import WAVES, Wave
+
+    choices = [w for w in WAVES if w is not Wave.AFTER]
+    for wave in choices:
+        if text in (str(wave.number), wave.value):
+            return wave
+    raise BadInput(f"--wave must be one of {', '.join(f'{w.number} ({w})' for w in choices)}, not {text!r}")
 
 
 def _once(values: dict[str, Any], key: str, value: Any, option: str) -> None:

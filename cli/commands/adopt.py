@@ -30,8 +30,7 @@ _ADOPTED = "Each rollout waits for an approval, and nobody guards its quotas unt
 
 def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], yes: bool, as_json: bool) -> None:
     """Each with the owner that the ledger has, where none is given; ends with 1 where one was refused."""
-    from cli.answers import AdoptedAnswer, RefusedLaunch
-    from cli.commands.launch import launched_answer
+    from cli.answers import AdoptedAnswer, LaunchedAnswer, RefusedLaunch
     from cli.output import show, show_json
     from client.lost_words import lost_fleet_sentence
     from views.words import count, line, row, table
@@ -46,13 +45,13 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
     taken = [(a, one.shadow) for one, a in answers if not isinstance(a, BackstopError)]
     refused = [(one.cluster, a.message) for one, a in answers if isinstance(a, BackstopError)]
     if as_json:
-        launched = tuple(launched_answer(answer, shadow=shadow) for answer, shadow in taken)
+        launched = tuple(LaunchedAnswer.of(answer, shadow=shadow) for answer, shadow in taken)
         why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
         show_json(AdoptedAnswer(adopted=launched, refused=why).as_json())
     else:
         rows = table("CLUSTER", "=STAGE", "~WHAT TO DO")
         for answer, shadow in taken:
-            row(rows, answer.cluster, answer.stage.value, launched_answer(answer, shadow=shadow).approve or None)
+            row(rows, answer.cluster, answer.stage.value, LaunchedAnswer.of(answer, shadow=shadow).approve or None)
         for cluster, message in refused:
             row(rows, cluster, "not adopted", message, style="red")
         sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted: the quotas stay. {_ADOPTED}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.consent import can_ask, shown_and_asked
-from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, overlay_of, who
+from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, overlay_of, pilots_of, wave_of, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
@@ -36,7 +36,6 @@ def plan(
     Changes nothing. --out keeps it for `backstop fleet approve FILE`.
     """
     from cli.answers import FleetPlanFile
-    from cli.commands.fleet_rollout import pilots_of, wave_of
     from cli.output import show, show_json, write
     from models.cluster.policy import Policy
     from models.fleet.messages import FleetLaunch

@@ -10,7 +10,20 @@ import typer
 from cli.commands import fleet_plan
 from cli.consent import Yes, can_ask, consent, shown_and_asked
 from cli.lists import Filter, Output, Sort, listing
-from cli.options import Actor, Alone, AsJson, NeededReason, ReasonOption, checked, examples, number, settings_given, who
+from cli.options import (
+    Actor,
+    Alone,
+    AsJson,
+    NeededReason,
+    ReasonOption,
+    checked,
+    examples,
+    number,
+    pilots_of,
+    settings_given,
+    wave_of,
+    who,
+)
 from cli.session import ask
 from models.errors import BadInput
 
@@ -21,7 +34,7 @@ if TYPE_CHECKING:
     from models.fleet.commands import FleetCommand
     from models.fleet.kept import KeptFleet
     from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus
-    from models.fleet.state import Pace, Wave
+    from models.fleet.state import Pace
 
 Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER", help="One or more clusters.", show_default=False)]
 
@@ -132,14 +145,6 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
     )
 
 
-def pilots_of(options: Sequence[str]) -> tuple[str, ...]:
-    """Errors: BadInput for an empty name."""
-    names = tuple(dict.fromkeys(name.strip() for names_text in options for name in names_text.split(",")))
-    if "" in names:
-        raise BadInput(f"--pilot takes names with commas between, not {','.join(options)!r}")
-    return names
-
-
 def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
     """That of a lost fleet rollout, with what is given over it. Errors: BadInput naming the setting and the value."""
     from models.fleet.pacing import paced
@@ -168,17 +173,6 @@ def _pace(pace_options: Sequence[str], option: str = "--pace") -> Pace:
 
 def _approve_line(plan_hash: str) -> str:
     return f"backstop fleet approve --plan {plan_hash}"
-
-
-def wave_of(text: str) -> Wave:
-    """A wave by its number or its tier. Errors: BadInput."""
-    from models.fleet.state import WAVES, Wave
-
-    choices = [w for w in WAVES if w is not Wave.AFTER]
-    for wave in choices:
-        if text in (str(wave.number), wave.value):
-            return wave
-    raise BadInput(f"--wave must be one of {', '.join(f'{w.number} ({w})' for w in choices)}, not {text!r}")
 
 
 def status(

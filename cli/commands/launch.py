@@ -28,7 +28,6 @@ from client.rollout_ids import rollout_id
 from models.errors import BadInput
 
 if TYPE_CHECKING:
-    from cli.answers import LaunchedAnswer
     from client.backstop import Backstop
     from models.rollout.messages import LaunchAnswer
 
@@ -196,33 +195,13 @@ def _confirm(cluster: str, actor: str, overlay: Overlay) -> None:
         raise typer.Exit(1)
 
 
-def launched_answer(answer: LaunchAnswer, resolves: str = "", *, shadow: bool) -> LaunchedAnswer:
-    from cli.answers import LaunchedAnswer
-    from cli.answers_plan import PlanAnswer
-    from models.rollout.stages import Command, command_line
-    from models.rollout.undo_lines import undo_of_launch
-
-    approve = command_line(Command.APPROVE, answer.cluster)
-    approve = "" if answer.plan is None else f"{approve} --plan {answer.plan.hash}"
-    return LaunchedAnswer(
-        cluster=answer.cluster,
-        rollout=answer.rollout,
-        stage=answer.stage,
-        shadow=shadow,
-        plan=None if answer.plan is None else PlanAnswer.of(answer.plan),
-        approve=approve,
-        undo=undo_of_launch(answer.cluster),
-        resolves=resolves,
-        gave_way=answer.gave_way,
-    )
-
-
 def _launched(answer: LaunchAnswer, resolves: str, *, shadow: bool, as_json: bool) -> None:
+    from cli.answers import LaunchedAnswer
     from cli.output import show, show_json
     from views.plan import plan_parts
     from views.words import line
 
-    document = launched_answer(answer, resolves, shadow=shadow)
+    document = LaunchedAnswer.of(answer, resolves, shadow=shadow)
     if as_json:
         show_json(document.as_json())
         return

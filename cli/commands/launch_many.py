@@ -134,14 +134,13 @@ def _answered(
     shadow: bool,
     as_json: bool,
 ) -> None:
-    from cli.answers import LaunchedMany, RefusedLaunch
-    from cli.commands.launch import launched_answer
+    from cli.answers import LaunchedAnswer, LaunchedMany, RefusedLaunch
     from cli.output import show_json
 
     launched = [a for _, a in outcomes if not isinstance(a, BackstopError)]
     refused = [(cluster, a.message) for cluster, a in outcomes if isinstance(a, BackstopError)]
     if as_json:
-        documents = tuple(launched_answer(a, resolves.get(a.cluster, ""), shadow=shadow) for a in launched)
+        documents = tuple(LaunchedAnswer.of(a, resolves.get(a.cluster, ""), shadow=shadow) for a in launched)
         why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
         show_json(LaunchedMany(launched=documents, refused=why).as_json())
     else:

@@ -24,6 +24,10 @@ class LimitMode(StrEnum):
     SOFT = "soft"
     HARD = "hard"
 
+    def admits(self, gpus: int, earlier: int | None) -> int:
+        """The limit to enforce. `earlier`: the value before it was lowered (docs/design.md, "Words")."""
+        return gpus if self is LimitMode.HARD or earlier is None else max(gpus, earlier)
+
 
 class Present(Model):
     """A quota as the quota system holds it now. Unlike Quota it may stand below its floors."""

@@ -7,16 +7,12 @@ workers at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from models.planning.placement import BlockCounts, Placement, SolverFailed
-
-if TYPE_CHECKING:
-    from models.planning.placement import PlacementSolver
+from models.planning.ground import BlockCounts, Ground, Placement, SolverFailed
 
 
 class BlockProgram:
@@ -26,7 +22,7 @@ class BlockProgram:
     continuous. `every`: all given blocks must be placed, else as many as fit.
     """
 
-    def __init__(self, ground: PlacementSolver, bounds: Mapping[str, int], blocks: BlockCounts, *, every: bool) -> None:
+    def __init__(self, ground: Ground, bounds: Mapping[str, int], blocks: BlockCounts, *, every: bool) -> None:
         self.ground, self.bounds, self.blocks, self.every = ground, bounds, blocks, every
         self.block_at: list[tuple[str, int, str]] = [
             (team, size, island)

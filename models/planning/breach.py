@@ -13,7 +13,8 @@ from models.cluster.snapshot import Snapshot
 from models.planning.backing import touched
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import TiersTaken
-from models.planning.placement import BlockCounts, PlacementSolver
+from models.planning.ground import BlockCounts
+from models.planning.placement import PlacementSolver
 
 
 class BreachTarget(Model):

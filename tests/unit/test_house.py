@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import LONG_FILE, ROOT, VAGUE, arrows, circles, files, floors, homonyms, nameless
+from benchmarks.house import LONG_FILE, ROOT, VAGUE, arrows, circles, files, floors, homonyms, module_arrows, nameless
 
 
 def test_rooms_of_models_stand_on_floors_and_no_arrow_goes_up() -> None:
@@ -15,6 +15,27 @@ def test_rooms_of_models_stand_on_floors_and_no_arrow_goes_up() -> None:
     assert circles(below) == []
     assert {"rollout", "planning", "cluster", "base"} <= heights.keys()
     assert all(heights[there] < heights[here] for here, all_there in below.items() for there in all_there)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    below = module_arrows(ROOT)
+    assert {"models.planning.placement", "activities.adapters.ledger.scheduler_mirror", "cli.commands.launch"} <= set(
+        below
+    )
+    assert circles(below) == []
+
+
+def test_an_import_inside_a_function_closes_a_circle_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is for types alone does not: it is not run."""
+    package = tmp_path / "rooms"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "first.py").write_text("def later():\n    import rooms.second\n")
+    (package / "second.py").write_text("import rooms.first\n")
+    (package / "third.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rooms.fourth\n")
+    (package / "fourth.py").write_text("import rooms.third\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert circles(module_arrows(tmp_path, ("rooms",))) == [{"rooms.first", "rooms.second"}]
 
 
 def test_no_file_is_too_long_to_read_in_one_sitting() -> None:

@@ -14,7 +14,6 @@ from activities.adapters.slurm.parsing import (
     SlurmJob,
     accounts_in,
     actors_in,
-    admitted,
     capacity,
     hosts,
     islands_in,
@@ -113,7 +112,7 @@ def test_a_limit_of_one_kind_of_gpu_is_another_limit() -> None:
 def test_a_soft_quota_admits_what_was_admitted_before(
     gpus: int, mode: LimitMode, earlier: int | None, limit: int
 ) -> None:
-    assert admitted(gpus, mode, earlier) == limit
+    assert mode.admits(gpus, earlier) == limit
 
 
 def test_who_changed_an_association_last() -> None:

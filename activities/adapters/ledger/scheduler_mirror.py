@@ -19,11 +19,10 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import among, keep, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import locked_cluster, signed
-from activities.adapters.slurm.parsing import Held, admitted
 from activities.ports import ByCluster
 from activities.sense import each
 from models.cluster.island import Island
-from models.cluster.readings import LimitMode
+from models.cluster.readings import LimitMode, Present
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import PrometheusSource, SlurmSource, Sources
 from models.errors import NoSuchCluster, Refusal, Unavailable
@@ -75,7 +74,7 @@ class MirroredCluster:
         if quota is None:
             return None
         limit = self.limits[team].gpus if team in self.limits else None
-        return admitted(quota.gpus, quota.mode, self.baseline.get(team, limit))
+        return quota.mode.admits(quota.gpus, self.baseline.get(team, limit))
 
     @property
     def bound(self) -> int:
@@ -84,7 +83,7 @@ class MirroredCluster:
         for team, quota in self.quotas.items():
             if quota.parent is None:
                 earlier = self.baseline.get(team, 0)
-                total += admitted(earlier if quota.written is None else quota.written, quota.mode, earlier)
+                total += quota.mode.admits(earlier if quota.written is None else quota.written, earlier)
         return total
 
 
@@ -185,7 +184,7 @@ class SchedulerBook:
         self,
         cluster: str,
         seen: MirroredCluster,
-        held: Mapping[str, Held],
+        held: Mapping[str, Present],
         foreign: Sequence[str],
         landed: Sequence[str],
         actors: Mapping[str, str],
@@ -294,7 +293,7 @@ def _unreserved(session: Session, cluster: str) -> Iterator[None]:
     connection.execute(sa.update(ClusterRow).where(of_cluster).values(reserve_limit=limit))
 
 
-def _take_one(session: Session, cluster: str, team: str, held: Held | None) -> None:
+def _take_one(session: Session, cluster: str, team: str, held: Present | None) -> None:
     connection = session.connection()
     row = (col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
     if held is None:

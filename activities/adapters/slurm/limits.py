@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster
 from activities.adapters.slurm.names import POOL, QOS, plain
-from activities.adapters.slurm.parsing import Held
+from models.cluster.readings import Present
 from models.cluster.sources import SlurmSource
 
 _NAMES = 200
 """Accounts of one command."""
 
 
-def differences(seen: MirroredCluster, held: Mapping[str, Held]) -> tuple[list[str], list[str]]:
+def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[list[str], list[str]]:
     """What others changed since it was last seen, and what of our own writes was never answered and has landed."""
     foreign, landed = [], []
     for team in sorted({*seen.quotas, *held}):

@@ -19,7 +19,7 @@ from pydantic import Field
 from models.base import MOST_GPUS, GpuCount, Model, Name
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
-from models.cluster.readings import LimitMode, TeamUsage
+from models.cluster.readings import Present, TeamUsage
 from models.cluster.sources import WHOLE, SlurmSource
 from models.errors import Unavailable
 
@@ -131,33 +131,20 @@ def above(accounts: Mapping[str, Account], name: str) -> Iterator[str]:
         yield name
 
 
-class Held(Model):
-    """A quota as Slurm holds it."""
-
-    team: Name
-    gpus: GpuCount
-    parent: Name | None = None
-
-
-def quotas_of(accounts: Mapping[str, Account], source: SlurmSource) -> dict[str, Held]:
+def quotas_of(accounts: Mapping[str, Account], source: SlurmSource) -> dict[str, Present]:
     """Accounts under the root that have a limit, by name; those for flex have none of their own.
 
     An account without a limit promises nothing; the next one above that has one is its children's parent.
     """
-    quotas: dict[str, Held] = {}
+    quotas: dict[str, Present] = {}
     for name, account in accounts.items():
         chain = list(above(accounts, name))
         if account.gpus is None or source.root not in chain or source.flex_root in (name, *chain):
             continue
         inside = chain[: chain.index(source.root)]
         parent = next((one for one in inside if accounts[one].gpus is not None), None)
-        quotas[name] = Held(team=name, gpus=account.gpus, parent=parent)
+        quotas[name] = Present(team=name, gpus=account.gpus, parent=parent)
     return quotas
-
-
-def admitted(gpus: int, mode: LimitMode, earlier: int | None) -> int:
-    """The limit to enforce: of a soft quota what was admitted before it was lowered (docs/design.md, "Words")."""
-    return gpus if mode is LimitMode.HARD or earlier is None else max(gpus, earlier)
 
 
 # --- transactions ------------------------------------------------------------------------------
