@@ -23,9 +23,9 @@ from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities.access import AccessDesk
+from activities.adapters.http import Reach
 from activities.adapters.ledger.facade import NOT_MIGRATED, Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.notify.reach import Reach
 from activities.adapters.prometheus.prometheus import NO_SECRETS, PrometheusConnection, Prometheuses
 from activities.adapters.seals.keepers import keepers_of
 from activities.adapters.slurm.quotas import SlurmQuotas

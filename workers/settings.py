@@ -10,7 +10,7 @@ from datetime import time as clock_time
 from datetime import timedelta
 from pathlib import Path
 
-from activities.adapters.notify.reach import Network, networks_of
+from activities.adapters.http import Network, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.runners.settings import RunnerSettings
 from activities.adapters.slurm.command_line import Connection, Connections

@@ -26,9 +26,9 @@ from temporalio.client import WorkflowExecution as WorkflowExecutionRow
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Replayer
 
+from activities.adapters.http import Reach, networks_of
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.notify.reach import Reach, networks_of
 from activities.ports import QuotaPort
 from activities.warrants import KeysOf
 from client.backstop import Backstop

@@ -21,10 +21,11 @@ from typing import Any
 import pytest
 
 from activities import notices as telling
+from activities.adapters import http
+from activities.adapters.http import PUBLIC, Reach, networks_of
 from activities.adapters.ledger.facade import Ledger, upgrade
-from activities.adapters.notify import mail, post, slow_addresses
+from activities.adapters.notify import mail, slow_addresses
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.notify.reach import PUBLIC, Reach, networks_of
 from activities.notices import NoticeActivities
 from activities.sending import Sender
 from models.digests import UNBOUNDED
@@ -113,7 +114,7 @@ def notice(key: str, audience: str) -> Notice:
 @pytest.fixture
 def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Post]:
     monkeypatch.setattr(telling, "_CALL_SECONDS", PATIENCE)
-    for module, name in ((post, "_SECONDS"), (mail, "_ANSWER_SECONDS"), (mail, "_DELIVERY_SECONDS")):
+    for module, name in ((http, "_SECONDS"), (mail, "_ANSWER_SECONDS"), (mail, "_DELIVERY_SECONDS")):
         monkeypatch.setattr(module, name, HELD_SECONDS)
     office = Post(tmp_path)
     with ExitStack() as stack:
@@ -129,7 +130,7 @@ def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Post]:
 def hasty(office: Post, monkeypatch: pytest.MonkeyPatch) -> Post:
     """One whose deliveries end after a time that really passes."""
     monkeypatch.setattr(telling, "_CALL_SECONDS", 60.0)
-    monkeypatch.setattr(post, "_SECONDS", SECONDS)
+    monkeypatch.setattr(http, "_SECONDS", SECONDS)
     monkeypatch.setattr(mail, "_ANSWER_SECONDS", 15.0)
     monkeypatch.setattr(mail, "_DELIVERY_SECONDS", SECONDS)
     monkeypatch.setattr(slow_addresses, "_LONG_SECONDS", SECONDS / 2)

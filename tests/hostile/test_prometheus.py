@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,12 +16,14 @@ from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs
 
+import httpx
 import pytest
 
+from activities.adapters import http
 from activities.adapters.ledger.facade import Ledger, upgrade
-from activities.adapters.prometheus import deadline
-from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses
+from activities.adapters.prometheus.prometheus import PrometheusConnection, Prometheuses, document
 from models.cluster.readings import HealthSample
+from models.errors import Unavailable
 from tests.hostile import Rubbish, table, threw
 from tests.integration.ledger.world import stage
 from tests.tried import TRIED
@@ -289,37 +294,36 @@ def test_an_answer_that_drips_is_cut_when_its_time_is_over(
     head: bool, server: Server, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The time of a query is over when the server has dripped a while: then it drips no more."""
-    limits: list[Limit] = []
+    limits: list[float] = []
+    dripped = threading.Event()
 
-    class Limit:
-        """A timer that the test lets ring."""
+    def timeout(seconds: float) -> asyncio.Timeout:
+        limits.append(seconds)
+        limit, loop = asyncio.timeout(None), asyncio.get_running_loop()
 
-        def __init__(self, seconds: float, ring: Callable[[], None]) -> None:
-            assert 0 < seconds <= 50
-            self.ring = ring
-            limits.append(self)
+        def ends() -> None:
+            dripped.wait()
+            loop.call_soon_threadsafe(lambda: limit.reschedule(loop.time()))
 
-        def start(self) -> None:
-            return
-
-        def cancel(self) -> None:
-            limits.remove(self)
+        threading.Thread(target=ends, daemon=True).start()
+        return limit
 
     def drip(request: BaseHTTPRequestHandler) -> None:
         begins(request, head)
         for _ in range(40):
             request.wfile.write(b"X" if head else b" ")
             request.wfile.flush()
-        (limit,) = limits
-        limit.ring()
+        dripped.set()
         request.rfile.read(1)  # until the connection is shut
 
     world.sources._connections = {"here": world.sources._connections["here"]}
-    monkeypatch.setattr(deadline, "threading", SimpleNamespace(Timer=Limit, Lock=threading.Lock))
+    monkeypatch.setattr(http, "asyncio", SimpleNamespace(run=asyncio.run, timeout=timeout))
     server.whole = drip
     found = world.read()
     assert {found[name].fault.partition(" did not answer ")[2][:15] for name in ("bad", *WELL)} == {"in full in time"}
     assert {counts(found, name) for name in ("bad", *WELL)} == {(16, 12)}
+    (seconds,) = limits
+    assert 0 < seconds <= 50
     threw(SOURCE)
 
 
@@ -386,3 +390,62 @@ def test_ten_megabytes_of_series_are_read(server: Server, world: World) -> None:
     server.rows = {"healthy": lambda rows: rows + [series(f"c{n}", "8", "x" * 100) for n in range(50_000)]}
     assert counts(world.read(), "east") == (16, 15)
     TRIED["series of others beside ours"] += 50_000
+
+
+def test_why_no_connection_was_made_is_shown() -> None:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/api/v1/query did not answer: .*Errno 111"):
+        document(PrometheusConnection(url="http://127.0.0.1:1"), "up")
+
+
+@pytest.mark.parametrize("token", ["first\nsecond", "first\x00second", "t\u00f6ken"])
+def test_a_token_that_no_header_can_hold_is_neither_sent_nor_shown(token: str, server: Server, tmp_path: Path) -> None:
+    requests: list[str] = []
+    server.whole = lambda request: requests.append(request.path)
+    file = tmp_path / "token"
+    file.write_text(token)
+    with pytest.raises(Unavailable, match=r"token holds what no header of a request can$"):
+        document(PrometheusConnection(url=server.url, token_file=str(file)), "installed")
+    assert requests == []
+
+
+def test_the_machines_own_authorities_count_for_a_prometheus_and_for_no_receiver_of_notices(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notice's URL comes from a team, and the HTTP client's own list or SSL_CERT_FILE says whom to trust there."""
+    here, other = (own_certificate(tmp_path / name) for name in ("here", "other"))
+    (tmp_path / "authorities").mkdir()
+    hashed = subprocess.run(
+        ["openssl", "x509", "-hash", "-noout", "-in", here], check=True, capture_output=True, text=True
+    )
+    (tmp_path / "authorities" / f"{hashed.stdout.strip()}.0").write_bytes(here.read_bytes())
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path / "authorities"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(other))
+    secured = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    secured.load_cert_chain(here, here.with_suffix(".key"))
+    server.http.socket = secured.wrap_socket(server.http.socket, server_side=True)
+    url = server.url.replace("http:", "https:")
+    assert document(PrometheusConnection(url=url), "installed")["status"] == "success"
+    local = http.Reach(networks=http.networks_of("127.0.0.0/8"))
+    with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+        http.fetch(http.Asked("POST", httpx.URL(url)), local)
+
+
+def own_certificate(path: Path) -> Path:
+    """One for 127.0.0.1 that nobody else has signed, in `path`.pem, and its key beside it."""
+    file = path.with_suffix(".pem")
+    make = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+    ]
+    name = [f"/CN={path.name}", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*make, *name, "-keyout", path.with_suffix(".key"), "-out", file], check=True, capture_output=True)
+    return file

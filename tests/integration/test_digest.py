@@ -18,9 +18,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from activities.adapters.http import Reach, networks_of
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.notify.reach import Reach, networks_of
 from activities.notices import NoticeActivities
 from activities.sending import Sender
 from client.doctor import notice_checks
@@ -348,7 +348,7 @@ import os, pathlib, signal, sys
 from datetime import datetime
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.notify.reach import Reach, networks_of
+from activities.adapters.http import Reach, networks_of
 from activities.sending import Sender
 from models.digests import MailPace
 url, home, mail, now, steps = sys.argv[1:]

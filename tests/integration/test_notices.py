@@ -23,12 +23,13 @@ from typing import Any
 import httpx
 import pytest
 
+from activities.adapters import http
+from activities.adapters.http import Reach, networks_of
 from activities.adapters.notify import mail as mail_channel
-from activities.adapters.notify import post, slack
+from activities.adapters.notify import slack
 from activities.adapters.notify.channels import routes
 from activities.adapters.notify.delivery_book import FileTurns, SqliteBook
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.notify.reach import Reach, networks_of
 from activities.mail_ports import NotifyPort
 from activities.rendering import render
 from models.errors import Refusal, Unavailable
@@ -435,7 +436,7 @@ def test_an_answer_that_trickles_is_given_up(notifier: Notifier, web: Web, monke
         threading.Thread(target=ends, daemon=True).start()
         return limit
 
-    monkeypatch.setattr(post, "asyncio", SimpleNamespace(run=asyncio.run, timeout=timeout))
+    monkeypatch.setattr(http, "asyncio", SimpleNamespace(run=asyncio.run, timeout=timeout))
     web.trickles = True
     with pytest.raises(Unavailable, match="no answer within 20 seconds"):
         notifier.deliver(notice(f"webhook+http://127.0.0.1:{web.port}/a"), "subject", "body")
@@ -448,7 +449,7 @@ def test_an_answer_that_trickles_is_given_up(notifier: Notifier, web: Web, monke
 def test_an_answer_that_trickles_is_given_up_in_time(
     notifier: Notifier, web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(post, "_SECONDS", 0.3)
+    monkeypatch.setattr(http, "_SECONDS", 0.3)
     web.trickles = True
     with pytest.raises(Unavailable, match="no answer within"):
         notifier.deliver(notice(f"webhook+http://127.0.0.1:{web.port}/a"), "subject", "body")
@@ -469,7 +470,7 @@ WORKER = """
 import sys, pathlib, datetime
 from activities.adapters.notify.delivery_book import FileTurns
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.notify.reach import Reach, networks_of
+from activities.adapters.http import Reach, networks_of
 from models.notices import Notice
 log_file, contact = sys.argv[1:]
 class Door:

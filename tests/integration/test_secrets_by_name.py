@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from activities.adapters.http import Reach, networks_of
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
-from activities.adapters.notify.reach import Reach, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, document
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from activities.secret_files import SecretFiles

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from activities.adapters.http import EVERYWHERE, PUBLIC, Reach
 from activities.adapters.notify.mail import email_route, mail_server, plain_email
-from activities.adapters.notify.reach import EVERYWHERE, PUBLIC, Reach
 from activities.adapters.notify.route import ContactUrl, Route
 from activities.adapters.notify.slack import is_slack, native_slack_routes, slack_routes
 from activities.adapters.notify.webhook import json_webhook_routes, plain_webhook_routes

@@ -14,8 +14,8 @@ from email.mime.text import MIMEText
 from email.utils import format_datetime, formataddr, localtime, make_msgid, parseaddr
 from typing import Any
 
-from activities.adapters.notify.reach import Reach
-from activities.adapters.notify.route import ContactUrl, Message, Route, header_text
+from activities.adapters.http import Reach, header_text
+from activities.adapters.notify.route import ContactUrl, Message, Route
 from models.errors import Refusal, Unavailable
 
 # Narrower than what mail allows: an address that looks like a piece of a URL might hold a secret.

@@ -23,10 +23,10 @@ from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
+from activities.adapters.http import PUBLIC, Reach
 from activities.adapters.notify.channels import check_mail_server, routes
 from activities.adapters.notify.delivery_book import DeliveryBook, FileTurns, SqliteBook, Turns
 from activities.adapters.notify.mail import plain_email
-from activities.adapters.notify.reach import PUBLIC, Reach
 from activities.adapters.notify.route import Message, Route
 from activities.adapters.notify.slow_addresses import SlowAddresses
 from activities.buttons import rows_of

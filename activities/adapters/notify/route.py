@@ -6,17 +6,24 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
-from activities.adapters.notify.reach import PUBLIC, Reach
+from activities.adapters.http import PUBLIC, Reach
 from activities.buttons import ButtonRow
 from models.errors import Refusal
-from models.notices import Notice
+from models.notices import Notice, NoticeKind
 
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:\d*)?")
 _NO = ("no", "n", "false", "f", "off", "0")
 _IDLE = frozenset({"", *("redirect", "retry", "wait", "optional", "format", "overflow", "emojis", "tz", "cto", "rto")})
 """Settings that change nothing here: a contact written for another program may carry them."""
+_TYPES = {
+    NoticeKind.AT_RISK: "warning",
+    NoticeKind.HELD: "warning",
+    NoticeKind.BREACH: "failure",
+    NoticeKind.STUCK: "failure",
+    NoticeKind.MONITORED: "success",
+}
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,11 @@ class Message:
     body: str
     rows: tuple[ButtonRow, ...] = ()
     """Buttons to answer it by, where they can work."""
+
+    @property
+    def type(self) -> str:
+        """How bad it is: info, success, warning or failure."""
+        return _TYPES.get(self.notice.kind, "info")
 
 
 @dataclass(frozen=True)
@@ -116,11 +128,6 @@ class ContactUrl:
 
     def malformed(self, why: str = "") -> Refusal:
         return Refusal(f"{self.shown} is malformed" + (f": {why}" if why else " (docs/notices.md shows the spellings)"))
-
-
-def header_text(key: str) -> str:
-    """The key as a header's value: what is not plain ASCII is %-encoded."""
-    return quote(key, safe="!#$&'()*+,/:;=?@[]~")
 
 
 def digits(*parts: object) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from activities.adapters.notify.post import post, type_of
+import httpx
+
+from activities.adapters.http import Asked, exchange
 from activities.adapters.notify.route import ContactUrl, Message, Route, digits
 from activities.buttons import blocks_of, slack_text
 from models.errors import Refusal, Unavailable
@@ -48,7 +50,7 @@ def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route
 
     def route(channel: str) -> Route:
         def send(message: Message) -> None:
-            colour = _COLOURS[type_of(message.notice)]
+            colour = _COLOURS[message.type]
             words = {"title": slack_text(message.subject), "text": slack_text(message.body), "color": colour}
             # Blocks cannot stand beside a title and a text: so the buttons are an attachment of their own.
             buttons = {"color": colour, "blocks": blocks_of(message.rows)}
@@ -58,7 +60,8 @@ def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route
                 "attachments": [words, *([buttons] if message.rows else [])],
                 **{k: v for k, v in where.items() if v},
             }
-            answer = post("/".join((DOORS[cloud], *tokens)), content, url.reach, verify=settings.verify)
+            door = httpx.URL("/".join((DOORS[cloud], *tokens)))
+            answer = exchange(Asked("POST", door, content, verify=settings.verify), url.reach)
             if answer.status != 200 or answer.text != "ok":  # Slack may say no with a 200
                 raise Unavailable(f"answered HTTP {answer.status}")
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
-from activities.adapters.notify.post import post, type_of
-from activities.adapters.notify.route import ContactUrl, Message, Route, UrlSettings, digits, header_text
+import httpx
+
+from activities.adapters.http import Asked, exchange, header_text
+from activities.adapters.notify.route import ContactUrl, Message, Route, UrlSettings, digits
 from models.errors import Refusal, Unavailable
 
 
@@ -36,7 +38,8 @@ def _webhook(url: ContactUrl, secure: bool, params: Mapping[str, object], settin
 
     def send(message: Message) -> None:
         headers = {"Idempotency-Key": header_text(message.notice.key)}
-        answer = post(receiver, _payload(message, settings.extras), url.reach, headers, login, settings.verify)
+        content = _payload(message, settings.extras)
+        answer = exchange(Asked("POST", httpx.URL(receiver), content, headers, login, settings.verify), url.reach)
         if not answer.is_success:
             raise Unavailable(f"answered HTTP {answer.status}")
 
@@ -51,7 +54,7 @@ def _payload(message: Message, extras: Mapping[str, str]) -> dict[str, Any]:
         "title": message.subject,
         "message": message.body,
         "attachments": [],
-        "type": type_of(message.notice),
+        "type": message.type,
     }
     for name, value in extras.items():
         if name not in payload:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import time
-import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import httpx
 from pydantic import Field
 
 from activities.adapters.aside import WAITED, Aside, Faults, sentence
+from activities.adapters.http import EVERYWHERE, Asked, fetch
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.prometheus.deadline import fetched
 from activities.adapters.prometheus.queries import (
     TOLERATED_TAINTS,
     Found,
@@ -34,6 +32,8 @@ from models.errors import Unavailable
 
 _MOST = 16_000_000
 """Bytes of one answer: ten times those of 10,000 islands."""
+_TOLD = 300
+"""Characters of what went wrong."""
 NO_SECRETS = SecretFiles()
 
 
@@ -170,25 +170,40 @@ def document(
     """As `ask`: the answer as it came, JSON."""
     if not connection.url.startswith(("http://", "https://")):
         raise Unavailable(f"a Prometheus is reached by http or https, not by {connection.url}")
-    where, query_body = f"{connection.url.rstrip('/')}/api/v1/query", urllib.parse.urlencode({"query": query}).encode()
-    asked = urllib.request.Request(where, data=query_body, headers=_headers(connection, secrets))  # noqa: S310 - checked above
+    where = f"{connection.url.rstrip('/')}/api/v1/query"
     seconds = connection.timeout.total_seconds() if ends is None else max(0.01, ends - time.monotonic())
-    body = fetched(asked, seconds, _MOST)
+    headers = _headers(connection, secrets)
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise Unavailable(f"{where} answered what is no JSON: {type(error).__name__} {error}"[:300]) from None
+        asked = Asked("POST", httpx.URL(where), {"query": query}, headers, seconds=seconds, most=_MOST, form=True)
+        answer = fetch(asked, EVERYWHERE)
+    except (TimeoutError, httpx.TimeoutException):
+        raise Unavailable(f"{where} did not answer in full in time") from None
+    except Unavailable as error:
+        raise Unavailable(f"{where} did not answer: {error.message}") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Unavailable(f"{where} did not answer: {_cause(error)}") from None
+    if not answer.is_success:
+        reason = " ".join(answer.text[:_TOLD].split()) or "and did not say why"
+        raise Unavailable(f"{where} refused a query ({answer.status}): {reason}")
+    return answer.document(where)
+
+
+def _cause(error: BaseException) -> str:
+    """The first error of a chain: the client's own says only that no connection was made."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    return f"{type(error).__name__} {error}"[:_TOLD]
 
 
 def _headers(connection: PrometheusConnection, secrets: SecretFiles) -> dict[str, str]:
-    if connection.token is not None:
-        token = secrets.meant(connection.token).strip()
-        if not token.isascii():
-            raise Unavailable(f"{connection.token} holds what no header of a request can")
-        return {"Authorization": f"Bearer {token}"}
-    if connection.token_file is None:
+    """Errors: Unavailable. A token that no header can hold is not sent: the client would print it."""
+    name = connection.token or connection.token_file
+    if name is None:
         return {}
     try:
-        return {"Authorization": f"Bearer {Path(connection.token_file).read_text().strip()}"}
+        token = (secrets.meant(name) if connection.token else Path(name).read_text()).strip()
     except OSError as error:
-        raise Unavailable(f"{connection.token_file} cannot be read: {error.strerror}") from None
+        raise Unavailable(f"{name} cannot be read: {error.strerror}") from None
+    if not (token.isascii() and token.isprintable()):
+        raise Unavailable(f"{name} holds what no header of a request can")
+    return {"Authorization": f"Bearer {token}"}

@@ -20,9 +20,9 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from activities.adapters.notify.post import Answered, Asked
+from activities.adapters.http import Answered, Asked
 from activities.adapters.runners.settings import Allowed, BuildkiteAccess
-from activities.adapters.runners.web import MOST_ANSWER, answered, bearer, document_of, refused
+from activities.adapters.runners.web import MOST_ANSWER, answered, bearer, refused
 from activities.adapters.runners.words import one_line, tail_of
 from models.base import Time, duration_text
 from models.bringup.runs import RunOrder, RunPhase, RunReport
@@ -313,7 +313,7 @@ class _Api:
     def _document(answer: Answered, status: int) -> Any:
         if answer.status != status:
             raise Unavailable(refused(answer, "Buildkite"))
-        return document_of(answer, "Buildkite")
+        return answer.document("Buildkite")
 
     def _asked(self, method: str, url: str, content: Mapping[str, Any] | None = None) -> Answered:
         wait = self._quiet.until - time.monotonic()

@@ -16,11 +16,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from activities.adapters.notify.post import Asked
+from activities.adapters.http import Asked
 from activities.adapters.prometheus.prometheus import PrometheusConnection, document
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.short_program import Ended, ran
-from activities.adapters.runners.web import MOST_ANSWER, Web, document_of, place_of, refused, url_of
+from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refused, url_of
 from activities.adapters.runners.words import last_line, one_line
 from models.base import count_text, duration_text, in_one_sentence
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
@@ -157,7 +157,7 @@ class OutsideChecks:
         answer = self._web.ask(asked)
         if not answer.is_success:
             raise _Unknown(refused(answer, place_of(url)))
-        return document_of(answer, place_of(url))
+        return answer.document(place_of(url))
 
 
 def _source(order: CheckOrder) -> str:

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from activities.adapters.notify.post import Answered, Asked
-from activities.adapters.notify.route import header_text
+from activities.adapters.http import Answered, Asked, header_text
 from activities.adapters.runners.settings import Allowed
-from activities.adapters.runners.web import MOST_ANSWER, Web, document_of, place_of, refused, url_of
+from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refused, url_of
 from activities.adapters.runners.words import one_line, tail_of
 from models.bringup.runs import NOTHING_BEGUN, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
@@ -114,7 +113,7 @@ def _whole(answer: Answered, where: str) -> Any:
     """Errors: Unavailable for any answer but a good one."""
     if not answer.is_success:
         raise Unavailable(refused(answer, where))
-    return document_of(answer, where)
+    return answer.document(where)
 
 
 def _field(document: Any, path: str) -> str | None:

@@ -18,7 +18,7 @@ from typing import Annotated
 import httpx
 from pydantic import AfterValidator, Field
 
-from activities.adapters.notify.reach import Network, Reach
+from activities.adapters.http import Network, Reach
 from activities.adapters.runners.words import one_line
 from activities.secret_files import SecretFiles
 from models.base import Duration, Model, Name, Text, brief

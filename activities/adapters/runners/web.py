@@ -6,12 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import httpx
 
-from activities.adapters.notify.post import Answered, Asked, exchange
-from activities.adapters.notify.reach import EVERYWHERE, Reach
+from activities.adapters.http import EVERYWHERE, Answered, Asked, Reach, exchange
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.words import one_line
 from models.base import brief
@@ -67,16 +65,6 @@ def answered(asked: Asked, reach: Reach = EVERYWHERE) -> Answered:
         raise BadInput(f"{place_of(asked.url)} is not called: {error.message}") from None
     except Unavailable as error:
         raise Unavailable(f"{place_of(asked.url)}: {error.message}") from None
-
-
-def document_of(answer: Answered, where: str) -> Any:
-    """What it answered, as JSON. Errors: Unavailable."""
-    if not answer.whole:
-        raise Unavailable(f"{where} answered more than {MOST_ANSWER:,} bytes")
-    try:
-        return json.loads(answer.text)
-    except (ValueError, RecursionError) as error:
-        raise Unavailable(f"{where} answered what is no JSON: {type(error).__name__} {one_line(str(error))}") from None
 
 
 def message_of(answer: Answered) -> str:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from activities.adapters.notify.post import Answered, Asked
+from activities.adapters.http import Answered, Asked
 from activities.adapters.runners import buildkite, web
 from activities.adapters.runners.buildkite import PHASES, BuildkiteRunner
 from activities.adapters.runners.settings import Allowed, RunnerSettings
