@@ -18,9 +18,11 @@ from models.errors import BackstopError, Refusal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from cli.commands.launch_many import Launching
     from client.backstop import Backstop
     from models.fleet.kept import KeptFleet
     from models.fleet.messages import FleetLaunch, FleetPlan
+    from models.fleet.state import Pace
     from models.questions import Overview
     from models.rollout.messages import LaunchAnswer
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 _ADOPTED = "Each rollout waits for an approval, and nobody guards its quotas until it is buffered."
 
 
-def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], yes: bool, as_json: bool) -> None:
+def adopt_all(launching: Launching) -> None:
     """Each with the owner that the ledger has, where none is given; ends with 1 where one was refused."""
     from cli.answers import AdoptedAnswer, LaunchedAnswer, RefusedLaunch
     from cli.output import show, show_json
@@ -38,13 +40,14 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
     async def question(door: Backstop) -> tuple[list[Overview], KeptFleet | None]:
         return await door.lost(), await door.lost_fleet()
 
-    lost, fleet = ask(person, question)
+    lost, fleet = ask(launching.person, question)
     if lost:
-        consent(f"Adopt {count(len(lost), 'lost rollout')}?", lambda: _lost_parts(lost), yes=yes, as_json=as_json)
-    answers = adopted(person, lost, owner=owner, reason=reason, policy=policy)
+        what = f"Adopt {count(len(lost), 'lost rollout')}?"
+        consent(what, lambda: _lost_parts(lost), yes=launching.yes, as_json=launching.as_json)
+    answers = adopted(launching, lost, launching.overlay.settings)
     taken = [(a, one.shadow) for one, a in answers if not isinstance(a, BackstopError)]
     refused = [(one.cluster, a.message) for one, a in answers if isinstance(a, BackstopError)]
-    if as_json:
+    if launching.as_json:
         launched = tuple(LaunchedAnswer.of(answer, shadow=shadow) for answer, shadow in taken)
         why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
         show_json(AdoptedAnswer(adopted=launched, refused=why).as_json())
@@ -65,9 +68,7 @@ def adopt_all(person: str, *, owner: str, reason: str, policy: dict[str, Any], y
         raise typer.Exit(1)
 
 
-def adopt_fleet(
-    person: str, *, owner: str, reason: str, policy: dict[str, Any], pace: Sequence[str], yes: bool, as_json: bool
-) -> None:
+def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
     """The lost fleet rollout goes on as a new one, its lost rollouts first; its plan of today waits for an approval.
 
     Errors: Refusal where none is lost, and where one of its rollouts could not be taken over.
@@ -79,27 +80,26 @@ def adopt_fleet(
         kept = await door.lost_fleet()
         return kept, [] if kept is None else [one for one in await door.lost() if one.fleet == kept.fleet]
 
-    kept, lost = ask(person, question)
+    kept, lost = ask(launching.person, question)
     if kept is None:
         raise Refusal("no fleet rollout is lost: Temporal runs the one that the ledger has open, or none is open there")
-    launch = _taking_over(kept, person, owner=owner, reason=reason, policy=policy, pace=pace_of(kept, pace))
-    consent(f"Take over fleet rollout {kept.fleet}?", lambda: _kept_parts(kept, launch, lost), yes=yes, as_json=as_json)
+    launch = _taking_over(kept, launching, pace_of(kept, pace))
+    what = f"Take over fleet rollout {kept.fleet}?"
+    consent(what, lambda: _kept_parts(kept, launch, lost), yes=launching.yes, as_json=launching.as_json)
     refused = [
-        (one.cluster, a.message)
-        for one, a in adopted(person, lost, owner=owner, reason=reason, policy=kept.policy)
-        if isinstance(a, BackstopError)
+        (one.cluster, a.message) for one, a in adopted(launching, lost, kept.policy) if isinstance(a, BackstopError)
     ]
     for cluster, message in refused:
         complain(f"{cluster} was not adopted: {message}")
     if refused:
         raise Refusal(f"the fleet rollout is not taken over while {len(refused)} of its rollouts are lost: try again")
     with waiting("planning its clusters"):
-        plan = ask(person, lambda door: door.launch_fleet(launch))
-    _taken_over(plan, launch, as_json=as_json)
+        plan = ask(launching.person, lambda door: door.launch_fleet(launch))
+    _taken_over(plan, launch, as_json=launching.as_json)
 
 
 def adopted(
-    person: str, lost: Sequence[Overview], *, owner: str, reason: str, policy: dict[str, Any]
+    launching: Launching, lost: Sequence[Overview], policy: dict[str, Any]
 ) -> list[tuple[Overview, LaunchAnswer | BackstopError]]:
     """What became of the launch that takes each over."""
     if not lost:
@@ -107,16 +107,14 @@ def adopted(
 
     async def question(door: Backstop) -> list[tuple[Overview, LaunchAnswer | BackstopError]]:
         async def adopt(one: Overview) -> LaunchAnswer:
-            return await _adopted(door, one, person, owner, reason, policy)
+            return await _adopted(door, one, launching, policy)
 
         return await each(lost, adopt)
 
-    return ask(person, question)
+    return ask(launching.person, question)
 
 
-async def _adopted(
-    door: Backstop, lost: Overview, person: str, owner: str, reason: str, policy: dict[str, Any]
-) -> LaunchAnswer:
+async def _adopted(door: Backstop, lost: Overview, launching: Launching, policy: dict[str, Any]) -> LaunchAnswer:
     from client.rollout_ids import rollout_id
     from models.rollout.messages import LaunchRequest
 
@@ -124,9 +122,9 @@ async def _adopted(
         LaunchRequest,
         cluster=lost.cluster,
         rollout=rollout_id(lost.cluster),
-        owner=owner or lost.owner or person,
-        actor=person,
-        reason=reason,
+        owner=launching.owner or lost.owner or launching.person,
+        actor=launching.person,
+        reason=launching.reason,
         shadow=lost.shadow,
         adopt=True,
         policy=policy,
@@ -134,22 +132,20 @@ async def _adopted(
     return await door.launch(request)
 
 
-def _taking_over(
-    kept: KeptFleet, person: str, *, owner: str, reason: str, policy: dict[str, Any], pace: Any
-) -> FleetLaunch:
+def _taking_over(kept: KeptFleet, launching: Launching, pace: Pace) -> FleetLaunch:
     from models.fleet.messages import FleetLaunch
     from models.fleet.state import Wave
 
     return checked(
         FleetLaunch,
         fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
-        owner=owner or kept.owner,
-        actor=person,
-        reason=reason,
+        owner=launching.owner or kept.owner,
+        actor=launching.person,
+        reason=launching.reason,
         pilots=tuple(sorted(c for c, wave in kept.members.items() if wave is Wave.PILOT)),
         shadow=kept.shadow,
         pace=pace,
-        policy={**kept.policy, **policy},
+        policy={**kept.policy, **launching.overlay.settings},
         kept=kept,
     )
 

@@ -30,6 +30,7 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from cli.commands.launch_many import Launching
     from client.backstop import Backstop
     from models.fleet.commands import FleetCommand
     from models.fleet.kept import KeptFleet
@@ -82,17 +83,7 @@ def add_to(group: typer.Typer) -> None:
 
 
 def launch_fleet(
-    person: str,
-    *,
-    owner: str,
-    whole: bool,
-    waves: Sequence[str],
-    pilots: Sequence[str],
-    pace: Sequence[str],
-    shadow: bool,
-    policy: dict[str, Any],
-    reason: str,
-    as_json: bool,
+    launching: Launching, *, whole: bool, waves: Sequence[str], pilots: Sequence[str], pace: Sequence[str]
 ) -> None:
     """Errors: BadInput naming the option and the value; those of the client."""
     import secrets
@@ -107,19 +98,16 @@ def launch_fleet(
     request = checked(
         FleetLaunch,
         fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
-        owner=owner,
-        actor=person,
-        reason=reason,
+        actor=launching.person,
         pilots=names,
         waves=tuple(dict.fromkeys(wave_of(text) for text in waves)),
         pilots_only=not whole and not waves,
-        shadow=shadow,
         pace=_pace(pace),
-        policy=policy,
+        **launching.request,
     )
     with waiting("planning every cluster"):
-        plan = ask(person, lambda door: door.launch_fleet(request))
-    launched_parts(plan, request, as_json=as_json)
+        plan = ask(launching.person, lambda door: door.launch_fleet(request))
+    launched_parts(plan, request, as_json=launching.as_json)
 
 
 def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> None:

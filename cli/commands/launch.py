@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.commands.launch_many import Several, launch_many, planned
+from cli.commands.launch_many import Launching, launch_many, planned
+from cli.consent import Yes, can_ask
 from cli.options import (
     ROLL_OUT,
     Actor,
@@ -17,14 +18,12 @@ from cli.options import (
     Overlay,
     ReasonOption,
     SettingsOption,
-    checked,
     examples,
     needed,
     overlay_of,
     who,
 )
 from cli.session import ask
-from client.rollout_ids import rollout_id
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -45,43 +44,49 @@ def add_to(app: typer.Typer) -> None:
     )(launch)
 
 
+NamesOrGlobs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CLUSTER",
+        help="Clusters, or globs of those without an open rollout; or none, with --fleet.",
+        show_default=False,
+    ),
+]
+WholeFleet = Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, in waves.")]
+Waves = Annotated[
+    list[str] | None, typer.Option(metavar="N|TIER", help="Only this wave: 1 to 4, or its tier. Repeatable.")
+]
+Pilots = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="A,B", help="Clusters that go first, with their own soak; without --fleet and --wave, only these."
+    ),
+]
+PaceOptions = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="How fast a fleet goes, such as parallel=20 (docs/reading.md). Repeatable."),
+]
+OwnerOption = Annotated[str, typer.Option(metavar="NAME", help="The rollout's owner. Default: the actor.")]
+Shadow = Annotated[bool, typer.Option("--shadow", help="Do everything but write to the quota system.")]
+Adopt = Annotated[bool, typer.Option("--adopt", help="Take over what an earlier, lost rollout left behind.")]
+Every = Annotated[bool, typer.Option("--all", help="With --adopt: every lost rollout.")]
+
+
 def launch(
-    clusters: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="CLUSTER",
-            help="Clusters, or globs of those without an open rollout; or none, with --fleet.",
-            show_default=False,
-        ),
-    ] = None,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, in waves.")] = False,
-    wave: Annotated[
-        list[str] | None,
-        typer.Option(metavar="N|TIER", help="Only this wave: 1 to 4, or its tier. Repeatable."),
-    ] = None,
-    pilot: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="A,B", help="Clusters that go first, with their own soak; without --fleet and --wave, only these."
-        ),
-    ] = None,
-    pace: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", help="How fast a fleet goes, such as parallel=20 (docs/reading.md). Repeatable."
-        ),
-    ] = None,
-    owner: Annotated[str, typer.Option(metavar="NAME", help="The rollout's owner. Default: the actor.")] = "",
-    shadow: Annotated[bool, typer.Option("--shadow", help="Do everything but write to the quota system.")] = False,
-    adopt: Annotated[
-        bool, typer.Option("--adopt", help="Take over what an earlier, lost rollout left behind.")
-    ] = False,
-    every: Annotated[bool, typer.Option("--all", help="With --adopt: every lost rollout.")] = False,
+    clusters: NamesOrGlobs = None,
+    fleet: WholeFleet = False,
+    wave: Waves = None,
+    pilot: Pilots = None,
+    pace: PaceOptions = None,
+    owner: OwnerOption = "",
+    shadow: Shadow = False,
+    adopt: Adopt = False,
+    every: Every = False,
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
     reason: ReasonOption = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: for scripts.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
@@ -93,80 +98,99 @@ def launch(
     Several clusters get a rollout each; a fleet goes in waves, pilots first. --adopt takes over what the ledger has
     open and Temporal has lost. Backstop shows what it will open or take over, and asks.
     """
-    from client.who_acts import lifted_by_others
-    from models.rollout.messages import LaunchRequest
-
     person = who(actor)
     names = tuple(dict.fromkeys(needed(name) for name in clusters or ()))
-    cluster = " ".join(names)
     overlay = _overlay(buffer, max_tier, policy)
-    request: dict[str, Any] = {"owner": owner or person, "reason": reason, "shadow": shadow, "policy": overlay.settings}
+    of_fleet = _OfFleet(fleet, wave or (), pilot or (), pace or ())
+    launching = Launching(names, person, overlay, owner=owner, reason=reason, shadow=shadow, yes=yes, as_json=as_json)
     if fleet and adopt:
-        _adopt_fleet(cluster, every=every, chosen=bool(wave or pilot), shadow=shadow)
-        from cli.commands.adopt import adopt_fleet
-
-        adopt_fleet(
-            person, owner=owner, reason=reason, policy=overlay.settings, pace=pace or [], yes=yes, as_json=as_json
-        )
-        return
-    if every:
-        _adopt_all(cluster, adopt=adopt, fleet=bool(fleet or wave or pilot or pace), shadow=shadow)
-        from cli.commands.adopt import adopt_all
-
-        adopt_all(person, owner=owner, reason=reason, policy=overlay.settings, yes=yes, as_json=as_json)
-        return
-    if fleet or wave or pilot:
-        if cluster or adopt:
-            option = f"CLUSTER {cluster!r}" if cluster else "--adopt"
-            raise BadInput(f"{option} is given beside --fleet, --wave or --pilot: it is of one cluster's rollout")
-        from cli.commands.fleet_rollout import launch_fleet
-
-        launch_fleet(
-            person, whole=fleet, waves=wave or [], pilots=pilot or [], pace=pace or [], as_json=as_json, **request
-        )
-        return
-    if pace:
+        _take_over_fleet(launching, of_fleet, every=every)
+    elif every:
+        _take_over_all(launching, of_fleet, adopt=adopt)
+    elif of_fleet.is_asked:
+        _launch_fleet(launching, of_fleet, adopt=adopt)
+    elif pace:
         raise BadInput(f"--pace {pace[0]!r} is of a fleet: give --fleet, --wave or --pilot too")
-    several = Several(names, person, overlay, request)
-    if len(names) > 1 or several.looks:
-        if adopt:
-            raise BadInput("--adopt takes over one cluster, or with --all every rollout that is lost")
-        launch_many(several, yes=yes, as_json=as_json)
-        return
-    needed(cluster)
-    launching = checked(
-        LaunchRequest, cluster=cluster, rollout=rollout_id(cluster), actor=person, adopt=adopt, **request
-    )
-    if not yes and not as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        _confirm(cluster, person, overlay)
-
-    async def question(door: Backstop) -> tuple[LaunchAnswer, str]:
-        answer = await door.launch(launching)
-        return answer, await lifted_by_others(door.ask, answer, person)
-
-    answer, resolves = ask(person, question)
-    _launched(answer, resolves, shadow=shadow, as_json=as_json)
+    elif len(names) < 2 and not launching.has_globs:
+        _launch_one(launching, adopt=adopt)
+    elif adopt:
+        raise BadInput("--adopt takes over one cluster, or with --all every rollout that is lost")
+    else:
+        launch_many(launching)
 
 
-def _adopt_all(cluster: str, *, adopt: bool, fleet: bool, shadow: bool) -> None:
+class _OfFleet(NamedTuple):
+    """The options that only a fleet rollout has."""
+
+    whole: bool
+    waves: Sequence[str]
+    pilots: Sequence[str]
+    pace: Sequence[str]
+
+    @property
+    def is_asked(self) -> bool:
+        return bool(self.whole or self.waves or self.pilots)
+
+
+def _take_over_fleet(launching: Launching, of_fleet: _OfFleet, *, every: bool) -> None:
+    """Errors: BadInput for what a lost fleet rollout brings along itself."""
+    from cli.commands.adopt import adopt_fleet
+
+    options = {
+        launching.clusters_text: bool(launching.names),
+        "--all": every,
+        "--wave or --pilot": bool(of_fleet.waves or of_fleet.pilots),
+        "--shadow": launching.shadow,
+    }
+    _refuse(options, "--fleet --adopt: it takes over the lost fleet rollout as it was")
+    adopt_fleet(launching, pace=of_fleet.pace)
+
+
+def _take_over_all(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> None:
     """Errors: BadInput where --all has no place."""
+    from cli.commands.adopt import adopt_all
+
     if not adopt:
         raise BadInput("--all goes with --adopt: every rollout that Temporal has lost (a whole fleet: --fleet)")
-    for value, what in ((cluster, f"CLUSTER {cluster!r}"), (fleet, "what is of a fleet"), (shadow, "--shadow")):
-        if value:
-            raise BadInput(f"{what} is given beside --adopt --all: it takes over each lost rollout as it was")
-
-
-def _adopt_fleet(cluster: str, *, every: bool, chosen: bool, shadow: bool) -> None:
-    """Errors: BadInput for what a lost fleet rollout brings along itself."""
     options = {
-        f"CLUSTER {cluster!r}": bool(cluster),
-        "--all": every,
-        "--wave or --pilot": chosen,
-        "--shadow": shadow,
+        launching.clusters_text: bool(launching.names),
+        "what is of a fleet": of_fleet.is_asked or bool(of_fleet.pace),
+        "--shadow": launching.shadow,
     }
-    for what in (option for option, there in options.items() if there):
-        raise BadInput(f"{what} is given beside --fleet --adopt: it takes over the lost fleet rollout as it was")
+    _refuse(options, "--adopt --all: it takes over each lost rollout as it was")
+    adopt_all(launching)
+
+
+def _launch_fleet(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> None:
+    """Errors: BadInput for what is of one cluster's rollout."""
+    from cli.commands.fleet_rollout import launch_fleet
+
+    options = {launching.clusters_text: bool(launching.names), "--adopt": adopt}
+    _refuse(options, "--fleet, --wave or --pilot: it is of one cluster's rollout")
+    launch_fleet(launching, **of_fleet._asdict())
+
+
+def _refuse(options: Mapping[str, bool], beside: str) -> None:
+    """Errors: BadInput naming the first of these options that is there."""
+    for option in (option for option, is_there in options.items() if is_there):
+        raise BadInput(f"{option} is given beside {beside}")
+
+
+def _launch_one(launching: Launching, *, adopt: bool) -> None:
+    """Errors: BadInput where no cluster is named; typer.Exit(1) for a no."""
+    from client.who_acts import lifted_by_others
+
+    cluster = needed(" ".join(launching.names))
+    request = launching.request_of(cluster, adopt=adopt)
+    if not launching.yes and can_ask(as_json=launching.as_json):
+        _confirm(cluster, launching)
+
+    async def question(door: Backstop) -> tuple[LaunchAnswer, str]:
+        answer = await door.launch(request)
+        return answer, await lifted_by_others(door.ask, answer, launching.person)
+
+    answer, resolves = ask(launching.person, question)
+    _launched(answer, resolves, launching)
 
 
 def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
@@ -184,32 +208,33 @@ def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
     return overlay
 
 
-def _confirm(cluster: str, actor: str, overlay: Overlay) -> None:
+def _confirm(cluster: str, launching: Launching) -> None:
     from cli.output import show
     from views.plan import plan_parts
     from views.words import line
 
-    show(*plan_parts(ask(actor, lambda door: planned(door, cluster, overlay))))
+    show(*plan_parts(ask(launching.person, lambda door: planned(door, cluster, launching.overlay))))
     if not typer.confirm(f"Open a rollout of {cluster}?"):
         show(line("Nothing was opened."))
         raise typer.Exit(1)
 
 
-def _launched(answer: LaunchAnswer, resolves: str, *, shadow: bool, as_json: bool) -> None:
+def _launched(answer: LaunchAnswer, resolves: str, launching: Launching) -> None:
     from cli.answers import LaunchedAnswer
     from cli.output import show, show_json
     from views.plan import plan_parts
     from views.words import line
 
-    document = LaunchedAnswer.of(answer, resolves, shadow=shadow)
-    if as_json:
+    document = LaunchedAnswer.of(answer, resolves, shadow=launching.shadow)
+    if launching.as_json:
         show_json(document.as_json())
         return
     if answer.plan is not None:
         show(*plan_parts(answer.plan), line())
     if answer.gave_way:
         show(line(f"The rehearsal {answer.gave_way} gave way: it is aborted, and had written no quota."))
-    show(line((f"Rollout {answer.rollout} is open", "bold"), " (shadow: no quota is written)." if shadow else "."))
+    shadow = " (shadow: no quota is written)." if launching.shadow else "."
+    show(line((f"Rollout {answer.rollout} is open", "bold"), shadow))
     if document.approve:
         show(line("Nothing changes until the plan is approved. If it is right, say:"), line(f"  {document.approve}"))
     if resolves:

@@ -23,37 +23,59 @@ if TYPE_CHECKING:
     from cli.options import Overlay
     from client.backstop import Backstop
     from models.planning.plan import Plan
-    from models.rollout.messages import LaunchAnswer
+    from models.rollout.messages import LaunchAnswer, LaunchRequest
 
 
 @dataclass(frozen=True)
-class Several:
-    """What was typed of a launch of several clusters; `request`: the fields of LaunchRequest that all have."""
+class Launching:
+    """What was typed of a launch, whatever it is of. `owner` may be empty; `overlay`: the policy's settings."""
 
     names: tuple[str, ...]
     person: str
     overlay: Overlay
-    request: dict[str, Any]
+    owner: str
+    reason: str
+    shadow: bool
+    yes: bool
+    as_json: bool
 
     @property
-    def looks(self) -> bool:
+    def has_globs(self) -> bool:
         return any(map(GLOB.search, self.names))
 
+    @property
+    def clusters_text(self) -> str:
+        return f"CLUSTER {' '.join(self.names)!r}"
 
-def launch_many(of: Several, *, yes: bool, as_json: bool) -> None:
+    @property
+    def request(self) -> dict[str, Any]:
+        """The fields that every launch has."""
+        policy = self.overlay.settings
+        return {"owner": self.owner or self.person, "reason": self.reason, "shadow": self.shadow, "policy": policy}
+
+    def request_of(self, cluster: str, *, adopt: bool = False) -> LaunchRequest:
+        """Errors: BadInput."""
+        from client.rollout_ids import rollout_id
+        from models.rollout.messages import LaunchRequest
+
+        own = {"cluster": cluster, "rollout": rollout_id(cluster), "actor": self.person, "adopt": adopt}
+        return checked(LaunchRequest, **own, **self.request)
+
+
+def launch_many(of: Launching) -> None:
     """Ends with 1 where one was refused. Errors: as `consent`; BadInput where a glob matches no cluster."""
     clusters = _matching(of)
-    if not yes:
-        needs_somebody("Open several rollouts?", as_json=as_json)
-    left = {} if yes else _agreed(of, clusters)
+    if not of.yes:
+        needs_somebody("Open several rollouts?", as_json=of.as_json)
+    left = {} if of.yes else _agreed(of, clusters)
     answers, resolves = _launched(of, [c for c in clusters if c not in left])
     outcomes = {**dict(answers), **left}
-    _answered([(c, outcomes[c]) for c in clusters], resolves, shadow=of.request["shadow"], as_json=as_json)
+    _answered([(c, outcomes[c]) for c in clusters], resolves, shadow=of.shadow, as_json=of.as_json)
 
 
-def _matching(of: Several) -> tuple[str, ...]:
+def _matching(of: Launching) -> tuple[str, ...]:
     """The clusters, in the order in which they were named, each once. A glob matches those without an open rollout."""
-    if not of.looks:
+    if not of.has_globs:
         return of.names
     rows = ask(of.person, lambda door: door.described())
     cluster_names = {row.name or row.cluster.name for row in rows if row.cluster is not None}
@@ -77,7 +99,7 @@ async def planned(door: Backstop, cluster: str, overlay: Overlay) -> Plan:
     return make_plan(snapshot, overlay.on(default))
 
 
-def _agreed(of: Several, clusters: Sequence[str]) -> dict[str, BackstopError]:
+def _agreed(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
     """Those that cannot be planned and are left out, once the plans of the others were shown and agreed to."""
     from views.plan import plans_parts
     from views.words import line
@@ -95,7 +117,7 @@ def _agreed(of: Several, clusters: Sequence[str]) -> dict[str, BackstopError]:
         raise next(iter(left.values()))
     parts: list[RenderableType] = plans_parts(plans)
     parts += [line(f"{cluster} is left out: {error.message}.") for cluster, error in left.items()]
-    shadow = "; no quota is written, no team is told" if of.request["shadow"] else ""
+    shadow = "; no quota is written, no team is told" if of.shadow else ""
     parts.append(line(f"Each gets a rollout of its own, which waits for an approval of its plan{shadow}."))
     opens = "a rollout" if len(plans) == 1 else f"{len(plans)} rollouts"
     shown_and_asked(f"Open {opens}?", parts)
@@ -103,16 +125,12 @@ def _agreed(of: Several, clusters: Sequence[str]) -> dict[str, BackstopError]:
 
 
 def _launched(
-    of: Several, clusters: Sequence[str]
+    of: Launching, clusters: Sequence[str]
 ) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
     """What became of each, and by cluster who resolves what holds it, where whoever launched it may not."""
-    from client.rollout_ids import rollout_id
     from client.who_acts import lifted_by_others
-    from models.rollout.messages import LaunchRequest
 
-    requests = {
-        c: checked(LaunchRequest, cluster=c, rollout=rollout_id(c), actor=of.person, **of.request) for c in clusters
-    }
+    requests = {cluster: of.request_of(cluster) for cluster in clusters}
 
     async def question(door: Backstop) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
         async def launch(cluster: str) -> LaunchAnswer:

@@ -107,6 +107,23 @@ def test_a_fleet_rollout_that_temporal_does_not_run_is_said_to_be_lost(capsys: p
         assert ("backstop launch --fleet --adopt" in err) is (lost is not None)
 
 
+@pytest.mark.parametrize(("words", "owner"), [([], "ana"), (["--owner", "kim"], "kim")])
+def test_a_lost_fleet_rollout_is_taken_over_with_its_own_settings_but_for_what_is_given(
+    words: list[str], owner: str
+) -> None:
+    pace = Pace(parallel=7, bake=timedelta(hours=5))
+    kept = KeptFleet(
+        fleet="f-1", owner="ana", launched_at=NOON, pace=pace, policy={"notice": "2d", "buffer": "0.1"}, shadow=True
+    )
+    line = ["launch", "--fleet", "--adopt", "--reason", "r", "--actor", "tpm", "--yes", *words]
+    with answering(FakeBackstop(kept=kept)) as door:
+        assert run([*line, "--pace", "bake=2h", "--policy", "notice=1d"]) == 0
+    ((_, sent),) = door.asked
+    assert (sent.kept, sent.owner, sent.actor, sent.reason, sent.shadow) == (kept, owner, "tpm", "r", True)
+    assert sent.pace == Pace(parallel=7, bake=timedelta(hours=2))
+    assert sent.policy == {"notice": "1d", "buffer": "0.1"}
+
+
 def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.CaptureFixture[str]) -> None:
     found = status_at(fleet(1000, pilots=()))
     text = shown(capsys, found)

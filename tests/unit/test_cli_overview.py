@@ -246,18 +246,23 @@ def lost(*names: str) -> list[Overview]:
     ]
 
 
-def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("words", "owner"), [([], "ana"), (["--owner", "kim"], "kim")])
+def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(
+    words: list[str], owner: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     fake = FakeBackstop(lost_rollouts=lost("a", "b", "c d"), taken=("b",))
+    line = ["launch", "--adopt", "--all", "--reason", "the database is gone", "--actor", "tpm", "--yes", *words]
     with answering(fake):
-        assert run(["launch", "--adopt", "--all", "--reason", "the database is gone", "--actor", "tpm", "--yes"]) == 1
+        assert run([*line, "--policy", "notice=1d"]) == 1
     said = capsys.readouterr().out
     assert "2 of 3 lost rollouts adopted" in said
     assert "b was not launched: another has it" in said
     assert "backstop approve 'c d' --plan" in said
     requests = [asked[1] for asked in fake.asked if asked[0] == "launch"]
     assert {(r.cluster, r.owner, r.actor, r.adopt, r.reason) for r in requests} == {
-        (name, "ana", "tpm", True, "the database is gone") for name in ("a", "b", "c d")
+        (name, owner, "tpm", True, "the database is gone") for name in ("a", "b", "c d")
     }
+    assert [r.policy for r in requests] == [{"notice": "1d"}] * 3
 
 
 @pytest.mark.parametrize(
