@@ -13,21 +13,23 @@ from typing import Any
 
 from client.inputs.documents import Handed, handed_in
 from client.inputs.sentences import Path, Problem, path_text
-from client.inputs.spreadsheet import TableKind, TableRow, read_table
+from client.inputs.spreadsheet import TableKind, TableRow, fields_of, read_table
 from client.inputs.tabled import POLICY, TabledDocument, are_tables, one_of_each, policy_of
 from models.base import gpus_text
 from models.bringup.entry import BringupEntry, BringupFile, policy_fault, unfilled_text
 from models.bringup.recipe import RecipeFile
 from models.cluster.policy import Policy
+from models.cluster.quota import Quota
 
 _VALUE = "value."
+_MEASURED = ("scheduled_gpus", "idle_gpus", "pending_gpus")
+"""What running and queued jobs hold and ask for: nothing runs in a cluster that is not there yet."""
 _KINDS = (
     TableKind(
         "bringups",
-        marks=("recipe",),
-        needed=("cluster", "recipe", "owner", "nodes"),
-        counts=("nodes", "gpus_per_node"),
-        texts=("gpu_model", "owed_until", "islands"),
+        mark="recipe",
+        names=("cluster", "recipe", "owner"),
+        fields=fields_of(BringupEntry, "nodes", "gpus_per_node", "gpu_model", "owed_until"),
         settings=(_VALUE, POLICY),
         example={
             "cluster": "h100-new",
@@ -42,11 +44,9 @@ _KINDS = (
     ),
     TableKind(
         "quotas",
-        marks=("gpus",),
-        needed=("cluster", "team", "gpus"),
-        counts=("gpus", "minimum_gpus"),
-        lists=("islands", "protected_blocks", "namespaces", "classes"),
-        texts=("parent",),
+        mark="gpus",
+        names=("cluster",),
+        fields={name: its for name, its in Quota.model_fields.items() if name not in _MEASURED},
         example={"cluster": "h100-new", "team": "research", "gpus": "256", "protected_blocks": "", "minimum_gpus": "0"},
     ),
 )
@@ -114,9 +114,8 @@ def _tabled(paths: Sequence[str]) -> Handed:
 
 class _Entries(TabledDocument):
     def add_entry(self, row: TableRow) -> None:
-        entry: dict[str, Any] = {name: row.text(name) for name in ("cluster", "recipe", "owner")}
-        cells = row.fields("nodes", "gpus_per_node", "gpu_model", "owed_until")
-        entry |= {name: value for name, value in cells.items() if value is not None}
+        entry: dict[str, Any] = {name: row.text(name) for name in row.kind.names}
+        entry |= {name: value for name, value in row.fields().items() if value is not None}
         if row.cells.get("islands"):
             entry["islands"] = _islands(row)
         if values := dict(row.settings(_VALUE)):

@@ -16,13 +16,15 @@ from client.inputs.documents import content, decoded
 from models.errors import BadInput
 
 _AHEAD = timedelta(days=1)
-# No leading zeros: they are refused in a fleet file as well.
 _UNKNOWN = frozenset(("", "?", "-", "n/a", "na", "nan", "none", "null", "unknown"))
 _MADE_INERT = re.compile(r"'(?='*[=+\-@\t\n])")
 """An apostrophe before what a spreadsheet would take for a formula: it is no part of the value."""
 LEAVE_OUT = "is unknown, so leave the row out"
 """What is said of a count that nobody knows: a row that is not there is understood, a number that is none is not."""
+# No leading zeros: they are refused in a fleet file as well.
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
+Line = tuple[int, list[str]]
+"""A row's line in its file, and its cells."""
 
 
 def says_nothing(cell: str) -> bool:
@@ -52,21 +54,32 @@ def csv_text(path: str | Path) -> tuple[str, str]:
     return name, decoded(name, raw)
 
 
+def csv_rows(name: str, text: str, delimiter: str = ",", skipped: int = 0) -> Iterator[Line]:
+    """Each row with the line it begins on. `skipped`: lines of the file before the text. Errors: BadInput."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    line = skipped + 1
+    try:
+        for row in reader:
+            yield line, [cell[1:] if cell[:1] == "'" and _MADE_INERT.match(cell) else cell for cell in row]
+            line = skipped + reader.line_num + 1
+    except csv.Error as error:
+        raise BadInput(f"{name}, line {skipped + reader.line_num}: not valid CSV: {error}") from None
+
+
 class CsvTable:
     """Rows come one by one. `line` is the last one's.
 
     `needed` and `optional` columns; where none is needed, any may be there.
-    `delimiter`: a spreadsheet's, by its locale (`delimiter_of`).
     Errors: BadInput naming the file, the line, and the column or the value.
     """
 
     def __init__(
-        self, name: str, text: str, needed: Sequence[str] = (), optional: Sequence[str] = (), delimiter: str = ","
+        self, name: str, rows: Iterator[Line], needed: Sequence[str] = (), optional: Sequence[str] = ()
     ) -> None:
         self.name = name
         self.line = 1
-        self._rows = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
-        self.columns = [cell.strip() for cell in next(self._whole_rows(), [])]
+        self._rows = rows
+        self.columns = [cell.strip() for cell in next(rows, (1, []))[1]]
         if not any(self.columns):
             names = f"the columns {', '.join(needed)}" if needed else "its columns"
             raise BadInput(f"{name} is empty: its first line names {names}")
@@ -81,13 +94,13 @@ class CsvTable:
 
     @classmethod
     def read(cls, path: str | Path, needed: Sequence[str] = (), optional: Sequence[str] = ()) -> Self:
-        return cls(*csv_text(path), needed, optional)
+        name, text = csv_text(path)
+        return cls(name, csv_rows(name, text), needed, optional)
 
     def rows(self) -> Iterator[list[str]]:
         """The cells as they stand, a row at least; empty lines are skipped."""
         width, empty = len(self.columns), True
-        for row in self._whole_rows():
-            self.line = self._rows.line_num
+        for self.line, row in self._rows:  # noqa: B020
             if row:
                 if len(row) != width:
                     raise self.bad(f"{len(row)} values for {width} columns")
@@ -109,10 +122,3 @@ class CsvTable:
     def bad(self, what: str, line: int | None = None) -> BadInput:
         """Of the last row, or of another line."""
         return BadInput(f"{self.name}, line {line or self.line}: {what}")
-
-    def _whole_rows(self) -> Iterator[list[str]]:
-        try:
-            for row in self._rows:
-                yield [cell[1:] if cell[:1] == "'" and _MADE_INERT.match(cell) else cell for cell in row]
-        except csv.Error as error:
-            raise self.bad(f"not valid CSV: {error}", self._rows.line_num) from None

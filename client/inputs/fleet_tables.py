@@ -6,19 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from client.inputs.documents import FleetDocument, fleet_document, read_fleet_document
-from client.inputs.spreadsheet import Table, TableKind, TableRow, read_table
+from client.inputs.spreadsheet import Table, TableKind, TableRow, fields_of, read_table
 from client.inputs.tabled import POLICY, TabledDocument, are_tables, one_of_each, policy_of
+from models.cluster.fleet_file import ClusterSpec, Team
+from models.cluster.island import Island
 from models.cluster.policy import Policy
+from models.cluster.quota import Quota
 from models.cluster.sources import WHOLE
 from models.errors import BadInput
 
+_OF_ISLAND = ("total_gpus", "healthy_gpus", "block_gpus")
+_OF_HARDWARE = ("gpu_model", "gpus_per_node")
 _KINDS = (
     TableKind(
         "clusters",
-        marks=("total_gpus",),
-        needed=("cluster", "total_gpus", "healthy_gpus"),
-        counts=("total_gpus", "healthy_gpus", "block_gpus", "gpus_per_node"),
-        texts=("gpu_model", "island"),
+        mark="total_gpus",
+        names=("cluster",),
+        fields={**fields_of(Island, *_OF_ISLAND), **fields_of(ClusterSpec, *_OF_HARDWARE)},
         settings=(POLICY,),
         example={
             "cluster": "h100-worked",
@@ -32,11 +36,9 @@ _KINDS = (
     ),
     TableKind(
         "quotas",
-        marks=("gpus",),
-        needed=("cluster", "team", "gpus"),
-        counts=("gpus", "scheduled_gpus", "idle_gpus", "pending_gpus", "minimum_gpus"),
-        lists=("islands", "protected_blocks", "namespaces", "classes"),
-        texts=("parent",),
+        mark="gpus",
+        names=("cluster",),
+        fields=Quota.model_fields,
         example={
             "cluster": "h100-worked",
             "team": "research",
@@ -51,10 +53,9 @@ _KINDS = (
     ),
     TableKind(
         "teams",
-        marks=("contacts",),
-        needed=("team", "contacts"),
-        lists=("contacts",),
-        texts=("notify",),
+        mark="contacts",
+        names=("team", "contacts"),
+        fields=fields_of(Team, "notify"),
         example={"team": "research", "contacts": "research-leads@example.org"},
     ),
 )
@@ -102,9 +103,9 @@ class _Fleet(TabledDocument):
 
     def _cluster(self, row: TableRow) -> None:
         name = row.text("cluster")
-        island = row.fields("total_gpus", "healthy_gpus", "block_gpus")
+        island = row.fields(*_OF_ISLAND)
         island = {"name": row.cells.get("island", "") or WHOLE, **island}
-        hardware, policy = row.fields("gpu_model", "gpus_per_node"), policy_of(row)
+        hardware, policy = row.fields(*_OF_HARDWARE), policy_of(row)
         if name not in self.numbers:
             self.add_cluster(
                 row, name, {"name": name, "islands": [], **hardware, **({"policy": policy} if policy else {})}
@@ -117,7 +118,7 @@ class _Fleet(TabledDocument):
 
     def _team(self, row: TableRow) -> None:
         self.stands(row, "teams", len(self.data["teams"]))
-        team = {"name": row.text("team"), "contacts": row.several("contacts"), **row.fields("notify")}
+        team = {"name": row.text("team"), "contacts": row.several("contacts"), **row.fields()}
         self.data["teams"].append(team)
 
 

@@ -7,15 +7,17 @@ line `sep=;`, empty rows and empty columns at the end, 96.0 for 96. What could m
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, get_args, get_origin
 
-from client.inputs.csv_table import CsvTable, csv_text
+from pydantic.fields import FieldInfo
+
+from client.inputs.csv_table import CsvTable, Line, csv_rows, csv_text
+from models.base import Model
 from models.errors import BadInput
 
 _SEPARATORS = ",;\t"
@@ -26,21 +28,28 @@ _FAILED = re.compile(r"#(N/A|REF!|VALUE!|DIV/0!|NAME\?|NUM!|NULL!|SPILL!)")
 
 @dataclass(frozen=True)
 class TableKind:
-    """One kind of table. `marks`: columns that no other one has."""
+    """One kind of table. `mark`: the column that no other kind has. `names`: columns that each row must fill."""
 
     word: str
-    marks: tuple[str, ...]
-    needed: tuple[str, ...]
-    counts: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
+    mark: str
+    names: tuple[str, ...]
+    fields: Mapping[str, FieldInfo]
+    """Columns that the models of a row declare: each one's type, and whether a row must fill it."""
     settings: tuple[str, ...] = ()
     """Of columns that name a setting: what stands before the name, `policy.` for instance."""
     example: Mapping[str, str] = field(default_factory=dict)
 
+    @cached_property
+    def needed(self) -> tuple[str, ...]:
+        return (*self.names, *(column for column, its in self.fields.items() if its.is_required()))
+
     @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.needed, *self.example, *self.counts, *self.lists, *self.texts)))
+    def optional(self) -> tuple[str, ...]:
+        return tuple(column for column in {**self.example, **self.fields} if column not in self.needed)
+
+    @cached_property
+    def types(self) -> dict[str, tuple[Any, ...]]:
+        return {column: tuple(_types(its.annotation)) for column, its in self.fields.items()}
 
     @property
     def template(self) -> str:
@@ -50,6 +59,17 @@ class TableKind:
     def setting(self, column: str) -> bool:
         """The column is named for a setting."""
         return any(column.startswith(prefix) for prefix in self.settings)
+
+
+def _types(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation is made of: `tuple[int, ...] | None` has a tuple and an int."""
+    yield get_origin(annotation) or annotation
+    for part in get_args(annotation):
+        yield from _types(part)
+
+
+def fields_of(model: type[Model], *names: str) -> dict[str, FieldInfo]:
+    return {name: model.model_fields[name] for name in names}
 
 
 def is_table(path: str) -> bool:
@@ -74,52 +94,34 @@ def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
     else:
         header = first.strip("\r")
         delimiter = max(_SEPARATORS, key=lambda sign: (header.count(sign), -_SEPARATORS.index(sign)))
-    tidy, lines = _tidied(name, text, delimiter, skipped)
-    header_cells = [cell.strip() for cell in tidy[0]] if tidy else []
-    kind = next((k for k in kinds if set(k.marks) <= set(header_cells)), None)
+    rows = _tidied(name, csv_rows(name, text, delimiter, skipped))
+    header_cells = [cell.strip() for cell in rows[0][1]] if rows else []
+    kind = next((k for k in kinds if k.mark in header_cells), None)
     if kind is None:
         needed = "; ".join(f"{k.word}: {', '.join(k.needed)}" for k in kinds)
         words = " nor ".join(k.word for k in kinds)
         raise BadInput(f"{name}: its header says neither {words} ({needed})")
-    settings = tuple(c for c in header_cells if kind.setting(c))
-    text = "".join(_csv_line(row) for row in tidy)
-    optional = tuple(dict.fromkeys((*kind.columns, *settings)))
-    table = CsvTable(name, text, kind.needed, optional)
-    rows = list(table.records())
-    return Table(name, kind, list(zip(lines[1:], rows, strict=True)))
+    settings = [c for c in header_cells if kind.setting(c) and c not in kind.example]
+    table = CsvTable(name, iter(rows), kind.needed, (*kind.optional, *settings))
+    return Table(name, kind, [(table.line, row) for row in table.records()])
 
 
-def _csv_line(row: Sequence[str]) -> str:
-    """One line: what stands in a cell is one line to us."""
-    cells = (" ".join(cell.split("\n")).replace("\r", "") for cell in row)
-    return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells) + "\n"
+def _tidied(name: str, rows: Iterable[Line]) -> list[Line]:
+    """The rows that hold anything, as wide as the header without its empty end. What is in a cell is one line to us."""
+    tidy = [(line, _without_end(row)) for line, row in rows if any(cell.strip() for cell in row)]
+    width = len(tidy[0][1]) if tidy else 0
+    for line, row in tidy:
+        if len(row) > width:
+            raise BadInput(f"{name}, line {line}: {len(row)} values for {width} columns")
+        row.extend([""] * (width - len(row)))
+    return tidy
 
 
-def _tidied(name: str, text: str, delimiter: str, skipped: int) -> tuple[list[list[str]], list[int]]:
-    """The rows that hold anything, without the empty columns at the end; and each one's line."""
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    rows, lines, begins = list[list[str]](), list[int](), 1
-    try:
-        for row in reader:
-            if any(cell.strip() for cell in row):
-                rows.append(row)
-                lines.append(begins + skipped)
-            begins = reader.line_num + 1
-    except csv.Error as error:
-        raise BadInput(f"{name}, line {reader.line_num + skipped}: not valid CSV: {error}") from None
-    width = max((len(_without_end(row)) for row in rows), default=0)
-    header = len(_without_end(rows[0])) if rows else 0
-    for row, line in zip(rows, lines, strict=True):
-        if len(_without_end(row)) > header:
-            raise BadInput(f"{name}, line {line}: {len(_without_end(row))} values for {header} columns")
-    return [[*row[:width], *[""] * (width - len(row))] for row in rows], lines
-
-
-def _without_end(row: Sequence[str]) -> Sequence[str]:
-    width = len(row)
-    while width and not row[width - 1].strip():
-        width -= 1
-    return row[:width]
+def _without_end(row: Sequence[str]) -> list[str]:
+    cells = [cell.replace("\n", " ").replace("\r", "") for cell in row]
+    while not cells[-1].strip():
+        cells.pop()
+    return cells
 
 
 class TableRow:
@@ -140,16 +142,16 @@ class TableRow:
         return self.cells[column]
 
     def fields(self, *columns: str) -> dict[str, Any]:
-        """What these columns say: of one that is there an empty cell says none, but for what is needed."""
+        """The values of these columns, or of all fields. An empty cell says none, except where a value is needed."""
         values: dict[str, Any] = {}
-        for column in columns:
+        for column in columns or self.kind.fields:
             if column not in self.cells:
                 continue
             if column in self.kind.needed:
                 self.text(column)
-            if column in self.kind.lists:
+            if tuple in self.kind.types[column]:
                 values[column] = self._list(column)
-            elif column in self.kind.counts:
+            elif int in self.kind.types[column]:
                 values |= self._count(column)
             else:
                 values[column] = self.cells[column] or None
@@ -161,7 +163,7 @@ class TableRow:
 
     def _list(self, column: str) -> Any:
         each = [part.strip() for part in re.split("[;,]", self.cells[column]) if part.strip()]
-        if column == "protected_blocks":
+        if int in self.kind.types[column]:
             return [self._number(column, part) for part in each]
         return each or None
 

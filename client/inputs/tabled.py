@@ -80,8 +80,7 @@ class TabledDocument:
             return
         quotas = self.clusters[number].setdefault("quotas", [])
         self.stands(row, self._word, number, "quotas", len(quotas))
-        fields = row.fields(*(c for c in row.kind.columns if c not in ("cluster", "team")))
-        quotas.append({"team": row.text("team"), **fields})
+        quotas.append(row.fields())
 
     def handed(self, paths: Sequence[str]) -> Handed:
         """All of it. Errors: BadFile with what is wrong with single rows."""

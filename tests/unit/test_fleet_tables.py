@@ -53,6 +53,15 @@ def test_tables_are_told_apart_by_their_headers_whatever_they_are_called(tmp_pat
     ]
 
 
+def test_a_column_that_is_not_known_is_answered_with_each_column_that_is_once(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as refused:
+        read(tmp_path, one=CLUSTERS, two="cluster,team,gpus,colour\nh,a,4,red\n")
+    assert str(refused.value) == (
+        f"{tmp_path}/two.csv, line 1: column 'colour' is not known; known are cluster, team, gpus, scheduled_gpus, "
+        "idle_gpus, pending_gpus, protected_blocks, minimum_gpus, parent, islands, namespaces, classes"
+    )
+
+
 @pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85"])
 def test_a_line_ends_where_csv_ends_it_and_nowhere_else(mark: str, tmp_path: Path) -> None:
     """What other standards call the end of a line is a character of a cell like any other: the row goes on."""
