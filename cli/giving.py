@@ -18,7 +18,6 @@ from models.errors import BackstopError, Refusal
 
 if TYPE_CHECKING:
     from cli.selection import Selection
-    from client.backstop import Backstop
     from models.rollout.ahead import Ahead
     from models.rollout.messages import CommandAnswer
     from models.rollout.shown import RolloutStatus
@@ -63,14 +62,10 @@ def said(
     from models.rollout.commands import CommandRequest
     from models.rollout.stages import Command
 
-    async def question(door: Backstop) -> list[Outcome]:
-        async def give(cluster: str) -> CommandAnswer:
-            return await door.command(cluster, Command(name), requests[cluster])
-
-        return await each(clusters, give)
-
     requests = {c: checked(CommandRequest, actor=person, reason=reason, **fields(c)) for c in clusters}
-    return ask(person, question)
+    return ask(
+        person, lambda door: each(clusters, lambda cluster: door.command(cluster, Command(name), requests[cluster]))
+    )
 
 
 # --- before it ------------------------------------------------------------------------------------
@@ -156,10 +151,7 @@ def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[s
     """
     from cli.many import each
 
-    async def question(door: Backstop) -> list[tuple[str, Ahead | BackstopError]]:
-        return await each(clusters, door.ahead)
-
-    answers = ask(person, question)
+    answers = ask(person, lambda door: each(clusters, door.ahead))
     aheads = [a for _, a in answers if not isinstance(a, BackstopError)]
     silent = {cluster: a for cluster, a in answers if isinstance(a, BackstopError)}
     if not aheads:

@@ -16,10 +16,9 @@ from cli.session import ask
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
-    from client.backstop import Backstop
     from models.access.access_file import AccessFile
     from models.access.principals import Principal
-    from models.access.standing import AccessOutcome, AccessStands
+    from models.access.standing import AccessStands
 
 _TYPED = {
     "hold": "desk.declare",
@@ -121,11 +120,7 @@ def import_(
         raise BadInput("give a FILE to import, or --confirm HASH of one that waits")
     rules = _read(file) if file else None
     question = ImportAccess(file=rules, confirm=confirm, dry_run=dry_run, reason=reason)
-
-    async def asked(door: Backstop) -> AccessOutcome:
-        return await door.ask(question)
-
-    outcome = ask(who(actor), asked)
+    outcome = ask(who(actor), lambda door: door.ask(question))
     if as_json:
         show_json(AccessImportAnswer.grown_from(outcome).as_json())
         return
@@ -158,14 +153,10 @@ def seen(
     """
     from cli.answers_access import EmergencySeenAnswer
     from cli.output import show, show_json
-    from models.access.waiting import Emergency
     from models.countersign_questions import SeenEmergency
     from views.words import line
 
-    async def asked(door: Backstop) -> Emergency:
-        return await door.ask(SeenEmergency(number=number, reason=reason))
-
-    looked = ask(who(actor), asked)
+    looked = ask(who(actor), lambda door: door.ask(SeenEmergency(number=number, reason=reason)))
     undo = "It cannot be undone; the audit keeps both."
     if as_json:
         show_json(EmergencySeenAnswer.grown_from(looked, undo=undo).as_json())
@@ -325,7 +316,7 @@ def token_new(
     """
     from cli.answers_access import TokenMadeAnswer
     from cli.output import show, show_json
-    from models.access.tokens import TOKEN_BYTES, TOKEN_PREFIX, TokenLine, TokenScope, token_hash
+    from models.access.tokens import TOKEN_BYTES, TOKEN_PREFIX, TokenScope, token_hash
     from models.questions import MakeToken
     from views.words import line
 
@@ -333,11 +324,7 @@ def token_new(
     scope = checked(TokenScope, roles=tuple(role), **{k: tuple(v) for k, v in bounds.items() if v})
     token = TOKEN_PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).rstrip(b"=").decode()
     question = MakeToken(name=name, hash=token_hash(token), owner=owner, scope=scope, days=days, reason=reason)
-
-    async def asked(door: Backstop) -> TokenLine:
-        return await door.ask(question)
-
-    token_line = ask(who(actor), asked)
+    token_line = ask(who(actor), lambda door: door.ask(question))
     undo = f"backstop access token revoke {token_line.name}"
     if as_json:
         show_json(TokenMadeAnswer.grown_from(token_line, token=token, undo=undo).as_json())
@@ -368,11 +355,7 @@ def token_list(
     from views.access import token_parts
 
     how = listing(output, as_json, sort, filters)
-
-    async def asked(door: Backstop) -> tuple[TokenLine, ...]:
-        return await door.ask(Tokens(ended=every))
-
-    tokens = ask(who(actor), asked)
+    tokens = ask(who(actor), lambda door: door.ask(Tokens(ended=every)))
     lines = how.rows(tokens, TokenLine)
     now = datetime.now(UTC)
     names = [one.name for one in lines]
@@ -388,14 +371,10 @@ def token_revoke(
     """Revoke a token. Within a minute no front accepts it."""
     from cli.answers_access import TokenMadeAnswer
     from cli.output import show, show_json
-    from models.access.tokens import TokenLine
     from models.questions import RevokeToken
     from views.words import line
 
-    async def asked(door: Backstop) -> TokenLine:
-        return await door.ask(RevokeToken(name=name, reason=reason))
-
-    gone = ask(who(actor), asked)
+    gone = ask(who(actor), lambda door: door.ask(RevokeToken(name=name, reason=reason)))
     undo = "It cannot be undone: make another one with backstop access token new."
     if as_json:
         show_json(TokenMadeAnswer.grown_from(gone, undo=undo).as_json())
@@ -415,10 +394,7 @@ def _read(file: str) -> AccessFile:
 def _stands(actor: str) -> AccessStands:
     from models.questions import AccessNow
 
-    async def asked(door: Backstop) -> AccessStands:
-        return await door.ask(AccessNow())
-
-    return ask(who(actor), asked)
+    return ask(who(actor), lambda door: door.ask(AccessNow()))
 
 
 def _access(file: str, actor: str) -> AccessFile:

@@ -104,14 +104,7 @@ def adopted(
     """What became of the launch that takes each over."""
     if not lost:
         return []
-
-    async def question(door: Backstop) -> list[tuple[Overview, LaunchAnswer | BackstopError]]:
-        async def adopt(one: Overview) -> LaunchAnswer:
-            return await _adopted(door, one, launching, policy)
-
-        return await each(lost, adopt)
-
-    return ask(launching.person, question)
+    return ask(launching.person, lambda door: each(lost, lambda one: _adopted(door, one, launching, policy)))
 
 
 async def _adopted(door: Backstop, lost: Overview, launching: Launching, policy: dict[str, Any]) -> LaunchAnswer:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from client.answers import Build
-    from client.backstop import Backstop
 
 
 def add_to(app: typer.Typer) -> None:
@@ -75,10 +74,7 @@ def use(
     from cli.output import show
     from views.words import line
 
-    async def question(door: Backstop) -> str:
-        return await door.use_build(build)
-
-    before = ask(who(actor), question)
+    before = ask(who(actor), lambda door: door.use_build(build))
     show(
         line(
             ("Serving", "bold"), f" build {build}, before {before or 'none'}. Keep the workers of others running until"

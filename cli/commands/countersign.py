@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -11,10 +11,6 @@ from cli.lists import Filter, Output, Sort, listing
 from cli.options import DECIDE, Actor, AsJson, ReasonOption, examples, who
 from cli.session import ask
 from models.errors import BadInput
-
-if TYPE_CHECKING:
-    from client.backstop import Backstop
-    from models.access.waiting import Countersigned, Waiting
 
 Hash = Annotated[
     str, typer.Argument(metavar="HASH", help="What waits, as `countersign list` shows it.", show_default=False)
@@ -50,11 +46,7 @@ def list_(
     from views.countersign import waiting_parts
 
     how = listing(output, as_json, sort, filters)
-
-    async def asked(door: Backstop) -> tuple[Waiting, ...]:
-        return await door.ask(WaitingNow())
-
-    waiting = ask(who(actor), asked)
+    waiting = ask(who(actor), lambda door: door.ask(WaitingNow()))
     lines = how.rows(waiting, Waiting)
     names = [one.hash[:SHOWN_DIGITS] for one in lines]
     how.tell(lambda: WaitingAnswer(waiting=tuple(lines)), lambda: waiting_parts(lines, of=len(waiting)), names)
@@ -73,16 +65,13 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
     from views.words import line
 
     person, name = who(actor), _hash(digest)
-
-    async def asked(door: Backstop) -> Waiting:
-        return await door.ask(WaitingOne(hash=name))
-
-    consent("Countersign it?", lambda: whole_parts(ask(person, asked)), yes=yes, as_json=as_json)
-
-    async def given(door: Backstop) -> Countersigned:
-        return await door.countersign(name)
-
-    done = ask(person, given)
+    consent(
+        "Countersign it?",
+        lambda: whole_parts(ask(person, lambda door: door.ask(WaitingOne(hash=name)))),
+        yes=yes,
+        as_json=as_json,
+    )
+    done = ask(person, lambda door: door.countersign(name))
     if as_json:
         show_json(CountersignedAnswer(**{**dict(done), "undo": done.undo or NO_UNDO}).as_json())
         return
@@ -97,11 +86,7 @@ def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, a
     from views.words import line
 
     name = _hash(digest)
-
-    async def asked(door: Backstop) -> Waiting:
-        return await door.ask(WithdrawWaiting(hash=name, reason=reason))
-
-    gone = ask(who(actor), asked)
+    gone = ask(who(actor), lambda door: door.ask(WithdrawWaiting(hash=name, reason=reason)))
     undo = "It cannot be undone: give the command again."
     if as_json:
         show_json(WithdrawnAnswer.grown_from(gone, undo=undo).as_json())

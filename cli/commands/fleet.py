@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from cli.commands import fleet_file, fleet_import, fleet_rollout
@@ -12,10 +10,6 @@ from cli.names import note_fleet
 from cli.options import SET_UP, Actor, AsJson, ClusterOrAll, examples, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
-
-if TYPE_CHECKING:
-    from client.backstop import Backstop
-    from models.questions import LedgerCluster
 
 
 def add_to(app: typer.Typer) -> None:
@@ -50,11 +44,7 @@ def show_(
     how = listing(output, as_json, sort, filters)
     if cluster:
         how.of_one(f"CLUSTER {cluster!r}")
-
-    async def question(door: Backstop) -> list[LedgerCluster]:
-        return await door.described()
-
-    described = ask(who(actor), question)
+    described = ask(who(actor), lambda door: door.described())
     wrong = {one.name: one.wrong for one in described if one.cluster is None}
     if cluster in wrong:
         raise Refusal(wrong[cluster])

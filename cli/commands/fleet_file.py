@@ -128,11 +128,7 @@ def diff(
     from views.words import line
 
     document = read_fleet_files(files)
-
-    async def question(door: Backstop) -> FleetOutcome:
-        return await taken(door, document, ImportTerms(dry_run=True, prune=prune, reset=reset))
-
-    outcome = ask(who(actor), question)
+    outcome = ask(who(actor), lambda door: taken(door, document, ImportTerms(dry_run=True, prune=prune, reset=reset)))
     warn(document, outcome)
     if as_json:
         show_json(answered(document, outcome, prune=prune).as_json())

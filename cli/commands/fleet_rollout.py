@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from client.backstop import Backstop
     from models.fleet.commands import FleetCommand
     from models.fleet.kept import KeptFleet
-    from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus
+    from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus
     from models.fleet.state import Pace
 
 Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER", help="One or more clusters.", show_default=False)]
@@ -379,11 +379,7 @@ def _give(name: FleetCommand, actor: str, reason: str, as_json: bool, **fields: 
 
     person = who(actor)
     request = checked(FleetCommandRequest, actor=person, reason=reason, **fields)
-
-    async def question(door: Backstop) -> FleetCommandAnswer:
-        return await door.fleet_command(name, request)
-
-    answer = ask(person, question)
+    answer = ask(person, lambda door: door.fleet_command(name, request))
     if as_json:
         show_json(FleetCommandTaken(**answer.model_dump()).as_json())
     else:

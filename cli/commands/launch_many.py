@@ -104,13 +104,7 @@ def _agreed(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
     from views.plan import plans_parts
     from views.words import line
 
-    async def question(door: Backstop) -> list[tuple[str, Plan | BackstopError]]:
-        async def plan(cluster: str) -> Plan:
-            return await planned(door, cluster, of.overlay)
-
-        return await each(clusters, plan)
-
-    answers = ask(of.person, question)
+    answers = ask(of.person, lambda door: each(clusters, lambda cluster: planned(door, cluster, of.overlay)))
     plans = [a for _, a in answers if not isinstance(a, BackstopError)]
     left = {cluster: a for cluster, a in answers if isinstance(a, BackstopError)}
     if not plans:
@@ -133,10 +127,7 @@ def _launched(
     requests = {cluster: of.request_of(cluster) for cluster in clusters}
 
     async def question(door: Backstop) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
-        async def launch(cluster: str) -> LaunchAnswer:
-            return await door.launch(requests[cluster])
-
-        answers = await each(clusters, launch)
+        answers = await each(clusters, lambda cluster: door.launch(requests[cluster]))
         opened = [a for _, a in answers if not isinstance(a, BackstopError)]
         alike = {(a.lifters, a.deciders): a for a in opened}
         texts = {who: await lifted_by_others(door.ask, a, of.person) for who, a in alike.items()}

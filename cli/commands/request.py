@@ -127,11 +127,7 @@ def new(
         actor=person,
         reason=reason,
     )
-
-    async def question(door: Backstop) -> RequestState:
-        return await door.request(asked)
-
-    state = ask(person, question)
+    state = ask(person, lambda door: door.request(asked))
     _answer(state, as_json=as_json, changed=True)
     if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
