@@ -23,7 +23,7 @@ LEAVE_OUT = "is unknown, so leave the row out"
 """What is said of a count that nobody knows: a row that is not there is understood, a number that is none is not."""
 # No leading zeros: they are refused in a fleet file as well.
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}", re.ASCII)
-Line = tuple[int, list[str]]
+CsvRow = tuple[int, list[str]]
 """A row's line in its file, and its cells."""
 
 
@@ -54,7 +54,7 @@ def csv_text(path: str | Path) -> tuple[str, str]:
     return name, decoded(name, raw)
 
 
-def csv_rows(name: str, text: str, delimiter: str = ",", skipped: int = 0) -> Iterator[Line]:
+def csv_rows(name: str, text: str, delimiter: str = ",", skipped: int = 0) -> Iterator[CsvRow]:
     """Each row with the line it begins on. `skipped`: lines of the file before the text. Errors: BadInput."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     line = skipped + 1
@@ -74,7 +74,7 @@ class CsvTable:
     """
 
     def __init__(
-        self, name: str, rows: Iterator[Line], needed: Sequence[str] = (), optional: Sequence[str] = ()
+        self, name: str, rows: Iterator[CsvRow], needed: Sequence[str] = (), optional: Sequence[str] = ()
     ) -> None:
         self.name = name
         self.line = 1

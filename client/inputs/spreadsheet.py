@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from client.inputs.csv_table import CsvTable, Line, csv_rows, csv_text
+from client.inputs.csv_table import CsvTable, CsvRow, csv_rows, csv_text
 from models.base import Model
 from models.errors import BadInput
 
@@ -106,7 +106,7 @@ def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
     return Table(name, kind, [(table.line, row) for row in table.records()])
 
 
-def _tidied(name: str, rows: Iterable[Line]) -> list[Line]:
+def _tidied(name: str, rows: Iterable[CsvRow]) -> list[CsvRow]:
     """The rows that hold anything, as wide as the header without its empty end. What is in a cell is one line to us."""
     tidy = [(line, _without_end(row)) for line, row in rows if any(cell.strip() for cell in row)]
     width = len(tidy[0][1]) if tidy else 0
