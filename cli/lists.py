@@ -6,14 +6,17 @@ Rows are those of the JSON answer, and so are the names of their fields: `--sort
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
+from cli.options import AsJson
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -120,11 +123,27 @@ class Listing:
                 show(*parts(), wide=self.form is Form.WIDE if self.forms else None)
 
 
-def listing(output: Form | None, as_json: bool, sort: str = "", filters: Sequence[str] | None = None) -> Listing:
+def listing(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> Listing:
     """What the options say. Errors: BadInput where two of them contradict each other."""
     if as_json and output not in (None, Form.JSON):
         raise BadInput(f"--json is given beside -o {output}: give one of them")
     return Listing(Form.JSON if as_json else output or Form.TABLE, sort, tuple(filters or ()))
+
+
+def listed(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `listing` in place of its parameter `how`."""
+    options = inspect.signature(listing, eval_str=True).parameters
+    own = inspect.signature(command, eval_str=True)
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        asked = {name: given.pop(name) for name in options}
+        command(how=listing(**asked), **given)
+
+    beside = [one.replace(kind=one.KEYWORD_ONLY) for one in options.values()]
+    parameters = [one for its in own.parameters.values() for one in (beside if its.name == "how" else [its])]
+    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # Typer reads it
+    return run
 
 
 def told(as_json: bool) -> Listing:

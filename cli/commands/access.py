@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.lists import Filter, Output, Sort, listing
+from cli.lists import Listing, listed
 from cli.options import SET_UP, Actor, AsJson, NeededReason, ReasonOption, checked, examples, named, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
@@ -340,12 +340,11 @@ def token_new(
     )
 
 
+@listed
 def token_list(
     every: Annotated[bool, typer.Option("--all", help="Also expired and revoked tokens.")] = False,
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """List tokens: whose they are, what they may do, and until when."""
@@ -354,7 +353,6 @@ def token_list(
     from models.questions import Tokens
     from views.access import token_parts
 
-    how = listing(output, as_json, sort, filters)
     tokens = ask(who(actor), lambda door: door.ask(Tokens(ended=every)))
     lines = how.rows(tokens, TokenLine)
     now = datetime.now(UTC)

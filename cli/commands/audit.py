@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.commands.burndown import moment_of
-from cli.lists import Filter, Form, Listing, Output, Sort, like, listing
-from cli.options import LOOK, AsJson, examples, named_or_all, needed, who
+from cli.lists import Form, Listing, like, listed, listing
+from cli.options import LOOK, examples, named_or_all, needed, who
 from cli.session import ask
 from models.base import verb_of
 from models.errors import BadInput, Refusal
@@ -46,6 +46,7 @@ def add_to(app: typer.Typer) -> None:
     )(audit)
 
 
+@listed
 def audit(
     cluster: Annotated[
         str,
@@ -92,10 +93,8 @@ def audit(
             help="Only command, transition, effect, notice, hold, guard or plan. Repeatable.",
         ),
     ] = None,
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
 ) -> None:
     """Show what happened to a cluster: who did what, when, and why.
 
@@ -108,7 +107,7 @@ def audit(
     if (seals and not verify) or (seal_key and not seals):
         raise BadInput("--seals goes with --verify, and --seal-key with --seals")
     cluster = FLEET if fleet else cluster if seals else needed(cluster)
-    how, person = listing(output, as_json, sort, filters), who(os.environ.get("BACKSTOP_ACTOR", ""))
+    person = who(os.environ.get("BACKSTOP_ACTOR", ""))
     wanted = _wanted(since, until, actor or (), kind or ())
     if verify:
         how.of_one("--verify")
@@ -241,7 +240,7 @@ def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
     lines = [each for each in _archived(cluster, person) if each.rollout == bringup_workflow_id(cluster)]
     if not lines:
         raise Refusal(f"nothing is archived of a bring-up of {cluster}")
-    _answer(lines, _Wanted(None, None, (), ()), listing(None, as_json))
+    _answer(lines, _Wanted(None, None, (), ()), listing(as_json=as_json))
 
 
 def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[RenderableType]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Listing, Output, Sort, listing
-from cli.options import LOOK, AsJson, examples, number
+from cli.lists import Listing, listed
+from cli.options import LOOK, examples, number
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def add_to(app: typer.Typer) -> None:
     )(backtest)
 
 
+@listed
 def backtest(
     file: Annotated[str, _FILE],
     horizon: Annotated[str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts, with commas.")] = "1,4",
@@ -82,10 +83,8 @@ def backtest(
     png: Annotated[str, typer.Option(metavar="FILE", help="Draw the plots.")] = "",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (-: stdout).")] = "",
     decisions: Annotated[str, typer.Option(metavar="FILE", help="Write each week's promises as CSV (-: stdout).")] = "",
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
 ) -> None:
     """Show what each buffer policy would have promised and kept on a health history, week by week.
 
@@ -93,7 +92,6 @@ def backtest(
     week without a promise counts as a buffer of 1. --decisions lets anybody compute the record again.
     """
     outputs = {"--csv": csv, "--decisions": decisions, "--html": html}
-    how = listing(output, as_json, sort, filters)
     _one_to_standard_output(outputs, how)
     weeks = weeks_of(horizon)
     terms = terms_of(target, floor)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.lists import Filter, Output, Sort, listing
+from cli.lists import Listing, listed
 from cli.options import (
     SET_UP,
     Actor,
@@ -237,17 +237,15 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
 # --- looking -----------------------------------------------------------------------------------
 
 
+@listed
 def status(
     cluster: ClusterOrAll = "",
     ended: Annotated[bool, typer.Option("--all", help="Also those that have ended.")] = False,
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """Show all bring-ups by state, or one as a graph with each step's log, duration and runs."""
-    how = listing(output, as_json, sort, filters)
     if cluster:
         from views.bringup import status_parts
 

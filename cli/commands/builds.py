@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Output, Sort, listing
-from cli.options import SET_UP, Actor, AsJson, examples, who
+from cli.lists import Listing, listed
+from cli.options import SET_UP, Actor, examples, who
 from cli.session import ask
 
 if TYPE_CHECKING:
@@ -25,20 +25,14 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="builds", rich_help_panel=SET_UP)
 
 
-def show_(
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@listed
+def show_(*, how: Listing, actor: Actor = "") -> None:
     """Show the builds of versioned workers: which one serves, who polls, and what each still holds.
 
     Stop a build's workers only when it is not current and holds no rollout.
     """
     from cli.answers import BuildLine, BuildsAnswer
 
-    how = listing(output, as_json, sort, filters)
     by_build = {b.build: b for b in ask(who(actor), lambda door: door.builds())}
     lines = how.rows((BuildLine.model_validate(b.model_dump()) for b in by_build.values()), BuildLine)
     names = [one.build for one in lines]

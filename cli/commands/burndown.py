@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Output, Sort, listing
-from cli.options import LOOK, Actor, AsJson, examples, named, who
+from cli.lists import Listing, listed
+from cli.options import LOOK, Actor, examples, named, who
 from cli.session import ask
 from models.errors import BadInput
 
@@ -35,14 +35,13 @@ def add_to(app: typer.Typer) -> None:
     )(burndown)
 
 
+@listed
 def burndown(
     cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster.", callback=named)] = "",
     since: Annotated[str, typer.Option(metavar="TIME", help="Since 28d ago, or a day such as 2026-11-01.")] = "28d",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write the curve as CSV (-: stdout).")] = "",
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """Show promised, healthy and phantom GPUs over time.
@@ -54,7 +53,6 @@ def burndown(
     from models.reports.tallies import Point
     from views.burndown import as_csv, burndown_parts
 
-    how = listing(output, as_json, sort, filters)
     if csv == "-" and not how.for_people:
         raise BadInput(f"--csv - is given beside {how.asked}: standard output takes one of them")
     now = datetime.now(UTC)

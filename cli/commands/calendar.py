@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.consent import Yes
-from cli.lists import Filter, Listing, Output, Sort, listing, told
+from cli.lists import Listing, listed, told
 from cli.names import note_windows
 from cli.options import (
     HALT,
@@ -205,18 +205,10 @@ def _is(ahead: Foretold, window: Window) -> bool:
     return (ahead.kind, ahead.starts, ahead.reason) == (window.kind, window.starts, window.reason)
 
 
-def show_calendar(
-    cluster: ClusterOrAll = "",
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@listed
+def show_calendar(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> None:
     """Show declared windows that are not over, and the quotas that will lose their backing by them."""
     from models.cluster.windows import Entry
-
-    how = listing(output, as_json, sort, filters)
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
         return await door.calendar(cluster), await door.clusters()

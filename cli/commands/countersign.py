@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.lists import Filter, Output, Sort, listing
+from cli.lists import Listing, listed
 from cli.options import DECIDE, Actor, AsJson, ReasonOption, examples, who
 from cli.session import ask
 from models.errors import BadInput
@@ -32,20 +32,14 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="countersign", rich_help_panel=DECIDE)
 
 
-def list_(
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@listed
+def list_(*, how: Listing, actor: Actor = "") -> None:
     """List what waits for a second person: what it would do, who gave it, who could countersign it, and until when."""
     from cli.answers_access import WaitingAnswer
     from models.access.waiting import SHOWN_DIGITS, Waiting
     from models.countersign_questions import WaitingNow
     from views.countersign import waiting_parts
 
-    how = listing(output, as_json, sort, filters)
     waiting = ask(who(actor), lambda door: door.ask(WaitingNow()))
     lines = how.rows(waiting, Waiting)
     names = [one.hash[:SHOWN_DIGITS] for one in lines]

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cli.lists import Filter, Output, Sort, listing
-from cli.options import SET_UP, Actor, AsJson, examples, who
+from cli.lists import Listing, listed
+from cli.options import SET_UP, Actor, examples, who
 from cli.session import ask
 from models.errors import Unavailable
 
@@ -26,20 +26,14 @@ def add_to(app: typer.Typer) -> None:
     )(doctor)
 
 
-def doctor(
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@listed
+def doctor(*, how: Listing, actor: Actor = "") -> None:
     """Check the installation: Temporal, its namespace and search attributes, workers, the watch, the ledger.
 
     Ends with 1 if something is wrong. docs/reading.md explains each check.
     """
     from cli.answers import CheckLine, DoctorAnswer
 
-    how = listing(output, as_json, sort, filters)
     all_checks = _checks(who(actor))
     well = all(check.ok for check in all_checks)
     checks = how.rows(all_checks, CheckLine)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 
 from cli.commands import fleet_file, fleet_import, fleet_rollout
-from cli.lists import Filter, Output, Sort, listing
+from cli.lists import Listing, listed
 from cli.names import note_fleet
-from cli.options import SET_UP, Actor, AsJson, ClusterOrAll, examples, who
+from cli.options import SET_UP, Actor, ClusterOrAll, examples, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
@@ -27,21 +27,14 @@ def add_to(app: typer.Typer) -> None:
     app.add_typer(group, name="fleet", rich_help_panel=SET_UP)
 
 
-def show_(
-    cluster: ClusterOrAll = "",
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@listed
+def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> None:
     """Show the clusters of the ledger with present quotas and latest health."""
     from cli.answers import ClustersAnswer
     from cli.output import left_out
     from views.cluster_row import ClusterAnswer
     from views.fleet import cluster_parts, fleet_parts
 
-    how = listing(output, as_json, sort, filters)
     if cluster:
         how.of_one(f"CLUSTER {cluster!r}")
     described = ask(who(actor), lambda door: door.described())

@@ -9,7 +9,7 @@ import typer
 
 from cli.commands import fleet_plan
 from cli.consent import Yes, can_ask, consent, shown_and_asked
-from cli.lists import Filter, Output, Sort, listing
+from cli.lists import Listing, listed
 from cli.options import (
     Actor,
     Alone,
@@ -163,14 +163,13 @@ def _approve_line(plan_hash: str) -> str:
     return f"backstop fleet approve --plan {plan_hash}"
 
 
+@listed
 def status(
     waiting: Annotated[bool, typer.Option("--waiting", help="A line for each cluster that waits, and why.")] = False,
     failed: Annotated[bool, typer.Option("--failed", help="A line for each cluster that rolled back.")] = False,
     every: Annotated[bool, typer.Option("--all", help="A line for each cluster.")] = False,
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """Show where the fleet rollout is: waves, what it waits for, what it needs from a person, its budget."""
@@ -179,8 +178,6 @@ def status(
     from client.lost_words import lost_fleet_sentence
     from models.fleet.state import Member
     from views.fleet_rollout import of_interest, status_parts
-
-    how = listing(output, as_json, sort, filters)
 
     async def question(door: Backstop) -> tuple[FleetStatus, KeptFleet | None]:
         status = (await look_at_fleet(door)).status

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Listing, Output, Sort, listing
+from cli.lists import Listing, listed
 from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, examples, who
 from models.errors import BadInput
 
@@ -50,16 +50,15 @@ class _Flex(Otherwise):
     otherwise = "show"
 
 
+@listed
 def show_flex(
     cluster: ClusterOrAll = "",
     mode: Annotated[str, typer.Option(metavar="MODE", help="How flex is shared: equal, quota or weight.")] = "equal",
     since: Annotated[
         str, typer.Option(metavar="TIME", help="The record since 7d ago, or a day such as 2026-11-01.")
     ] = "7d",
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """Show quotas and flex apart: how much flex there is, who uses it, and what it has offered.
@@ -71,7 +70,7 @@ def show_flex(
     from cli.output import left_out
     from cli.session import ask
 
-    wanted, how = mode_of(mode), listing(output, as_json, sort, filters)
+    wanted = mode_of(mode)
     if cluster:
         how.of_one(f"CLUSTER {cluster!r}")
     now = datetime.now(UTC)
@@ -124,6 +123,7 @@ def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: da
     )
 
 
+@listed
 def divide(
     file: Annotated[
         str,
@@ -137,10 +137,8 @@ def divide(
         str,
         typer.Option(metavar="MODE", help="How flex is shared: equal, quota or weight; replaces the file's."),
     ] = "",
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
 ) -> None:
     """Divide GPUs fairly: first what quotas promise, then the rest.
 
@@ -152,7 +150,7 @@ def divide(
     asked = read_flex_demand(file)
     if mode:
         asked = asked.model_copy(update={"mode": mode_of(mode)})
-    _answer(asked, division(asked), listing(output, as_json, sort, filters))
+    _answer(asked, division(asked), how)
 
 
 def simulate(

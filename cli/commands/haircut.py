@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.plan import planned_from
-from cli.lists import Filter, Listing, Output, Sort, listing
-from cli.options import LOOK, Actor, AsJson, ClusterOrAll, MaxTier, SettingsOption, examples, overlay_of, who
+from cli.lists import Listing, listed
+from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, examples, overlay_of, who
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
 
@@ -45,6 +45,7 @@ def add_to(app: typer.Typer) -> None:
     )(haircut)
 
 
+@listed
 def haircut(
     named: ClusterOrAll = "",
     file: Annotated[str, typer.Option(metavar="FILE", help="A fleet file (-: stdin); without it, the ledger.")] = "",
@@ -64,10 +65,8 @@ def haircut(
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (-: stdout).")] = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """Show what a buffer costs: how many GPUs are cut at 5, 10, 15 and 20 %, and how many of them are phantom.
@@ -79,7 +78,6 @@ def haircut(
     overlay = overlay_of(policy, max_tier=max_tier)
     if "buffer" in overlay.settings:
         raise BadInput("--policy buffer is given beside --buffers: the report compares these")
-    how = listing(output, as_json, sort, filters)
     if by is By.FLEET:
         how.of_one("--by fleet, which is one")
     taken = ((how.asked, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))

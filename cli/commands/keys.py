@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.payload_keys import payload_group
-from cli.lists import Filter, Output, Sort, listing
-from cli.options import SET_UP, AsJson, examples
+from cli.lists import Listing, listed
+from cli.options import SET_UP, examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,12 +83,12 @@ def revoke(
     show(line("It cannot be undone: what it approved since then has to be approved anew."))
 
 
-def show_(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> None:
+@listed
+def show_(*, how: Listing) -> None:
     """Show the book of keys: which sign, which only verify, and which are revoked."""
     from cli.answers_keys import KeyLine, KeysAnswer
     from client.key_files import key_book_file, read_book
 
-    how = listing(output, as_json, sort, filters)
     book = read_book(key_book_file())
     lines = how.rows((_line_of(key, book) for key in book.keys), KeyLine)
     names = [one.key_id for one in lines]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Listing, Output, Sort, listing, told
+from cli.lists import Listing, listed, told
 from cli.options import LOOK, Actor, AsJson, NeededReason, examples, who
 from cli.session import ask
 from models.errors import BadInput
@@ -77,18 +77,12 @@ def note(
     _answer(ask(who(actor), question), told(as_json), undo)
 
 
-def show_all(
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@listed
+def show_all(*, how: Listing, actor: Actor = "") -> None:
     """Show where each milestone is: done, on track or behind.
 
     On track: at least as far as a straight line from the number when it was set to the target on its last day.
     """
-    how = listing(output, as_json, sort, filters)
 
     async def question(door: Backstop) -> PlanNow:
         from models.questions import MilestonesNow

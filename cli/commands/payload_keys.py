@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Output, Sort, listing
-from cli.options import AsJson, examples
+from cli.lists import Listing, listed
+from cli.options import examples
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def rotate(
     show(line(("Rotated", "bold"), f": payload key {keys.keys[-1].key_id} encrypts {when}; {path} has it."))
 
 
-def show_(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> None:
+@listed
+def show_(*, how: Listing) -> None:
     """Show which payload keys there are and which one encrypts, but no key itself."""
     from cli.answers import PayloadKeyLine, PayloadKeysAnswer
     from client.payload_keys import keys_file, read_keys
 
-    how = listing(output, as_json, sort, filters)
     keys, now = read_keys(keys_file()), datetime.now(UTC)
     used = keys.encrypting(now)
     lines = how.rows(

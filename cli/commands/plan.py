@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.lightly import import_lightly
-from cli.lists import Filter, Listing, Output, Sort, listing
+from cli.lists import Listing, listed
 from cli.options import (
     LOOK,
     Actor,
-    AsJson,
     Buffer,
     ClusterOrAll,
     MaxTier,
@@ -45,6 +44,7 @@ def add_to(app: typer.Typer) -> None:
     )(plan)
 
 
+@listed
 def plan(
     named: ClusterOrAll = "",
     cluster: Annotated[str, typer.Option(metavar="NAME", help="The same as CLUSTER.")] = "",
@@ -58,10 +58,8 @@ def plan(
     buffer: Buffer = "",
     max_tier: MaxTier = "",
     policy: SettingsOption = None,
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """Show what a rollout would do: who gives how many GPUs, from which tier, and why.
@@ -77,7 +75,6 @@ def plan(
     if health and not file:
         raise BadInput("--health goes with --file: the ledger has its own history")
     wanted = cluster or named
-    how = listing(output, as_json, sort, filters)
     if wanted:
         how.of_one(f"CLUSTER {wanted!r}")
     overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)

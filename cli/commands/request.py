@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Filter, Output, Sort, listing
+from cli.lists import Listing, listed
 from cli.names import note_requests
 from cli.options import (
     DECIDE,
@@ -133,21 +133,18 @@ def new(
         raise typer.Exit(_REFUSED)
 
 
+@listed
 def list_all(
     cluster: ClusterOrAll = "",
     ended: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
-    output: Output = None,
-    sort: Sort = "",
-    filters: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """Show the requests that wait, and the grants that will end."""
     from cli.answers import RequestsAnswer
     from models.requests.state import RequestState
     from views.request import list_parts
-
-    how = listing(output, as_json, sort, filters)
 
     async def question(door: Backstop) -> tuple[RequestState, ...]:
         from models.questions import RequestsOf

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from cli.lightly import import_lightly
-from cli.lists import Filter, Form, Listing, Output, Sort, field_of, listing
+from cli.lists import Form, Listing, field_of, listed
 from cli.names import note_holds, note_stages
-from cli.options import LOOK, Actor, AsJson, ClusterOrAll, examples, who
+from cli.options import LOOK, Actor, ClusterOrAll, examples, who
 from cli.unattended import LastWord, ask_or_read
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
@@ -48,6 +48,7 @@ def add_to(app: typer.Typer) -> None:
     )(status)
 
 
+@listed
 def status(
     cluster: ClusterOrAll = "",
     stage: Annotated[str, typer.Option(metavar="STAGE", help="Only rollouts in this stage, such as stuck.")] = "",
@@ -57,10 +58,8 @@ def status(
     at_risk: Annotated[bool, typer.Option("--at-risk", help="Only rollouts with quota that lacks hardware.")] = False,
     only_open: Annotated[bool, typer.Option("--open", help="Only rollouts that have not ended.")] = False,
     every: Annotated[bool, typer.Option("--all", help="A line for each, however many.")] = False,
-    output: Output = None,
-    sort: Sort = "",
-    like: Filter = None,
-    as_json: AsJson = False,
+    *,
+    how: Listing,
     actor: Actor = "",
 ) -> None:
     """Show where rollouts are: the fleet on one screen, or one rollout in full.
@@ -69,7 +68,6 @@ def status(
     what it waits for and until when, holds, and every team's quota with the healthy GPUs behind it.
     """
     chosen = Filters(stage, wave, owner, needs, at_risk, only_open)
-    how = listing(output, as_json, sort, like)
     options = [*chosen.options, *(["--all"] if every else []), *how.options]
     if cluster and options:
         raise BadInput(f"{options[0]} is given beside CLUSTER {cluster!r}: a filter is for all of them")

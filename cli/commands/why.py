@@ -60,7 +60,7 @@ def why(
     """
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")
-    wanted, how = _count(gpus) if gpus else None, listing(output, as_json)
+    wanted, how = _count(gpus) if gpus else None, listing(output, as_json=as_json)
     from cli.session import ask
 
     async def question(door: Backstop) -> tuple[WhyAnswers, dict[str, RolloutStatus], list[FlexNow]]:

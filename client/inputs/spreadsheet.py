@@ -16,7 +16,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from client.inputs.csv_table import CsvTable, CsvRow, csv_rows, csv_text
+from client.inputs.csv_table import CsvRow, CsvTable, csv_rows, csv_text
 from models.base import Model
 from models.errors import BadInput
 
