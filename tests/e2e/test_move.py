@@ -1,4 +1,4 @@
-"""The runbook of docs/operations.md, followed line by line: to PostgreSQL and a Temporal of one's own, and back.
+"""The runbook of docs/set-up.md, followed line by line: to PostgreSQL and a Temporal of one's own, and back.
 
 The own Temporal is a second embedded server; what the runbook types is typed, with addresses of this machine.
 """
@@ -28,7 +28,7 @@ from workers.demo import CLOCKS
 from workers.embedded_temporal import EmbeddedTemporal
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "operations.md").read_text()
+PAGE = (ROOT / "docs" / "set-up.md").read_text()
 HEADING = "## From one machine to PostgreSQL and a Temporal of your own\n"
 PATIENCE = 120
 ON_ITS_WAY, LAST, PLANNED = "on-its-way", "last", "planned-only"

@@ -205,6 +205,20 @@ def test_the_terminal_transcripts_in_the_docs_are_real(
         assert capsys.readouterr().out == output
 
 
+def test_the_plan_that_readme_shows_first_is_real(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    readme = (ROOT / "README.md").read_text()
+    shown = re.search(r"```\n\$ (backstop plan [^\n]*)\n(.*?)^\.\.\.\n(.*?)```", readme, re.DOTALL | re.MULTILINE)
+    assert shown is not None
+    assert readme[: shown.start()].count("\n") < 12, "the first screen shows it"
+    assert run(shlex.split(shown[1])[1:]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(shown[2])
+    assert output.endswith(shown[3])
+
+
 # --- the fleet file ----------------------------------------------------------------------------------------
 
 

@@ -303,7 +303,7 @@ def test_the_stuck_status_in_the_docs_is_real() -> None:
         text = re.sub(made_up, meant, text)
     s = RolloutStatus.model_validate_json(text)
     shown = "\n".join(drawn(s, 100))
-    assert f"$ backstop status h100-worked\n{shown}\n```" in (DOCS / "operations.md").read_text()
+    assert f"$ backstop status h100-worked\n{shown}\n```" in (DOCS / "what-happens-when.md").read_text()
 
 
 def test_a_watched_rollout_that_is_stuck_names_the_commands_in_its_line() -> None:

@@ -227,7 +227,7 @@ def translated() -> Iterator[None]:
         raise ours from None
 
 
-_GRANT = "grant the worker's role its rights (docs/operations.md, Two roles on PostgreSQL)"
+_GRANT = "grant the worker's role its rights (docs/set-up.md, Two roles on PostgreSQL)"
 _RESTORE = "bring it back from a backup; it is tried again by itself"
 _NO_SUCH = re.compile(r"^(no such table|no such column|table \w+ has no column)")
 _RESERVED = "reserved: "  # how the triggers' reasons begin
