@@ -407,14 +407,11 @@ def _of_access(
             raise Refusal("this worker keeps no book of access")
         return desk
 
-    def signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
-        return question, speaker() or asserted_by(by.actor), _signature(by, question.reason)
-
     return {
-        ask.ImportAccess: lambda q, by: book().import_access(*signed(q, by)),
+        ask.ImportAccess: lambda q, by: book().import_access(*_signed(q, by)),
         ask.AccessNow: lambda _, __: book().stands(),
-        ask.MakeToken: lambda q, by: book().make_token(*signed(q, by)),
-        ask.RevokeToken: lambda q, by: book().revoke_token(*signed(q, by)),
+        ask.MakeToken: lambda q, by: book().make_token(*_signed(q, by)),
+        ask.RevokeToken: lambda q, by: book().revoke_token(*_signed(q, by)),
         ask.Tokens: lambda q, _: book().tokens(q),
         ask.TokenOf: lambda q, _: book().token_of(q),
     }
@@ -428,18 +425,19 @@ def _of_second_persons(
             raise Refusal("this worker keeps no book of second persons")
         return desk
 
-    def signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
-        return question, speaker() or asserted_by(by.actor), _signature(by, question.reason)
-
     return {
-        two.KeepWaiting: lambda q, by: book().keep(*signed(q, by)),
+        two.KeepWaiting: lambda q, by: book().keep(*_signed(q, by)),
         two.WaitingNow: lambda _, __: book().waiting(),
         two.WaitingOne: lambda q, _: book().one(q),
-        two.TurnWaiting: lambda q, by: book().turn(*signed(q, by)),
-        two.WithdrawWaiting: lambda q, by: book().withdraw(*signed(q, by)),
-        two.TellEmergency: lambda q, by: book().alone(*signed(q, by)),
-        two.SeenEmergency: lambda q, by: book().seen(*signed(q, by)),
+        two.TurnWaiting: lambda q, by: book().turn(*_signed(q, by)),
+        two.WithdrawWaiting: lambda q, by: book().withdraw(*_signed(q, by)),
+        two.TellEmergency: lambda q, by: book().alone(*_signed(q, by)),
+        two.SeenEmergency: lambda q, by: book().seen(*_signed(q, by)),
     }
+
+
+def _signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
+    return question, speaker() or asserted_by(by.actor), _signature(by, question.reason)
 
 
 def _without_secrets(team: Team) -> Team:

@@ -21,6 +21,7 @@ from client.operations import API
 from client.places import login_file
 from client.private_files import write_private
 from client.problems import told
+from models.base import json_object
 from models.errors import BadInput, Refusal, Unavailable
 
 _HTTP_SECONDS = 20.0
@@ -104,10 +105,9 @@ def _refreshed(kept: dict[str, Any]) -> dict[str, Any]:
 def kept_login() -> dict[str, Any]:
     """Empty where nobody has logged in."""
     try:
-        document = json.loads(login_file().read_text())
+        return json_object(login_file().read_text())
     except (OSError, ValueError):
         return {}
-    return document if isinstance(document, dict) else {}
 
 
 def log_out() -> str:
@@ -178,10 +178,9 @@ def _posted(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     if not body:
         return {}
     try:
-        document = json.loads(body)
+        return json_object(body)
     except ValueError:
         raise Unavailable(f"what answers at {url} is no provider of OpenID Connect") from None
-    return document if isinstance(document, dict) else {}
 
 
 def _said(answer: Mapping[str, Any]) -> str:

@@ -345,6 +345,12 @@ def lacks_text(shortage: Mapping[str, int]) -> str:
     return some_of([text(team, gpus) for team, gpus in shortage.items()])
 
 
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """The object that the text is; JSON of another kind is an empty one. Errors: ValueError for what is no JSON."""
+    value = json.loads(text)
+    return value if isinstance(value, dict) else {}
+
+
 def canonical_json(value: Any) -> str:
     """One text for one value: sorted keys, no spaces, so that its hash means something."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

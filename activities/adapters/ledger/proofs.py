@@ -6,9 +6,8 @@ alone, so that no two archivists find none.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -21,7 +20,7 @@ from models.access.principals import Principal, Proof, proof_data
 from models.access.warrants import BACKSTOP_SERVICE
 from models.access_tables import WarrantRow
 from models.audit import BACKSTOP, BESIDE, AuditEntry, AuditKind
-from models.base import canonical_json
+from models.base import canonical_json, json_object
 from models.tables import AuditRow, RolloutRow
 
 _NOBODY = frozenset({BACKSTOP, BACKSTOP_SERVICE, "temporal"})
@@ -110,7 +109,11 @@ def _given(session: Session, which: sa.ColumnElement[bool]) -> dict[str, Given]:
     warrants = {}
     for row in session.connection().execute(rows):
         try:
-            by, message, kept = Principal.model_validate_json(row.principal), _object(row.message), _object(row.content)
+            by, message, kept = (
+                Principal.model_validate_json(row.principal),
+                json_object(row.message),
+                json_object(row.content),
+            )
         except (ValidationError, ValueError):
             continue
         note = kept.get("note")
@@ -159,8 +162,3 @@ def _naming(session: Session, cluster: str, nonces: Iterable[str]) -> list[Audit
         except ValidationError:  # tampered beyond reading: the chain's check says so
             continue
     return entries
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    return value if isinstance(value, dict) else {}

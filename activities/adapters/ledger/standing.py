@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from activities.adapters.ledger.calendar import file_windows
 from activities.adapters.ledger.facts import settings_of
 from activities.adapters.ledger.quotas import present_of
 from activities.sense import SENSELESS, fault_of
-from models.base import count_text, gpus_text
+from models.base import count_text, gpus_text, json_object
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.sources import PrometheusSource, SlurmSource
@@ -117,21 +116,16 @@ def _overwritten(session: Session, clusters: Sequence[str]) -> dict[str, dict[st
         among(RolloutRow.cluster, "names"), col(RolloutRow.shadow).is_(False)
     )
     for cluster, text in session.connection().execute(baselines, named):
-        for quota in _parsed(text).get("quotas", ()):
+        for quota in json_object(text).get("quotas", ()):
             values[cluster].setdefault(quota["team"], set()).add(quota["gpus"])
     for table in (ReceiptRow, GrantReceiptRow):
         grants = sa.select(table.cluster, table.receipt).where(  # type: ignore[call-overload]
             among(table.cluster, "names"), col(table.kind) == EffectKind.GRANT.value
         )
         for cluster, text in session.connection().execute(grants, named):
-            for team, gpus in _parsed(text).get("before", {}).items():
+            for team, gpus in json_object(text).get("before", {}).items():
                 values[cluster].setdefault(team, set()).add(gpus)
     return values
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    value = json.loads(text)
-    return value if isinstance(value, dict) else {}
 
 
 def fleet_policy(session: Session) -> dict[str, Any]:
