@@ -369,7 +369,40 @@ class ClustersPort(Protocol):
         ...
 
 
-class BlastRadiusPort(Protocol):
+class RequestsPort(Protocol):
+    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
+        """The request stands in the book as it is now, and the entries are archived, once per key. Idempotent."""
+        ...
+
+    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
+        """Requests for more quota, by the time they were made; those that are over only where asked for."""
+        ...
+
+    def request(self, request: str) -> RequestState | None:
+        """One request by its id."""
+        ...
+
+
+class ArchivePort(Protocol):
+    def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:
+        """The entries are archived, once per key, each at the end of its cluster's chain."""
+        ...
+
+    def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
+
+    def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
+        """Those of these entries' keys that are archived."""
+        ...
+
+    def chain_head(self, cluster: str) -> ChainHead | None: ...
+
+
+class RegistryPort(RolloutsPort, ClustersPort, RequestsPort, ArchivePort, Protocol):
+    """Backstop's own book, whole: for those who need more than a part of it.
+
+    It is the ledger database even where another system holds the quotas.
+    """
+
     def reserve_moves(
         self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
     ) -> None:
@@ -399,22 +432,6 @@ class BlastRadiusPort(Protocol):
         """GPUs that were moved over the fleet within the last hour, and within the last day."""
         ...
 
-
-class RequestsPort(Protocol):
-    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
-        """The request stands in the book as it is now, and the entries are archived, once per key. Idempotent."""
-        ...
-
-    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
-        """Requests for more quota, by the time they were made; those that are over only where asked for."""
-        ...
-
-    def request(self, request: str) -> RequestState | None:
-        """One request by its id."""
-        ...
-
-
-class FleetPlansPort(Protocol):
     def kept_fleet(self) -> KeptFleet | None:
         """What the archive tells of the fleet rollout that was launched last; None: there never was one."""
         ...
@@ -434,27 +451,6 @@ class FleetPlansPort(Protocol):
     def fleet_envelopes(self, fleet: str, clusters: Sequence[str]) -> dict[str, Envelope]:
         """What was kept of these clusters, as far as there is something."""
         ...
-
-
-class ArchivePort(Protocol):
-    def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:
-        """The entries are archived, once per key, each at the end of its cluster's chain."""
-        ...
-
-    def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
-
-    def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
-        """Those of these entries' keys that are archived."""
-        ...
-
-    def chain_head(self, cluster: str) -> ChainHead | None: ...
-
-
-class RegistryPort(RolloutsPort, ClustersPort, BlastRadiusPort, RequestsPort, FleetPlansPort, ArchivePort, Protocol):
-    """Backstop's own book, whole: for those who need more than a part of it.
-
-    It is the ledger database even where another system holds the quotas.
-    """
 
 
 class FleetPort(FleetFilePort, Protocol):

@@ -52,10 +52,6 @@ class MailPace(Model):
     """Between urgent messages, from as many on."""
 
 
-UNBOUNDED = MailPace(moment=timedelta(0), longest_moment=timedelta(0), most=1_000_000)
-"""Nothing waits for companions."""
-
-
 class Told(NamedTuple):
     """A message that has been formed. `urgent`: for urgent news, whatever else went with it."""
 

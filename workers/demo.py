@@ -12,7 +12,7 @@ from models.rollout.stages import Stage
 from workers.demo_story import Story, on_stage, say
 from workers.main import run_and_exit
 
-CLUSTER, ISLAND = "h100-worked", "main"
+CLUSTER = "h100-worked"
 STEADY = "h200-open"
 CLOCKS = {
     "notice": "3s",

@@ -7,7 +7,6 @@ the token. Source: docs/access.md, "The words".
 from __future__ import annotations
 
 import hashlib
-import re
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -21,7 +20,6 @@ from models.base import ActorGiven, Model, Name, Time, brief
 TOKEN_PREFIX = "bst_"  # noqa: S105 - by which scanners for leaked secrets know one
 TOKEN_BYTES = 32
 """Of randomness in a token, which are 43 characters after the prefix."""
-_TOKEN = re.compile(rf"{TOKEN_PREFIX}[A-Za-z0-9_-]{{43}}")
 
 
 def _no_group(name: str) -> str:
@@ -96,10 +94,6 @@ class TokenLine(Model):
 
 def line_of(token: Token) -> TokenLine:
     return TokenLine.model_validate(token.model_dump(exclude={"hash"}))
-
-
-def looks_like_a_token(text: str) -> bool:
-    return _TOKEN.fullmatch(text) is not None
 
 
 def token_hash(token: str) -> str:

@@ -41,7 +41,7 @@ from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
-from models.digests import UNBOUNDED
+from models.digests import MailPace
 from models.errors import Unavailable
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetPlan, FleetStatus
@@ -80,7 +80,7 @@ CLOCKS: dict[str, Any] = {
 PACE: dict[str, Any] = {"pilot_soak": "0.5s", "bake": "0.3s", "recheck": "2s", "parallel": 3}
 """Of a fleet rollout, likewise."""
 
-UNPACED = Telling(UNBOUNDED)
+UNPACED = Telling(MailPace(moment=timedelta(0), longest_moment=timedelta(0), most=1_000_000))
 """A story's days are seconds: waiting for companions would be weeks."""
 
 _numbers = itertools.count(1)

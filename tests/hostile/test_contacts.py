@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,7 @@ from activities.adapters.notify import mail, slow_addresses
 from activities.adapters.notify.notifier import Notifier
 from activities.notices import NoticeActivities
 from activities.sending import Sender
-from models.digests import UNBOUNDED
+from models.digests import MailPace
 from models.errors import BadInput
 from models.notices import Notice, NoticeKind
 from models.wire import TellAnswer, TellRequest
@@ -59,7 +59,8 @@ def told_by(home: Path, notifier: Notifier, contacts: dict[str, tuple[str, ...]]
             rows = [(team, position, address) for position, address in enumerate(addresses)]
             sql.executemany("INSERT INTO contacts (team, position, address) VALUES (?, ?, ?)", rows)
     sql.close()
-    sender = Sender(notifier, ledger.outbox, ledger.registry, UNBOUNDED)
+    at_once = MailPace(moment=timedelta(0), longest_moment=timedelta(0), most=1_000_000)
+    sender = Sender(notifier, ledger.outbox, ledger.registry, at_once)
     return NoticeActivities(notifier, ledger.registry, ledger.outbox, sender)
 
 

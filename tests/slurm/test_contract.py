@@ -12,6 +12,7 @@ from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.errors import Conflict, Drift, Refusal
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
+from tests.integration.ledger.world import foreign_write
 from tests.slurm.conftest import Site
 
 pytestmark = pytest.mark.nightly  # a real Slurm
@@ -43,7 +44,7 @@ class System:
         if self._kind == "slurm":
             self._site.lab.set_limit(self._site.team(letter), gpus)
         else:
-            self._site.ledger.quotas.foreign_write(self._site.cluster, self._site.team(letter), gpus, "ops")
+            foreign_write(self._site.ledger, self._site.cluster, self._site.team(letter), gpus, "ops")
 
     def open(self, rollout: str = "r-1") -> None:
         self.port.read(self._site.cluster)

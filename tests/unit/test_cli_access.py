@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from models.access.standing import (
     AccessVersion,
     HowImported,
 )
-from models.access.tokens import TokenLine, looks_like_a_token, token_hash
+from models.access.tokens import TokenLine, token_hash
 from models.questions import AccessNow, ImportAccess, MakeToken, RevokeToken, Tokens
 from models.rollout.stages import Stage
 from tests.unit.access_world import access, grant
@@ -72,6 +73,9 @@ def in_force() -> AccessStands:
     return AccessStands(version=version.but(second="user:sre-lead"))
 
 
+_TOKEN = "bst_[A-Za-z0-9_-]{43}"
+
+
 def said(door: Door, capsys: pytest.CaptureFixture[str], *line: str) -> str:
     with answering(door):
         assert run(["access", *line]) == 0
@@ -84,14 +88,14 @@ def test_a_token_is_shown_once_and_never_sent(capsys: pytest.CaptureFixture[str]
     shown = said(door, capsys, *line)
     (question,) = door.questions
     made = shown.splitlines()[0]
-    assert looks_like_a_token(made)
+    assert re.fullmatch(_TOKEN, made)
     assert question.hash == token_hash(made)
     assert made not in question.model_dump_json()
     assert (question.owner, question.days, question.scope.commands) == ("service:ci", 7, ("read.*",))
     assert shown.splitlines()[-1] == "Undo: backstop access token revoke ci"
     again = json.loads(said(door, capsys, *line, "--json"))
     assert again["schema"] == "backstop.access-token/1"
-    assert looks_like_a_token(again["token"])
+    assert re.fullmatch(_TOKEN, again["token"])
     assert again["token"] != made
 
 

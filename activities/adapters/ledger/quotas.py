@@ -6,12 +6,11 @@ its trigger take them; the other way round the two would wait for each other.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
@@ -21,12 +20,12 @@ from activities.adapters.ledger.database import Database
 from activities.ports import ByCluster
 from activities.sense import each, making_sense
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
-from models.errors import Conflict, Drift, HistoryLapse, NoSuchCluster, Refusal
+from models.errors import Conflict, Drift, HistoryLapse, NoSuchCluster
 from models.rollout.effect_table import FOLLOWS_AFTER, GUARDED_BY_GENERATION, MODE_AFTER, WRITES_RESERVATION
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueConflict, ValueWrite
 from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
 
-log = logging.getLogger(__name__)
+_ReceiptT = TypeVar("_ReceiptT", ReceiptRow, GrantReceiptRow)
 
 ClusterLine = sa.Row[Any]
 """Of a cluster: its row but for its name, GPU model, size of a node, policy and ramp."""
@@ -95,22 +94,6 @@ class LedgerQuotas:
             receipt = self._land(session, cluster, change, alone=alone)
             add(session, GrantReceiptRow if alone else ReceiptRow, [_receipt_row(receipt)])
             return receipt
-
-    def foreign_write(self, cluster: str, team: str, gpus: int, actor: str) -> None:
-        """The quota is set as any other tool would set it: past Backstop, judged by the ledger alone.
-
-        Errors: Refusal for an unknown quota, and with the ledger's reason where the value would take
-        capacity that an open rollout freed.
-        """
-        with self._database.writing() as session, signed(session, [cluster], actor):
-            written = session.connection().execute(
-                sa.update(QuotaRow)
-                .where(col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
-                .values(gpus=gpus)
-            )
-            if written.rowcount == 0:
-                raise Refusal(f"cluster {cluster} has no quota of team {team}")
-        log.info("%s set the quota of team %s in cluster %s to %d GPUs", actor, team, cluster, gpus)
 
     def _land(self, session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Receipt:
         before, after, conflicts = _write_quotas(session, change) if _touches_quotas(change) else ({}, {}, ())
@@ -294,12 +277,7 @@ def _by_request(session: Session, cluster: ClusterLine, fence: Fence) -> bool:
 def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Receipt | None:
     """As `_stored_receipt`, for a request that writes where no rollout is open. Errors: Conflict where one is."""
     fence = change.fence
-    last = session.exec(
-        select(GrantReceiptRow)
-        .where(GrantReceiptRow.rollout == fence.rollout)
-        .order_by(col(GrantReceiptRow.counter).desc())
-        .limit(1)
-    ).first()
+    last = _last(session, GrantReceiptRow, fence)
     if last is not None and last.counter == fence.counter:
         return Receipt.model_validate_json(last.receipt)
     if last is not None and last.counter > fence.counter:
@@ -311,17 +289,18 @@ def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Rec
     return None
 
 
+def _last(session: Session, table: type[_ReceiptT], fence: Fence) -> _ReceiptT | None:
+    """The newest receipt of the fence's rollout or request."""
+    newest = select(table).where(table.rollout == fence.rollout).order_by(col(table.counter).desc())
+    return session.exec(newest.limit(1)).first()
+
+
 def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster: ClusterLine) -> Receipt:
     """A rollout that ended in good order may still ask for the answer to its last effect."""
     fence = change.fence
     rollout = session.get(RolloutRow, fence.rollout)
     if cluster.open_rollout is None and rollout is not None and rollout.superseded_by is None:
-        last = session.exec(
-            select(ReceiptRow)
-            .where(ReceiptRow.rollout == fence.rollout)
-            .order_by(col(ReceiptRow.counter).desc())
-            .limit(1)
-        ).first()
+        last = _last(session, ReceiptRow, fence)
         if last is not None and last.counter == fence.counter:
             return Receipt.model_validate_json(last.receipt)
     owner = f"rollout {cluster.open_rollout} is" if cluster.open_rollout else "no rollout is"

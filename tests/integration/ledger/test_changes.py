@@ -20,6 +20,7 @@ from tests.integration.ledger.world import (
     CLUSTER,
     ForeignTool,
     fleet,
+    foreign_write,
     import_fleet,
     land,
     open_rollout,
@@ -84,9 +85,9 @@ def test_our_own_writes_are_nobodys_changes(ledger: Ledger, tool: ForeignTool) -
 
 def test_the_last_one_to_change_a_quota_is_named(ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger)
-    ledger.quotas.foreign_write(CLUSTER, "a", 90, "ann")
+    foreign_write(ledger, CLUSTER, "a", 90, "ann")
     tool.set("b", 110)
-    ledger.quotas.foreign_write(CLUSTER, "b", 109, "bob")
+    foreign_write(ledger, CLUSTER, "b", 109, "bob")
     tool.set("c", 70)
     found = who(ledger)
     assert (found["a"], found["b"]) == ("ann", "bob")
@@ -181,7 +182,7 @@ def test_a_ledger_of_the_revision_before_is_brought_up_to_date(tmp_path: Path) -
         reading = ledger.quotas.read("alpha")
         assert (reading.follows_health, reading.flex_gpus, reading.values) == (True, None, {"a": 5})
         generation = reading.generation
-        ledger.quotas.foreign_write("alpha", "a", 6, "ann")
+        foreign_write(ledger, "alpha", "a", 6, "ann")
         assert ledger.quotas.read("alpha").generation == generation + 1
 
 

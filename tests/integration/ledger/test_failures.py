@@ -26,6 +26,7 @@ from tests.integration.ledger.world import (
     ForeignTool,
     effect,
     fleet,
+    foreign_write,
     import_fleet,
     land,
     open_rollout,
@@ -171,7 +172,7 @@ def test_what_may_pass_is_unavailable(cause: Exception) -> None:
 
 def test_a_value_that_the_database_refuses_is_bad_input(ledger: Ledger) -> None:
     with pytest.raises(BadInput, match="quotas_counts"):
-        ledger.quotas.foreign_write("alpha", "a", -1, "somebody")
+        foreign_write(ledger, "alpha", "a", -1, "somebody")
 
 
 CALLS: dict[str, Callable[[Ledger], object]] = {

@@ -23,6 +23,7 @@ from tests.integration.ledger.world import (
     ForeignTool,
     effect,
     fleet,
+    foreign_write,
     import_fleet,
     note_stage,
     open_rollout,
@@ -184,8 +185,8 @@ def test_a_refusal_of_one_thread_does_not_touch_the_others(ledger: Ledger, tool:
     open_rollout(ledger)
     reserve(ledger, 1, LEAF_SUM)
     answers = at_once(
-        lambda: ledger.quotas.foreign_write(CLUSTER, "c", 81, "greedy"),
-        lambda: ledger.quotas.foreign_write(CLUSTER, "org-1", 29, "generous"),
+        lambda: foreign_write(ledger, CLUSTER, "c", 81, "greedy"),
+        lambda: foreign_write(ledger, CLUSTER, "org-1", 29, "generous"),
         lambda: ledger.health.read([CLUSTER]),
     )
     assert isinstance(answers[0], Refusal) or tool.gpus()["c"] == 81

@@ -13,7 +13,7 @@ from models.cluster.readings import LimitMode
 from models.errors import Refusal
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
-from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, note_stage, opening, take
+from tests.integration.ledger.world import CLUSTER, ForeignTool, fleet, foreign_write, note_stage, opening, take
 
 TEAMS = ("a", "b", "c", "org", "org-1", "org-2")
 LEAVES = ("a", "b", "c", "org-1", "org-2")
@@ -84,13 +84,13 @@ class World:
                 assert "which rollout" in self.tool.set_refused(step.team, step.gpus)
             else:
                 with pytest.raises(Refusal, match="which rollout"):
-                    self.ledger.quotas.foreign_write(CLUSTER, step.team, step.gpus, "tool")
+                    foreign_write(self.ledger, CLUSTER, step.team, step.gpus, "tool")
             assert (self.tool.quotas(), self.tool.generation()) == (before, generation)
             return
         if step.by_sql:
             self.tool.set(step.team, step.gpus)
         else:
-            self.ledger.quotas.foreign_write(CLUSTER, step.team, step.gpus, "tool")
+            foreign_write(self.ledger, CLUSTER, step.team, step.gpus, "tool")
         if step.gpus != self.expected[step.team]:
             self.foreign_changes += 1
             self.touched.add(step.team)

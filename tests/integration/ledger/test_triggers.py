@@ -11,6 +11,7 @@ from tests.integration.ledger.world import (
     CLUSTER,
     LEAF_SUM,
     ForeignTool,
+    foreign_write,
     land,
     open_rollout,
     reserve,
@@ -102,18 +103,18 @@ def test_freed_capacity_cannot_be_taken_and_the_reason_names_all_of_it(ledger: L
 
 def foreign_refusal(ledger: Ledger, team: str, gpus: int) -> str:
     with pytest.raises(Refusal) as refusal:
-        ledger.quotas.foreign_write(CLUSTER, team, gpus, "somebody")
+        foreign_write(ledger, CLUSTER, team, gpus, "somebody")
     assert refusal.value.message.startswith("team ")
     return refusal.value.message
 
 
 def test_a_foreign_write_through_the_ledger_is_a_foreign_write(ledger: Ledger, tool: ForeignTool) -> None:
     before = tool.generation()
-    ledger.quotas.foreign_write(CLUSTER, "a", 70, "somebody")
+    foreign_write(ledger, CLUSTER, "a", 70, "somebody")
     assert tool.gpus()["a"] == 70
     assert tool.generation() == before + 1
     with pytest.raises(Refusal, match="no quota of team nobody"):
-        ledger.quotas.foreign_write(CLUSTER, "nobody", 70, "somebody")
+        foreign_write(ledger, CLUSTER, "nobody", 70, "somebody")
 
 
 def test_moves_inside_the_limit_go_through(ledger: Ledger, tool: ForeignTool) -> None:

@@ -11,15 +11,20 @@ from typing import Any, TypeVar
 
 import psycopg
 import pytest
+import sqlalchemy as sa
+from sqlmodel import col
 
 from activities.adapters.ledger.facade import Ledger
+from activities.adapters.ledger.quotas import signed
 from activities.ports import OpenRollout
 from models.cluster.import_lines import FleetOutcome, ImportTerms
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of
+from models.errors import Refusal
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
+from models.tables import QuotaRow
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LEDGER_NOW = NOW + timedelta(minutes=10)
@@ -169,6 +174,18 @@ def values(*writes: tuple[str, int, int], mode: LimitMode | None = None) -> tupl
 
 def minutes(count: float) -> timedelta:
     return timedelta(minutes=count)
+
+
+def foreign_write(ledger: Ledger, cluster: str, team: str, gpus: int, actor: str) -> None:
+    """The quota is set as any other tool would set it: past Backstop, in one signed transaction.
+
+    Errors: Refusal for an unknown quota, and with the ledger's reason where the value would take capacity that an open
+    rollout freed.
+    """
+    of_team = sa.update(QuotaRow).where(col(QuotaRow.cluster) == cluster, col(QuotaRow.team) == team)
+    with ledger.quotas._database.writing() as session, signed(session, [cluster], actor):
+        if session.connection().execute(of_team.values(gpus=gpus)).rowcount == 0:
+            raise Refusal(f"cluster {cluster} has no quota of team {team}")
 
 
 class ForeignTool:
