@@ -6,17 +6,15 @@ Rows are those of the JSON answer, and so are the names of their fields: `--sort
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
-from cli.options import AsJson
+from cli.options import AsJson, taking
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -130,20 +128,8 @@ def listing(output: Output = None, sort: Sort = "", filters: Filter = None, as_j
     return Listing(Form.JSON if as_json else output or Form.TABLE, sort, tuple(filters or ()))
 
 
-def listed(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `listing` in place of its parameter `how`."""
-    options = inspect.signature(listing, eval_str=True).parameters
-    own = inspect.signature(command, eval_str=True)
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        asked = {name: given.pop(name) for name in options}
-        command(how=listing(**asked), **given)
-
-    beside = [one.replace(kind=one.KEYWORD_ONLY) for one in options.values()]
-    parameters = [one for its in own.parameters.values() for one in (beside if its.name == "how" else [its])]
-    run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # Typer reads it
-    return run
+listed = taking("how", listing)
+"""The command takes `how`: a listing by its options."""
 
 
 def told(as_json: bool) -> Listing:

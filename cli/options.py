@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import getpass
+import inspect
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -236,3 +238,28 @@ def checked(model: type[_ModelT], **fields: Any) -> _ModelT:
         return model.model_validate(fields)
     except ValidationError as error:
         raise BadInput(f"--{first_problem(error, fields).text}") from None
+
+
+def taking(name: str, read: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A decorator: a command's parameter of this name is what `read` makes of its own options, which come in its place.
+
+    `read` declares them as a command does.
+    """
+    options = inspect.signature(read, eval_str=True).parameters
+
+    def taken_by(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            value = read(**{option: given.pop(option) for option in options})
+            command(**{name: value}, **given)
+
+        parameters = [
+            each for its in own.parameters.values() for each in (options.values() if its.name == name else [its])
+        ]
+        by_name = [each.replace(kind=each.KEYWORD_ONLY) for each in parameters]
+        run.__signature__ = own.replace(parameters=by_name)  # type: ignore[attr-defined]  # Typer reads it
+        return run
+
+    return taken_by

@@ -6,14 +6,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from cli.options import needed
+import typer
+
+from cli.options import needed, taking
 from models.errors import BadInput
 
 if TYPE_CHECKING:
     from models.reports.rollout_summary import RolloutSummary
 
+ClustersOrGlobs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="CLUSTER", help="One or more clusters, or globs of open rollouts: 'h100-*'.", show_default=False
+    ),
+]
+WaveOption = Annotated[
+    str, typer.Option("--wave", metavar="N|TIER", help="Open rollouts of this wave: 1 to 4, or its tier.")
+]
+StageOption = Annotated[str, typer.Option("--stage", metavar="STAGE", help="Open rollouts in this stage.")]
+NeedsOption = Annotated[bool, typer.Option("--needs", help="Open rollouts that need a person.")]
 GLOB = re.compile(r"[*?\[]")
 """What makes a word more than a name."""
 
@@ -50,18 +63,24 @@ class Selection:
         return " ".join([*words, *(["--needs"] if self.needs else [])])
 
 
-def selection(names: Sequence[str] | None, wave: str, stage: str, *, needs: bool) -> Selection:
+def selection(
+    clusters: ClustersOrGlobs = None, wave: WaveOption = "", stage: StageOption = "", needs: NeedsOption = False
+) -> Selection:
     """Errors: BadInput for nothing at all, an empty name, and a wave or stage that there is not."""
     from models.rollout.stages import Stage
 
-    clusters = tuple(dict.fromkeys(needed(name) for name in names or ()))
+    names = tuple(dict.fromkeys(needed(name) for name in clusters or ()))
     stages = [s.value for s in Stage if not s.ended]
     if stage and stage not in stages:
         raise BadInput(f"--stage must be one of {', '.join(stages)}, not {stage!r}")
-    answer = Selection(names=clusters, wave=_tier(wave) if wave else "", stage=stage, needs=needs)
-    if not clusters and not answer.filtered:
+    answer = Selection(names=names, wave=_tier(wave) if wave else "", stage=stage, needs=needs)
+    if not names and not answer.filtered:
         raise BadInput("CLUSTER is missing: name clusters, or open rollouts by --wave, --stage or --needs")
     return answer
+
+
+on_selected = taking("of", selection)
+"""The command takes `of`: a selection by its arguments and options."""
 
 
 def _tier(text: str) -> str:

@@ -9,20 +9,9 @@ import typer
 from cli.consent import Yes, can_ask
 from cli.giving import agreed, aheads_of, answered, clusters_of, give, said
 from cli.options import DECIDE, HALT, Actor, Alone, AsJson, NeededReason, ReasonOption, examples, who
-from cli.selection import selection
+from cli.selection import Selection, on_selected
 from models.errors import BadInput
 
-ClustersOrGlobs = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="CLUSTER", help="One or more clusters, or globs of open rollouts: 'h100-*'.", show_default=False
-    ),
-]
-WaveOption = Annotated[
-    str, typer.Option("--wave", metavar="N|TIER", help="Open rollouts of this wave: 1 to 4, or its tier.")
-]
-StageOption = Annotated[str, typer.Option("--stage", metavar="STAGE", help="Open rollouts in this stage.")]
-NeedsOption = Annotated[bool, typer.Option("--needs", help="Open rollouts that need a person.")]
 TeamOption = Annotated[str, typer.Option("--team", metavar="TEAM", help="The team that speaks.", show_default=False)]
 
 
@@ -67,12 +56,11 @@ def add_to(app: typer.Typer) -> None:
         app.command(command.__name__.rstrip("_"), epilog=examples(*lines), rich_help_panel=panel)(command)
 
 
+@on_selected
 def approve(
-    clusters: ClustersOrGlobs = None,
     plan: Annotated[str, typer.Option(metavar="HASH", help="The plan to approve, by its hash.")] = "",
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
+    *,
+    of: Selection,
     reason: ReasonOption = "",
     yes: Yes = False,
     emergency: Alone = False,
@@ -84,7 +72,7 @@ def approve(
     Without --plan Backstop shows the plan, asks, and approves only that one; --yes approves the current plan unseen. An
     approval covers later plans that cut no team more and no tier deeper.
     """
-    of, person = selection(clusters, wave, stage, needs=needs), who(actor)
+    person = who(actor)
     if plan:
         if not of.plain:
             raise BadInput(f"--plan {plan} is one cluster's plan: name that cluster, and no other")
@@ -101,52 +89,42 @@ def approve(
     answered([*outcomes, *left.items()], of, as_json=as_json)
 
 
+@on_selected
 def ack(
     team: TeamOption,
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
+    of: Selection,
     reason: ReasonOption = "",
     yes: Yes = False,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Acknowledge the notice for a team."""
-    give("ack", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json, team=team)
+    give("ack", of, actor, reason, yes=yes, as_json=as_json, team=team)
 
 
+@on_selected
 def object_(
-    team: TeamOption,
-    reason: NeededReason,
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
+    team: TeamOption, reason: NeededReason, of: Selection, yes: Yes = False, as_json: AsJson = False, actor: Actor = ""
 ) -> None:
     """Object for a team. This holds a rollout that is not enforced yet; later it is recorded and answered.
 
     A team has at most 5 objections; a new one replaces the same actor's earlier one.
     """
-    give("object", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json, team=team)
+    give("object", of, actor, reason, yes=yes, as_json=as_json, team=team)
 
 
+@on_selected
 def resolve(
     hold: Annotated[str, typer.Option(metavar="ID", help="The hold; `status` shows its id.", show_default=False)],
     reason: NeededReason,
-    clusters: ClustersOrGlobs = None,
     how: Annotated[
         str,
         typer.Option(
             metavar="accept|restore", help="For a drift: take the values as they are, or write Backstop's again."
         ),
     ] = "",
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
+    *,
+    of: Selection,
     yes: Yes = False,
     emergency: Alone = False,
     as_json: AsJson = False,
@@ -157,24 +135,13 @@ def resolve(
     With an access file this takes an approver, or for an objection a member of its team. Without one it takes the
     rollout's owner, one of the policy's `authorities` or, except for an objection, one of its `owners`.
     """
-    give(
-        "resolve",
-        selection(clusters, wave, stage, needs=needs),
-        actor,
-        reason,
-        yes=yes,
-        as_json=as_json,
-        hold=hold,
-        how=how,
-    )
+    give("resolve", of, actor, reason, yes=yes, as_json=as_json, hold=hold, how=how)
 
 
+@on_selected
 def promote(
     reason: NeededReason,
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
+    of: Selection,
     yes: Yes = False,
     emergency: Alone = False,
     as_json: AsJson = False,
@@ -185,94 +152,56 @@ def promote(
     Objections, other holds and a missing approval keep the gate shut. If a notice is not delivered yet, the quota may
     change before its team reads of it. Backstop shows both and asks; for one cluster a script is not asked.
     """
-    give("promote", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
+    give("promote", of, actor, reason, yes=yes, as_json=as_json)
 
 
-def pause(
-    reason: NeededReason,
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@on_selected
+def pause(reason: NeededReason, of: Selection, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
     """Keep gates shut. Effects under way finish, and rollbacks still run."""
-    give("pause", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
+    give("pause", of, actor, reason, yes=yes, as_json=as_json)
 
 
+@on_selected
 def resume(
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
-    reason: ReasonOption = "",
-    yes: Yes = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
+    of: Selection, reason: ReasonOption = "", yes: Yes = False, as_json: AsJson = False, actor: Actor = ""
 ) -> None:
     """Lift a pause. A soak starts again."""
-    give("resume", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
+    give("resume", of, actor, reason, yes=yes, as_json=as_json)
 
 
-def rollback(
-    reason: NeededReason,
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@on_selected
+def rollback(reason: NeededReason, of: Selection, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
     """Undo every effect, back to the baseline. The rollout stays open for a retry.
 
     Backstop shows what every team gets back and how much of it hardware can back, and asks.
     """
-    give("rollback", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
+    give("rollback", of, actor, reason, yes=yes, as_json=as_json)
 
 
+@on_selected
 def retry(
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
-    reason: ReasonOption = "",
-    yes: Yes = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
+    of: Selection, reason: ReasonOption = "", yes: Yes = False, as_json: AsJson = False, actor: Actor = ""
 ) -> None:
     """Start the next attempt after a rollback, or run the rest of a stuck rollout.
 
     Remove the cause first; otherwise the rollout is stuck again, and nothing is lost. `backstop status` shows what will
     run.
     """
-    give("retry", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
+    give("retry", of, actor, reason, yes=yes, as_json=as_json)
 
 
-def abort(
-    reason: NeededReason,
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
+@on_selected
+def abort(reason: NeededReason, of: Selection, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
     """Undo every effect and end the rollout.
 
     Backstop shows what every team gets back and how much of it hardware can back, and asks.
     """
-    give("abort", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
+    give("abort", of, actor, reason, yes=yes, as_json=as_json)
 
 
+@on_selected
 def close(
-    clusters: ClustersOrGlobs = None,
-    wave: WaveOption = "",
-    stage: StageOption = "",
-    needs: NeedsOption = False,
+    of: Selection,
     reason: ReasonOption = "",
     yes: Yes = False,
     emergency: Alone = False,
@@ -283,4 +212,4 @@ def close(
 
     Then Backstop also shows who is at risk, and asks.
     """
-    give("close", selection(clusters, wave, stage, needs=needs), actor, reason, yes=yes, as_json=as_json)
+    give("close", of, actor, reason, yes=yes, as_json=as_json)
