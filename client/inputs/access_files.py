@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from client.inputs.documents import Handed, handed_in
-from client.inputs.sentences import Path, Problem, all_problems, path_text
+from client.inputs.sentences import Path, Problem, all_problems, joined, path_text
 from models.access.access_file import AccessFile, Grant, Person, Service
 from models.errors import BadInput
 
@@ -61,9 +61,4 @@ def _beside(handed: Handed) -> Iterator[Problem]:
         if len(where) == 1 and not complete:
             continue  # an admin may be meant by a grant that is refused
         path: Path = where if len(where) == 1 else (where[0], places[str(where[0])][int(where[1])], *where[2:])
-        yield Problem(path, f"{path_text(path)}: {text}" if " is given twice" in text else _joined(path, text), 0)
-
-
-def _joined(path: Path, text: str) -> str:
-    goes_on = text.startswith(("must ", "is ", "has ", "names ", "needs ", "cannot "))
-    return f"{path_text(path)}{' ' if goes_on else ': '}{text}"
+        yield Problem(path, f"{path_text(path)}: {text}" if " is given twice" in text else joined(path, text), 0)

@@ -51,14 +51,7 @@ def over(points: Sequence[Point]) -> str:
 
 def burn_down_of(points: Sequence[Point]) -> dict[str, Any] | None:
     """Phantom GPUs alone: beside what is installed they could not be seen. None for fewer than two points."""
-    if len(points) < 2:
-        return None
-    return {
-        "over": over(points),
-        "names": ["phantom"],
-        "data": _drawn(points, ["phantom_gpus"]),
-        "rows": [(p.at, p.phantom_gpus) for p in reversed(points[-_ROWS:])],
-    }
+    return curve_of(points, (("phantom", "phantom_gpus"),))
 
 
 def _drawn(points: Sequence[Point], fields: Sequence[str]) -> list[list[int | None]]:
@@ -73,13 +66,13 @@ def _drawn(points: Sequence[Point], fields: Sequence[str]) -> list[list[int | No
     return [times, *rows]
 
 
-def curve_of(points: Sequence[Point]) -> dict[str, Any] | None:
-    """`data`: seconds since 1970, then a row for each series; None for fewer than two points."""
+def curve_of(points: Sequence[Point], series: Sequence[tuple[str, str]] = _SERIES) -> dict[str, Any] | None:
+    """`data`: seconds since 1970, then a row for each series, a name and a field; None for fewer than two points."""
     if len(points) < 2:
         return None
     return {
         "over": over(points),
-        "names": [name for name, _ in _SERIES],
-        "data": _drawn(points, [field for _, field in _SERIES]),
-        "rows": [(p.at, *(getattr(p, field) for _, field in _SERIES)) for p in reversed(points[-_ROWS:])],
+        "names": [name for name, _ in series],
+        "data": _drawn(points, [field for _, field in series]),
+        "rows": [(p.at, *(getattr(p, field) for _, field in series)) for p in reversed(points[-_ROWS:])],
     }
