@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from activities.ports import ByCluster, ClustersPort
+from activities.ports.ports import ByCluster, ClustersPort
 from models.base import in_one_sentence
 from models.errors import BackstopError, Refusal, Unavailable
 

@@ -20,15 +20,15 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 from temporalio.testing import ActivityEnvironment
 
-from activities.access import AccessDesk
 from activities.adapters.ledger.database import upgrade
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
-from activities.clusters import ClusterActivities
-from activities.desk import DeskActivities
-from activities.second_persons import SecondPersonsDesk
-from activities.tallies import KEPT_WHOLE, Tallier
+from activities.desk.access_files import AccessDesk
+from activities.desk.desk import DeskActivities
+from activities.desk.second_persons import SecondPersonsDesk
+from activities.rollout.clusters import ClusterActivities
+from activities.watch.tallies import KEPT_WHOLE, Tallier
 from benchmarks.console_scene import CUT, Scene, has_rollout, owner, stage_of
 from client.composed import Composed
 from models.base import DAY

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from activities.adapters.ledger.facade import Ledger, upgrade
-from activities.tallies import Tallier
+from activities.watch.tallies import Tallier
 from models.cluster.fleet_file import Fleet
 from models.reports.tallies import Tally, slot_of
 

@@ -1,6 +1,6 @@
 """Every question to the ledger's desk: one class each, with its arguments as fields and the type of its answer.
 
-The client sends one (`await backstop.ask(EndWindow(...))`), the desk (activities/desk.py) dispatches on its class.
+The client sends one (`await backstop.ask(EndWindow(...))`), the desk (activities/desk/desk.py) dispatches on its class.
 `kind` is its name on the wire; with its fields and its answer's it is what builds of another age understand.
 """
 

@@ -1,7 +1,7 @@
 """What takes two persons, at the front: the first one's command is kept, and carried out when the second gives it.
 
-The desk keeps and judges (activities/second_persons.py). The front signs the first one's ticket while they are there,
-and puts it into the second's own: whoever checks that one sees both. Source: docs/security.md, "Tickets".
+The desk keeps and judges (activities/desk/second_persons.py). The front signs the first one's ticket while they are
+there, and puts it into the second's own: whoever checks that one sees both. Source: docs/security.md, "Tickets".
 """
 
 from __future__ import annotations

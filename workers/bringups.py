@@ -10,9 +10,9 @@ from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from activities.adapters.slurm.slurm import Slurms
-from activities.bringup_checks import OwnHealth
-from activities.bringup_ports import BringupsPort, ProductionPort
-from activities.runner_ports import CheckPort, RunnerPort
+from activities.bringup.checks import OwnHealth
+from activities.ports.bringup import BringupsPort, ProductionPort
+from activities.ports.runners import CheckPort, RunnerPort
 from activities.secret_files import SecretFiles
 from workers.settings import Settings
 

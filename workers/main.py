@@ -22,7 +22,6 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.access import AccessDesk
 from activities.adapters.http import Reach
 from activities.adapters.ledger.facade import NOT_MIGRATED, Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
@@ -30,29 +29,30 @@ from activities.adapters.prometheus.prometheus import NO_SECRETS, PrometheusConn
 from activities.adapters.seals.keepers import keepers_of
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.admission import Admission, short_by
-from activities.archive import ArchiveActivities
-from activities.bringup import BringupActivities, CheckActivities, RunActivities
-from activities.bringup_book import FleetBringups, next_order
-from activities.bringup_ledger_ports import RolloutDoor
-from activities.clusters import ClusterActivities
-from activities.desk import DeskActivities
-from activities.due_notices import Rounds
-from activities.effects import QuotaActivities
-from activities.evidence import EvidenceRoom
-from activities.fleets import FleetActivities
-from activities.health_watch import WatchActivities
-from activities.mail_ports import NotifyPort
-from activities.notices import NoticeActivities
-from activities.overdue_grants import Sweeper
-from activities.ports import QuotaPort
-from activities.requests import RequestActivities
-from activities.rollout_door import TemporalRollouts
-from activities.second_persons import SecondPersonsDesk, changes_of
+from activities.bringup.book import FleetBringups, next_order
+from activities.bringup.calls import BringupActivities, CheckActivities, RunActivities
+from activities.desk.access_files import AccessDesk
+from activities.desk.desk import DeskActivities
+from activities.desk.second_persons import SecondPersonsDesk, changes_of
+from activities.fleet.calls import FleetActivities
+from activities.notices.due_notices import Rounds
+from activities.notices.sending import Sender
+from activities.notices.telling import NoticeActivities
+from activities.ports.bringup_ledger import RolloutDoor
+from activities.ports.mail import NotifyPort
+from activities.ports.ports import QuotaPort
+from activities.requests.calls import RequestActivities
+from activities.requests.overdue_grants import Sweeper
+from activities.rollout.archive import ArchiveActivities
+from activities.rollout.clusters import ClusterActivities
+from activities.rollout.door import TemporalRollouts
+from activities.rollout.effects import QuotaActivities
+from activities.rollout.evidence import EvidenceRoom
 from activities.secret_files import SecretFiles
-from activities.sending import Sender
-from activities.tallies import Tallier
-from activities.warrants import KeysOf, Warrants
+from activities.tickets.admission import Admission, short_by
+from activities.tickets.warrants import KeysOf, Warrants
+from activities.watch.health_watch import WatchActivities
+from activities.watch.tallies import Tallier
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches

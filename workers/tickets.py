@@ -24,7 +24,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from activities.warrants import KeysOf
+from activities.tickets.warrants import KeysOf
 from models.access.checking import checked
 from models.access.signing import PublicKey
 from models.base import Model

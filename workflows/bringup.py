@@ -18,7 +18,7 @@ from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.bringup import BringupActivities, CheckActivities
+    from activities.bringup.calls import BringupActivities, CheckActivities
     from models.audit import AuditEntry
     from models.bringup import calls, reducers
     from models.bringup.actions import (

@@ -18,10 +18,10 @@ from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.archive import ArchiveActivities
-    from activities.clusters import ClusterActivities
-    from activities.effects import QuotaActivities
-    from activities.notices import NoticeActivities
+    from activities.notices.telling import NoticeActivities
+    from activities.rollout.archive import ArchiveActivities
+    from activities.rollout.clusters import ClusterActivities
+    from activities.rollout.effects import QuotaActivities
     from models import wire
     from models.errors import HistoryLapse
     from models.lifecycle.actions import Finish, Wait

@@ -20,7 +20,7 @@ from temporalio.common import SearchAttributeUpdate
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.notices import NoticeActivities
+    from activities.notices.telling import NoticeActivities
     from models.audit import AuditEntry
     from models.lifecycle.outgoing import Lifecycle
     from models.wire import TellAnswer, TellRequest

@@ -16,7 +16,7 @@ from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.fleets import FleetActivities
+    from activities.fleet.calls import FleetActivities
     from models.audit import AuditEntry
     from models.fleet import reducers
     from models.fleet.actions import AbortMembers, PickMembers, PlanFleet, StartMembers

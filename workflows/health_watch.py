@@ -8,7 +8,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy, VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
-    from activities.health_watch import WatchActivities
+    from activities.watch.health_watch import WatchActivities
     from models.wire import GUARD_QUEUE, WATCH_WORKFLOW, WatchInput
 
 _ROUNDS_A_RUN = 100

@@ -9,7 +9,7 @@ from temporalio.common import RetryPolicy, VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.desk import DeskActivities
+    from activities.desk.desk import DeskActivities
     from models.questions import DeskAnswer, DeskRequest
     from models.wire import DESK_WORKFLOW
 

@@ -7,7 +7,7 @@ from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.notices import NoticeActivities
+    from activities.notices.telling import NoticeActivities
     from models.wire import ROUND_WORKFLOW, RoundInput
     from workflows.options import ROUND_CALL
 

@@ -17,9 +17,9 @@ from temporalio.common import VersioningBehavior
 from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
-    from activities.effects import QuotaActivities
-    from activities.notices import NoticeActivities
-    from activities.requests import RequestActivities
+    from activities.notices.telling import NoticeActivities
+    from activities.requests.calls import RequestActivities
+    from activities.rollout.effects import QuotaActivities
     from models.lifecycle.actions import Finish, Wait
     from models.notices import Notice
     from models.planning.grants import Granted, GrantOutcome

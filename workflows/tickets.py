@@ -14,7 +14,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.warrants import Warrants
+    from activities.tickets.warrants import Warrants
     from models.access.tickets import LIFETIME, SKEW, nonce_of
     from models.access.warrants import AdmitRequest, Spent
     from models.base import Model

@@ -1,7 +1,7 @@
 """Whether an effect was approved: derived anew from what the ledger keeps and what sources say, never from the request.
 
-Pure. An activity gathers `Known` (activities/evidence.py), and asks before it writes. What is asked of each kind of
-effect stands in models/rollout/effect_table.py (`StandsOn`). Source: docs/design.md, "Identity and rights".
+Pure. An activity gathers `Known` (activities/rollout/evidence.py), and asks before it writes. What is asked of each
+kind of effect stands in models/rollout/effect_table.py (`StandsOn`). Source: docs/design.md, "Identity and rights".
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
-from activities.warrants import KeysOf
+from activities.tickets.warrants import KeysOf
 from models.audit import AuditEntry
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.bringup.commands import BringupOrder

@@ -15,7 +15,7 @@ from enum import StrEnum
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.ports import ByCluster, QuotaPort
+from activities.ports.ports import ByCluster, QuotaPort
 from models.cluster.readings import ForeignChange, QuotaReading
 from models.errors import BackstopError, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Receipt

@@ -11,7 +11,7 @@ import pytest
 from temporalio.client import WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
-from activities import overdue_grants
+from activities.requests import overdue_grants
 from client.answers import Check
 from models.errors import Refusal
 from models.questions import OneRequest, RequestsOf

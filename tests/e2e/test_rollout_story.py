@@ -11,7 +11,7 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import WorkflowExecutionStatus
 
-from activities import health_watch
+from activities.watch import health_watch
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.questions import Declare, EndWindow

@@ -14,7 +14,7 @@ import pytest
 from temporalio.client import Client
 
 import workers.main
-from activities import health_watch as activity
+from activities.watch import health_watch as activity
 from client import doctor as checks
 from client.connection import NAMESPACE
 from models.rollout.stages import Stage

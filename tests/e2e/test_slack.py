@@ -17,7 +17,7 @@ import pytest
 from temporalio.client import Client
 
 from activities.adapters.notify import slack
-from activities.rendering import render
+from activities.notices.rendering import render
 from models.access.access_file import AccessFile
 from models.access_questions import ImportAccess
 from models.cluster.island import Island

@@ -29,8 +29,8 @@ from temporalio.worker import Replayer
 from activities.adapters.http import Reach, networks_of
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
-from activities.ports import QuotaPort
-from activities.warrants import KeysOf
+from activities.ports.ports import QuotaPort
+from activities.tickets.warrants import KeysOf
 from client.backstop import Backstop
 from client.composed import StagePart
 from client.connection import NAMESPACE, TemporalTarget

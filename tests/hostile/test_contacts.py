@@ -20,14 +20,14 @@ from typing import Any
 
 import pytest
 
-from activities import notices as telling
 from activities.adapters import http
 from activities.adapters.http import PUBLIC, Reach, networks_of
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.notify import mail, slow_addresses
 from activities.adapters.notify.notifier import Notifier
-from activities.notices import NoticeActivities
-from activities.sending import Sender
+from activities.notices import telling
+from activities.notices.sending import Sender
+from activities.notices.telling import NoticeActivities
 from models.digests import MailPace
 from models.errors import BadInput
 from models.notices import Notice, NoticeKind

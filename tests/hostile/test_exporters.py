@@ -18,10 +18,10 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.adapters.ledger.facade import Ledger, upgrade
-from activities.clusters import ClusterActivities
-from activities.effects import QuotaActivities
-from activities.health_watch import facts_of, fingerprint
-from activities.ports import DoubtPort
+from activities.ports.ports import DoubtPort
+from activities.rollout.clusters import ClusterActivities
+from activities.rollout.effects import QuotaActivities
+from activities.watch.health_watch import facts_of, fingerprint
 from models.cluster.readings import Doubt
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import Refusal

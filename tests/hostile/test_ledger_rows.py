@@ -21,12 +21,12 @@ from temporalio.testing import ActivityEnvironment
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.prometheus import Prometheuses
 from activities.adapters.slurm.slurm import Slurms
-from activities.clusters import ClusterActivities
-from activities.desk import DeskActivities
-from activities.fleets import FleetActivities
-from activities.health_watch import WatchActivities
-from activities.ports import OpenRollout
-from activities.tallies import Tallier
+from activities.desk.desk import DeskActivities
+from activities.fleet.calls import FleetActivities
+from activities.ports.ports import OpenRollout
+from activities.rollout.clusters import ClusterActivities
+from activities.watch.health_watch import WatchActivities
+from activities.watch.tallies import Tallier
 from client.doctor import senseless_check
 from models.audit import AuditEntry, AuditKind
 from models.cluster.snapshot import snapshot_of

@@ -29,10 +29,10 @@ from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.parsing import accounts_in, actors_in, jobs_in, nodes_in, quotas_of, use_of
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.clusters import ClusterActivities
-from activities.desk import DeskActivities
-from activities.health_watch import WatchActivities
-from activities.ports import ByCluster, RolloutsPort
+from activities.desk.desk import DeskActivities
+from activities.ports.ports import ByCluster, RolloutsPort
+from activities.rollout.clusters import ClusterActivities
+from activities.watch.health_watch import WatchActivities
 from cli.main import run
 from client.composed import Composed
 from models.audit import Signature

@@ -21,8 +21,8 @@ import pytest
 from activities.adapters.http import Reach, networks_of
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
-from activities.notices import NoticeActivities
-from activities.sending import Sender
+from activities.notices.sending import Sender
+from activities.notices.telling import NoticeActivities
 from client.doctor import notice_checks
 from models.digests import Lane, MailPace
 from models.notices import Notice, NoticeKind
@@ -349,7 +349,7 @@ from datetime import datetime
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.http import Reach, networks_of
-from activities.sending import Sender
+from activities.notices.sending import Sender
 from models.digests import MailPace
 url, home, mail, now, steps = sys.argv[1:]
 now, left = datetime.fromisoformat(now), [int(steps)]

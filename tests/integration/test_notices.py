@@ -30,8 +30,8 @@ from activities.adapters.notify import slack
 from activities.adapters.notify.channels import routes
 from activities.adapters.notify.delivery_book import FileTurns, SqliteBook
 from activities.adapters.notify.notifier import Notifier
-from activities.mail_ports import NotifyPort
-from activities.rendering import render
+from activities.notices.rendering import render
+from activities.ports.mail import NotifyPort
 from models.errors import Refusal, Unavailable
 from models.notices import Notice, NoticeKind
 from tests.integration.notice_servers import Mail, Web, mail_server, trickling_server, web_server

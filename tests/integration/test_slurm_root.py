@@ -8,7 +8,7 @@ import pytest
 
 from activities.adapters.slurm.limits import wanted_limits
 from activities.adapters.slurm.quotas import SlurmQuotas
-from activities.ports import OpenRollout
+from activities.ports.ports import OpenRollout
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, TeamUsage

@@ -563,9 +563,9 @@ def remembering() -> Iterator[None]:
 
     with ExitStack() as stack:
         for place in (
-            "activities.observing",
-            "activities.aiming",
-            "activities.health_watch",
+            "activities.rollout.observing",
+            "activities.rollout.aiming",
+            "activities.watch.health_watch",
             "tests.unit.pure_world",
             "models.rollout.commands",
             "tests.property.witness",

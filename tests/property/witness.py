@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from activities.rendering import render
+from activities.notices.rendering import render
 from models.cluster.island import Island
 from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode, QuotaReading

@@ -18,7 +18,7 @@ from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.slurm.command_line import Connection
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.ports import HealthPort, UsagePort
+from activities.ports.ports import HealthPort, UsagePort
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.sources import SlurmSource
 from tests.slurm.lab import CLUSTER, Lab, missing, running

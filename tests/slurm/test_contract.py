@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from activities.ports import OpenRollout, QuotaPort
+from activities.ports.ports import OpenRollout, QuotaPort
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import snapshot_of
 from models.errors import Conflict, Drift, Refusal

@@ -16,8 +16,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import TypeAdapter
 
-from activities.health_watch import facts_of, fingerprint
-from activities.observing import islands_for, observed
+from activities.rollout.observing import islands_for, observed
+from activities.watch.health_watch import facts_of, fingerprint
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, stepped
 from models.cluster.evidence import Evidence
@@ -465,7 +465,7 @@ class World:
         return seen.model_copy(update={"changes": tuple(changes)})
 
     def work(self) -> tuple[TeamWork, ...]:
-        """As activities.team_work has it."""
+        """As activities.rollout.team_work has it."""
         scheduled = {team: gpus for team, (gpus, _) in self.usage.items() if gpus is not None}
         return Evidence(
             self.reading(),

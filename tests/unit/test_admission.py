@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from joserfc.jwk import OKPKey
 
-from activities.access_ports import OpenOne
-from activities.admission import Admission, note_of
+from activities.ports.access import OpenOne
+from activities.tickets.admission import Admission, note_of
 from models.access.access_file import AccessFile
 from models.access.decision import Permitted
 from models.access.principals import Principal, Proof

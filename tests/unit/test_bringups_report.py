@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from activities.report_facts import ReportFacts
+from activities.desk.report_facts import ReportFacts
 from client.doctor import bringups_checks
 from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from activities.rendering import render_together
-from activities.sending import _rollout_of
+from activities.notices.rendering import render_together
+from activities.notices.sending import _rollout_of
 from client.doctor import notice_checks
 from models.digests import (
     Lane,

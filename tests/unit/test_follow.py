@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from temporalio.testing import ActivityEnvironment
 
-from activities.fleets import FleetActivities
+from activities.fleet.calls import FleetActivities
 from models.fleet.messages import FollowRequest, Noted
 
 PLANNED, ABORTED = (Noted(rollout="b/1", stage=stage, needs="", rollbacks=0) for stage in ("planned", "aborted"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from activities.rendering import render
+from activities.notices.rendering import render
 from models.base import parse_duration
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode

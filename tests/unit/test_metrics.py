@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from opentelemetry.metrics import CallbackOptions
 
-from activities import archive as archiving
 from activities import metrics
-from activities.archive import ArchiveActivities
 from activities.metrics import SeenRollout, watched
+from activities.rollout import archive as archiving
+from activities.rollout.archive import ArchiveActivities
 from models.audit import AuditEntry, AuditKind
 from models.errors import Unavailable
 from models.rollout.messages import RecordRequest

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from temporalio.client import Client
 
-from activities.desk import DeskActivities
+from activities.desk.desk import DeskActivities
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from models.access.rights import READS_DESK

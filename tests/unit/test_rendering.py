@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from activities.rendering import TO_OWNER, render
+from activities.notices.rendering import TO_OWNER, render
 from models.base import Since
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage

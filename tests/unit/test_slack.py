@@ -10,8 +10,8 @@ import pytest
 from pydantic import ValidationError
 from rich.text import Text
 
-from activities.buttons import MOST_ANSWERED, VALUE_CHARS, Act, ButtonRow, Press, blocks_of, rows_of, slack_text
-from activities.rendering import render
+from activities.notices.buttons import MOST_ANSWERED, VALUE_CHARS, Act, ButtonRow, Press, blocks_of, rows_of, slack_text
+from activities.notices.rendering import render
 from client.slack_secret import SigningSecret, slack_checks, slack_secret_name
 from models.access.access_file import AccessFile, in_slack
 from models.access.decision import Denied, Permitted, Target, decide

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from activities.rendering import render
+from activities.notices.rendering import render
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
 from models.rollout.effects import EffectKind

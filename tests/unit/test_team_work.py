@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.rendering import render
+from activities.notices.rendering import render
 from cli.output import _plain
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island

@@ -14,9 +14,9 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
-from activities import health_watch
-from activities.health_watch import WatchActivities, cursor_of, digest, shard_of, told_of
-from activities.ports import ByCluster
+from activities.ports.ports import ByCluster
+from activities.watch import health_watch
+from activities.watch.health_watch import WatchActivities, cursor_of, digest, shard_of, told_of
 from client.converter import data_converter
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from activities.buttons import Act, Press
+from activities.notices.buttons import Act, Press
 from models.errors import BadInput, Refusal
 from models.questions import WhyNot
 from models.rollout.ahead import Ahead

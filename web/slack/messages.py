@@ -1,7 +1,7 @@
 """Messages as Slack takes them: sentences, what the command line prints, questions back, an answered notice.
 
-All text is escaped (activities/buttons.py): no name and no reason becomes a mention, a link or a channel. A sentence
-stands in a block of plain text, where stars and underscores are themselves.
+All text is escaped (activities/notices/buttons.py): no name and no reason becomes a mention, a link or a channel. A
+sentence stands in a block of plain text, where stars and underscores are themselves.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 from rich.console import Console, RenderableType
 
-from activities.buttons import Act, ButtonRow, Press, blocks_of, slack_text
+from activities.notices.buttons import Act, ButtonRow, Press, blocks_of, slack_text
 from models.base import count_text, verb_of
 
 Message = dict[str, Any]

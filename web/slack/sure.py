@@ -12,7 +12,7 @@ import hmac
 
 from pydantic import Field, ValidationError
 
-from activities.buttons import VALUE_CHARS, Press
+from activities.notices.buttons import VALUE_CHARS, Press
 from models.base import Model
 from models.errors import BadInput, Refusal
 from web.slack.reading import SlackPerson

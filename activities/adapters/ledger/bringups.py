@@ -23,7 +23,7 @@ from activities.adapters.ledger.observations import health_row
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.ledger.removal import remove_rows
 from activities.adapters.ledger.standing import fleet_policy
-from activities.bringup_ledger_ports import Incoming, Owed
+from activities.ports.bringup_ledger import Incoming, Owed
 from activities.sense import those_that_do
 from models.audit import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of
@@ -53,7 +53,7 @@ from models.tables import (
 
 
 class LedgerBringups:
-    """BringupLedger of activities/bringup_ledger_ports.py."""
+    """BringupLedger of activities/ports/bringup_ledger.py."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -14,11 +14,11 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
-from activities.access_ports import OpenOne
 from activities.adapters.ledger.bulk import among
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.fleet_file import FLEET_CHAIN, import_key
 from activities.adapters.ledger.registry import FIRST_ENTRY
+from activities.ports.access import OpenOne
 from models.access.principals import Proof
 from models.access_tables import WarrantRow
 from models.audit import AuditEntry

@@ -1,7 +1,7 @@
 """The ledger: the built-in quota system, and Backstop's own book, in one SQL database.
 
 SQLite by default, PostgreSQL where several machines share it. Each part implements one port of
-activities/ports.py. The database itself, by triggers, counts the changes of others and refuses those that
+activities/ports/ports.py. The database itself, by triggers, counts the changes of others and refuses those that
 would take capacity which an open rollout freed; so a tool that writes plain SQL is held to it too.
 """
 

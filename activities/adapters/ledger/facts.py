@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import among
-from activities.ports import ByCluster
+from activities.ports.ports import ByCluster
 from activities.sense import making_sense
 from models.base import brief
 from models.cluster.fleet_file import merged_policy

@@ -19,7 +19,7 @@ from activities.adapters.ledger.observations import LedgerSamples, latest_health
 from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.registry import open_rollouts
 from activities.adapters.ledger.standing import teams_by_name
-from activities.ports import Described, OpenRollout
+from activities.ports.ports import Described, OpenRollout
 from activities.sense import SENSELESS, each, fault_of, those_that_do
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island

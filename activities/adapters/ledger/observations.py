@@ -19,7 +19,7 @@ from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
-from activities.ports import ByCluster
+from activities.ports.ports import ByCluster
 from activities.sense import each, those_that_do
 from models.base import HOUR, count_text, duration_text
 from models.buffers.hourly_health import Stretch

@@ -15,7 +15,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from activities.adapters.ledger.proving import Given, Link, proving
-from activities.speaking import speaker
+from activities.desk.speaking import speaker
 from models.access.principals import Principal, Proof, proof_data
 from models.access.warrants import BACKSTOP_SERVICE
 from models.access_tables import WarrantRow

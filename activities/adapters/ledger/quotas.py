@@ -17,7 +17,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, update
 from activities.adapters.ledger.database import Database
-from activities.ports import ByCluster
+from activities.ports.ports import ByCluster
 from activities.sense import each, making_sense
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
 from models.errors import Conflict, Drift, HistoryLapse, NoSuchCluster

@@ -26,7 +26,7 @@ from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.facts import contacts_in, facts_of
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import locked_cluster
-from activities.ports import ByCluster, OpenRollout
+from activities.ports.ports import ByCluster, OpenRollout
 from activities.sense import each, making_sense, one_of, those_that_do
 from models.audit import AuditEntry
 from models.cluster.readings import LimitMode

@@ -19,7 +19,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import among, keep, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import locked_cluster, signed
-from activities.ports import ByCluster
+from activities.ports.ports import ByCluster
 from activities.sense import each
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode, Present

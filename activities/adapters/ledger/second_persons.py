@@ -10,7 +10,7 @@ from sqlmodel import Session, col, func, or_, select
 
 from activities.adapters.ledger.archive import append_all, never_dropped
 from activities.adapters.ledger.database import Database, one_at_a_time
-from activities.warrant_ports import LoneDeed
+from activities.ports.warrants import LoneDeed
 from models.access.standing import ACCESS_CHAIN, COUNTERSIGNED_WITHIN
 from models.access.waiting import SHOWN_DIGITS, Awaited, Emergency, KeptCommand
 from models.access.warrants import Warrant

@@ -14,7 +14,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.second_persons import note_admitted
-from activities.warrant_ports import Drawn, EffectProof, LoneDeed
+from activities.ports.warrants import Drawn, EffectProof, LoneDeed
 from models.access.principals import Principal
 from models.access.signing import key_id_in
 from models.access.warrants import Warrant

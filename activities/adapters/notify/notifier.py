@@ -29,7 +29,7 @@ from activities.adapters.notify.delivery_book import DeliveryBook, FileTurns, Sq
 from activities.adapters.notify.mail import plain_email
 from activities.adapters.notify.route import Message, Route
 from activities.adapters.notify.slow_addresses import SlowAddresses
-from activities.buttons import rows_of
+from activities.notices.buttons import rows_of
 from activities.secret_files import SecretFiles
 from models.base import brief
 from models.cluster.contacts import LOG, NAMED, is_log

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit
 
 from activities.adapters.http import PUBLIC, Reach
-from activities.buttons import ButtonRow
+from activities.notices.buttons import ButtonRow
 from models.errors import Refusal
 from models.notices import Notice, NoticeKind
 

@@ -9,7 +9,7 @@ import httpx
 
 from activities.adapters.http import Asked, exchange
 from activities.adapters.notify.route import ContactUrl, Message, Route, digits
-from activities.buttons import blocks_of, slack_text
+from activities.notices.buttons import blocks_of, slack_text
 from models.errors import Refusal, Unavailable
 
 DOORS = {"hook": "https://hooks.slack.com/services", "gov-hook": "https://hooks.slack-gov.com/services"}

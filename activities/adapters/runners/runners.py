@@ -10,7 +10,7 @@ from activities.adapters.runners.command import CommandRunner
 from activities.adapters.runners.http import HttpRunner
 from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.settings import Allowed
-from activities.runner_ports import RunnerPort
+from activities.ports.runners import RunnerPort
 from models.bringup.runs import Runner, RunOrder, RunReport
 from models.errors import BadInput, Unavailable
 

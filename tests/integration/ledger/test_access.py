@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from activities.access import AccessDesk, asserted_by
 from activities.adapters.ledger.facade import Ledger
+from activities.desk.access_files import AccessDesk, asserted_by
 from models.access.access_file import AccessFile
 from models.access.principals import Principal, Proof
 from models.access.roles import Role

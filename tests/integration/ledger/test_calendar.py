@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
-from activities.desk import DeskActivities
+from activities.desk.desk import DeskActivities
 from models.audit import AuditEntry, Deed, Signature
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from activities.access_ports import OpenOne
 from activities.adapters.ledger.facade import Ledger
-from activities.admission import Admission
-from activities.speaking import spoken_by
-from activities.warrants import Warrants
+from activities.desk.speaking import spoken_by
+from activities.ports.access import OpenOne
+from activities.tickets.admission import Admission
+from activities.tickets.warrants import Warrants
 from models.access.decision import Target
 from models.access.principals import Principal, Proof
 from models.access.warrants import Warrant

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.ports import CalendarPort, FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
+from activities.ports.ports import CalendarPort, FleetPort, HealthPort, QuotaPort, RegistryPort, UsagePort
 from models.cluster.fleet_file import Fleet, Team
 from models.cluster.import_lines import ImportTerms, Verb
 from models.errors import BadInput, Refusal

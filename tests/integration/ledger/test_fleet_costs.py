@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.clusters import ClusterActivities
+from activities.rollout.clusters import ClusterActivities
 from models.audit import Signature
 from models.cluster.jobs import ClusterJob
 from models.cluster.readings import HealthSample

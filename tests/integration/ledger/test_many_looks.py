@@ -11,8 +11,8 @@ import pytest
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.quotas import SlurmQuotas
-from activities.many_looks import ManyLooks
-from activities.ports import ByCluster
+from activities.ports.ports import ByCluster
+from activities.rollout.many_looks import ManyLooks
 from models.audit import Signature
 from models.cluster.jobs import ClusterJob, RunsOn
 from models.cluster.readings import HealthSample, QuotaReading

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from joserfc.jwk import OKPKey
 
-from activities import fleets as launching
 from activities.adapters.ledger.facade import Ledger
-from activities.fleets import FleetActivities
-from activities.warrants import Warrants
+from activities.fleet import calls as launching
+from activities.fleet.calls import FleetActivities
+from activities.tickets.warrants import Warrants
 from models.access.principals import Principal, Proof
 from models.access.signing import sign
 from models.access.tickets import Ticket, arguments_hash

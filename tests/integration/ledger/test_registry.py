@@ -11,8 +11,8 @@ import pytest
 from temporalio.exceptions import ApplicationError
 
 from activities.adapters.ledger.facade import Ledger
-from activities.effects import QuotaActivities
-from activities.ports import OpenRollout
+from activities.ports.ports import OpenRollout
+from activities.rollout.effects import QuotaActivities
 from models.cluster.policy import Ramp, Tier
 from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, HistoryLapse, Refusal, Unavailable

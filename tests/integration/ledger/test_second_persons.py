@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from activities.access import AccessDesk
 from activities.adapters.ledger.facade import Ledger
-from activities.second_persons import SecondPersonsDesk
-from activities.warrant_ports import LoneDeed
+from activities.desk.access_files import AccessDesk
+from activities.desk.second_persons import SecondPersonsDesk
+from activities.ports.warrants import LoneDeed
 from models.access.access_file import AccessFile
 from models.access.decision import Target
 from models.access.principals import Principal, Proof

@@ -8,9 +8,9 @@ from unittest.mock import patch
 
 import pytest
 
-from activities import tallies as keeping
 from activities.adapters.ledger.facade import Ledger
-from activities.tallies import KEPT_WHOLE, Tallier
+from activities.watch import tallies as keeping
+from activities.watch.tallies import KEPT_WHOLE, Tallier
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, QuotaReading
 from models.errors import BadInput, Unavailable

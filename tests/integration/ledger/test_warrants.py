@@ -9,8 +9,8 @@ import pytest
 from joserfc.jwk import OKPKey
 
 from activities.adapters.ledger.facade import Ledger
-from activities.warrant_ports import Drawn, EffectProof
-from activities.warrants import Warrants
+from activities.ports.warrants import Drawn, EffectProof
+from activities.tickets.warrants import Warrants
 from client.doctor import keys_checks
 from models.access.principals import Principal, Proof
 from models.access.signing import sign

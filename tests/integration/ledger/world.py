@@ -16,7 +16,7 @@ from sqlmodel import col
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.quotas import signed
-from activities.ports import OpenRollout
+from activities.ports.ports import OpenRollout
 from models.cluster.import_lines import FleetOutcome, ImportTerms
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of

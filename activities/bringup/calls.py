@@ -1,0 +1,245 @@
+"""What a bring-up does in the world: it starts, follows and stops runs, asks checks, and hands clusters over.
+
+What takes long waits in one asynchronous call that says it lives, and costs no event meanwhile: a worker that shuts
+down lets go of it, and another one takes it up by the run's key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeVar
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+
+from activities.failures import translated
+from activities.ports.bringup import BringupsPort, ProductionPort
+from activities.ports.runners import CheckPort, RunnerPort
+from activities.tickets.warrants import Warrants
+from models.base import duration_text
+from models.bringup.checks import CheckAnswer, CheckOrder, Colour
+from models.bringup.entry import unfilled_text
+from models.bringup.messages import (
+    AskAnswer,
+    AskRequest,
+    BringupRecord,
+    ChosenHost,
+    FollowedRun,
+    FollowRun,
+    HandedOver,
+    HandOverRequest,
+    OpenBringup,
+    OpenedBringup,
+    StoppedRun,
+    SupplyRequest,
+    WindDownRequest,
+    WoundDown,
+)
+from models.bringup.runs import RunOrder, RunPhase, RunReport
+from models.errors import Unavailable
+
+_T = TypeVar("_T")
+_BEAT = 5.0
+"""Seconds between two signs of life: well below the heartbeat timeout of these calls."""
+_IN_VAIN = 4
+"""Tries after which a runner that does not answer is no passing trouble."""
+_GRACE = timedelta(seconds=10)
+"""What a check may take beyond its limit, before it is left alone."""
+
+
+class RunActivities:
+    """Of one host: `host` names it, empty where it runs no commands."""
+
+    def __init__(self, runners: RunnerPort, threads: ThreadPoolExecutor, host: str = "") -> None:
+        self._runners = runners
+        self._threads = threads
+        self._host = host
+
+    @activity.defn(name="choose_host")
+    async def choose_host(self) -> ChosenHost:
+        """A host that runs commands: that of whichever worker is asked."""
+        with translated():
+            if not self._host:
+                raise Unavailable(
+                    "no worker that was asked runs commands: BACKSTOP_RUNNERS says which programs may run"
+                )
+            return ChosenHost(host=self._host)
+
+    @activity.defn(name="start_run")
+    async def start(self, order: RunOrder) -> RunReport:
+        """A run of this key is under way, or has ended."""
+        with translated():
+            return await _in(self._threads, partial(self._runners.start, order))
+
+    @activity.defn(name="stop_run")
+    async def stop(self, order: RunOrder) -> StoppedRun:
+        """The run is being ended."""
+        with translated():
+            return StoppedRun(report=await _in(self._threads, partial(self._runners.stop, order)))
+
+    @activity.defn(name="follow_run")
+    async def follow(self, request: FollowRun) -> FollowedRun:
+        """Returns when the run has ended, when it is news that it runs, or when it has left no trace for so long.
+
+        Where its runner answers nothing of it, that is news too; the same answer again is an error, and retried.
+        """
+        began, lost_since = time.monotonic(), None
+        while True:
+            try:
+                with translated():
+                    report = await _in(self._threads, partial(self._runners.look, request.order))
+            except ApplicationError as error:
+                if error.type == Unavailable.__name__ and _is_news(error.message, request):
+                    return FollowedRun(unheard=error.message)
+                raise
+            passed = time.monotonic() - began
+            if report is None:
+                lost_since = time.monotonic() if lost_since is None else lost_since
+                if time.monotonic() - lost_since >= request.settle.total_seconds():
+                    return FollowedRun()
+            elif (
+                report.phase is not RunPhase.RUNNING
+                or not request.seen
+                or request.unheard
+                or passed >= request.news.total_seconds()
+            ):
+                return FollowedRun(report=report)
+            else:
+                lost_since = None
+            await _pause(request.every.total_seconds())
+
+
+class CheckActivities:
+    def __init__(self, checks: CheckPort, threads: ThreadPoolExecutor) -> None:
+        self._checks = checks
+        self._threads = threads
+
+    @activity.defn(name="ask_checks")
+    async def ask(self, request: AskRequest) -> AskAnswer:
+        """Each is asked beside the others; one that hangs is unknown, and keeps none waiting for longer."""
+        beating = asyncio.create_task(_beats())
+        try:
+            answers = await asyncio.gather(*(self._asked(order) for order in request.orders))
+        finally:
+            beating.cancel()
+        return AskAnswer(answers={o.name: a for o, a in zip(request.orders, answers, strict=True)})
+
+    async def _asked(self, order: CheckOrder) -> CheckAnswer:
+        patience = (order.limit + _GRACE).total_seconds()
+        try:
+            asked = _in(self._threads, partial(self._checks.check, order))
+            return await asyncio.wait_for(asked, patience)
+        except TimeoutError:
+            return _unknown(f"did not answer within {duration_text(order.limit)}")
+        except Exception as error:  # a port that breaks its word must not keep the other answers
+            return _unknown(f"cannot be asked: {type(error).__name__}")
+
+    @activity.defn(name="wait_for_supply")
+    async def supply(self, request: SupplyRequest) -> CheckAnswer:
+        """Returns when it is there, when it says something new, or after so long."""
+        ends = time.monotonic() + request.most.total_seconds()
+        while True:
+            answer = await self._asked(request.order)
+            news = (answer.colour, answer.said) != (request.colour, request.said)
+            if answer.colour is Colour.GREEN or news or time.monotonic() >= ends:
+                return answer
+            await _pause(min(request.every.total_seconds(), max(0.0, ends - time.monotonic())))
+
+
+class BringupActivities:
+    def __init__(self, bringups: BringupsPort, production: ProductionPort, warrants: Warrants | None = None) -> None:
+        self._warrants = warrants
+        self._bringups = bringups
+        self._production = production
+
+    @activity.defn(name="open_bringup", no_thread_cancel_exception=True)
+    def open(self, request: OpenBringup) -> OpenedBringup:
+        """Whether it may begin, and its number."""
+        with translated():
+            if self._warrants is not None:
+                self._warrants.bringup(request.start)
+            entry, recipe = request.start.entry, request.start.recipe
+            for place, fault in unfilled_text(entry, recipe):  # whoever entered it may have come by no command line
+                return OpenedBringup(refused=f"recipe {recipe.name}, {'.'.join(map(str, place))}: {fault}")
+            return self._bringups.open(request.start)
+
+    @activity.defn(name="record_bringup", no_thread_cancel_exception=True)
+    def record(self, request: BringupRecord) -> None:
+        """The board shows it as it stands, and what happened is archived, once per key."""
+        with translated():
+            self._bringups.record(request)
+
+    @activity.defn(name="hand_over", no_thread_cancel_exception=True)
+    def hand_over(self, request: HandOverRequest) -> HandedOver:
+        """The cluster is in the fleet."""
+        with translated():
+            self._entered(request)
+            return self._production.hand_over(request)
+
+    @activity.defn(name="grant_owed", no_thread_cancel_exception=True)
+    def grant_owed(self, request: HandOverRequest) -> HandedOver:
+        """What is owed is granted, as far as it fits now."""
+        with translated():
+            self._entered(request)
+            return self._production.grant_owed(request)
+
+    @activity.defn(name="wind_down", no_thread_cancel_exception=True)
+    def wind_down(self, request: WindDownRequest) -> WoundDown:
+        """A rollout takes the quotas to nothing; answers what still stands and runs."""
+        with translated():
+            if self._warrants is not None:
+                self._warrants.word(f"bringup/{request.cluster}", "bringup.retire")
+            return self._production.wind_down(request)
+
+    def _entered(self, request: HandOverRequest) -> None:
+        """The entry is the one that was signed, whatever the workflow says. Errors: Refusal."""
+        if self._warrants is not None:
+            self._warrants.entered(request.entry)
+
+
+def _is_news(answer: str, request: FollowRun) -> bool:
+    """The first one of a start at once, of a run that was seen once some tries were in vain; another one seldom."""
+    info = activity.info()
+    if request.unheard is None:
+        return False
+    if not request.unheard:
+        return not request.seen or info.attempt >= _IN_VAIN
+    return answer != request.unheard and datetime.now(UTC) - info.scheduled_time >= request.news
+
+
+def _unknown(sentence: str) -> CheckAnswer:
+    return CheckAnswer(colour=Colour.UNKNOWN, said=sentence, at=datetime.now(UTC))
+
+
+async def _in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:
+    """What a call answers that blocks a thread, with signs of life meanwhile."""
+    running = asyncio.get_running_loop().run_in_executor(threads, call)
+    while True:
+        activity.heartbeat()
+        done, _ = await asyncio.wait([running], timeout=_BEAT)
+        if done:
+            return running.result()
+
+
+async def _pause(seconds: float) -> None:
+    """So long, with signs of life. Errors: Unavailable when the worker shuts down: another one takes it up."""
+    ends = time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
+        activity.heartbeat()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(activity.wait_for_worker_shutdown(), min(_BEAT, left))
+            raise ApplicationError(
+                "the worker shuts down", type=Unavailable.__name__, category=ApplicationErrorCategory.BENIGN
+            )
+
+
+async def _beats() -> None:
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(_BEAT)

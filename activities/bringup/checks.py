@@ -1,0 +1,73 @@
+"""Checks of a bring-up that Backstop's own sources of health answer; all others go on to whoever asks the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from activities.ports.ports import HealthPort
+from activities.ports.runners import CheckPort
+from models.base import gpus_text
+from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
+from models.cluster.fleet_file import ClusterSpec
+from models.cluster.island import Island
+from models.cluster.sources import SlurmSource
+from models.errors import BackstopError
+
+_OWN = (CheckKind.HEALTHY, CheckKind.CONTIGUOUS, CheckKind.CAPACITY)
+
+
+class OwnHealth:
+    """`described`: a cluster as its Slurm has it now. `health`: of clusters that stand in the ledger."""
+
+    def __init__(
+        self, described: Callable[[str, SlurmSource], ClusterSpec], health: HealthPort, others: CheckPort
+    ) -> None:
+        self._described = described
+        self._health = health
+        self._others = others
+
+    def check(self, order: CheckOrder) -> CheckAnswer:
+        if order.kind not in _OWN or order.run or order.url:
+            return self._others.check(order)
+        now = datetime.now(UTC)
+        try:
+            islands = self._islands(order)
+        except BackstopError as error:
+            return CheckAnswer(colour=Colour.UNKNOWN, said=error.message, at=now)
+        return _judged(order, islands, now)
+
+    def _islands(self, order: CheckOrder) -> tuple[Island, ...]:
+        """What is there; of a cluster that nobody looks at: what was ordered (capacity alone goes by it)."""
+        if order.slurm is not None:
+            return self._described(order.cluster, order.slurm).islands
+        samples = self._health.read([order.cluster])
+        if order.cluster in samples:
+            return samples[order.cluster].islands
+        return order.islands if order.kind is CheckKind.CAPACITY else ()
+
+
+def _judged(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> CheckAnswer:
+    def answer(colour: Colour, sentence: str, number: float | None = None) -> CheckAnswer:
+        return CheckAnswer(colour=colour, said=sentence, number=number, at=now)
+
+    if not islands:
+        return answer(Colour.UNKNOWN, f"nobody says what is healthy in {order.cluster}")
+    match order.kind:
+        case CheckKind.CAPACITY:
+            return capacity_answer(order, islands, now)
+        case CheckKind.HEALTHY:
+            assert order.share is not None
+            there, well = (sum(getattr(i, field) for i in islands) for field in ("total_gpus", "healthy_gpus"))
+            share = 0.0 if there == 0 else well / there
+            sentence = f"{well} of {gpus_text(there)} healthy, {float(order.share):.4g} of them asked for"
+            return answer(_green(well >= order.share * there > 0), sentence, share)
+        case _:
+            rooms = {i.name: i.healthy_gpus if i.block_gpus is None else i.block_gpus for i in islands}
+            largest = max(rooms, key=lambda name: (rooms[name], name))
+            sentence = f"the largest block is of {gpus_text(rooms[largest])}, in {largest}; {order.gpus} asked for"
+            return answer(_green(rooms[largest] >= order.gpus), sentence, rooms[largest])
+
+
+def _green(enough: bool) -> Colour:
+    return Colour.GREEN if enough else Colour.RED

@@ -1,0 +1,199 @@
+"""The way of a retired cluster out of the fleet.
+
+An ordinary rollout, with its notice and its guard, takes the quotas to nothing: its policy keeps as many GPUs spare as
+there are installed, so that C = 0, and the quotas' floors are given up before it is launched. Who retires the cluster
+approves its plan. What it could still bring back stands: only once it is monitored are the quotas nothing. Then, when
+no job runs, it is closed, and the cluster is removed as `fleet remove` does. Source: docs/adr/0053.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, NoReturn
+
+from activities.ports.bringup_ledger import BringupLedger, RolloutDoor
+from activities.ports.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
+from activities.rollout.clusters import ClusterActivities
+from activities.tickets.warrants import Warrants
+from models.audit import BACKSTOP, AuditEntry, AuditKind, Signature
+from models.bringup.messages import BringupRow, WindDownRequest, WoundDown
+from models.bringup.state import bringup_key, retires
+from models.cluster.quota import QuotaTree
+from models.errors import BackstopError, Refusal, Unavailable
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import LaunchRequest
+from models.rollout.stages import Command, Stage, command_line
+
+log = logging.getLogger(__name__)
+
+_LEAVES_WITHIN = timedelta(hours=1)
+"""How long the end of a rollout is waited for that a deadline has overtaken."""
+_OUT = WoundDown(quota_gpus=0, jobs=0, said="it is out of the fleet")
+
+
+class BringupExit:
+    def __init__(
+        self,
+        ledger: BringupLedger,
+        quotas: QuotaPort,
+        registry: RegistryPort,
+        usage: UsagePort,
+        jobs: JobPort,
+        schedulers: SchedulerPort,
+        clusters: ClusterActivities,
+        rollouts: RolloutDoor,
+        warrants: Warrants | None = None,
+    ) -> None:
+        self._warrants = warrants
+        self._ledger = ledger
+        self._quotas = quotas
+        self._registry = registry
+        self._usage = usage
+        self._jobs = jobs
+        self._schedulers = schedulers
+        self._clusters = clusters
+        self._rollouts = rollouts
+
+    def wind_down(self, request: WindDownRequest) -> WoundDown:
+        """Asked again and again until nothing stands and nothing runs: then the cluster is out of the fleet.
+
+        Errors: Refusal where a person has to make way; Unavailable while a rollout is being closed.
+        """
+        cluster = request.cluster
+        if not self._ledger.in_fleet(cluster):
+            return _OUT
+        opened = self._registry.opened(cluster)
+        stands, running = self._assigned(cluster), self._running(request)
+        if opened is not None and not opened.rollout.startswith(retires(cluster)):
+            return self._makes_way(request, opened, running.but(quota_gpus=stands))
+        if opened is None and stands:
+            self._launch(request, f"{retires(cluster)}{request.at:%Y%m%d%H%M%S}", stands)
+            return running.but(quota_gpus=stands, said="a rollout that takes them to nothing is launched")
+        if opened is not None and (opened.stage is not Stage.MONITORED or stands):
+            if opened.stage is Stage.PLANNED:
+                self._launch(request, opened.rollout, stands)  # whoever did so before may not have come to approve it
+            back = max(0, opened.baseline.tree.assigned() - stands)
+            return running.but(quota_gpus=stands + back, back_gpus=back, said=self._stage_of(opened))
+        if running.is_empty:
+            running = running.but(teams=self._using(request))  # whatever the ledger was told last: this ends jobs
+        if not running.is_empty:
+            return running.but(said="no quota stands, and what runs runs to its end")
+        if opened is not None:
+            self._close(request, opened)
+        by = Signature(request.actor, request.at, self._key(cluster, "leaves"), request.reason)
+        self._ledger.leave_fleet(cluster, by)
+        return _OUT
+
+    def retired(self, row: BringupRow) -> None:
+        """The cluster is out of the fleet also where a deadline overtook its rollout.
+
+        What a person alone can end keeps it in, and its archive says so. Errors: Unavailable while its rollout ends.
+        """
+        cluster = row.cluster
+        if not self._ledger.in_fleet(cluster):
+            return
+        self._word(cluster)  # nobody else takes it out
+        opened = self._registry.opened(cluster)
+        if opened is not None:
+            closes = opened.stage in (Stage.MONITORED, Stage.ROLLED_BACK, Stage.STUCK)
+            if opened.stage is not Stage.ROLLING_BACK:
+                word = CommandRequest(actor=row.owner, reason=f"{cluster} is retired", warrant=self._word(cluster))
+                self._rollouts.command(cluster, Command.CLOSE if closes else Command.ABORT, word)
+            if datetime.now(UTC) - row.stage_at < _LEAVES_WITHIN:
+                raise Unavailable(f"rollout {opened.rollout} is being ended")
+            return
+        try:
+            self._ledger.leave_fleet(cluster, Signature(row.owner, row.stage_at, self._key(cluster, "leaves")))
+        except Refusal as error:
+            log.warning("%s is retired, and stays in the fleet: %s", cluster, error.message)
+            stays = AuditEntry(
+                key=self._key(cluster, "stays"),
+                cluster=cluster,
+                at=row.stage_at,
+                kind=AuditKind.HOLD,
+                actor=BACKSTOP,
+                text=f"retired, and still in the fleet: {error.message}; then `backstop fleet remove {cluster}`",
+            )
+            self._registry.archive([stays])
+
+    def _makes_way(self, request: WindDownRequest, opened: OpenRollout, there: WoundDown) -> WoundDown:
+        """A rollout that is not the retirement's: one that is done is closed, any other a person may end."""
+        if opened.stage is Stage.MONITORED and not opened.shadow:
+            self._close(request, opened)
+        sentence, line = self._stage_of(opened), command_line(Command.ABORT, request.cluster)
+        if not there.quota_gpus:
+            raise Refusal(f"{sentence}: end it (`{line}`), then retry")
+        sentence = f"{sentence}: once monitored it is closed, or end it (`{line}`)"
+        return there.but(said=sentence)
+
+    def _launch(self, request: WindDownRequest, rollout: str, stands: int) -> None:
+        """The rollout to nothing is launched, and its plan approved. Errors: Refusal."""
+        cluster = request.cluster
+        key = self._key(cluster, f"floors/{rollout}")
+        self._ledger.open_floors(cluster, Signature(request.actor, request.at, key, request.reason))
+        own = self._registry.facts(cluster).policy
+        snapshot, _ = self._clusters.present(cluster, request.at)
+        policy: dict[str, Any] = {
+            "spare_gpus": max(1, snapshot.total_gpus),
+            "max_tier": "busy",
+            "scope": "cluster",
+            # All of it moves, by a person's word: the limit is on what happens by itself.
+            "max_moved_gpus": own.max_moved_gpus + stands,
+        }
+        if own.max_moved_gpus_day is not None:
+            policy["max_moved_gpus_day"] = own.max_moved_gpus_day + stands
+        reason = f"{cluster} is retired: {request.reason}"[:500]
+        launch = LaunchRequest(
+            cluster=cluster, rollout=rollout, owner=request.owner, actor=request.actor, reason=reason, policy=policy
+        )
+        answer = self._rollouts.launch(launch)
+        if answer.plan is None:
+            raise Refusal(f"the rollout that takes the quotas of {cluster} to nothing was refused: {answer.reason}")
+        if answer.rollout == rollout and answer.stage is Stage.PLANNED:
+            word = CommandRequest(
+                actor=request.actor, reason=reason, plan_hash=answer.plan.hash, warrant=self._word(cluster)
+            )
+            self._rollouts.command(cluster, Command.APPROVE, word)  # refused where it is approved already
+
+    def _word(self, cluster: str) -> str:
+        """On whose word the cluster goes; empty without keys."""
+        return "" if self._warrants is None else self._warrants.word(f"bringup/{cluster}", "bringup.retire")
+
+    def _assigned(self, cluster: str) -> int:
+        return QuotaTree(q.as_quota() for q in self._quotas.read(cluster).quotas).assigned()
+
+    def _running(self, request: WindDownRequest) -> WoundDown:
+        """Jobs by name; where nobody names them, teams whose jobs hold GPUs."""
+        cluster, now = request.cluster, request.at
+        use = self._usage.latest([cluster], now).get(cluster, {})
+        named = [job for job in self._jobs.jobs([cluster], now).get(cluster, ()) if job.ended is None]
+        teams = 0 if named else sum(team.scheduled_gpus > 0 for team in use.values())
+        if not named and not teams:
+            with suppress(BackstopError):  # it is asked again before anything is unmade
+                teams = self._using(request)
+        return WoundDown(quota_gpus=0, jobs=len(named), teams=teams, said="")
+
+    def _using(self, request: WindDownRequest) -> int:
+        """Teams whose jobs hold GPUs at this moment, as their Slurm says. Errors: Unavailable, BadInput."""
+        if request.slurm is None:
+            return 0
+        there = self._schedulers.describe(request.cluster, request.slurm)
+        return sum(bool(quota.scheduled_gpus) for quota in there.quotas)
+
+    def _stage_of(self, opened: OpenRollout) -> str:
+        noted = self._registry.newest([opened.cluster]).get(opened.cluster)
+        needs = f", and needs a person: {noted.needs}" if noted is not None and noted.needs else ""
+        return f"rollout {opened.rollout} of {opened.owner} is {opened.stage}{needs}"
+
+    def _close(self, request: WindDownRequest, opened: OpenRollout) -> NoReturn:
+        """Errors: Refusal; Unavailable until it has ended."""
+        reason = f"{request.cluster} is retired: {request.reason}"[:500]
+        word = CommandRequest(actor=request.actor, reason=reason, warrant=self._word(request.cluster))
+        if refused := self._rollouts.command(request.cluster, Command.CLOSE, word):
+            raise Refusal(f"rollout {opened.rollout} could not be closed: {refused}")
+        raise Unavailable(f"rollout {opened.rollout} is being closed")
+
+    def _key(self, cluster: str, what: str) -> str:
+        return f"{bringup_key(cluster, self._ledger.number(cluster))}/{what}"

@@ -1,0 +1,217 @@
+"""Who may do what, at the desk: access files imported and countersigned, tokens made and revoked.
+
+Roles are changed by two admins. The first file of all needs one, who stands in it; after that a name that nobody
+checked changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from activities.ports.access import AccessPort
+from models import access_questions as ask
+from models.access.access_file import BACKSTOP_ITSELF, SERVICE, USER, AccessFile
+from models.access.decision import Permitted, Target, countersigned, decide, granted
+from models.access.principals import Principal, asserted
+from models.access.reading import no_longer_read
+from models.access.rights import RIGHTS, Case
+from models.access.roles import with_included
+from models.access.standing import (
+    COUNTERSIGNED_WITHIN,
+    EXPIRES_SOON,
+    AccessCheck,
+    AccessOutcome,
+    AccessProposal,
+    AccessStands,
+    AccessVersion,
+    HowImported,
+    changes_between,
+    standing_sentence,
+    warnings_of,
+)
+from models.access.tokens import Token, TokenLine, line_of
+from models.audit import Signature
+from models.base import some_of
+from models.errors import BackstopError, BadInput, Refusal
+
+_IMPORT = "desk.import_access"
+_UNCONFIGURED = "no access is configured: import an access file first (`backstop access import FILE`)"
+
+
+class AccessDesk:
+    """Answers the questions of models/access_questions.py. `by`: who asks, when, and why."""
+
+    def __init__(self, book: AccessPort) -> None:
+        self._book = book
+
+    # --- the file -------------------------------------------------------------------------------
+
+    def stands(self) -> AccessStands:
+        return AccessStands(version=self._book.access(), proposal=self._book.proposal())
+
+    def import_access(self, question: ask.ImportAccess, who: Principal, by: Signature) -> AccessOutcome:
+        """Errors: BadInput, Refusal, Conflict."""
+        standing = self._book.access()
+        if question.confirm:
+            if question.file is not None:
+                raise BadInput("a hash is confirmed without its file: it is kept since it was proposed")
+            return self._confirm(question, standing, who, by)
+        if question.file is None:
+            raise BadInput("an import needs a file, or the hash of one that waits")
+        file = question.file
+        outcome = AccessOutcome(
+            hash=file.hash,
+            changes=changes_between(None if standing is None else standing.file, file),
+            warnings=_warnings(standing, file, who),
+            said="",
+        )
+        if standing is None:
+            return self._first(file, outcome, who, by, dry_run=question.dry_run)
+        if file.hash == standing.hash:
+            sentence = f"it is in force already: {standing_sentence(standing)}"
+            return outcome.but(in_force=True, version=standing.version, said=sentence)
+        cases = frozenset({Case.DRY_RUN}) if question.dry_run else frozenset[Case]()
+        allowed = granted(decide(standing.file, who, _IMPORT, Target(cases=cases)))
+        if question.dry_run:
+            return outcome.but(awaits=standing.file.two_person, said="nothing is changed: this was a dry run")
+        if not allowed.complete:
+            return self._proposed(file, standing, outcome, allowed, by)
+        version = self._book.put_in_force(file, standing.version, by, HowImported.ONE_PERSON)
+        return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
+
+    def _first(
+        self, file: AccessFile, outcome: AccessOutcome, who: Principal, by: Signature, *, dry_run: bool
+    ) -> AccessOutcome:
+        name = named_by(file, who).name
+        if name not in file.admins:
+            raise Refusal(
+                f"the first access file has to name who imports it as an admin: {name} is not among "
+                f"{some_of(file.admins)}"
+            )
+        if dry_run:
+            return outcome.but(said="nothing is changed: this was a dry run")
+        version = self._book.put_in_force(file, 0, by, HowImported.FIRST)
+        return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
+
+    def _proposed(
+        self, file: AccessFile, standing: AccessVersion, outcome: AccessOutcome, allowed: Permitted, by: Signature
+    ) -> AccessOutcome:
+        proposal = self._book.propose(file, standing.version, by)
+        until = proposal.at + COUNTERSIGNED_WITHIN
+        sentence = (
+            f"it waits: another admin ({some_of(allowed.by) or 'there is none by name'}) has to confirm it until "
+            f"{until:%Y-%m-%d %H:%MZ}, by `backstop access import --confirm {proposal.hash}`"
+        )
+        return outcome.but(awaits=True, by=allowed.by, until=until, said=sentence)
+
+    def _confirm(
+        self, question: ask.ImportAccess, standing: AccessVersion | None, who: Principal, by: Signature
+    ) -> AccessOutcome:
+        if standing is None:
+            raise Refusal(_UNCONFIGURED)
+        proposal = self._book.proposal()
+        if standing.hash == question.confirm:
+            raise Refusal(f"{question.confirm} is in force already: {standing_sentence(standing)}")
+        if proposal is None or proposal.hash != question.confirm:
+            waits = "none does" if proposal is None else f"{proposal.hash} does, proposed by {proposal.by}"
+            raise Refusal(f"no access file {question.confirm!r} waits to be confirmed: {waits}")
+        granted(countersigned(standing.file, proposal.by, who, _IMPORT, Target()))
+        outcome = _outcome_of(proposal, standing, who)
+        if question.dry_run:
+            return outcome.but(said="nothing is changed: this was a dry run")
+        version = self._book.put_in_force(
+            proposal.file, standing.version, by, HowImported.COUNTERSIGNED, proposal=proposal
+        )
+        return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
+
+    # --- tokens ---------------------------------------------------------------------------------
+
+    def make_token(self, question: ask.MakeToken, who: Principal, by: Signature) -> TokenLine:
+        file = self._file()
+        granted(decide(file, who, "desk.make_token", Target()))
+        owner, scope = question.owner, question.scope
+        services = {SERVICE + service.name for service in file.services}
+        if owner.startswith(SERVICE) and owner not in services:
+            raise Refusal(f"the access file has no service {owner}: it has {some_of(sorted(services)) or 'none'}")
+        if owner == BACKSTOP_ITSELF or not file.held_by(Principal(name=owner)):
+            raise Refusal(f"{owner} has no role by name in the access file, so a token of theirs could do nothing")
+        held = {role for grant in file.held_by(Principal(name=owner)) for role in with_included(grant.roles)}
+        if missing := [role for role in scope.roles if role not in held]:
+            text = f"{owner} is no {' or '.join(missing)}, and a token of theirs would not be either"
+            raise Refusal(f"{text}: they have {', '.join(sorted(held))} by name")
+        if not any(scope.has_command(command) for command in RIGHTS):
+            raise BadInput(f"no command is named {', '.join(scope.commands)}: docs/access.md lists them")
+        token = Token(
+            name=question.name,
+            hash=question.hash,
+            owner=owner,
+            scope=scope,
+            made_by=who.name,
+            made_at=by.at,
+            expires_at=by.at + timedelta(days=question.days),
+        )
+        return line_of(self._book.make_token(token, by))
+
+    def revoke_token(self, question: ask.RevokeToken, who: Principal, by: Signature) -> TokenLine:
+        granted(decide(self._file(), who, "desk.revoke_token", Target()))
+        return line_of(self._book.revoke_token(question.name, by))
+
+    def tokens(self, question: ask.Tokens) -> tuple[TokenLine, ...]:
+        return tuple(map(line_of, self._book.tokens(ended=question.ended)))
+
+    def token_of(self, question: ask.TokenOf) -> Token | None:
+        return self._book.token_of(question.hash)
+
+    # --- for doctor -----------------------------------------------------------------------------
+
+    def check(self) -> AccessCheck | None:
+        """None: no access is configured."""
+        try:
+            standing = self._book.access()
+        except BackstopError as error:
+            return AccessCheck(configured=True, wrong=error.message)
+        if standing is None:
+            return None
+        return AccessCheck(
+            configured=True,
+            admins=len(standing.file.admins),
+            two_person=standing.file.two_person,
+            expiring=_expiring(self._book, self._book.now()),
+        )
+
+    def _file(self) -> AccessFile:
+        standing = self._book.access()
+        if standing is None:
+            raise Refusal(_UNCONFIGURED)
+        return standing.file
+
+
+def named_by(file: AccessFile, who: Principal) -> Principal:
+    """Who imports the first file, by that file: none is in force that said who they are."""
+    importer = file.known(who)
+    return importer if importer.proven or ":" in importer.name else importer.but(name=USER + importer.name)
+
+
+def asserted_by(actor: str) -> Principal:
+    """Whoever asks where no front signs."""
+    return asserted(actor or "nobody")
+
+
+def _warnings(standing: AccessVersion | None, file: AccessFile, who: Principal) -> tuple[str, ...]:
+    """Of the file by itself, and of who loses by it what they look at each day."""
+    before = None if standing is None else standing.file
+    return (*warnings_of(file), *no_longer_read(before, file, named_by(file, who) if before is None else who))
+
+
+def _outcome_of(proposal: AccessProposal, standing: AccessVersion, who: Principal) -> AccessOutcome:
+    return AccessOutcome(
+        hash=proposal.hash,
+        changes=changes_between(standing.file, proposal.file),
+        warnings=_warnings(standing, proposal.file, who),
+        said="",
+    )
+
+
+def _expiring(book: AccessPort, now: datetime) -> tuple[str, ...]:
+    soon = (token for token in book.tokens() if token.expires_at < now + EXPIRES_SOON)
+    return tuple(f"{token.name} of {token.owner}, {token.expires_at:%Y-%m-%d}" for token in soon)

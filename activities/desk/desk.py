@@ -1,0 +1,496 @@
+"""What people ask of the ledger outside a rollout: import, show, archive. Each question is in models/questions.py."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from temporalio import activity
+
+from activities.desk.access_files import AccessDesk, asserted_by
+from activities.desk.pulse import other_than
+from activities.desk.pushing import looked_for
+from activities.desk.report_facts import ReportFacts
+from activities.desk.second_persons import SecondPersonsDesk
+from activities.desk.speaking import speaker, spoken_by
+from activities.failures import translated
+from activities.ports.bringup_ledger import BringupLedger
+from activities.ports.ports import (
+    CalendarPort,
+    Described,
+    DoubtPort,
+    FleetPort,
+    HealthSourcesPort,
+    JobPort,
+    MilestonePort,
+    PushPort,
+    RegistryPort,
+    ReportPort,
+    SchedulerPort,
+    TallyPort,
+)
+from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
+from activities.sense import its_own_trouble, one_of
+from activities.tickets.warrants import Warrants
+from models import countersign_questions as two
+from models import import_questions as coming
+from models import questions as ask
+from models.access.decision import Target
+from models.access.principals import Principal
+from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Deed, Signature
+from models.base import brief, count_text, hash_of
+from models.bringup.messages import BringupRow
+from models.cluster.contacts import shown
+from models.cluster.fleet_export import FleetPage
+from models.cluster.fleet_file import Team
+from models.cluster.import_lines import FleetOutcome
+from models.cluster.source_doubts import DoubtedSource
+from models.cluster.windows import Declaration, Entry, span_text
+from models.digests import Untold
+from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
+from models.flex.flex_now import FlexNow
+from models.haircut_questions import FleetEnvelopes, HaircutSums
+from models.health_pushes import PushHealth
+from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
+from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
+from models.reports.why import WhyAnswers
+from models.requests.state import RequestState
+from models.seals import SealedTo, Sealing
+
+_T = TypeVar("_T")
+_QUOTAS_A_PAGE = 10_000
+_BYTES_A_PAGE = 8_000_000
+"""Of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the most there."""
+_REQUESTS_SHOWN = 500
+_CLUSTERS_NAMED = 5
+
+
+class DeskActivities:
+    def __init__(
+        self,
+        fleet: FleetPort,
+        registry: RegistryPort,
+        clusters: ClusterActivities,
+        tallies: TallyPort,
+        report: ReportPort,
+        milestones: MilestonePort,
+        jobs: JobPort,
+        schedulers: SchedulerPort,
+        doubts: DoubtPort,
+        health: HealthSourcesPort,
+        calendar: CalendarPort,
+        waits: Callable[[], tuple[Untold, ...]] = tuple,
+        bringups: BringupLedger | None = None,
+        sealing: Callable[[], Sealing | None] = lambda: None,
+        access: AccessDesk | None = None,
+        warrants: Warrants | None = None,
+        second_persons: SecondPersonsDesk | None = None,
+        mark: Callable[[], str] = str,
+        pushes: PushPort | None = None,
+        sealed: Callable[[str], tuple[SealedTo, ...]] = lambda _: (),
+    ) -> None:
+        """`waits`: what is still to be told, by audience. `bringups`, `access`: their books, where this worker has any.
+
+        `sealing`: how the archive is sealed. `warrants`: who asks, as proven as can be. `mark`: of what stands.
+        """
+        self._sealing, self._sealed = sealing, sealed
+        self._warrants = warrants
+        self._waits = waits
+        self._bringups = bringups
+        self._fleet = fleet
+        self._registry = registry
+        self._rollouts = clusters
+        alone = tuple if second_persons is None else second_persons.emergencies
+        self._reports = ReportFacts(tallies, report, milestones, self._brought_up, alone)
+        self._milestones = milestones
+        self._schedulers = schedulers
+        self._doubts = doubts
+        self._health = health
+        self._calendar = calendar
+        # A question, with the request that it came in: who asks, and under which name.
+        self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
+            coming.StageImport: self._stage_import,
+            coming.CommitImport: self._commit_import,
+            coming.TakeFleet: self._take_fleet,
+            ask.FleetFile: self._fleet_file,
+            ask.RemoveCluster: lambda q, by: fleet.remove_cluster(
+                q.cluster, _signature(by, q.reason), dry_run=q.dry_run
+            ),
+            ask.RenameCluster: lambda q, by: fleet.rename_cluster(
+                q.cluster, q.name, _signature(by, q.reason), dry_run=q.dry_run
+            ),
+            ask.AddHealth: lambda q, by: fleet.add_health(q.samples, by.actor),
+            ask.AddJobs: lambda q, _: jobs.add_jobs(q.jobs),
+            ask.DescribeSlurm: lambda q, _: schedulers.describe(q.cluster, q.slurm),
+            ask.Detach: self._detach,
+            ask.ConfirmSource: self._confirm,
+            ask.LedgerClusters: self._clusters,
+            ask.AllTeams: lambda _, __: tuple(_without_secrets(team) for team in fleet.teams()),
+            ask.TeamSums: lambda _, __: fleet.team_sums(),
+            ask.FactsOf: self._facts,
+            ask.SnapshotNow: self._snapshot,
+            ask.SnapshotsNow: self._snapshots,
+            ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, datetime.now(UTC)),
+            ask.FlexOf: self._flex,
+            HaircutSums: lambda q, _: clusters.costs.at(sorted(registry.names()), q.buffers, datetime.now(UTC)),
+            ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, datetime.now(UTC)),
+            ask.WhyNot: self._why,
+            ask.Archive: self._archive,
+            ask.Archived: self._archived,
+            ask.Calendar: lambda q, _: fleet.calendar(q.cluster, q.since),
+            ask.Declare: self._declare,
+            ask.EndWindow: self._end_window,
+            ask.EndHold: self._end_hold,
+            ask.OpenRollouts: lambda _, __: registry.overview(),
+            FleetEnvelopes: lambda q, _: registry.fleet_envelopes(q.fleet, q.clusters),
+            ask.FleetKept: lambda _, __: registry.kept_fleet(),
+            ask.Tallies: lambda q, _: self._reports.curve(q),
+            ask.PastWeek: lambda q, _: self._reports.week(q),
+            ask.BringupsOf: lambda q, _: self._brought_up(q.ended),
+            ask.GiveUpBringup: self._give_up,
+            ask.OneRequest: self._request,
+            ask.RequestsOf: lambda q, _: registry.requests(q.cluster, ended=q.ended)[-_REQUESTS_SHOWN:],
+            ask.MilestonesNow: lambda _, __: self._reports.plan_now(),
+            ask.PlanMilestones: self._plan_milestones,
+            ask.NoteMilestone: self._note_milestone,
+            ask.Senseless: lambda _, __: fleet.senseless(),
+            ask.CheckLedger: self._check,
+            ask.AimOf: self._aim,
+            ask.Pulse: lambda q, _: other_than(q.since, q.seconds, mark),
+            PushHealth: partial(looked_for, pushes),
+        }
+        self._access = access
+        self._answers |= _of_access(access)
+        self._answers |= _of_second_persons(second_persons)
+
+    @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
+    def answer(self, request: DeskRequest) -> DeskAnswer:
+        """The request is carried out. Errors: BadInput for wrong arguments, those of the ports."""
+        with translated():
+            asks = asserted_by(request.actor) if self._warrants is None else self._warrants.desk(request)
+            kind = QUESTIONS[request.kind]
+            try:
+                with spoken_by(asks):
+                    answer = self._answers[kind](kind.model_validate(request.arguments), request)
+            except NoSuchCluster as error:
+                raise BadInput(error.message) from None
+            return DeskAnswer(result=kind.answers().dump_python(answer, mode="json"))
+
+    def _aim(self, question: ask.AimOf, _: DeskRequest) -> Target:
+        if self._warrants is None:
+            raise Refusal("this worker keeps no book of access")
+        return self._warrants.filled(question.command, question.target, question.subject)
+
+    def _stage_import(self, question: coming.StageImport, request: DeskRequest) -> None:
+        try:
+            payload = base64.b64decode(request.payload, validate=True)
+        except ValueError:
+            raise BadInput("the payload of an import's part must be Base64") from None
+        self._fleet.stage_import(question.import_id, question.part, payload)
+
+    def _commit_import(self, question: coming.CommitImport, request: DeskRequest) -> dict[str, int]:
+        return self._fleet.commit_import(question.import_id, question.parts, request.actor, datetime.now(UTC))
+
+    def _take_fleet(self, question: coming.TakeFleet, request: DeskRequest) -> FleetOutcome:
+        first = "" if self._warrants is None else self._warrants.first_of(request)
+        return self._fleet.take_import(
+            question.import_id, question.parts, question.terms, request.actor, datetime.now(UTC), first
+        )
+
+    def _fleet_file(self, question: ask.FleetFile, _: DeskRequest) -> FleetPage:
+        page = self._fleet.fleet_page(question.after, question.limit)
+        shown_ones = tuple(_light(page.clusters, lambda cluster: len(cluster["quotas"])))
+        last = page.last if len(shown_ones) == len(page.clusters) else shown_ones[-1]["name"]
+        wrong = {name: why for name, why in page.wrong.items() if name <= last}
+        teams = tuple(map(_without_secrets, page.teams))
+        return page.but(clusters=shown_ones, wrong=wrong, teams=teams, last=last)
+
+    def _facts(self, question: ask.FactsOf, _: DeskRequest) -> ask.ClusterFacts:
+        facts = self._registry.facts(question.cluster)
+        contacts = {team: tuple(map(shown, each)) for team, each in facts.contacts.items()}
+        return facts.model_copy(update={"contacts": contacts})
+
+    def _detach(self, question: ask.Detach, request: DeskRequest) -> dict[str, tuple[int | None, int | None]]:
+        back = self._schedulers.detach(question.cluster, restore=question.restore, look=question.look)
+        if question.look:
+            return back
+        moves = ", ".join(f"{name} {before} -> {after}" for name, (before, after) in sorted(back.items()))
+        text = f"detached from its scheduler{': ' + moves if moves else ''}"
+        self._registry.archive([_entry(request, question.cluster, text, question.reason)])
+        return back
+
+    def _clusters(self, question: ask.LedgerClusters, _: DeskRequest) -> tuple[ask.LedgerCluster, ...]:
+        return tuple(
+            ask.LedgerCluster(
+                cluster=one.spec,
+                rollout=None if one.rollout is None else one.rollout.rollout,
+                stage=None if one.rollout is None else one.rollout.stage,
+                name=one.name,
+                wrong=one.wrong,
+            )
+            for one in self._page(question.after, question.limit, free=question.free)
+        )
+
+    def _page(self, after: str, limit: int, *, free: bool = False) -> Iterator[Described]:
+        return _light(
+            self._fleet.described(after, limit, free=free), lambda one: len(one.spec.quotas if one.spec else ())
+        )
+
+    def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
+        """What a launch would plan from now: the same values, health and usage."""
+        now = datetime.now(UTC)
+        snapshot, policy = self._rollouts.present(question.cluster, now, question.policy)
+        return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
+
+    def _snapshots(self, question: ask.SnapshotsNow, _: DeskRequest) -> tuple[ask.Plannable | ask.Unplannable, ...]:
+        now = datetime.now(UTC)
+        return tuple(self._plannable(one, question, now) for one in self._page(question.after, question.limit))
+
+    def _plannable(self, one: Described, question: ask.SnapshotsNow, now: datetime) -> ask.Plannable | ask.Unplannable:
+        """One that nobody can plan now keeps no other from its plan."""
+        if one.spec is None:
+            return ask.Unplannable(cluster=one.name, why_not=one.wrong)
+        try:
+            snapshot, policy = self._rollouts.present(one.name, now, question.policy, HISTORY_FRESH)
+        except BackstopError as error:
+            its_own_trouble(error, self._registry)
+            return ask.Unplannable(cluster=one.name, why_not=error.message)
+        return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
+
+    def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
+        now = datetime.now(UTC)
+        if question.cluster:
+            self._registry.facts(question.cluster)  # of many that are asked at once one that is unknown is left out
+            one = one_of(self._rollouts.looks.flex([question.cluster], question.mode, now), question.cluster)
+            return () if one is None else (one,)
+        names = sorted(n for n in self._registry.names() if n > question.after)
+        for start in range(0, len(names), question.limit):  # until a page has any: an empty one would be the last
+            if page := self._rollouts.looks.flex(names[start : start + question.limit], question.mode, now):
+                return tuple(_light(page.values(), lambda one: 1 + len(one.jobs)))
+        return ()
+
+    def _why(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
+        now = datetime.now(UTC)
+        if not question.cluster:
+            return self._rollouts.looks.why(sorted(self._registry.names()), question, now)
+        self._registry.facts(question.cluster)
+        answers = self._rollouts.looks.why([question.cluster], question, now)
+        if answers.unanswered:
+            raise Refusal(answers.unanswered[question.cluster])
+        if not answers.teams:
+            raise Refusal(self._no_quota(question.team, question.cluster))
+        return answers
+
+    def _no_quota(self, team: str, cluster: str) -> str:
+        """That it has none there, and where it has."""
+        has = {
+            spec.name: quota.gpus
+            for one in self._fleet.described("", len(self._registry.names()))
+            if (spec := one.spec) is not None
+            for quota in spec.quotas
+            if quota.team == team
+        }
+        most = sorted(has, key=lambda name: (-has[name], name))[:_CLUSTERS_NAMED]
+        named = ", ".join(f"{name} ({has[name]})" for name in most)
+        more = f" and {count_text(len(has) - len(most), 'more cluster')}" if len(has) > len(most) else ""
+        elsewhere = f"it has in {named}{more}" if has else "nor in any other"
+        return f"{team} has no quota in cluster {cluster}; {elsewhere}"
+
+    def _archive(self, question: ask.Archive, request: DeskRequest) -> int:
+        """People archive their own refused attempts here, and nothing else: what happened is told by what did it."""
+        asked = activity.info().scheduled_time
+        for entry in question.entries:
+            own = entry.actor == request.actor and entry.key.startswith(ATTEMPT) and not entry.rollout
+            if not (own and entry.refused and entry.kind is AuditKind.COMMAND):
+                raise BadInput("the desk archives refused attempts of who asks it, and nothing else")
+            if BESIDE in entry.key:
+                raise BadInput(f"no key of an entry has {BESIDE} in it: {brief(entry.key)}")
+        self._registry.archive([entry.model_copy(update={"at": asked}) for entry in question.entries])
+        return len(question.entries)
+
+    def _archived(self, question: ask.Archived, _: DeskRequest) -> ask.ArchivePage:
+        head = self._registry.chain_head(question.cluster)
+        last = 0 if head is None else max(0, head.length - question.limit)
+        rows = self._registry.archived(question.cluster, last if question.newest else question.after, question.limit)
+        seals = self._sealed(question.cluster) if question.newest else ()
+        return ask.ArchivePage(rows=tuple(_light(rows, _json_bytes, _BYTES_A_PAGE)), head=head, seals=seals)
+
+    def _declare(self, question: ask.Declare, request: DeskRequest) -> Declaration:
+        declaration = self._fleet.declare(question.declared, request.actor, datetime.now(UTC))
+        # Tried again, it may find new what the first try declared, and had no time to archive.
+        new = declaration.new if activity.info().attempt == 1 else declaration.stand
+        changes = [*(("declared", e) for e in new), *(("took back", e) for e in declaration.gone)]
+        self._registry.archive(
+            [_of_window(request, what, entry, entry.window.reason, f"/{what}/{entry.id}") for what, entry in changes]
+        )
+        return declaration
+
+    def _end_window(self, question: ask.EndWindow, request: DeskRequest) -> Entry:
+        deed = Deed[Entry](_request_id(), lambda entry: _of_window(request, "ended", entry, question.reason))
+        return self._fleet.end_window(question.cluster, question.number, datetime.now(UTC), deed)
+
+    def _end_hold(self, question: ask.EndHold, request: DeskRequest) -> tuple[Entry, ...]:
+        deed = Deed[Entry](_request_id(), lambda e: _of_window(request, "ended", e, question.reason, f"/{e.id}"))
+        return self._fleet.end_hold(question.source, question.clusters, datetime.now(UTC), deed)
+
+    def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
+        """Tried again after it was done and before it was archived, it would be refused: so it is archived first."""
+        doubts = {one.source: one for one in self._doubts.sources_in_doubt()}
+        doubt = doubts.get(question.source)
+        if doubt is not None:
+            text, data = f"confirmed: {doubt.why}", {"command": request.kind, "source": question.source}
+            entries = [_entry(request, c, text, question.reason, f"/{c}", data) for c in doubt.clusters]
+            self._registry.archive(entries)
+        return self._doubts.confirm(question.source, request.actor)
+
+    def _brought_up(self, ended: bool) -> tuple[BringupRow, ...]:
+        return () if self._bringups is None else self._bringups.bringups(ended)
+
+    def _give_up(self, question: ask.GiveUpBringup, request: DeskRequest) -> BringupRow:
+        if self._bringups is None:
+            raise Refusal("this worker keeps no book of bring-ups")
+        return self._bringups.give_up(question.cluster, _signature(request, question.reason))
+
+    def _request(self, question: ask.OneRequest, _: DeskRequest) -> RequestState:
+        request = self._registry.request(question.request)
+        if request is None:
+            raise Refusal(f"there is no request {question.request!r}: see `backstop request list`")
+        return request
+
+    def _plan_milestones(self, question: ask.PlanMilestones, request: DeskRequest) -> PlanNow:
+        milestones, now = question.milestones, datetime.now(UTC)
+        measured = {**self._reports.plan_now().measured, ROLLED_OUT_WAVES: 0}
+        self._milestones.plan_milestones(milestones, measured, now)
+        names = ", ".join(m.name for m in milestones)
+        text = f"set {len(milestones)} milestone{'' if len(milestones) == 1 else 's'}: {names}"
+        self._registry.archive([_of_plan(request, text, "")])
+        return self._reports.plan_now()
+
+    def _note_milestone(self, question: ask.NoteMilestone, request: DeskRequest) -> PlanNow:
+        now = datetime.now(UTC)
+        self._milestones.note_milestone(_request_id(), MilestoneNote(actor=request.actor, at=now, **dict(question)))
+        text = f"noted {question.number} for {question.milestone}"
+        self._registry.archive([_of_plan(request, text, question.reason)])
+        return self._reports.plan_now()
+
+    def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
+        ahead = (datetime.now(UTC) - activity.info().started_time).total_seconds()  # first: what follows takes time
+        opened, senseless = self._registry.open_clusters(), self._fleet.senseless()
+        return ask.LedgerCheck(
+            open_rollouts=len(opened),
+            schedulers=self._schedulers.check(),
+            prometheus=self._health.check(),
+            windows=self._calendar.faults(),
+            doubts=self._doubts.sources_in_doubt(),
+            senseless=senseless,
+            senseless_teams=self._fleet.senseless_teams(),
+            teams_in_clear=self._fleet.teams_in_clear(),
+            worker_ahead_seconds=ahead,
+            notices=self._waits(),
+            seals=self._sealing(),
+            access=None if self._access is None else self._access.check(),
+            tickets=self._warrants is not None and self._warrants.required,
+            proven=self._warrants is not None and self._warrants.verified,
+            unknown_keys=() if self._warrants is None else self._warrants.unknown_keys(),
+        )
+
+
+def _of_access(
+    desk: AccessDesk | None,
+) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
+    def book() -> AccessDesk:
+        if desk is None:
+            raise Refusal("this worker keeps no book of access")
+        return desk
+
+    return {
+        ask.ImportAccess: lambda q, by: book().import_access(*_signed(q, by)),
+        ask.AccessNow: lambda _, __: book().stands(),
+        ask.MakeToken: lambda q, by: book().make_token(*_signed(q, by)),
+        ask.RevokeToken: lambda q, by: book().revoke_token(*_signed(q, by)),
+        ask.Tokens: lambda q, _: book().tokens(q),
+        ask.TokenOf: lambda q, _: book().token_of(q),
+    }
+
+
+def _of_second_persons(
+    desk: SecondPersonsDesk | None,
+) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
+    def book() -> SecondPersonsDesk:
+        if desk is None:
+            raise Refusal("this worker keeps no book of second persons")
+        return desk
+
+    return {
+        two.KeepWaiting: lambda q, by: book().keep(*_signed(q, by)),
+        two.WaitingNow: lambda _, __: book().waiting(),
+        two.WaitingOne: lambda q, _: book().one(q),
+        two.TurnWaiting: lambda q, by: book().turn(*_signed(q, by)),
+        two.WithdrawWaiting: lambda q, by: book().withdraw(*_signed(q, by)),
+        two.TellEmergency: lambda q, by: book().alone(*_signed(q, by)),
+        two.SeenEmergency: lambda q, by: book().seen(*_signed(q, by)),
+    }
+
+
+def _signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
+    return question, speaker() or asserted_by(by.actor), _signature(by, question.reason)
+
+
+def _without_secrets(team: Team) -> Team:
+    """An answer stays in its history."""
+    return team.model_copy(update={"contacts": tuple(map(shown, team.contacts))})
+
+
+def _request_id() -> str:
+    """Of this request, however often it is carried out: whoever does again archives nothing twice.
+
+    Whoever asks chooses it: it must be no key of what somebody else archives.
+    """
+    chosen = str(activity.info().workflow_id)
+    return chosen if chosen.startswith(DESK) and BESIDE not in chosen else f"{DESK}{hash_of(chosen)}"
+
+
+def _signature(request: DeskRequest, reason: str) -> Signature:
+    return Signature(actor=request.actor, at=activity.info().scheduled_time, key=_request_id(), reason=reason)
+
+
+def _entry(
+    request: DeskRequest,
+    cluster: str,
+    text: str,
+    reason: str,
+    part: str = "",
+    data: Mapping[str, Any] = MappingProxyType({}),
+) -> AuditEntry:
+    """What somebody did at the desk. It is of the time it was asked, so that tried again it is the same entry."""
+    return _signature(request, reason).entry(cluster, text, data, part)
+
+
+def _of_window(request: DeskRequest, what: str, entry: Entry, reason: str, part: str = "") -> AuditEntry:
+    text = f"{what} {span_text(entry.window)} ({entry.source or 'fleet file'})"
+    data = {"command": request.kind, **entry.model_dump(mode="json", exclude={"cluster"})}
+    return _entry(request, entry.cluster, text, reason, part, data)
+
+
+def _of_plan(request: DeskRequest, text: str, reason: str) -> AuditEntry:
+    """What somebody did to the milestones, in the chain that these have."""
+    text = text if len(text) <= 500 else f"{text[:500]} and so on"
+    return _entry(request, CHAIN, text, reason, data={"command": request.kind, **request.arguments})
+
+
+def _json_bytes(row: ChainedEntry) -> int:
+    return len(row.model_dump_json())
+
+
+def _light(rows: Iterable[_T], weight: Callable[[_T], int], most: int = _QUOTAS_A_PAGE) -> Iterator[_T]:
+    """The first rows that weigh no more than this together; at least one, so that the next page goes on."""
+    total = 0
+    for number, row in enumerate(rows):
+        total += weight(row)
+        if number and total > most:
+            return
+        yield row

@@ -1,0 +1,24 @@
+"""Pushes of health at the desk: the watch is asked to look. What whoever pushes says of it is logged, and not read."""
+
+from __future__ import annotations
+
+import logging
+
+from activities.ports.ports import PushPort
+from models.base import some_of
+from models.errors import Refusal
+from models.health_pushes import HealthPushed, PushHealth
+from models.questions import DeskRequest
+
+logger = logging.getLogger("backstop.pushes")
+_WORD_LOGGED = 200
+
+
+def looked_for(pushes: PushPort | None, question: PushHealth, request: DeskRequest) -> HealthPushed:
+    """The watch will look at those that there are. Errors: Refusal where this worker takes none."""
+    if pushes is None:
+        raise Refusal("this worker takes no pushes of health")
+    names = tuple(dict.fromkeys(question.clusters))
+    clusters = pushes.push(names)
+    logger.info("%s asks for a look at %s: %r", request.actor, some_of(clusters), question.word[:_WORD_LOGGED])
+    return HealthPushed(looking_at=clusters, unknown=tuple(name for name in names if name not in {*clusters}))

@@ -1,0 +1,104 @@
+"""What reports go by: a week as the ledger knows it, and where the plan's milestones stand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+
+from activities.ports.ports import MilestonePort, ReportPort, TallyPort
+from models.access.waiting import Emergency
+from models.bringup.messages import BringupRow
+from models.bringup.stages import BringupStage
+from models.questions import Arrival, Curve, PastWeek, Tallies
+from models.reports.bringups import bringups_week
+from models.reports.milestones import MONITORED_CLUSTERS, PHANTOM_GPUS, PlanNow
+from models.reports.weekly import BeforeAndAfter, Passage, Past, in_order, monitored_at, spans, steps_of
+
+
+class ReportFacts:
+    def __init__(
+        self,
+        tallies: TallyPort,
+        report: ReportPort,
+        milestones: MilestonePort,
+        bringups: Callable[[bool], tuple[BringupRow, ...]] = lambda _: (),
+        emergencies: Callable[[], tuple[Emergency, ...]] = tuple,
+    ) -> None:
+        self._tallies = tallies
+        self._report = report
+        self._milestones = milestones
+        self._bringups = bringups
+        self._emergencies = emergencies
+
+    def curve(self, asked: Tallies) -> Curve:
+        within = timedelta(seconds=asked.within_seconds)
+        return Curve(
+            points=self._tallies.points(asked.cluster, asked.times, within),
+            began=self._tallies.began(asked.cluster),
+            arrived=self._arrived(asked),
+        )
+
+    def _arrived(self, asked: Tallies) -> tuple[Arrival, ...]:
+        """What the curve rises by that no quota did: new clusters."""
+        if not asked.times:
+            return ()
+        first, last = min(asked.times), max(asked.times)
+        rows = (r for r in self._bringups(False) if r.stage is BringupStage.IN_PRODUCTION)
+        arrivals = [
+            Arrival(cluster=r.cluster, at=r.stage_at, gpus=r.gpus)
+            for r in rows
+            if first <= r.stage_at <= last and asked.cluster in ("", r.cluster)
+        ]
+        return tuple(sorted(arrivals, key=lambda each: (each.at, each.cluster)))
+
+    def week(self, asked: PastWeek) -> Past:
+        within = timedelta(seconds=asked.within_seconds)
+        passages = self._report.passages(asked.until)
+        week_ago = self._tallies.points("", [asked.since], timedelta(days=1))
+        return Past(
+            since=asked.since,
+            until=asked.until,
+            clusters=len(names := self._report.clusters()),
+            names=names,
+            cuts=self._report.cuts(asked.since, asked.until),
+            moves=tuple(m for m in in_order(passages) if asked.since < m.at <= asked.until),
+            monitored=monitored_at(passages, asked.until),
+            monitored_before=len(monitored_at(passages, asked.since)),
+            steps=steps_of(passages, asked.until),
+            outcomes=self._outcomes(passages, asked.until),
+            points=self._tallies.points("", asked.times, within),
+            week_ago=week_ago[0] if week_ago else None,
+            began=self._tallies.began(""),
+            milestones=self._milestones.milestones(),
+            bringups=bringups_week(self._bringups(True), asked.since, asked.until),
+            emergencies=tuple(one for one in self._emergencies() if one.at <= asked.until),
+        )
+
+    def _outcomes(self, passages: Sequence[Passage], until: datetime) -> tuple[BeforeAndAfter, ...]:
+        measured = spans(passages, until)
+        asked = [before for _, _, before, _ in measured] + [after for *_, after in measured if after is not None]
+        means = iter(self._report.means(asked))
+        before = [next(means) for _ in measured]
+        return tuple(
+            BeforeAndAfter(
+                cluster=first.cluster,
+                wrote_at=span.until,
+                monitored_at=None if reached is None else reached.at,
+                before=mean,
+                after=None if later is None else next(means),
+            )
+            for (first, reached, span, later), mean in zip(measured, before, strict=True)
+        )
+
+    def plan_now(self) -> PlanNow:
+        """Waves take a plan of every cluster: whoever asks for them counts them."""
+        now = datetime.now(UTC)
+        points = self._tallies.points("", [now], timedelta(days=1))
+        monitored = monitored_at(self._report.passages(now), now)
+        point = points[0] if points and points[0].known else None
+        return PlanNow(
+            plan=self._milestones.milestones(),
+            measured={MONITORED_CLUSTERS: len(monitored), PHANTOM_GPUS: None if point is None else point.phantom_gpus},
+            monitored=monitored,
+            read_at={} if point is None else {PHANTOM_GPUS: point.at},
+        )

@@ -1,0 +1,237 @@
+"""Second persons at the desk: commands that wait for one, and what somebody does without one in an emergency.
+
+The front carries a command out, and asks here before and after: `turn` gives it to one second person alone. So a second
+front, or the same one asked twice, does it once. Who counts is judged here, by the access file in force and by who
+asks as the ticket of the question proves it.
+Source: docs/access.md, "The table of rights"; docs/adr/0061-countersigning.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import copy_context
+
+from activities.ports.access import AccessPort, SecondPersonsPort
+from activities.ports.fleet_file import FleetFilePort
+from models import countersign_questions as ask
+from models.access.access_file import USER, AccessFile
+from models.access.decision import Target, countersigned, decide, granted, roles_for, who_countersigns
+from models.access.principals import Principal, Proof, bare
+from models.access.rights import RIGHTS
+from models.access.waiting import (
+    Awaited,
+    Emergency,
+    KeptCommand,
+    TakenCommand,
+    Waiting,
+    deed,
+)
+from models.audit import Signature
+from models.base import some_of
+from models.countersign_questions import Turn, chain_of
+from models.errors import BackstopError, Refusal
+from models.import_questions import TakeFleet
+from models.notices import Notice, NoticeKind
+from models.questions import DeskRequest
+from models.wire import TellRequest
+
+logger = logging.getLogger("backstop.second_persons")
+_MOMENT_SECONDS = 3.0
+_UNCONFIGURED = "no access is configured, so nobody has to be asked: `backstop access import FILE`"
+
+
+def _nobody(_: TellRequest) -> None:
+    """Where no worker tells anybody."""
+
+
+def changes_of(fleet: FleetFilePort) -> Callable[[KeptCommand], tuple[str, ...]]:
+    """What an import that waits would change, as things stand."""
+
+    def changes(kept: KeptCommand) -> tuple[str, ...]:
+        if kept.command != "desk.take_fleet":
+            return ()
+        question = TakeFleet.model_validate(DeskRequest.model_validate(kept.message).arguments)
+        try:
+            return fleet.would_change(question.import_id, question.parts, question.terms)
+        except BackstopError as error:
+            return (f"nobody can say what it would change: {error.message}",)
+
+    return changes
+
+
+def _unsaid(_: KeptCommand) -> tuple[str, ...]:
+    return ()
+
+
+class SecondPersonsDesk:
+    """Answers the questions of models/countersign_questions.py. `tell`: brings notices on their way, the log first."""
+
+    def __init__(
+        self,
+        book: SecondPersonsPort,
+        access: AccessPort,
+        tell: Callable[[TellRequest], object] = _nobody,
+        leads_to: Callable[[KeptCommand], tuple[str, ...]] = _unsaid,
+    ) -> None:
+        """`leads_to`: what a command would change, where its message does not say."""
+        self._leads_to = leads_to
+        self._book = book
+        self._access = access
+        self._tell = tell
+        self._postman = ThreadPoolExecutor(4, "emergency")
+
+    # --- what waits -----------------------------------------------------------------------------
+
+    def keep(self, question: ask.KeepWaiting, who: Principal, by: Signature) -> Waiting:
+        """Errors: Refusal for a command that waits for nobody, and for who may not give it."""
+        file = self._file()
+        row = RIGHTS.get(question.command)
+        if row is None or not any(right.second.countersigned for right in row.under(question.target.cases)):
+            raise Refusal(f"{question.command} waits for no second person")
+        # A token's scope is the front's to know: it has judged by it.
+        giver = who.but(proof=Proof.SERVICE) if who.proof is Proof.TOKEN else who
+        granted(decide(file, giver, question.command, question.target))
+        kept = KeptCommand(principal=who, at=by.at, **dict(question))
+        return self._shown(self._book.keep(kept, by), file)
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        file = self._in_force()
+        return tuple(self._shown(one, file).but(message={}) for one in self._book.waiting())
+
+    def one(self, question: ask.WaitingOne) -> Waiting:
+        waiting = self._book.one(question.hash)
+        return self._shown(waiting, self._in_force()).but(changes=self._leads_to(waiting.kept))
+
+    def turn(self, question: ask.TurnWaiting, who: Principal, by: Signature) -> TakenCommand:
+        """Errors: Refusal for who does not count as the second person, and for what waits no more."""
+        file, digits = self._file(), question.hash
+        if question.turn is Turn.TAKE:
+            self._judged(file, self._book.one(digits), who)
+            waiting = self._book.take(digits, by)
+        elif question.turn is Turn.DONE:
+            waiting = self._book.given(digits, by)
+        else:
+            waiting = self._book.let_go(digits, by)
+        kept = waiting.kept
+        return TakenCommand(
+            waiting=self._shown(waiting, file), command=kept.command, message=kept.message, ticket=kept.ticket
+        )
+
+    def withdraw(self, question: ask.WithdrawWaiting, who: Principal, by: Signature) -> Waiting:
+        """Errors: Refusal for who did not give it."""
+        waiting = self._book.one(question.hash)
+        giver = waiting.kept.principal
+        if giver.name != who.name and (not who.human or giver.human != who.human):
+            raise Refusal(f"{giver.name} gave it, and nobody else withdraws it: leave it, and it ends by itself")
+        return self._shown(self._book.withdraw(question.hash, by), None)
+
+    def _judged(self, file: AccessFile, waiting: Awaited, who: Principal) -> None:
+        """Whether `who` counts beside the giver, and the giver may still give it. Errors: Refusal."""
+        if why := waiting.why_not(self._book.now()):
+            raise Refusal(why)
+        kept = waiting.kept
+        granted(countersigned(file, kept.principal.name, who, kept.command, kept.target))
+        for right in RIGHTS[kept.command].under(kept.target.cases):
+            if not roles_for(file, kept.principal, right, kept.target):
+                raise Refusal(f"{kept.principal.name} may not {waiting.what} any more, by the access file in force now")
+
+    def _shown(self, waiting: Awaited, file: AccessFile | None) -> Waiting:
+        """`file`: by which it is said who could; None: nobody asks."""
+        kept = waiting.kept
+        could = () if file is None else who_countersigns(file, kept.principal, kept.command, kept.target)
+        return Waiting(
+            hash=kept.hash,
+            command=kept.command,
+            what=waiting.what,
+            cluster=kept.target.cluster,
+            by=kept.principal.name,
+            reason=kept.reason,
+            at=kept.at,
+            until=waiting.until,
+            could=could,
+            message={name: value for name, value in kept.message.items() if name != "ticket"},
+            second=waiting.second,
+            ended=waiting.ended,
+        )
+
+    # --- alone ----------------------------------------------------------------------------------
+
+    def alone(self, question: ask.TellEmergency, who: Principal, by: Signature) -> Emergency:
+        """All admins are told before it is done. Errors: Refusal for who may not act alone."""
+        file = self._file()
+        granted(decide(file, who, question.command, question.target, emergency=True, reason=question.reason))
+        chain = chain_of(question.command, question.target)
+        emergency = self._book.alone(question.command, deed(question.command, question.target), chain, by)
+        self._admins_told(emergency, file, chain)
+        return emergency
+
+    def admitted(self, nonce: str, chain: str) -> None:
+        """All admins are told of what a warrant did alone, where no front had told them."""
+        emergency, file = self._book.admitted_alone(nonce), self._in_force()
+        if emergency is not None and file is not None:
+            self._admins_told(emergency, file, chain)
+
+    def _admins_told(self, emergency: Emergency, file: AccessFile, chain: str) -> None:
+        notices = [_notice(emergency, admin, chain) for admin in file.admins]
+        self._told(TellRequest(cluster=chain, notices=tuple(notices)))
+
+    def _told(self, request: TellRequest) -> None:
+        """The notices are on their way. Whoever acts in an emergency is not held up by who is slow to receive them."""
+        wait([self._postman.submit(copy_context().run, self._posted, request)], timeout=_MOMENT_SECONDS)
+
+    def _posted(self, request: TellRequest) -> None:
+        try:
+            self._tell(request)
+        except Exception:
+            logger.exception("notices of an emergency; the archive and the weekly report have it")
+
+    def emergencies(self) -> tuple[Emergency, ...]:
+        """Those that nobody else has looked at."""
+        return tuple(self._book.emergencies())
+
+    def seen(self, question: ask.SeenEmergency, who: Principal, by: Signature) -> Emergency:
+        """Errors: Refusal for who acted, under whichever name, and for who is no admin."""
+        file, emergency = self._file(), self._book.emergency(question.number)
+        if emergency is None:
+            raise Refusal(f"there is no emergency {question.number}: `backstop report --weekly` names those that wait")
+        if not question.reason.strip():
+            raise Refusal("say what was found: --reason")
+        granted(decide(file, who, "desk.seen_emergency", Target()))
+        own, other = file.human_of(who.name), file.human_of(emergency.by)
+        if not file.surely_two(own, other):
+            others = [name for name in file.admins if file.surely_two(file.human_of(name), other)]
+            named = f" ({some_of(others)})" if others else ""
+            raise Refusal(f"{emergency.by} acted alone, and another admin has to look at it{named}")
+        return self._book.seen(question.number, by)
+
+    def _file(self) -> AccessFile:
+        file = self._in_force()
+        if file is None:
+            raise Refusal(_UNCONFIGURED)
+        return file
+
+    def _in_force(self) -> AccessFile | None:
+        standing = self._access.access()
+        return None if standing is None else standing.file
+
+
+def _notice(emergency: Emergency, admin: str, chain: str) -> Notice:
+    """To one admin, by the name that the fleet file has contacts for, as a rollout's owner is."""
+    return Notice(
+        key=f"emergency/{emergency.number}/{admin.removeprefix(USER)}"[:300],
+        kind=NoticeKind.EMERGENCY,
+        cluster=chain,
+        audience=bare(admin),
+        owner=emergency.by,
+        detail=emergency.sentence,
+        facts={
+            "commands": [
+                {
+                    "line": f'backstop access seen {emergency.number} --reason "..."',
+                    "does": "another admin has looked at it; who acted cannot",
+                }
+            ]
+        },
+    )

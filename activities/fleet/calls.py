@@ -1,0 +1,325 @@
+"""A fleet rollout's calls: plan every cluster, pick the next from fresh snapshots, open and follow their rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping, Sequence, Set
+from datetime import datetime, timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client, WithStartWorkflowOperation, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from activities.failures import translated
+from activities.ports.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
+from activities.ports.warrants import Drawn
+from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
+from activities.sense import its_own_trouble, making_sense
+from activities.tickets.warrants import Warrants
+from models.audit import AuditEntry
+from models.cluster.fleet_file import merged_policy
+from models.errors import BackstopError, Refusal, Unavailable
+from models.fleet.messages import (
+    AbortAnswer,
+    AbortRequest,
+    Entrant,
+    FleetPlan,
+    FleetPlanRequest,
+    FleetRecord,
+    FollowAnswer,
+    FollowRequest,
+    Noted,
+    PickAnswer,
+    PickRequest,
+    Prospect,
+    StartAnswer,
+    StartRequest,
+)
+from models.fleet.order import pick, plan_hash, prospect_of, taken_by, unplanned
+from models.fleet.pacing import budget_of
+from models.planning.plan import Envelope, Plan, envelope_of, make_plan
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
+from models.rollout.stages import Command, Stage
+from models.rollout.stuck import LAUNCH
+from models.wire import LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
+
+_FRESH = timedelta(minutes=10)
+"""Use has no version to compare: a plan made from it is made anew after this long."""
+_PATIENCE = timedelta(seconds=30)
+_ROUND_SECONDS = 1800.0
+"""How long one call follows the members before its workflow calls it again."""
+_KEPT_AT_ONCE = 200
+_REHEARSED = "a shadow rollout is open there, and there can be but one: it starts once that is closed or aborted"
+_ADMISSION_SECONDS, _LOOK_SECONDS = 10.0, 0.1
+
+
+class FleetActivities:
+    def __init__(
+        self,
+        client: Client,
+        quotas: QuotaPort,
+        health: HealthPort,
+        calendar: CalendarPort,
+        registry: RegistryPort,
+        clusters: ClusterActivities,
+        warrants: Warrants | None = None,
+    ) -> None:
+        self._warrants = warrants if warrants is not None and warrants.verified else None
+        self._client = client
+        self._quotas = quotas
+        self._health = health
+        self._calendar = calendar
+        self._registry = registry
+        self._clusters = clusters
+        self._kept: dict[str, tuple[Any, datetime, Prospect]] = {}
+        """Prospects by cluster, each with what it was made from; lost with the process."""
+
+    # --- planning -------------------------------------------------------------------------------
+
+    @activity.defn(name="plan_fleet", no_thread_cancel_exception=True)
+    def plan_fleet(self, request: FleetPlanRequest) -> FleetPlan:
+        """Every cluster's plan of today; what is approved with it is kept in the ledger, by the fleet rollout's id."""
+        with translated():
+            if self._warrants is not None:
+                self._warrants.fleet(request.launch)
+            names = self._registry.names()
+            rollouts = self._followed(names, self._rehearsed(request.launch.shadow))
+            own = {} if request.launch.kept is None else self._registry.of_fleet(request.launch.kept.fleet)
+            prospects, plans = [], {}
+            for name in names:
+                prospect, plan = self._planned(name, request.launch.policy, request.at, rollouts.get(name))
+                prospects.append(_with_own(prospect, own.get(name)))
+                if plan is not None:
+                    plans[name] = envelope_of(plan)
+            taken = taken_by(request.launch, prospects)
+            kept = [p.cluster for p in taken if p.cluster in plans]
+            for start in range(0, len(kept), _KEPT_AT_ONCE):
+                part = {name: plans[name] for name in kept[start : start + _KEPT_AT_ONCE]}
+                self._registry.keep_fleet_plan(request.launch.fleet, part)
+            wanted = request.launch.pilots if request.launch.kept is None else ()
+            missing = tuple(sorted(set(wanted) - set(names)))
+            if self._warrants is not None:
+                self._warrants.drew(request.launch.fleet, _fleet_drawn(plan_hash(taken), taken, plans))
+            return FleetPlan(fleet=request.launch.fleet, hash=plan_hash(taken), clusters=taken, missing=missing)
+
+    def _planned(
+        self, cluster: str, policy: Mapping[str, Any], now: datetime, rollout: Noted | None
+    ) -> tuple[Prospect, Plan | None]:
+        """What a rollout of the cluster would do now; one that cannot be planned says why, and comes last."""
+        try:
+            snapshot, own = self._clusters.present(cluster, now, policy, HISTORY_FRESH)
+            with making_sense(cluster, "its quotas"):
+                plan = make_plan(snapshot, own)
+        except BackstopError as error:
+            its_own_trouble(error, self._registry)
+            return unplanned(cluster, error.message, rollout), None
+        return prospect_of(plan, rollout), plan
+
+    # --- picking --------------------------------------------------------------------------------
+
+    @activity.defn(name="pick_clusters", no_thread_cancel_exception=True)
+    def pick(self, request: PickRequest) -> PickAnswer:
+        """The order made anew from today's snapshots, and the first of it that can start now."""
+        with translated():
+            names = [c.cluster for c in request.candidates]
+            rehearsed = self._rehearsed(request.shadow)
+            joined = self._followed(names, rehearsed)
+            free = [name for name in names if name not in joined]
+            windows = self._calendar.windows(free)
+            # What nobody can read of a calendar may be a freeze.
+            why_not = {**dict.fromkeys(rehearsed, _REHEARSED), **windows.senseless}
+            prospects = [
+                p.model_copy(update={"why_not": p.why_not or why_not.get(p.cluster, "")})
+                for p in self._prospects(free, request)
+            ]
+            answer = pick(request, prospects, windows, self._registry.booked(request.at))
+            return answer.model_copy(update={"joined": joined})
+
+    def _rehearsed(self, shadow: bool) -> Set[str]:
+        """Clusters with an open rollout that writes nothing: it is none of the members of a fleet rollout that does."""
+        opened = {} if shadow else self._registry.open_clusters()
+        return {cluster for cluster, (_, rehearses) in opened.items() if rehearses}
+
+    def _followed(self, names: Sequence[str], rehearsed: Set[str]) -> dict[str, Noted]:
+        """Rollouts that are open in these clusters, as far as they may be members."""
+        return self._registry.newest([name for name in names if name not in rehearsed])
+
+    def _prospects(self, names: Sequence[str], request: PickRequest) -> list[Prospect]:
+        """Today's, made anew where the quotas, the health or the policy have changed, or it was made long ago."""
+        samples, versions = self._health.read(names), self._quotas.versions(names)
+        now = request.at
+        answer = []
+        for name in names:
+            sample = samples.get(name)
+            seen = (versions.get(name), None if sample is None else sample.islands, repr(request.policy))
+            kept = self._kept.get(name)
+            if kept is None or kept[0] != seen or now - kept[1] > _FRESH:
+                kept = seen, now, self._planned(name, request.policy, now, None)[0]
+                if not kept[2].why_not:
+                    self._kept[name] = kept
+            answer.append(kept[2])
+        return answer
+
+    # --- members --------------------------------------------------------------------------------
+
+    @activity.defn(name="start_members")
+    async def start(self, request: StartRequest) -> StartAnswer:
+        """The rollouts are open, each with its plan. Repeating it changes nothing: an id is opened once."""
+        refusals = await asyncio.gather(*(self._started(request, e) for e in request.entrants))
+        return StartAnswer(refused={e.cluster: why for e, why in zip(request.entrants, refusals, strict=True) if why})
+
+    async def _started(self, request: StartRequest, entrant: Entrant) -> str:
+        """Why it was refused; empty: it is open. Errors: ApplicationError of type Unavailable, to be tried again."""
+        launch = request.launch
+        try:
+            policy = await asyncio.to_thread(self._within_budget, request, entrant.cluster)
+        except Refusal as error:
+            return error.message  # the others of the batch start
+        except BackstopError as error:
+            raise ApplicationError(f"{entrant.cluster}: {error}", type=type(error).__name__) from error
+        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            ROLLOUT_WORKFLOW,
+            RolloutInput(
+                launch=LaunchRequest(
+                    cluster=entrant.cluster,
+                    rollout=entrant.rollout,
+                    owner=launch.owner,
+                    actor=launch.actor or launch.owner,
+                    reason=launch.reason,
+                    shadow=launch.shadow,
+                    policy=policy,
+                    fleet=launch.fleet,
+                    approved_by=request.approved_by,
+                )
+            ),
+            id=rollout_workflow_id(entrant.cluster),
+            task_queue=TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"{entrant.cluster}, owner {launch.owner}, of fleet rollout {launch.fleet}",
+        )
+        try:
+            answer: LaunchAnswer = await asyncio.wait_for(
+                self._client.execute_update_with_start_workflow(
+                    LAUNCHED_UPDATE, start_workflow_operation=start, result_type=LaunchAnswer, rpc_timeout=_PATIENCE
+                ),
+                _PATIENCE.total_seconds(),
+            )
+        except (RPCError, TimeoutError, WorkflowUpdateFailedError, WorkflowAlreadyStartedError) as error:
+            raise ApplicationError(f"{entrant.cluster}: {error}", type=Unavailable.__name__) from error
+        if answer.rollout != entrant.rollout:
+            return f"a rollout of it is open already ({answer.rollout})"
+        return "" if answer.launched else answer.reason
+
+    def _within_budget(self, request: StartRequest, cluster: str) -> dict[str, Any]:
+        """What lies over the cluster's policy: the fleet's budget too, where the cluster's own is not tighter.
+
+        The ledger books each write against it before it is made, whoever else moves GPUs at that time.
+        """
+        launch = request.launch
+        own = merged_policy(self._registry.facts(cluster).policy, launch.policy)
+        return {**launch.policy, **budget_of(own, launch.pace)}
+
+    @activity.defn(name="follow_members")
+    async def follow(self, request: FollowRequest) -> FollowAnswer:
+        """Returns when members are not as they were known, or after half an hour."""
+        ends = time.monotonic() + _ROUND_SECONDS
+        # One that is opened and ended between two looks is news too: only what had ended before is none.
+        own = {*request.known, *request.unseen}
+        over = {r for r, rollout in (await self._noted(request)).items() if r not in own and Stage(rollout.stage).ended}
+        while time.monotonic() < ends:
+            with contextlib.suppress(TimeoutError):  # first, so that changes that come together are told together
+                await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)
+                return FollowAnswer()
+            now = await self._noted(request)
+            joined = await asyncio.to_thread(self._joined, request) if request.waiting else {}
+            activity.heartbeat()
+            changed = {r: rollout for r, rollout in now.items() if r not in over and rollout != request.known.get(r)}
+            if changed or joined:
+                return FollowAnswer(changed=changed, joined=joined)
+        return FollowAnswer()
+
+    def _joined(self, request: FollowRequest) -> dict[str, Noted]:
+        """Rollouts that are open in the clusters that wait."""
+        with translated():
+            opened = self._registry.open_clusters()
+            there = [name for name in request.waiting if name in opened and (request.shadow or not opened[name][1])]
+            return self._registry.newest(there) if there else {}
+
+    async def _noted(self, request: FollowRequest) -> dict[str, Noted]:
+        with translated():
+            return await asyncio.to_thread(self._registry.noted, tuple(request.known), request.fleet)
+
+    @activity.defn(name="abort_members")
+    async def abort(self, request: AbortRequest) -> AbortAnswer:
+        """The rollouts have taken an abort, or say why not."""
+        refusals = await asyncio.gather(*(self._aborted(request, e) for e in request.clusters))
+        return AbortAnswer(refused={e.cluster: why for e, why in zip(request.clusters, refusals, strict=True) if why})
+
+    async def _aborted(self, request: AbortRequest, entrant: Entrant) -> str:
+        handle = self._client.get_workflow_handle(rollout_workflow_id(entrant.cluster))
+        try:
+            word = await asyncio.to_thread(self._word, entrant.cluster)
+        except BackstopError as error:
+            return error.message
+        asked = CommandRequest(actor=request.actor, reason=request.reason, warrant=word)
+        try:
+            await handle.execute_update(
+                Command.ABORT,
+                asked,
+                id=f"{entrant.rollout}/abort/{activity.info().activity_id}",
+                result_type=CommandAnswer,
+                rpc_timeout=_PATIENCE,
+            )
+        except WorkflowUpdateFailedError as error:
+            return str(error.cause) or "refused"
+        except (RPCError, TimeoutError) as error:
+            return str(error)
+        return ""
+
+    def _word(self, cluster: str) -> str:
+        """On whose word the rollout is aborted: that on the fleet rollout which launched it; empty without keys."""
+        opened = self._registry.opened(cluster)
+        if self._warrants is None or opened is None:
+            return ""
+        return self._warrants.word(opened.fleet, "fleet.abort")
+
+    @activity.defn(name="record_fleet", no_thread_cancel_exception=True)
+    def record(self, request: FleetRecord) -> None:
+        """The entries are archived, once per key."""
+        with translated():
+            for entry in request.entries:
+                self._launch_admitted(entry)
+            self._registry.archive(request.entries)
+
+    def _launch_admitted(self, entry: AuditEntry) -> None:
+        """The ticket that proves who launches is admitted by `plan_fleet`, beside this call: for a while it waits."""
+        nonce = str(entry.data.get("warrant", "")) if entry.data.get("command") == LAUNCH else ""
+        ends = time.monotonic() + _ADMISSION_SECONDS
+        while self._warrants is not None and nonce and self._warrants.book.warrant(nonce) is None:
+            if time.monotonic() > ends:
+                return  # it was refused, or the ledger is away: then it is asserted
+            time.sleep(_LOOK_SECONDS)
+
+
+def _fleet_drawn(hash: str, taken: Sequence[Prospect], plans: Mapping[str, Envelope]) -> Drawn:
+    """What an approval of the fleet's plan freezes: which clusters, and what is approved of each."""
+    envelopes = {
+        p.cluster: plans[p.cluster].model_dump(mode="json") for p in taken if p.cluster in plans and p.plan_hash
+    }
+    rows = [[p.cluster, p.wave.value, p.plan_hash] for p in taken]
+    return Drawn("fleet", hash, {"clusters": [p.cluster for p in taken], "rows": rows, "envelopes": envelopes})
+
+
+def _with_own(p: Prospect, own: tuple[Noted, datetime] | None) -> Prospect:
+    """With the rollout of the fleet rollout that is taken over, unless somebody else has opened one since."""
+    if own is None or p.rollout not in ("", own[0].rollout):
+        return p
+    rollout, opened_at = own
+    return p.model_copy(update={**rollout.model_dump(), "own": True, "started_at": opened_at})

@@ -1,0 +1,44 @@
+"""What waits in the outbox goes when it is due: the shared watch starts a round for each audience that is to be told.
+
+A round is a workflow of its own, one per audience at a time: people's servers are waited for on the queue of notices,
+never by the watch. Where one runs nothing happens, and what it leaves is seen in the next round of the watch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError
+
+from activities.ports.mail import OutboxPort
+from models.digests import MailPace
+from models.errors import BackstopError
+from models.wire import ROUND_WORKFLOW, TASK_QUEUE, RoundInput, round_workflow_id
+
+
+class Rounds:
+    def __init__(self, client: Client, outbox: OutboxPort, pace: MailPace) -> None:
+        self._client = client
+        self._outbox = outbox
+        self._pace = pace
+
+    async def go_on(self) -> None:
+        """Every audience with something due has a round. Whatever is wrong with notices, the watch goes on."""
+        try:
+            for audience in await asyncio.to_thread(self._outbox.audiences_due, self._pace):
+                await self._client.start_workflow(
+                    ROUND_WORKFLOW,
+                    RoundInput(audience=audience),
+                    id=round_workflow_id(audience),
+                    task_queue=TASK_QUEUE,
+                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+                    id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                    static_summary=f"tells {audience} what is due",
+                )
+        except (BackstopError, RPCError) as error:
+            activity.logger.warning("notices that are due could not be sent: %s", error)
+        except Exception:
+            activity.logger.exception("notices that are due could not be sent")

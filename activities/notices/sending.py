@@ -1,0 +1,115 @@
+"""Messages leave the outbox: whatever is due for one audience is put into words, delivered, and written down as sent.
+
+A message is sent under its own key, so whoever sends it again after a death repeats nothing that the delivery book
+knows. Rollouts send what is due at once in their own calls; all else is sent in rounds that the shared watch starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+
+from activities import metrics as meters
+from activities.notices.rendering import render, render_together
+from activities.ports.mail import NotifyPort, OutboxPort
+from activities.ports.ports import ArchivePort
+from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.base import count_text
+from models.digests import Letter, MailPace, about
+from models.errors import BackstopError, Refusal, Unavailable
+from models.fleet.state import FLEET
+from models.notices import Delivery, Notice, NoticeKind
+
+logger = logging.getLogger("backstop.notices")
+_LONG_AGO = timedelta(hours=1)
+"""From then on a notice that goes alone says when it was written."""
+_SENT, _REFUSED = "sent", "refused"
+
+
+class Sender:
+    def __init__(
+        self, notify: NotifyPort, outbox: OutboxPort, archive: ArchivePort, pace: MailPace, link: str = ""
+    ) -> None:
+        """`link`: where people answer in a browser; empty: nowhere."""
+        self._notify = notify
+        self._outbox = outbox
+        self._archive = archive
+        self.pace = pace
+        self._link = link
+
+    def send(self, audience: str, keys: Sequence[str] = ()) -> str:
+        """What is due has been tried; with `keys` only messages with these, whose senders note themselves what became
+        of them. Why messages are tried again; empty: they are not.
+        """
+        troubles = []
+        for message in self._outbox.take(audience, self.pace, keys):
+            try:
+                deliveries = self._deliver(message)
+            except Refusal as error:
+                self._note(message, keys, f"could not be told: {error.message}", failed=True)
+                self._outbox.refused(message.key, error.message)
+            except Unavailable as error:
+                self._outbox.failed(message.key, error.message)
+                troubles.append(error.message)
+            else:
+                self._note(message, keys, "was told")
+                self._outbox.sent(message.key, deliveries)
+                meters.message(len(message.notices))
+        return "; ".join(troubles)
+
+    def _deliver(self, message: Letter) -> tuple[Delivery, ...]:
+        contacts, _ = self._outbox.wishes([message.audience]).get(message.audience, ((), None))
+        if len(message.notices) == 1:
+            notice = message.notices[0]
+            written_at = message.posted_at[notice.key]
+            words = render(notice, written_at if message.formed_at - written_at >= _LONG_AGO else None)
+        else:
+            notice, words = together(message), render_together(message, self._link)
+        return self._notify.deliver(notice.model_copy(update={"contacts": contacts}), *words)
+
+    def noted(self, keys: Sequence[str]) -> frozenset[str]:
+        """Notices whose fate is in the archive already, from a round that had none of their senders to note it."""
+        fates = {f"{key}/{fate}": key for key in keys for fate in (_SENT, _REFUSED)}
+        return frozenset(fates[entry] for entry in self._archive.archived_of(list(fates)))
+
+    def _note(self, message: Letter, own: Collection[str], text: str, **data: object) -> None:
+        """In the archive of each cluster, once, who was told of what that nobody else notes. Each time the same."""
+        more = len(message.notices) - 1
+        beside = f", with {count_text(more, 'other notice')} in one message" if more else ""
+        entries = [
+            AuditEntry(
+                key=f"{notice.key}/{_REFUSED if data else _SENT}",
+                cluster=notice.cluster,
+                rollout=_rollout_of(notice),
+                at=message.formed_at,
+                kind=AuditKind.NOTICE,
+                actor=BACKSTOP,
+                text=f"{notice.audience} {text}: {notice.kind}{beside}",
+                data={"notice": notice.kind.value, "key": notice.key, "message": message.key, **data},
+            )
+            for notice in message.notices
+            if notice.key not in own
+        ]
+        try:
+            self._archive.archive(entries)
+        except BackstopError as error:
+            raise Unavailable(f"what was sent cannot be archived: {error.message}") from None
+
+
+def together(message: Letter) -> Notice:
+    """Its notices as one, for the channels: `facts` has them all."""
+    clusters = {notice.cluster for notice in message.notices}
+    return Notice(
+        key=message.key,
+        kind=NoticeKind.DIGEST,
+        cluster=clusters.pop() if len(clusters) == 1 else FLEET,
+        audience=message.audience,
+        owner=message.notices[-1].owner,
+        facts={"notices": [n.model_dump(mode="json", exclude={"contacts"}) for n in message.notices]},
+    )
+
+
+def _rollout_of(notice: Notice) -> str:
+    """The rollout's, or the fleet rollout's; a request has none."""
+    return "" if notice.kind is NoticeKind.REQUEST else about(notice)

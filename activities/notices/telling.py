@@ -1,0 +1,215 @@
+"""Telling teams: rendered from templates, delivered once per key.
+
+Theory of operation. A notice is written into the log at once. For people it goes into the outbox, from which it is sent
+alone or with others (models/digests.py); the call sends what is due, and says of the rest when it will be.
+
+A receiver may let us wait until its delivery's time is over, and a team may have many of that
+kind. So each audience of a call is told by a postman of a pool that all calls share. The next one sets out when the one
+before is back, so that notices stand in their order, or has been away for a moment. No audience has more than a few
+postmen at a time, and a call answers in time, whatever they wait for: what is not delivered by then is named as failed,
+and is sent again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from contextvars import copy_context
+from datetime import datetime
+from itertools import groupby
+from typing import NamedTuple
+
+from temporalio import activity
+
+from activities import metrics as meters
+from activities.failures import translated
+from activities.notices.rendering import render
+from activities.notices.sending import Sender
+from activities.ports.mail import NotifyPort, OutboxPort
+from activities.ports.ports import ClustersPort
+from models.digests import Fate, Lane, lane_of
+from models.errors import BackstopError, Unavailable
+from models.notices import Delivery, Notice, Notify
+from models.wire import RoundInput, TellAnswer, TellRequest
+
+logger = logging.getLogger("backstop.notices")
+_POSTMEN = 32
+_OF_ONE_AUDIENCE = 2
+_MOMENT_SECONDS = 0.3
+_TURN_SECONDS = 1.0
+"""How long a postman waits until the audience has one fewer."""
+_CALL_SECONDS = 60.0
+_LATE = "it is still on its way: it is tried again"
+
+
+class NoticeActivities:
+    def __init__(self, notify: NotifyPort, clusters: ClustersPort, outbox: OutboxPort, sender: Sender) -> None:
+        self._notify = notify
+        self._clusters = clusters
+        self._outbox = outbox
+        self._sender = sender
+        self._postmen = ThreadPoolExecutor(_POSTMEN, "postman")
+        self._busy = _Busy()
+
+    @activity.defn(name="tell", no_thread_cancel_exception=True)
+    def tell(self, request: TellRequest) -> TellAnswer:
+        """Every notice is in the log and, where its audience is told elsewhere, on its way.
+
+        What is due is tried at once. What failed is named, so that the rest is not sent again; what waits is named
+        with its time.
+        """
+        with translated():
+            wishes = self._outbox.wishes(sorted({notice.audience for notice in request.notices}))
+            usual = self._usual(request.cluster)
+        ends = time.monotonic() + _CALL_SECONDS
+        rounds = [_Round(tuple(notices)) for _, notices in groupby(request.notices, key=lambda n: n.audience)]
+        away = []
+        for each in rounds:
+            contacts, choice = wishes.get(each.audience, ((), None))
+            wish = _Wish(contacts, usual if choice is None else choice)
+            # With the call's context: whoever logs says of which call it is.
+            away.append(self._postmen.submit(copy_context().run, self._go, each, wish, ends))
+            wait(away[-1:], timeout=_MOMENT_SECONDS)
+        while time.monotonic() < ends and not _leaving() and wait(away, timeout=_MOMENT_SECONDS).not_done:
+            pass
+        answers = [each.answer() for each in rounds]
+        return TellAnswer(
+            delivered={key: to for answer in answers for key, to in answer.delivered.items()},
+            failed={key: why for answer in answers for key, why in answer.failed.items()},
+            refused={key: why for answer in answers for key, why in answer.refused.items()},
+            waiting={key: due for answer in answers for key, due in answer.waiting.items()},
+            noted=tuple(sorted({key for each in rounds for key in each.noted})),
+        )
+
+    @activity.defn(name="send_due", no_thread_cancel_exception=True)
+    def send_due(self, request: RoundInput) -> None:
+        """What is due for one audience was sent, or is tried again later."""
+        with translated():
+            if trouble := self._sender.send(request.audience):
+                logger.warning("tried again later: %s", trouble)
+
+    def _usual(self, cluster: str) -> Notify:
+        """How teams of the cluster are told that do not say it themselves."""
+        try:
+            return self._clusters.facts(cluster).policy.notify
+        except Unavailable:
+            raise
+        except BackstopError:  # no cluster, or a policy that makes no sense: nobody shall miss anything for it
+            return Notify.EACH
+
+    def _go(self, round_: _Round, wish: _Wish, ends: float) -> None:
+        """One audience is told, its notices in their order: into the log, and for people into the outbox."""
+        posts: list[tuple[Notice, Lane]] = []
+        first: dict[str, Lane] = {}
+        for notice in round_.notices:
+            if time.monotonic() >= ends:
+                break
+            lane = lane_of(notice, wish.notify)
+            with self._trying(round_, [notice.key]), self._busy.one_of(notice.audience):
+                subject, body = render(notice)
+                logged = self._notify.deliver(notice.model_copy(update={"contacts": ()}), subject, body)
+                # A rehearsal is written to the log and troubles nobody else (ADR 0002).
+                if notice.shadow or not wish.contacts or lane is None:
+                    round_.delivered[notice.key] = logged
+                else:
+                    posts.append((notice, lane))
+                    if not any(delivery.repeated for delivery in logged):
+                        first[notice.key] = lane
+        keys = [notice.key for notice, _ in posts]
+        if not keys:
+            return
+        with self._trying(round_, keys), self._busy.one_of(round_.audience):
+            self._outbox.post(round_.audience, posts)
+            self._sender.send(round_.audience, keys)
+            round_.noted |= self._sender.noted(keys)
+            for key, fate in self._outbox.fates(round_.audience, keys, self._sender.pace).items():
+                round_.take_in(key, fate)
+                if key in round_.waiting and key in first:  # it may be asked after again
+                    meters.held_back(first[key])
+
+    @contextmanager
+    def _trying(self, round_: _Round, keys: Sequence[str]) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable as error:
+            round_.failed.update(dict.fromkeys(keys, error.message))
+        except BackstopError as error:
+            round_.refused.update(dict.fromkeys(keys, error.message))
+        except Exception as error:  # a bug of ours ends the call, as it always has
+            round_.bug = error
+
+
+class _Wish(NamedTuple):
+    """Where and how an audience wants to be told."""
+
+    contacts: tuple[str, ...]
+    notify: Notify
+
+
+def _leaving() -> bool:
+    """The worker is stopping, and must not be held up by a receiver that drips."""
+    return activity.in_activity() and activity.is_worker_shutdown()
+
+
+class _Round:
+    """What one postman has to bring to one audience, and what became of it so far."""
+
+    def __init__(self, notices: tuple[Notice, ...]) -> None:
+        self.notices = notices
+        self.audience = notices[0].audience
+        self.delivered: dict[str, tuple[Delivery, ...]] = {}
+        self.failed: dict[str, str] = {}
+        self.refused: dict[str, str] = {}
+        self.waiting: dict[str, datetime] = {}
+        self.noted: set[str] = set()
+        self.bug: Exception | None = None
+
+    def take_in(self, key: str, fate: Fate) -> None:
+        """What became of a notice that was posted."""
+        if fate.sent_at is not None:
+            self.delivered[key] = fate.deliveries
+        elif fate.refused:
+            self.refused[key] = fate.refused
+        elif fate.trouble:
+            self.failed[key] = fate.trouble
+        else:
+            self.waiting[key] = fate.due
+
+    def answer(self) -> TellAnswer:
+        """As it is now: what is on its way may arrive yet, and is then found in the book."""
+        if self.bug is not None:
+            raise self.bug
+        delivered, failed, refused = dict(self.delivered), dict(self.failed), dict(self.refused)
+        waiting = dict(self.waiting)
+        keys = delivered.keys() | failed.keys() | refused.keys() | waiting.keys()
+        failed |= {notice.key: _LATE for notice in self.notices if notice.key not in keys}
+        return TellAnswer(delivered=delivered, failed=failed, refused=refused, waiting=waiting)
+
+
+class _Busy:
+    """How many postmen are with each audience."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def one_of(self, audience: str) -> Iterator[None]:
+        """Errors: Unavailable where the audience keeps as many busy as it may."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._counts[audience] < _OF_ONE_AUDIENCE, _TURN_SECONDS):
+                raise Unavailable(f"{audience} is being told other things: it is tried again after them")
+            self._counts[audience] += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._counts[audience] -= 1
+                if not self._counts[audience]:
+                    del self._counts[audience]
+                self._changed.notify_all()

@@ -1,0 +1,302 @@
+"""Requests for more quota: whether one fits and what else there is, and the ways in which it can be written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities import metrics as meters
+from activities.failures import translated
+from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
+from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
+from activities.tickets.warrants import Warrants
+from models.base import duration_text, gpus_text
+from models.cluster.policy import Policy, Requests
+from models.cluster.snapshot import Snapshot
+from models.errors import BackstopError, Refusal, Unavailable
+from models.flex.flex_now import share_expected
+from models.planning.backing import back
+from models.planning.ceiling import ceiling_of
+from models.planning.grants import Granted, GrantOutcome, moved, raises, room
+from models.requests.messages import (
+    AssessRequest,
+    KeepRequest,
+    Owners,
+    OwnersRequest,
+    Prepared,
+    PrepareRequest,
+    ThroughRequest,
+)
+from models.requests.state import Assessment, Elsewhere, QuotaAsk
+from models.requests.writes import writes
+from models.rollout.effects import Change, EffectKind, Fence
+from models.rollout.stages import Stage
+from models.wire import GRANT_UPDATE, rollout_workflow_id
+
+_PATIENCE = timedelta(seconds=45)
+OwedIn = Callable[[str, datetime], Mapping[str, int]]
+"""What is owed to a cluster's first quotas, by leaf: whoever asks now came later."""
+_NAMED = 5
+"""Other clusters that are named."""
+
+
+class RequestActivities:
+    def __init__(
+        self,
+        client: Client,
+        quotas: QuotaPort,
+        registry: RegistryPort,
+        usage: UsagePort,
+        clusters: ClusterActivities,
+        owed: OwedIn = lambda _, __: MappingProxyType({}),
+        warrants: Warrants | None = None,
+    ) -> None:
+        self._warrants = warrants
+        self._client = client
+        self._quotas = quotas
+        self._registry = registry
+        self._usage = usage
+        self._clusters = clusters
+        self._owed = owed
+
+    @activity.defn(name="assess_request", no_thread_cancel_exception=True)
+    def assess(self, request: AssessRequest) -> Assessment:
+        """Whether it fits as things stand. Errors: Refusal for a cluster or a quota that is not there."""
+        with translated():
+            if self._warrants is not None:
+                self._warrants.asked(request.ask)
+            ask, now = request.ask, request.at
+            snapshot, policy = self._clusters.present(ask.cluster, now)
+            opened = self._registry.opened(ask.cluster)
+            quota = snapshot.tree.by_team.get(ask.team)
+            if quota is None or ask.team not in snapshot.tree.leaves:
+                what = "is a sum of others: name one of them" if quota else "is not there: its owner has to give it one"
+                raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
+            owners = _owners(policy, opened)
+            ticketed = None if self._warrants is None else self._warrants.required
+            assessment = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus, ticketed=ticketed)
+            if ask.namespace and not quota.admits(ask.namespace):
+                whom = ", ".join(quota.namespaces or ()) or "nobody"
+                return assessment.model_copy(
+                    update={"why": f"{ask.namespace} may not target the quota of {ask.team}: {whom} may"}
+                )
+            if not owners:
+                why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
+                return assessment.model_copy(update={"why": why})
+            barred = self._by_policy(opened, policy)
+            if barred:
+                return assessment.model_copy(update={"why": barred, **self._instead(ask, snapshot, now)})
+            owed = self._owed(ask.cluster, now)
+            claimed = _claimed(snapshot, opened)
+            space = room(_beside_owed(claimed, owed), policy, ask.team, ask.gpus)
+            taken = claimed.tree.assigned() - snapshot.tree.assigned()
+            why = space.why
+            if why and taken > 0:
+                why += f", {taken} of them freed by its open rollout and its teams' first when hardware allows it"
+            why += _owed_words(owed) if why else ""
+            assessment = assessment.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": why})
+            return assessment if assessment.fits else assessment.model_copy(update=self._instead(ask, snapshot, now))
+
+    @activity.defn(name="request_owners", no_thread_cancel_exception=True)
+    def owners(self, request: OwnersRequest) -> Owners:
+        """Who decides on requests for the cluster today."""
+        with translated():
+            facts = self._registry.facts(request.cluster)
+            return Owners(names=_owners(facts.policy, self._registry.opened(request.cluster)))
+
+    def _by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
+        if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
+            return ""
+        return f"a rollout of {opened.cluster} is {opened.stage}, and its policy refuses requests until it is monitored"
+
+    def _instead(self, ask: QuotaAsk, snapshot: Snapshot, now: datetime) -> dict[str, Any]:
+        usage = self._usage.latest([ask.cluster], now).get(ask.cluster, {})
+        return {
+            "assessed": True,
+            "flex_gpus": share_expected(snapshot, usage, ask.team, ask.gpus),
+            "elsewhere": self._elsewhere(ask, now),
+        }
+
+    def _elsewhere(self, ask: QuotaAsk, now: datetime) -> tuple[Elsewhere, ...]:
+        """Other clusters under their ceiling: first where the team has a quota, then where all of it fits."""
+        wanted = self._registry.facts(ask.cluster).gpu_model
+        clusters = []
+        for name in self._registry.names():
+            if name == ask.cluster:
+                continue
+            try:
+                snapshot, policy = self._clusters.present(name, now, within=HISTORY_FRESH)
+                opened = self._registry.opened(name)
+            except Unavailable:
+                raise
+            except BackstopError:
+                continue  # nobody knows its health, or it makes no sense: nothing to offer
+            claimed = _beside_owed(_claimed(snapshot, opened), self._owed(name, now))
+            headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned())
+            has = ask.team in snapshot.tree.leaves
+            if headroom and has:
+                may_ask = _owners(policy, opened) and not self._by_policy(opened, policy)
+                headroom = room(claimed, policy, ask.team, headroom).fits_gpus if may_ask else 0
+            elif headroom:
+                headroom = min(headroom, back(claimed).surplus_gpus)
+            if headroom:
+                model = self._registry.facts(name).gpu_model
+                clusters.append(Elsewhere(cluster=name, gpu_model=model, headroom_gpus=headroom, has_quota=has))
+        clusters.sort(
+            key=lambda e: (
+                not e.has_quota,
+                e.headroom_gpus < ask.gpus,
+                e.gpu_model != wanted,
+                -e.headroom_gpus,
+                e.cluster,
+            )
+        )
+        return tuple(clusters[:_NAMED])
+
+    @activity.defn(name="prepare_grant", no_thread_cancel_exception=True)
+    def prepare(self, request: PrepareRequest) -> Prepared:
+        """How the order can be written now, if it can: by what is there at this moment."""
+        with translated():
+            opened = self._registry.opened(request.cluster)
+            reading = {q.team: q for q in self._quotas.read(request.cluster).quotas}
+            order, asks = request.order, reading.get(request.order.team)
+            theirs = sorted(t for t, hand in request.hands.items() if t not in reading or reading[t].hand != hand)
+            if order.ends and theirs:
+                return Prepared(
+                    outcome=GrantOutcome.NO, said=f"others have changed the quota of {', '.join(theirs)} since"
+                )
+            if not order.ends and request.namespace and asks and not asks.as_quota().admits(request.namespace):
+                why = f"{request.namespace} may not target the quota of {order.team} any more"
+                return Prepared(outcome=GrantOutcome.NO, said=why)
+            prepared = self._alone(request) if opened is None else self._beside(request, opened)
+            above = {*prepared.raised, order.team} if prepared.change is not None else {order.team}
+            return prepared.model_copy(update={"hands": {t: reading[t].hand for t in sorted(above) if t in reading}})
+
+    def _beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
+        """A rollout is open: every write goes through it, once it is done; until then, a request waits."""
+        if _takes_grants(opened):
+            barred = self._by_owed(request, opened)
+            return Prepared(outcome=GrantOutcome.NO, said=barred) if barred else Prepared(through=True)
+        refused = "" if request.order.ends else self._by_policy(opened, self._registry.facts(request.cluster).policy)
+        if refused:
+            return Prepared(outcome=GrantOutcome.NO, said=refused)
+        what = "a shadow rollout" if opened.shadow else "a rollout"
+        ends = "over" if opened.shadow else "monitored or over"
+        return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: it waits until that is {ends}")
+
+    def _by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
+        """The rollout knows the quotas it writes, and not what first quotas are owed: that is looked at here."""
+        order, cluster = request.order, request.cluster
+        owed = {} if order.ends else self._owed(cluster, request.at)
+        if not owed:
+            return ""
+        snapshot, policy = self._clusters.present(cluster, request.at)
+        why = room(_beside_owed(_claimed(snapshot, opened), owed), policy, order.team, order.gpus).why
+        return why + _owed_words(owed) if why else ""
+
+    def _alone(self, request: PrepareRequest) -> Prepared:
+        order, cluster = request.order, request.cluster
+        try:
+            snapshot, policy = self._clusters.present(cluster, request.at)
+        except Refusal as error:
+            return Prepared(said=error.message)
+        values = {q.team: q.gpus for q in snapshot.quotas}
+        if order.team not in snapshot.tree.leaves:
+            return Prepared(outcome=GrantOutcome.NO, said=f"{order.team} has no quota in {cluster} that jobs run in")
+        if not order.ends:
+            age = request.at - (snapshot.health_at or request.at)
+            if age >= policy.stale_after:
+                return Prepared(said=f"the health of {cluster} is {duration_text(_minutes(age))} old")
+            owed = self._owed(cluster, request.at)
+            why = room(_beside_owed(snapshot, owed), policy, order.team, order.gpus).why
+            if why:
+                return Prepared(outcome=GrantOutcome.NO, said=why + _owed_words(owed))
+        raised = order.raised or raises(snapshot.tree, values, order.team, order.gpus)
+        change = Change(
+            cluster=cluster,
+            kind=EffectKind.GRANT,
+            fence=Fence(rollout=f"request/{order.request}", counter=request.fence),
+            expected_generation=snapshot.generation,
+            writes=writes(snapshot.tree, values, raised, ends=order.ends),
+            only_ours=order.ends,
+        )
+        return Prepared(change=change, raised=raised)
+
+    @activity.defn(name="grant_through_rollout")
+    async def through(self, request: ThroughRequest) -> Granted:
+        """What the open rollout answers. Errors: ApplicationError of type Unavailable, to be tried again."""
+        order = request.order
+        handle = self._client.get_workflow_handle(rollout_workflow_id(request.cluster))
+        try:
+            answer: Granted = await asyncio.wait_for(
+                handle.execute_update(
+                    GRANT_UPDATE,
+                    order,
+                    id=f"{order.request}/{order.ends}/{activity.info().activity_id}",
+                    result_type=Granted,
+                    rpc_timeout=_PATIENCE,
+                ),
+                _PATIENCE.total_seconds(),
+            )
+        except WorkflowUpdateFailedError as error:
+            why = str(error.cause) or "the rollout refused it"
+            return Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=why)
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                why = f"the rollout of {request.cluster} has just ended"
+                return Granted(request=order.request, ends=order.ends, outcome=GrantOutcome.LATER, said=why)
+            raise ApplicationError(str(error), type=Unavailable.__name__) from error
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            raise ApplicationError("the rollout did not answer in time", type=Unavailable.__name__) from error
+        return answer
+
+    @activity.defn(name="keep_request", no_thread_cancel_exception=True)
+    def keep(self, request: KeepRequest) -> None:
+        """The request stands in the book, and what happened to it is archived, once per key."""
+        with translated():
+            state = request.request
+            self._registry.keep_request(state.model_copy(update={"outbox": (), "mail": ()}), state.outbox)
+            meters.request(state.ask.cluster, state.stage)
+
+
+def _owners(policy: Policy, opened: OpenRollout | None) -> tuple[str, ...]:
+    """Those that the policy names, and who answers for the rollout that is open."""
+    return tuple(dict.fromkeys((*policy.owners, *([opened.owner] if opened else []))))
+
+
+def _takes_grants(opened: OpenRollout) -> bool:
+    """A rollout that is done and watched writes grants itself; any other is in their way."""
+    return opened.stage == Stage.MONITORED and not opened.shadow
+
+
+def _claimed(snapshot: Snapshot, opened: OpenRollout | None) -> Snapshot:
+    """What is spoken for: the quotas, and what an open rollout took from them."""
+    if opened is None or opened.shadow:
+        return snapshot
+    before = {q.team: q.gpus for q in opened.baseline.quotas}
+    return snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
+
+
+def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:
+    """With what is owed as if it were granted."""
+    values = {q.team: q.gpus for q in snapshot.quotas}
+    for team, gpus in sorted(owed.items()):
+        if team in snapshot.tree.leaves:
+            values |= moved(values, raises(snapshot.tree, values, team, gpus))
+    return snapshot.with_values(values)
+
+
+def _owed_words(owed: Mapping[str, int]) -> str:
+    return f", {gpus_text(sum(owed.values()))} of them owed to its first quotas" if owed else ""
+
+
+def _minutes(age: timedelta) -> timedelta:
+    return timedelta(minutes=max(1, round(age.total_seconds() / 60)))

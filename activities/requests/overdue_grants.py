@@ -1,0 +1,55 @@
+"""Grants whose day is past and that nobody takes back: their request goes on, from what the ledger knows of it.
+
+A request's workflow gives its grant back by itself. One that was terminated, or lost with Temporal's database, does
+not; so the shared watch looks into the ledger now and then, and starts a workflow for each such request. Where one
+runs, nothing happens; what is started anew repeats no write, as fences count on from the ledger's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.service import RPCError
+
+from activities.ports.ports import RequestsPort
+from models.errors import BackstopError
+from models.requests.messages import RequestInput
+from models.requests.state import RequestState
+from models.wire import REQUEST_WORKFLOW, TASK_QUEUE, request_workflow_id
+
+EVERY_SECONDS = 60.0
+
+
+class Sweeper:
+    def __init__(self, client: Client, requests: RequestsPort) -> None:
+        self._client = client
+        self._requests = requests
+        self._last = float("-inf")
+
+    async def go_on(self, now: datetime) -> None:
+        """Where it is time again, every overdue grant has somebody who gives it back."""
+        if time.monotonic() - self._last < EVERY_SECONDS:
+            return
+        self._last = time.monotonic()
+        try:
+            for request in await asyncio.to_thread(self._requests.requests):
+                if request.overdue(now):
+                    await self._care_for(request)
+        except (BackstopError, RPCError) as error:
+            activity.logger.warning("overdue grants could not be looked for: %s", error)
+
+    async def _care_for(self, request: RequestState) -> None:
+        await self._client.start_workflow(
+            REQUEST_WORKFLOW,
+            RequestInput(ask=request.ask, state=request),
+            id=request_workflow_id(request.ask.request),
+            task_queue=TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"gives back what is overdue: {request.wants}",
+        )

@@ -1,0 +1,42 @@
+"""The archive: what happened, kept in the ledger as it happens."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from temporalio import activity
+
+from activities import metrics as meters
+from activities.failures import translated
+from activities.ports.ports import RolloutsPort
+from models.audit import AuditEntry, AuditKind
+from models.rollout.messages import RecordRequest
+
+
+class ArchiveActivities:
+    def __init__(self, rollouts: RolloutsPort) -> None:
+        self._rollouts = rollouts
+
+    @activity.defn(name="record", no_thread_cancel_exception=True)
+    def record(self, request: RecordRequest) -> None:
+        """The entries are archived, once per key, and the registry shows the stage."""
+        with translated():
+            # Before: one that does not get through is behind, and is tried again.
+            for entry in request.entries[:1]:
+                meters.archiving(entry.cluster, (datetime.now(UTC) - entry.at).total_seconds())
+            self._rollouts.record(request)
+            for entry in request.entries:
+                _measure(entry)
+            for entry in request.entries[:1]:
+                meters.archiving(entry.cluster, 0)
+
+
+def _measure(entry: AuditEntry) -> None:
+    if entry.kind is not AuditKind.TRANSITION:
+        return
+    after = str(entry.data.get("after"))
+    meters.transition(entry.cluster, str(entry.data.get("before")), after)
+    if after == "rolling_back":
+        meters.rollback(entry.cluster, "breach" if entry.actor == "guard" else "undo")
+    if isinstance(seconds := entry.data.get("breach_seconds"), int | float):
+        meters.breach_answered(entry.cluster, float(seconds))

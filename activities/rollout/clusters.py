@@ -1,0 +1,364 @@
+"""Looking at a cluster: opening a rollout, planning, observing, aiming a rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from temporalio import activity
+
+from activities import metrics as meters
+from activities.failures import translated
+from activities.fleet.costs import FleetCosts
+from activities.ports.ports import (
+    CalendarPort,
+    DoubtPort,
+    HealthPort,
+    JobPort,
+    OpenRollout,
+    QuotaPort,
+    RegistryPort,
+    UsagePort,
+)
+from activities.rollout.aiming import aimed
+from activities.rollout.health_buffers import Deriver
+from activities.rollout.many_looks import ManyLooks
+from activities.rollout.observing import as_it_stands, observed, surplus_of, to_plan
+from activities.rollout.team_work import Works
+from activities.sense import making_sense, one_of
+from activities.tickets.warrants import Warrants, plan_drawn
+from models.buffers.hourly_health import HealthHours
+from models.cluster.derived_buffer import stepped
+from models.cluster.evidence import Evidence
+from models.cluster.fleet_file import merged_policy
+from models.cluster.policy import Policy
+from models.cluster.readings import Doubt, HealthSample, Observation, QuotaReading, truthful
+from models.cluster.snapshot import Snapshot, filled, on_islands
+from models.errors import BackstopError, Refusal, Unavailable
+from models.planning.breach import BreachTarget, breach_target
+from models.planning.ceiling import spare_of
+from models.planning.lacking_since import lacking_since
+from models.planning.plan import Envelope, make_plan
+from models.questions import ClusterFacts
+from models.rollout.messages import (
+    AimRequest,
+    Drafted,
+    DraftRequest,
+    LaunchRequest,
+    LedgerMark,
+    ObserveRequest,
+    Opening,
+    OpenRequest,
+)
+from models.rollout.stages import command_line
+
+HISTORY_FRESH = timedelta(hours=1)
+"""Where many clusters are planned, a year of each one's samples is not read more often."""
+
+_SINCE = timedelta(days=30)
+"""How far back it is looked for when as many GPUs were backed."""
+_READINGS = 5
+"""Of a sample that changes while its source is judged."""
+
+
+class ClusterActivities:
+    def __init__(
+        self,
+        quotas: QuotaPort,
+        health: HealthPort,
+        usage: UsagePort,
+        calendar: CalendarPort,
+        registry: RegistryPort,
+        jobs: JobPort,
+        doubts: DoubtPort,
+        warrants: Warrants | None = None,
+    ) -> None:
+        self._warrants = warrants if warrants is not None and warrants.verified else None
+        self._quotas = quotas
+        self._health = health
+        self._doubts = doubts
+        self._usage = usage
+        self._calendar = calendar
+        self._registry = registry
+        self.works = Works(jobs, usage, registry)
+        self.looks = ManyLooks(quotas, health, usage, calendar, registry, jobs, doubts)
+        self.costs = FleetCosts(self.looks, usage, registry)
+        self.deriver = Deriver(health, calendar)
+
+    @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
+    def open_rollout(self, request: OpenRequest) -> Opening:
+        """The rollout is open in the registry and its baseline kept. Repeating it changes nothing."""
+        with translated():
+            launch, name = request.launch, request.rollout or request.launch.rollout
+            mark = self._mark(launch.cluster)
+            if self._warrants is not None and mark.rollout == name and mark.counter > request.fence:
+                raise Refusal(_lapse(launch.cluster, name))  # no ticket says that it may be taken over
+            if request.rollout and not mark.rollout:
+                raise Refusal(f"the ledger has no open rollout in {launch.cluster}: {name} is over there")
+            facts = self._registry.facts(launch.cluster)
+            policy = launch.policy_on(facts.policy)
+            admitted = None if self._warrants is None else self._warrants.launched(launch, policy)
+            barred = "" if launch.shadow else self._quotas.barred(launch.cluster)
+            if barred:
+                raise Refusal(f"{barred}; --shadow needs no right to write")
+            reading = self._quotas.read(launch.cluster)
+            sample = self._sample(launch.cluster, request.at)
+            baseline = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, request.at)
+            opened = self._registry.open_rollout(
+                OpenRollout(
+                    rollout=name,
+                    cluster=launch.cluster,
+                    owner=launch.owner,
+                    opened_at=request.at,
+                    baseline=baseline,
+                    shadow=launch.shadow,
+                    modes={q.team: q.mode for q in reading.quotas},
+                    fleet=launch.fleet,
+                ),
+                launch.adopt,
+                request.fence,
+            )
+            if opened.adopted_from:
+                # Only now are the lost rollout's writes dead: one may have landed since the first reading.
+                reading = self._quotas.read(launch.cluster)
+            ours = {q.team: q.gpus for q in opened.baseline.quotas} | opened.written
+            return Opening(
+                baseline=opened.baseline.with_islands(baseline.islands),
+                policy=policy,
+                reading=reading,
+                health=sample,
+                rollout="" if opened.rollout == launch.rollout else opened.rollout,
+                adopted_from=opened.adopted_from,
+                written=ours if opened.adopted_from else {},
+                modes=opened.modes,
+                envelope=self._approved_with(launch),
+                ticketed=self._warrants is not None and self._warrants.required,
+                admitted=admitted,
+            )
+
+    @activity.defn(name="ledger_mark", no_thread_cancel_exception=True)
+    def ledger_mark(self, cluster: str) -> LedgerMark:
+        """What a history is compared with that may have been reset. Asks nobody but the ledger."""
+        with translated():
+            return self._mark(cluster)
+
+    def _mark(self, cluster: str) -> LedgerMark:
+        opened = self._registry.opened(cluster)
+        return LedgerMark() if opened is None else LedgerMark(rollout=opened.rollout, counter=opened.last_counter)
+
+    @activity.defn(name="draft_plan", no_thread_cancel_exception=True)
+    def draft_plan(self, request: DraftRequest) -> Drafted:
+        """A plan from the baseline (today's values, where none stands yet) and today's health."""
+        with translated():
+            if self._warrants is not None:
+                self._warrants.same_policy(request.rollout, request.policy)
+            reading = self._quotas.read(request.cluster)
+            sample = self._sample(request.cluster, request.at)
+            frozen = request.frozen
+            if request.baseline is not None:
+                # Without a sample the last known islands stand; the gate opens only on fresh health anyway.
+                seen = request.baseline.islands if sample is None else sample.islands
+                islands = filled(request.baseline.quotas, request.islands or seen)
+                baseline = request.baseline.model_copy(
+                    update={"islands": islands, "generation": reading.generation, "health_at": _time(sample)}
+                )
+            else:
+                facts = self._registry.facts(request.cluster)
+                completed = 0 if frozen is None else frozen.completed_rollouts
+                baseline = self._snapshot(reading, sample, request.policy, facts, completed, request.at)
+                if request.islands is not None:
+                    baseline = on_islands(baseline, request.islands)
+                if frozen is not None and request.keep_usage:
+                    baseline = _with_usage_of(baseline, frozen)
+            terms = request.policy.terms
+            if terms is not None:
+                derived = self.deriver.derived(
+                    request.cluster, baseline.islands, baseline.gpus_per_node, terms, request.at
+                )
+                baseline = baseline.model_copy(
+                    update={"derived": stepped(derived, request.promised, of=request.promised_of)}
+                )
+            work = self.works.of(request.cluster, reading.quotas, request.at)
+            plan = make_plan(baseline.model_copy(update={"work": work}), request.policy)
+            if plan.phantom_gpus:
+                history = self._health.history(request.cluster, request.at - _SINCE, request.at)
+                plan = plan.model_copy(update={"phantom_since": lacking_since(baseline, history)})
+            if self._warrants is not None:
+                self._warrants.drew(request.rollout, plan_drawn(plan, baseline, fresh=request.baseline is None))
+            return Drafted(baseline=baseline, reading=reading, plan=plan)
+
+    @activity.defn(name="observe", no_thread_cancel_exception=True)
+    def observe(self, request: ObserveRequest) -> Observation:
+        """One fresh look: values, generation, health, windows, and the backing of the tested values."""
+        with translated():
+            reading = self._quotas.look(request.cluster)
+            sample, doubt = self._judged(request)
+            windows = one_of(self._calendar.windows([request.cluster]), request.cluster) or ()
+            least = {}
+            if request.flex_after is not None:
+                least = self._health.least(request.cluster, request.at - request.flex_after, request.at)
+            usual = {}
+            if request.long_run is not None:
+                usual = self._health.usual(request.cluster, request.long_run, request.at)
+            usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
+            evidence = Evidence(reading, sample, usage, request.at, windows=windows)
+            seen = _doubting(
+                observed(evidence, request, least, usual, by=_latest(request.at)), evidence, request, doubt
+            )
+            if request.derive is not None and seen.health is not None:
+                derived = self.deriver.derived(
+                    request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
+                )
+                seen = seen.model_copy(update={"derived": derived})
+            if seen.shortage:
+                seen = seen.model_copy(update={"work": self.works.of_short(seen)})
+            if request.generation is not None and request.generation != reading.generation:
+                changes = self._quotas.changes(request.cluster, request.generation)
+                seen = seen.model_copy(update={"changes": changes})
+            meters.cluster_gauges(seen)
+            return seen
+
+    @activity.defn(name="aim_rollback", no_thread_cancel_exception=True)
+    def aim_rollback(self, request: AimRequest) -> BreachTarget:
+        """Backed values for today's hardware. Errors: BlastRadius when too many clusters breach within an hour.
+
+        It is booked first: of many that breach at once, each counts those that are being aimed beside it.
+        """
+        with translated():
+            if self._warrants is not None and self._warrants.required and not request.shadow:
+                sample = self._sample(request.cluster, self._warrants.now())
+                return aimed(request, sample, self._quotas, self._registry, self._warrants)
+            if not request.shadow:  # it writes nothing
+                most = None if request.exempt else request.policy.max_breaching_clusters
+                self._registry.reserve_breach(request.cluster, most, request.at)
+            try:
+                return breach_target(request.baseline, request.current, request.islands, request.theirs)
+            except BackstopError:
+                self._registry.release_breach(request.cluster)
+                raise
+
+    def surplus(self, cluster: str) -> int | None:
+        """GPUs that are healthy and that no quota stands on, now; None where nobody knows the health."""
+        now = datetime.now(UTC)
+        sample = self._sample(cluster, now)
+        if sample is None:
+            return None
+        gpus_per_node = self._registry.facts(cluster).gpus_per_node
+        return surplus_of(as_it_stands(self._quotas.read(cluster), gpus_per_node, sample))
+
+    def standing_now(self, cluster: str, now: datetime) -> Snapshot:
+        """As `present`, without its policy."""
+        return self.present(cluster, now)[0]
+
+    def present(
+        self, cluster: str, now: datetime, over: Mapping[str, Any] | None = None, within: timedelta = timedelta(0)
+    ) -> tuple[Snapshot, Policy]:
+        """The cluster as a launch would plan from it now, and its policy with what lies over it.
+
+        `within`: a buffer from health history may be so old. Errors: Refusal for an unknown cluster, and for one that
+        makes no sense.
+        """
+        facts = self._registry.facts(cluster)
+        policy = merged_policy(facts.policy, over or {})
+        reading = self._quotas.read(cluster)
+        sample = self._sample(cluster, now)
+        with making_sense(cluster, "its quotas"):
+            snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
+        if policy.terms is not None:
+            derived = self.deriver.derived(cluster, snapshot.islands, snapshot.gpus_per_node, policy.terms, now, within)
+            snapshot = snapshot.model_copy(update={"derived": derived})
+        return snapshot, policy
+
+    def health_hours(self, cluster: str, now: datetime) -> HealthHours:
+        """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
+        facts = self._registry.facts(cluster)
+        sample = self._sample(cluster, now)
+        hours = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
+        bare = HealthHours(
+            cluster=cluster,
+            total_gpus=0 if sample is None else sample.total_gpus,
+            gpus_per_node=facts.gpus_per_node,
+            terms=facts.policy.terms,
+            healthy_gpus=None if sample is None else sample.healthy_gpus,
+            spare_gpus=spare_of(facts.gpus_per_node, facts.policy),
+            health_at=_time(sample),
+        )
+        return bare if hours is None else bare.holding(hours)
+
+    def _approved_with(self, launch: LaunchRequest) -> Envelope | None:
+        if not launch.fleet:
+            return None
+        return self._registry.fleet_envelope(launch.fleet, launch.cluster)
+
+    # --- reading ----------------------------------------------------------------------------
+
+    def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
+        """What is believed: of a source in doubt, what was so before."""
+        sample = truthful(one_of(self._health.read([cluster]), cluster), _latest(now))
+        doubt = None if sample is None else self._doubts.doubt(cluster, None, None)
+        return sample if doubt is None else doubt.before
+
+    def _judged(self, request: ObserveRequest) -> tuple[HealthSample | None, Doubt | None]:
+        """The latest sample, and the doubt of its source.
+
+        A source is judged by what it says as it is judged. Between the reading and the judging it may have come back
+        from a lie: so what was read counts only where it is what was judged. Errors: Unavailable where it never is.
+        """
+        for _ in range(_READINGS):
+            sample = one_of(self._health.read([request.cluster]), request.cluster)
+            if sample is None:
+                return None, None
+            doubt = self._doubts.doubt(request.cluster, request.plausible_drop, request.max_breaching_clusters)
+            again = one_of(self._health.read([request.cluster]), request.cluster)
+            if doubt is not None or (again is not None and (again.at, again.islands) == (sample.at, sample.islands)):
+                return sample, doubt
+        raise Unavailable(f"the health of {request.cluster} changes faster than it can be judged")
+
+    def _snapshot(
+        self,
+        reading: QuotaReading,
+        sample: HealthSample | None,
+        policy: Policy,
+        facts: ClusterFacts,
+        completed: int,
+        now: datetime,
+    ) -> Snapshot:
+        """Today's values with the usage that planning goes by."""
+        usage = self._usage.read(reading.cluster, policy.usage_window, now)
+        return to_plan(reading, sample, usage, facts.gpus_per_node, completed)
+
+
+def _lapse(cluster: str, rollout: str) -> str:
+    adopt = f"{command_line('launch', cluster)} --adopt"
+    return f"the ledger has effects of rollout {rollout} that its history lacks: take it over with `{adopt}`"
+
+
+def _doubting(seen: Observation, evidence: Evidence, request: ObserveRequest, doubt: Doubt | None) -> Observation:
+    """With the doubt of the source, and what would be short if it were as before."""
+    if seen.health is None or doubt is None:
+        return seen
+    before = observed(replace(evidence, sample=doubt.before), request, by=_latest(request.at))
+    return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
+
+
+def _latest(now: datetime) -> datetime:
+    """By the workflow's clock or ours: a server whose clock was set back makes no sample of today one of tomorrow."""
+    return max(now, datetime.now(UTC))
+
+
+def _time(sample: HealthSample | None) -> datetime | None:
+    return None if sample is None else sample.at
+
+
+def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
+    """The baseline with the usage that was frozen at approval, clipped to what its checks allow."""
+    usage = {q.team: (q.scheduled_gpus, q.idle_gpus) for q in frozen.quotas}
+    quotas = tuple(
+        q.model_copy(update={"scheduled_gpus": usage[q.team][0], "idle_gpus": usage[q.team][1]})
+        if q.team in usage
+        else q
+        for q in baseline.quotas
+    )
+    return baseline.model_copy(update={"quotas": quotas, "usage_from": frozen.usage_from})

@@ -1,0 +1,135 @@
+"""Effects on the quota system: one fenced call each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from temporalio import activity
+
+from activities import metrics as meters
+from activities.failures import translated
+from activities.ports.ports import QuotaPort, RegistryPort
+from activities.rollout.evidence import EvidenceRoom, MayMove, Standing
+from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal, Unavailable
+from models.rollout.effects import Change, EffectKind, Receipt
+from models.rollout.messages import EffectRequest
+
+
+class QuotaActivities:
+    """`evidence`: where keys are configured. Where tickets are not required what the request says is done."""
+
+    def __init__(self, quotas: QuotaPort, registry: RegistryPort, evidence: EvidenceRoom | None = None) -> None:
+        self._quotas = quotas
+        self._registry = registry
+        self._evidence = evidence
+
+    @activity.defn(name="apply_effect", no_thread_cancel_exception=True)
+    def apply_effect(self, request: EffectRequest) -> Receipt:
+        """The effect has landed, or (in shadow) is known to have been possible.
+
+        The blast radius is booked before the write, once per fence, and given back where the write is refused.
+        Errors: those of QuotaPort.apply, and BlastRadius; Refusal where nothing in the ledger says that it may be.
+        """
+        with translated():
+            if request.shadow:
+                return self._rehearsed(request)
+            if self._evidence is not None and self._evidence.warrants.required:
+                return self._proven(request, self._evidence)
+            change = request.change
+            if request.baseline is not None and change.refits:  # accepted before they are ours: nobody takes them back
+                self._registry.keep_baseline(change.fence.rollout, request.baseline)
+            receipt = self._written(change, MayMove(request.limit_gpus, request.limit_day_gpus), request.at)
+            if request.baseline is not None and not receipt.conflicts:
+                self._registry.keep_baseline(change.fence.rollout, request.baseline)
+            meters.effect(change.cluster, change.kind)
+            return receipt
+
+    def _written(self, change: Change, limits: MayMove, at: datetime) -> Receipt:
+        if limits.hour_gpus is not None and change.moved_gpus:
+            self._registry.reserve_moves(
+                change.fence, change.cluster, change.moved_gpus, limits.hour_gpus, at, limits.day_gpus
+            )
+        try:
+            return self._quotas.apply(change)
+        except Unavailable:
+            raise  # it may have landed
+        except BackstopError:
+            self._registry.give_back_moves(change.fence)
+            raise
+
+    # --- with evidence ------------------------------------------------------------------------------
+
+    def _proven(self, request: EffectRequest, evidence: EvidenceRoom) -> Receipt:
+        """What it stands on is kept before it is written: an answer that is lost leaves a trace."""
+        change = request.change
+        before = evidence.repeated(change)
+        if before is not None:
+            receipt = self._quotas.apply(change)  # its stored receipt
+            self._brings_back(change, before.after, receipt)
+            return receipt
+        try:
+            standing = evidence.standing(request)
+        except Refusal as error:
+            self._tell_of_refused(change, error)
+            raise
+        evidence.note(change, standing.proof, "called")
+        receipt = self._landed(change, standing, evidence)
+        self._brings_back(change, standing.proof.after, receipt)
+        meters.effect(change.cluster, change.kind)
+        return receipt
+
+    def _landed(self, change: Change, standing: Standing, evidence: EvidenceRoom) -> Receipt:
+        if standing.proof.baseline is not None:  # the quotas as an approved plan found them
+            self._registry.keep_baseline(change.fence.rollout, standing.proof.baseline)
+        try:
+            return self._written(change, standing.limits, datetime.now(UTC))
+        except Unavailable:
+            raise
+        except (Drift, BlastRadius, Conflict):
+            evidence.note(change, standing.proof, "refused")
+            raise
+        except BackstopError:
+            evidence.note(change, standing.proof, "failed")
+            raise
+
+    def _brings_back(self, change: Change, after: Mapping[str, int] | None, receipt: Receipt) -> None:
+        """A grant is part of what an undo brings back."""
+        opened = self._registry.opened(change.cluster)
+        if after is None or receipt.conflicts or opened is None or opened.rollout != change.fence.rollout:
+            return
+        self._registry.keep_baseline(opened.rollout, opened.baseline.with_values(dict(after)))
+
+    def _tell_of_refused(self, change: Change, error: Refusal) -> None:
+        fence = change.fence
+        entry = AuditEntry(
+            key=f"unproven/{fence.rollout}/{fence.counter}/{change.kind}"[:200],
+            cluster=change.cluster,
+            rollout=fence.rollout,
+            at=datetime.now(UTC),
+            kind=AuditKind.EFFECT,
+            actor=BACKSTOP,
+            text=f"refused: {error.message}",
+            refused=True,
+            data={"effect": change.kind.value, "fence": fence.counter},
+        )
+        self._registry.archive([entry])
+
+    def _rehearsed(self, request: EffectRequest) -> Receipt:
+        """What the receipt would be; the quota system is only read."""
+        change: Change = request.change
+        reading = self._quotas.read(change.cluster)
+        reserved = change.reserve.freed_gpus if change.reserve is not None else 0
+        return Receipt(
+            cluster=change.cluster,
+            kind=change.kind,
+            fence=change.fence,
+            at=request.at,
+            generation=reading.generation,
+            before={w.team: w.expected_gpus for w in change.writes},
+            after={w.team: w.gpus for w in change.writes},
+            reserved_gpus=reserved if change.kind is EffectKind.RESERVE else 0,
+            flex_gpus=change.flex_gpus,
+            shadow=True,
+        )

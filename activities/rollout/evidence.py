@@ -1,0 +1,271 @@
+"""What an effect stands on, gathered from the ledger and from sources before it is written.
+
+Nothing of the request counts but what it wants to write. What is asked for is judged by models/rollout/evidence.py.
+Source: docs/design.md, "Identity and rights"; docs/adr/0057.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import NamedTuple
+
+from activities.fleet.members import ended_with_fleet
+from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort
+from activities.ports.warrants import EffectProof, Outcome
+from activities.rollout.aiming import adopted_by
+from activities.tickets.warrants import UNDO_WORDS, Warrants
+from models.access.warrants import Warrant
+from models.cluster.policy import Policy, RollbackTo
+from models.cluster.readings import ForeignChange, QuotaReading
+from models.cluster.snapshot import Snapshot
+from models.errors import Conflict, Refusal
+from models.planning.grants import GrantOrder
+from models.planning.plan import Plan
+from models.requests.state import QuotaAsk
+from models.rollout.drift import beside
+from models.rollout.effect_table import EFFECT, INVERSE
+from models.rollout.effects import Change, EffectKind, Receipt
+from models.rollout.evidence import (
+    ACCEPTED,
+    RESTORED,
+    Accepted,
+    Approved,
+    Decided,
+    DrawnPlan,
+    Footing,
+    Known,
+    named,
+    proved,
+    written_last,
+)
+from models.rollout.holds import RADIUS
+from models.rollout.messages import EffectRequest
+
+SurplusOf = Callable[[str], int | None]
+"""GPUs of a cluster that are healthy and nobody's, as sources say now; None where nobody knows."""
+OwedOf = Callable[[str, datetime], Mapping[str, int]]
+OWED = "owed-"
+"""How an order begins by which a bring-up's first quotas are granted."""
+_REQUEST = "request/"
+
+
+class MayMove(NamedTuple):
+    """How much a forward effect may move. None: no limit."""
+
+    hour_gpus: int | None
+    day_gpus: int | None
+
+
+class Standing(NamedTuple):
+    """An effect that may be made."""
+
+    proof: Footing
+    limits: MayMove
+
+
+class EvidenceRoom:
+    """`present`: a snapshot of a cluster as it is now, for grants where no rollout is open. `next_order`: by which id
+    the next of a cluster's first quotas are owed; empty: none are.
+    """
+
+    def __init__(
+        self,
+        warrants: Warrants,
+        registry: RegistryPort,
+        quotas: QuotaPort,
+        surplus: SurplusOf,
+        present: Callable[[str, datetime], Snapshot],
+        owed: OwedOf,
+        next_order: Callable[[str], str],
+    ) -> None:
+        self.warrants = warrants
+        self._registry = registry
+        self._quotas = quotas
+        self._surplus = surplus
+        self._present = present
+        self._owed = owed
+        self._next_order = next_order
+
+    def standing(self, request: EffectRequest) -> Standing:
+        """Errors: Refusal where nothing says that it may be; Conflict for another's cluster; Drift."""
+        change = request.change
+        opened = self._registry.opened(change.cluster)
+        if opened is None or opened.rollout != change.fence.rollout:
+            if change.kind is not EffectKind.GRANT or not change.fence.rollout.startswith(_REQUEST):
+                raise Conflict(f"rollout {change.fence.rollout} may not write to cluster {change.cluster}")
+            alone = Known(
+                baseline=self._present(change.cluster, self.warrants.now()),
+                decided=self._decided(change.cluster, request.order, alone=change.fence.rollout),
+            )
+            return Standing(proved(change, alone, request.order), MayMove(None, None))
+        if opened.shadow:
+            raise Refusal(f"rollout {opened.rollout} is a shadow: it writes nothing")
+        evidence = self._known(opened, change, request.order)
+        return Standing(proved(change, evidence, request.order), self._limits(request, opened, evidence))
+
+    def repeated(self, change: Change) -> EffectProof | None:
+        """What an effect stood on whose receipt is there already."""
+        fence, book = change.fence, self.warrants.book
+        landed = any((r.fence, r.kind) == (fence, change.kind) for r in book.receipts(fence.rollout))
+        return next((p for p in book.proofs(fence.rollout) if p.fence == fence), None) if landed else None
+
+    def note(self, change: Change, proof: Footing, outcome: Outcome) -> None:
+        after = None if proof.after is None else dict(proof.after)
+        row = EffectProof(change.fence, change.kind, outcome, proof.ground, proof.stood_on, proof.words, after)
+        self.warrants.book.prove(row, self.warrants.now())
+
+    # --- gathering ------------------------------------------------------------------------------
+
+    def _known(self, opened: OpenRollout, change: Change, order: GrantOrder | None) -> Known:
+        book, rollout = self.warrants.book, opened.rollout
+        receipts, proofs, rows = book.receipts(rollout), book.proofs(rollout), book.warrants(rollout)
+        reading = self._quotas.read(change.cluster)
+        changed = self._quotas.changes(change.cluster, opened.baseline.generation)
+        back, forward = change.kind in INVERSE.values(), change.kind in INVERSE
+        policy = self._policy(rows) if back else None
+        approval, ordered = self._words(rows, opened)
+        gathered = Known(
+            baseline=opened.baseline,
+            modes=opened.modes,
+            present=reading.values,
+            present_modes={q.team: q.mode for q in reading.quotas},
+            changed=frozenset(one.team for one in changed),
+            receipts=receipts,
+            written_before=self._before(opened),
+            adopted=bool(opened.adopted_from),
+            grounds={p.fence.counter: p.ground for p in proofs},
+            failed=_failed(proofs, receipts),
+            approval=self._approved(approval) if forward else None,
+            drawn=self._drawn(rollout) if change.kind in (EffectKind.RESERVE, EffectKind.SET_SOFT) else (),
+            undo=_nonce(ordered) if back else "",
+            close=_nonce(self.warrants.live_among(rows, "rollout.close")) if change.kind is EffectKind.CLOSE else "",
+            aims=self._aims(rollout) if back else (),
+            to_baseline=policy is not None and policy.rollback_to is RollbackTo.BASELINE,
+            surplus_gpus=self._surplus(change.cluster) if change.kind is EffectKind.FOLLOW else None,
+            decided=self._decided(change.cluster, order) if change.kind is EffectKind.GRANT else None,
+        )
+        if not change.refits:
+            return gathered
+        return replace(gathered, accepted=self._accepted(gathered, reading, changed, rows))
+
+    def _accepted(
+        self, evidence: Known, reading: QuotaReading, changed: Sequence[ForeignChange], rows: Sequence[Warrant]
+    ) -> Accepted | None:
+        """By the last answer to a drift, if nobody has changed a quota since."""
+        answers = [one for one in rows if one.message.get("hold") == "drift" and one.message.get("how") != "restore"]
+        answer = self.warrants.live_among(answers, "rollout.resolve")
+        if answer is None or any(one.at > answer.admitted_at for one in changed):
+            return None
+        ours = {q.team: q.gpus for q in evidence.baseline.quotas}
+        ours |= {**evidence.written_before, **written_last(evidence)}
+        others = {t for t in {*ours, *evidence.present} if ours.get(t) != evidence.present.get(t)}
+        return Accepted(answer.nonce, beside(evidence.baseline, reading.quotas, others))
+
+    def _before(self, opened: OpenRollout) -> dict[str, int]:
+        """What those that it adopted wrote last."""
+        written: dict[str, int] = {}
+        for rollout in adopted_by(opened, self._registry):
+            own: dict[str, int] = {}
+            for receipt in self.warrants.book.receipts(rollout):
+                own |= receipt.after
+            written = {**own, **written}
+        return written
+
+    def _policy(self, rows: Sequence[Warrant]) -> Policy | None:
+        launch = self.warrants.live_among(rows, "rollout.launch")
+        return None if launch is None else Policy.model_validate(launch.content["policy"])
+
+    def _words(self, rows: Sequence[Warrant], opened: OpenRollout) -> tuple[Warrant | None, Warrant | None]:
+        """The approval, and the order to undo; an abort of its fleet rollout that ends it is one."""
+        approval = self.warrants.live_among(rows, "rollout.approve")
+        ended = ended_with_fleet(opened.rollout, opened.fleet, self.warrants)
+        if ended is None or (approval is not None and approval.admitted_at > ended.admitted_at):
+            return approval, self.warrants.live_among(rows, *UNDO_WORDS)
+        return None, ended
+
+    def _approved(self, approval: Warrant | None) -> Approved | None:
+        if approval is None or "envelope" not in approval.content:  # given while tickets were not required
+            return None
+        return Approved(approval.nonce, self.warrants.envelope_of(approval), approval.content_sha256)
+
+    def _drawn(self, rollout: str) -> tuple[DrawnPlan, ...]:
+        return tuple(
+            DrawnPlan(
+                Plan.model_validate(one.content["plan"]),
+                Snapshot.model_validate(one.content["baseline"]),
+                bool(one.content["fresh"]),
+                one.sha256,
+            )
+            for one in self.warrants.book.drawn(rollout, "plan")
+        )
+
+    def _aims(self, rollout: str) -> tuple[tuple[datetime, Mapping[str, int]], ...]:
+        return tuple((one.at, one.content["values"]) for one in self.warrants.book.drawn(rollout, "aim") if one.at)
+
+    def _decided(self, cluster: str, order: GrantOrder | None, alone: str = "") -> Decided | None:
+        if order is None or (alone and alone != f"{_REQUEST}{order.request}"):
+            return None
+        if order.request.startswith(OWED):
+            return self._owing(cluster, order)
+        subject = f"{_REQUEST}{order.request}"
+        decision = self.warrants.live(subject, "request.approve")
+        asked = self.warrants.oldest(subject, "request.ask")
+        if decision is None or asked is None:
+            return None
+        ask = QuotaAsk.model_validate(asked.message)
+        if ask.cluster != cluster:
+            return None
+        granted = self._granted_by(decision.nonce, order.request)
+        over = ask.until is not None and ask.until <= self.warrants.now()
+        ends = over or self.warrants.live(subject, "request.withdraw") is not None
+        return Decided(decision.nonce, ask.team, ask.gpus, granted, ends)
+
+    def _granted_by(self, nonce: str, order: str) -> dict[str, int] | None:
+        """What landed on this decision for the order, by team, noted or not; None: nothing has."""
+        for proof in self.warrants.book.standing_on(nonce):
+            receipts = self.warrants.book.receipts(proof.fence.rollout) if named(order) in proof.evidence else ()
+            raised = next((dict(r.raised) for r in receipts if r.fence == proof.fence and r.raised), None)
+            if raised is not None:
+                return raised
+        return None
+
+    def _owing(self, cluster: str, order: GrantOrder) -> Decided | None:
+        """First quotas that are still owed, by an entry that stands; one order after the other, as the book notes."""
+        entry = self.warrants.live(f"bringup/{cluster}", "bringup.add")
+        if entry is None or order.ends or order.request != self._next_order(cluster):
+            return None
+        owed = self._owed(cluster, self.warrants.now()).get(order.team, 0)
+        return Decided(entry.nonce, order.team, owed, self._granted_by(entry.nonce, order.request))
+
+    # --- limits ---------------------------------------------------------------------------------
+
+    def _limits(self, request: EffectRequest, opened: OpenRollout, evidence: Known) -> MayMove:
+        """By the policy that it was launched with; lifted by a person's ticket alone."""
+        kind = request.change.kind
+        if kind not in EFFECT or not EFFECT[kind].limited:
+            return MayMove(None, None)
+        lifted = self.warrants.live(opened.rollout, "rollout.resolve")
+        if request.limit_gpus is None and lifted is not None and lifted.message.get("hold") == RADIUS:
+            since = max((r.at for r in evidence.receipts if r.kind in INVERSE), default=opened.opened_at)
+            if lifted.admitted_at >= since:
+                return MayMove(None, None)
+        policy = self.warrants.policy_of(opened.rollout) or Policy()
+        return MayMove(policy.max_moved_gpus, policy.max_moved_gpus_day)
+
+
+def _failed(proofs: tuple[EffectProof, ...], receipts: tuple[Receipt, ...]) -> bool:
+    """The last forward effect failed for good, or was called and never answered."""
+    landed = {receipt.fence.counter for receipt in receipts}
+    forward = [
+        p for p in proofs if p.kind in INVERSE and p.outcome != "refused" and p.ground not in (ACCEPTED, RESTORED)
+    ]
+    if not forward:
+        return False
+    last = forward[-1]
+    return last.outcome == "failed" or (last.outcome == "called" and last.fence.counter not in landed)
+
+
+def _nonce(warrant: Warrant | None) -> str:
+    return "" if warrant is None else warrant.nonce

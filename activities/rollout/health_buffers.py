@@ -1,0 +1,57 @@
+"""Buffers from health history: what a cluster's samples of a year let it promise."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from activities import metrics as meters
+from activities.ports.ports import CalendarPort, HealthPort
+from activities.sense import one_of
+from models.buffers.estimator import REMEMBERED, derived
+from models.buffers.hourly_health import Series, hourly
+from models.cluster.derived_buffer import Derived, HealthTerms
+from models.cluster.island import Island, total
+
+
+class Deriver:
+    """Whole hours alone are gone by, so that within an hour the same history gives the same buffer."""
+
+    def __init__(self, health: HealthPort, calendar: CalendarPort) -> None:
+        self._health = health
+        self._calendar = calendar
+        self._kept: dict[str, tuple[object, datetime, Derived]] = {}
+        """By cluster: what it was derived for, when, and the answer; lost with the process."""
+
+    def hours(self, cluster: str, islands: tuple[Island, ...], now: datetime) -> Series | None:
+        """The cluster's hours up to the last whole one; what was declared (windows) is planned. None: no history.
+
+        `islands`: those it has today. Where samples end earlier, the hours since then are unknown.
+        """
+        until = now.replace(minute=0, second=0, microsecond=0)
+        samples = self._health.history(cluster, until - REMEMBERED, until)
+        windows = one_of(self._calendar.windows([cluster]), cluster) or ()
+        hours = hourly(samples, windows, until.timestamp(), [i.name for i in islands if i.total_gpus], cluster)
+        return None if hours is None else hours.up_to(int(until.timestamp() // 3600))
+
+    def derived(
+        self,
+        cluster: str,
+        islands: tuple[Island, ...],
+        gpus_per_node: int,
+        terms: HealthTerms,
+        now: datetime,
+        within: timedelta = timedelta(0),
+    ) -> Derived:
+        """What is asked of the buffer of a cluster of these islands. `within`: an answer may be so old."""
+        key = (total(islands), gpus_per_node, terms)
+        kept = self._kept.get(cluster)
+        if kept is not None and kept[0] == key and timedelta(0) <= now - kept[1] < within:
+            return kept[2]
+        hours = self.hours(cluster, islands, now)
+        down = np.empty(0) if hours is None else hours.down
+        answer = derived(down, max(1, total(islands)), terms, gpus_per_node)
+        self._kept[cluster] = key, now, answer
+        meters.buffer(cluster, answer)
+        return answer

@@ -1,0 +1,271 @@
+"""Looks at many clusters: what each source knows of all is asked for at once, and worked out anew only where it moved.
+
+One question for each cluster, and its arithmetic at each look, took seconds for 1,000. So a result is kept beside what
+it was worked out from; where the next reading says the same, times aside, so does the result, for models/ is pure. What
+is kept is this process's own and no larger than the fleet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from activities.ports.ports import (
+    ByCluster,
+    CalendarPort,
+    DoubtPort,
+    HealthPort,
+    JobPort,
+    QuotaPort,
+    RegistryPort,
+    UsagePort,
+)
+from activities.sense import making_sense, one_of
+from models.cluster.evidence import Evidence
+from models.cluster.jobs import Job, flex_lives
+from models.cluster.readings import HealthSample, QuotaReading, TeamUsage, truthful
+from models.cluster.windows import active
+from models.errors import NoSuchCluster, Refusal
+from models.flex.division import FlexMode
+from models.flex.flex_now import FlexNow, flex_now
+from models.flex.flex_sum import FlexSum, sum_of
+from models.questions import ClusterFacts, WhyNot
+from models.reports.why import TeamWhy, WhyAnswers, why
+
+_LIVES = timedelta(days=7)
+"""How far back it is told how long flex jobs lived."""
+_SINCE = timedelta(days=30)
+"""How far back it is looked for when an island was last whole."""
+_JOBS_OF = 200
+"""Clusters whose jobs are read at once: there is a most of rows."""
+_MOST_KEPT = 20_000
+
+_T = TypeVar("_T")
+
+
+class _Kept(Generic[_T]):
+    """Results by what they are of, each beside what it was worked out from."""
+
+    def __init__(self) -> None:
+        self._by: dict[Hashable, tuple[object, _T]] = {}
+
+    def has(self, key: Hashable, basis: object) -> bool:
+        return key in self._by and self._by[key][0] == basis
+
+    def of(self, key: Hashable, basis: object, work_out: Callable[[], _T]) -> _T:
+        """What was worked out from the same, or is now. Errors: those of the work."""
+        kept = self._by.get(key)
+        if kept is not None and kept[0] == basis:
+            return kept[1]
+        result = work_out()
+        if len(self._by) >= _MOST_KEPT:
+            self._by.clear()
+        self._by[key] = basis, result
+        return result
+
+
+class ManyLooks:
+    """Of one worker. `doubts`: whose health is not believed by who asks why; flex is told as it is read."""
+
+    def __init__(
+        self,
+        quotas: QuotaPort,
+        health: HealthPort,
+        usage: UsagePort,
+        calendar: CalendarPort,
+        registry: RegistryPort,
+        jobs: JobPort,
+        doubts: DoubtPort,
+    ) -> None:
+        self._quotas = quotas
+        self._health = health
+        self._usage = usage
+        self._calendar = calendar
+        self._registry = registry
+        self._jobs = jobs
+        self._doubts = doubts
+        self._readings = _Kept[QuotaReading]()
+        self._flex = _Kept[FlexNow]()
+        self._sums = _Kept[FlexSum]()
+        self._whys = _Kept[TeamWhy]()
+
+    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
+        """What `QuotaPort.read` says of each; one that is unknown, or makes no sense, is left out and named."""
+        versions = self._quotas.versions(clusters)
+        moved = [c for c in clusters if c in versions and not self._readings.has(c, versions[c])]
+        new = self._quotas.readings(moved) if moved else ByCluster[QuotaReading]()
+        answer: ByCluster[QuotaReading] = ByCluster()
+        for cluster in clusters:
+            try:
+                if cluster not in versions:
+                    raise NoSuchCluster(cluster)
+                answer[cluster] = self._readings.of(cluster, versions[cluster], partial(self._read, new, cluster))
+            except Refusal as error:
+                answer.senseless[cluster] = error.message
+        return answer
+
+    def _read(self, new: ByCluster[QuotaReading], cluster: str) -> QuotaReading:
+        """Of what was read at once, or alone. Errors: Refusal."""
+        there = cluster in new or cluster in new.senseless
+        return _known(new, cluster) if there else self._quotas.read(cluster)
+
+    def believed(self, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
+        """The health of each: of a source in doubt, what was so before. Where nobody knows, it is left out."""
+        samples, doubted = self._health.read(clusters), self._doubts.doubted()
+        answer: ByCluster[HealthSample] = ByCluster()
+        answer.senseless |= samples.senseless
+        for cluster in samples:
+            sample = truthful(samples[cluster], now)
+            doubt = self._doubts.doubt(cluster, None, None) if sample is not None and cluster in doubted else None
+            sample = sample if doubt is None else doubt.before
+            if sample is not None:
+                answer[cluster] = sample
+        return answer
+
+    # --- flex -----------------------------------------------------------------------------------
+
+    def flex(self, clusters: Sequence[str], mode: FlexMode, now: datetime) -> ByCluster[FlexNow]:
+        """The flex of each, by its last samples; one that is unknown, or makes no sense, is left out and named."""
+
+        def of_now(seen: Evidence, facts: ClusterFacts) -> FlexNow:
+            update: dict[str, Any] = {"at": seen.at}
+            if seen.sample is not None and seen.sample.islands:
+                lives = flex_lives(seen.jobs, seen.at - _LIVES) if seen.jobs else None
+                update |= {"health_at": seen.sample.at, "lives": lives}
+            return self._flex_of(seen, facts, mode).model_copy(update=update)
+
+        return self._each(clusters, now, of_now)
+
+    def flex_sums(self, clusters: Sequence[str], mode: FlexMode, now: datetime) -> tuple[FlexSum, ...]:
+        """The same in numbers alone."""
+
+        def of_now(seen: Evidence, facts: ClusterFacts) -> FlexSum:
+            flex = self._flex_of(seen, facts, mode)
+            one = self._sums.of((flex.cluster, mode), flex, partial(sum_of, flex))
+            return one if seen.sample is None or one.health_at is None else one.but(health_at=seen.sample.at)
+
+        return tuple(self._each(clusters, now, of_now).values())
+
+    def _each(
+        self, clusters: Sequence[str], now: datetime, tell: Callable[[Evidence, ClusterFacts], _T]
+    ) -> ByCluster[_T]:
+        samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
+        readings, facts = self.readings(clusters), self._registry.facts_of(clusters)
+        jobs = self.jobs_of(clusters, now - _LIVES)
+        answer: ByCluster[_T] = ByCluster()
+        for cluster in clusters:
+            try:
+                with making_sense(cluster, "its quotas"):
+                    sample = truthful(one_of(samples, cluster), now)
+                    reading, own = _known(readings, cluster), _known(facts, cluster)
+                    used, run = usage.get(cluster, {}), jobs.get(cluster, ())
+                    answer[cluster] = tell(Evidence(reading, sample, used, now, run), own)
+            except Refusal as error:
+                answer.senseless[cluster] = error.message
+        return answer
+
+    def _flex_of(self, seen: Evidence, facts: ClusterFacts, mode: FlexMode) -> FlexNow:
+        """As of whenever it was worked out. Errors: ValueError for what makes no sense."""
+        cluster, classes = seen.reading.cluster, facts.policy.classes
+        by = (seen.reading, _islands(seen.sample), _amounts(seen.usage), seen.jobs, classes, facts.gpu_model)
+
+        def work_out() -> FlexNow:
+            whole = Evidence(seen.reading, seen.sample, seen.usage, seen.at, seen.jobs, classes=classes)
+            return flex_now(whole, mode).model_copy(update={"gpu_model": facts.gpu_model})
+
+        return self._flex.of((cluster, mode), by, work_out)
+
+    def jobs_of(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
+        jobs: dict[str, tuple[Job, ...]] = {}
+        for start in range(0, len(clusters), _JOBS_OF):
+            jobs |= self._jobs.jobs(clusters[start : start + _JOBS_OF], since)
+        return jobs
+
+    # --- why ------------------------------------------------------------------------------------
+
+    def why(self, clusters: Sequence[str], question: WhyNot, now: datetime) -> WhyAnswers:
+        """Why the team cannot have so many GPUs, in each of these where it has a quota."""
+        readings = self.readings(clusters)
+        here = [c for c, one in readings.items() if any(q.team == question.team for q in one.quotas)]
+        seen, unanswered = self._seen(here, readings, now)
+        unanswered |= readings.senseless
+        facts = self._registry.facts_of(here)
+        histories = _Lazily(lambda: self._health.histories(here, now - _SINCE, now))
+        answers = []
+        for cluster in here:
+            try:
+                if cluster in seen:
+                    answers.append(self._why_of(seen[cluster], _known(facts, cluster), question, histories))
+            except Refusal as error:
+                unanswered[cluster] = error.message
+        return WhyAnswers(teams=tuple(answers), unanswered=dict(sorted(unanswered.items())))
+
+    def _seen(
+        self, clusters: Sequence[str], readings: Mapping[str, QuotaReading], now: datetime
+    ) -> tuple[dict[str, Evidence], dict[str, str]]:
+        """By cluster what is known of it, and why nothing is."""
+        samples, windows = self.believed(clusters, now), self._calendar.windows(clusters)
+        usage, jobs = self._usage.latest(clusters, now), self.jobs_of(clusters, now)
+        seen, unknown = dict[str, Evidence](), dict[str, str]()
+        for cluster in clusters:
+            try:
+                sample = one_of(samples, cluster)
+                declared = one_of(windows, cluster)
+                used = usage.get(cluster, {})
+                seen[cluster] = Evidence(
+                    readings[cluster], sample, used, now, jobs.get(cluster, ()), active(declared or (), now)
+                )
+            except Refusal as error:
+                unknown[cluster] = error.message
+        return seen, unknown
+
+    def _why_of(self, seen: Evidence, facts: ClusterFacts, question: WhyNot, histories: _Lazily) -> TeamWhy:
+        """Errors: Refusal where nothing can be said."""
+        cluster, sample, policy = seen.reading.cluster, seen.sample, facts.policy
+        by = (seen.reading, _islands(sample), _amounts(seen.usage), seen.jobs, seen.windows, policy.classes)
+
+        def work_out() -> TeamWhy:
+            whole = Evidence(seen.reading, sample, seen.usage, seen.at, seen.jobs, seen.windows, policy.classes)
+            history = histories.now.get(cluster, {})
+            asked: dict[str, Any] = {"block": question.block, "namespace": question.namespace}
+            return why(whole, history, question.team, question.gpus, **asked)
+
+        with making_sense(cluster, "its quotas"):
+            answer = self._whys.of((cluster, question.model_copy(update={"cluster": ""})), by, work_out)
+        if sample is None:
+            return answer
+        stale = seen.at - sample.at >= policy.stale_after
+        return answer.model_copy(update={"at": seen.at, "health_at": sample.at, "health_stale": stale})
+
+
+class _Lazily:
+    """Of the histories of health, which are much to read: asked for once, and only where anybody wants them."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
+        self._ask = ask
+        self._told: Mapping[str, Mapping[str, Any]] | None = None
+
+    @property
+    def now(self) -> Mapping[str, Mapping[str, Any]]:
+        if self._told is None:
+            self._told = self._ask()
+        return self._told
+
+
+def _known(answers: ByCluster[_T], cluster: str) -> _T:
+    """Errors: Refusal where it is unknown, or what is known of it makes no sense."""
+    one = one_of(answers, cluster)
+    if one is None:
+        raise NoSuchCluster(cluster)
+    return one
+
+
+def _islands(sample: HealthSample | None) -> object:
+    return None if sample is None else sample.islands
+
+
+def _amounts(usage: Mapping[str, TeamUsage]) -> Iterable[object]:
+    """What each holds and waits for; of when it is does not count."""
+    return [(team, one.scheduled_gpus, one.idle_gpus, one.pending_gpus) for team, one in usage.items()]

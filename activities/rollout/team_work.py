@@ -1,0 +1,56 @@
+"""What running jobs hold by class now. It explains, and decides nothing: where it cannot be read it is not said."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+
+from activities.ports.ports import JobPort, RegistryPort, UsagePort
+from models.cluster.classes import those_of
+from models.cluster.jobs import RunsOn
+from models.cluster.policy import Policy
+from models.cluster.quota import Quota
+from models.cluster.readings import Observation, Present
+from models.cluster.snapshot import Snapshot
+from models.cluster.work import TeamWork, team_work
+from models.errors import BackstopError
+from models.planning.busy_work import work_short
+
+log = logging.getLogger(__name__)
+
+
+class Works:
+    """Reads jobs and use; `registry` knows the policy."""
+
+    def __init__(self, jobs: JobPort, usage: UsagePort, registry: RegistryPort) -> None:
+        self._jobs = jobs
+        self._usage = usage
+        self._registry = registry
+
+    def of(
+        self, cluster: str, quotas: Iterable[Quota | Present], now: datetime, policy: Policy | None = None
+    ) -> tuple[TeamWork, ...]:
+        """By team of these quotas, where its jobs are known by name. `policy`: the cluster's; None: as it is now."""
+        try:
+            running = self._jobs.jobs([cluster], now).get(cluster, ())
+            if not running:
+                return ()
+            usage = self._usage.latest([cluster], now).get(cluster, {})
+            of_policy = (policy or self._registry.facts(cluster).policy).classes
+        except BackstopError as error:
+            log.warning("nobody knows whose jobs run in cluster %s: %s", cluster, error)
+            return ()
+        quotas = tuple(quotas)
+        classes = {quota.team: those_of(quota.classes, of_policy) for quota in quotas}
+        blocks = {quota.team: sum(quota.protected_blocks) for quota in quotas}
+        return team_work(running, classes, {team: used.scheduled_gpus for team, used in usage.items()}, blocks)
+
+    def on(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
+        """The snapshot with it, as far as plans ask for it: of what runs in quota."""
+        work = self.of(snapshot.cluster, snapshot.quotas, now, policy)
+        return snapshot.model_copy(update={"work": tuple(w for w in work if w.on is RunsOn.QUOTA)})
+
+    def of_short(self, seen: Observation) -> tuple[TeamWork, ...]:
+        """Of the quotas that are short."""
+        return work_short(self.of(seen.cluster, seen.reading.quotas, seen.at), seen.shortage)

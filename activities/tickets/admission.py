@@ -1,0 +1,243 @@
+"""Whether what comes with a ticket may be done, by the access file in force and the table of rights.
+
+The front has judged it once, and is trusted for who somebody is alone: between its look and now a role may have been
+taken away, and whoever has its key may let it say what it likes. Where no access file is in force nothing is asked but
+the signature. What the table wants to know of a target the ledger says, to the front as to the workers, by `filled`.
+Source: docs/access.md, "The table of rights"; docs/adr/0060.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Protocol
+
+from activities.ports.access import AccessPort, DoingsPort, OpenOne
+from activities.ports.ports import HealthPort, QuotaPort, RegistryPort
+from activities.ports.warrants import LoneDeed
+from activities.rollout.observing import as_it_stands
+from activities.sense import one_of
+from models.access.aiming import asks_ledger, target_of
+from models.access.countersigning import countersigned_by
+from models.access.decision import Permitted, Target, decide, granted
+from models.access.principals import Principal, Proof
+from models.access.rights import RIGHTS, Case, Second
+from models.access.signing import PublicKey, verified
+from models.access.tickets import Ticket
+from models.access.tokens import TokenScope
+from models.access.waiting import deed
+from models.access.warrants import Warrant, still_signed
+from models.base import Model
+from models.countersign_questions import chain_of
+from models.errors import Refusal, Unavailable
+from models.planning.backing import back
+from models.requests.state import QuotaAsk
+from models.rollout.stages import Stage
+
+_WAITS_BY_ITSELF = frozenset({"desk.import_access"})
+"""Given by one alone it changes nothing: the file waits in the ledger for another admin, who is judged there."""
+_OF_ALL = frozenset({"desk.archive", "desk.keep_waiting"})
+"""A refused attempt is archived for whoever made it, roles or none; what waits is judged as the command that it is."""
+_ROLLOUT, _BRINGUP, _REQUEST = "rollout/", "bringup/", "request/"
+
+
+class SignedBook(Protocol):
+    """What stands in the ledger with a signature: activities/tickets/warrants.py."""
+
+    @property
+    def keys(self) -> Mapping[str, PublicKey]: ...
+
+    def live(self, subject: str, *commands: str) -> Warrant | None: ...
+
+    def oldest(self, subject: str, command: str) -> Warrant | None: ...
+
+
+class Admission:
+    """`short`: whether a quota of a cluster lacks healthy GPUs now, as far as anybody knows."""
+
+    def __init__(
+        self,
+        access: AccessPort,
+        doings: DoingsPort,
+        registry: RegistryPort,
+        short: Callable[[str], bool] = lambda _: False,
+    ) -> None:
+        self._access = access
+        self._doings = doings
+        self._registry = registry
+        self._short = short
+
+    def judged(
+        self,
+        ticket: Ticket,
+        command: str,
+        message: Model,
+        subject: str,
+        now: datetime,
+        signed: SignedBook,
+        given: Model | None = None,
+    ) -> Permitted | None:
+        """By which roles it may be done; None: no access file is in force. Errors: Refusal, which names who could.
+
+        `subject`: the rollout, fleet rollout or request that it is about; empty: none. `given`: what was signed, where
+        the message came inside of it.
+        """
+        in_force = None if command in _OF_ALL else self._access.access()
+        if in_force is None:
+            return None
+        target = target_of(command, message, _cluster_of(ticket.workflow))
+        target = self.filled(command, target, subject, signed)
+        first = countersigned_by(ticket, signed.keys, now, given or message)
+        giver, second = (ticket.principal, None) if first is None else (first.principal, ticket.principal)
+        answer = granted(
+            decide(
+                in_force.file,
+                giver,
+                command,
+                target,
+                emergency=ticket.emergency,
+                reason=str(getattr(message, "reason", "") or ""),
+                second=second,
+                scope=self._scope(giver),
+            )
+        )
+        if not answer.complete and command not in _WAITS_BY_ITSELF:
+            raise Refusal(answer.sentence)
+        return answer
+
+    def alone(self, ticket: Ticket, command: str, message: Model, subject: str, signed: SignedBook) -> LoneDeed:
+        """What is done without a second person, as people are told of it."""
+        target = self.filled(command, target_of(command, message, _cluster_of(ticket.workflow)), subject, signed)
+        return LoneDeed(deed(command, target), chain_of(command, target), str(getattr(message, "reason", "") or ""))
+
+    @property
+    def two_persons(self) -> bool:
+        """An access file is in force, and wants a second person where the table does. Errors: Unavailable."""
+        in_force = self._access.access()
+        return in_force is not None and in_force.file.two_person
+
+    def _scope(self, principal: Principal) -> TokenScope | None:
+        """What the token carries that it came in with. Errors: Refusal for one that counts no more."""
+        if principal.proof is not Proof.TOKEN:
+            return None
+        token = next((one for one in self._access.tokens() if principal.how == f"token {one.name}"), None)
+        if token is None or token.owner != principal.name:
+            raise Refusal(f"{principal.how} of {principal.name} counts no more: ask an admin for another one")
+        return token.scope
+
+    # --- what the ledger says of a target ---------------------------------------------------------
+
+    def filled(self, command: str, target: Target, subject: str, signed: SignedBook) -> Target:
+        """With whose doing it is and how it stands, where the table asks for that. Errors: Refusal."""
+        if not asks_ledger(command, target):
+            return target
+        match command.partition(".")[0]:
+            case "request":
+                return self._of_request(target, subject.removeprefix(_REQUEST), signed)
+            case "fleet":
+                return self._of_fleet(command, target, subject, signed)
+            case "rollout":
+                return self._of_rollout(command, target, signed)
+            case _:
+                return target.but(first=self._entered(target.cluster, signed))
+
+    def _of_request(self, target: Target, request: str, signed: SignedBook) -> Target:
+        """Where it was asked with a ticket, what was signed counts: what is kept of it is a worker's word."""
+        asked = signed.oldest(f"{_REQUEST}{request}", "request.ask")
+        if asked is not None:
+            ask = QuotaAsk.model_validate(asked.message)
+            return target.but(cluster=ask.cluster, team=ask.team, first=giver_of(asked, signed.keys))
+        state = self._registry.request(request)
+        if state is None:
+            raise Refusal(f"there is no request {request!r}: see `backstop request list`")
+        return target.but(cluster=state.ask.cluster, team=state.ask.team, first=state.ask.actor)
+
+    def _of_fleet(self, command: str, target: Target, fleet: str, signed: SignedBook) -> Target:
+        launches = command == "fleet.launch"
+        # What is being launched adopts the one before it, whichever it says that it adopts.
+        about = self._doings.newest_fleet(but=fleet) if launches or not fleet else fleet
+        if Case.UNDO in target.cases:
+            return target.but(breaker_open=bool(about) and self._doings.breaker_open(about))
+        first = self._fleet_launched(about, signed) if about else ""
+        return self._with_changers(command, target.but(first=first), "", signed)
+
+    def _of_rollout(self, command: str, target: Target, signed: SignedBook) -> Target:
+        one = self._doings.open_one(target.cluster)
+        if command == "rollout.launch" and one is None:
+            return target.but(cases=target.cases - {Case.ADOPT})  # nothing is there to adopt
+        if command == "rollout.close" and one is not None and self._at_risk(target.cluster, one):
+            target = target.but(cases=target.cases | {Case.AT_RISK})
+        if one is None or not _asks(command, target, *_PERSONS):
+            return target
+        return self._with_changers(command, target.but(first=self._launched(one, signed)), target.cluster, signed)
+
+    def _with_changers(self, command: str, target: Target, cluster: str, signed: SignedBook) -> Target:
+        if not _asks(command, target, Second.NOT_CHANGER):
+            return target
+        return target.but(changed=self._doings.changed_by(cluster, proven=bool(signed.keys)))
+
+    def _at_risk(self, cluster: str, one: OpenOne) -> bool:
+        stage = one.stage
+        return stage == Stage.STUCK or (stage in _STAGES and Stage(stage).guarded and self._short(cluster))
+
+    def _launched(self, one: OpenOne, signed: SignedBook) -> str:
+        """Who launched the rollout; of a fleet rollout's member who launched that."""
+        own = signed.live(one.rollout, "rollout.launch")
+        if own is not None and not (own.inherits and one.fleet):
+            return giver_of(own, signed.keys)
+        if one.fleet:
+            return self._fleet_launched(one.fleet, signed) or self._doings.begun_by(one.rollout)
+        return self._doings.begun_by(one.rollout)
+
+    def _fleet_launched(self, fleet: str, signed: SignedBook) -> str:
+        launch = signed.live(fleet, "fleet.launch")
+        return self._doings.begun_by(fleet) if launch is None else giver_of(launch, signed.keys)
+
+    def _entered(self, cluster: str, signed: SignedBook) -> str:
+        added = signed.live(f"{_BRINGUP}{cluster}", "bringup.add")
+        return self._doings.entered_by(cluster) if added is None else giver_of(added, signed.keys)
+
+
+_STAGES = frozenset(stage.value for stage in Stage)
+_PERSONS = (Second.NOT_LAUNCHER, Second.NOT_CHANGER)
+
+
+def short_by(quotas: QuotaPort, health: HealthPort, registry: RegistryPort) -> Callable[[str], bool]:
+    """Whether a quota lacks healthy GPUs now. Where nobody can say it counts as short: an approver may close it."""
+
+    def short(cluster: str) -> bool:
+        try:
+            sample = one_of(health.read([cluster]), cluster)
+            reading, gpus_per_node = quotas.read(cluster), registry.facts(cluster).gpus_per_node
+        except Unavailable:
+            return True
+        return sample is None or not back(as_it_stands(reading, gpus_per_node, sample)).is_backed
+
+    return short
+
+
+def giver_of(warrant: Warrant, keys: Mapping[str, PublicKey]) -> str:
+    """Whose command it was: of a countersigned one the first's. Errors: Refusal for a void one."""
+    ticket = still_signed(warrant, keys)
+    return (verified(ticket.second, keys) if ticket.second else ticket).principal.name
+
+
+def note_of(ticket: Ticket, allowed: Permitted | None) -> str:
+    """What an audit has to say of an admitted command; empty: nothing."""
+    alone = ticket.emergency if allowed is None else allowed.emergency
+    row = RIGHTS.get(ticket.command)
+    asked = row is not None and any(right.second is not Second.NONE for right in row.under(frozenset()))
+    off = asked and not ticket.two_person if allowed is None else allowed.one_person
+    return "an emergency" if alone else "two persons are off" if off else ""
+
+
+def _asks(command: str, target: Target, *seconds: Second) -> bool:
+    return any(right.second in seconds for right in RIGHTS[command].under(target.cases))
+
+
+def _cluster_of(workflow: str) -> str:
+    """The workflow's id has it, of rollouts and bring-ups."""
+    for kind in (_ROLLOUT, _BRINGUP):
+        if workflow.startswith(kind):
+            return workflow.removeprefix(kind)
+    return ""

@@ -1,0 +1,491 @@
+"""Tickets on the workers' side of Temporal: checked in a start's first activity, and admitted into the ledger.
+
+An admitted ticket is a warrant: what later effects stand on (activities/rollout/evidence.py). Without keys every call
+answers that it may be, and nothing is kept. With keys a ticket is checked and admitted where there is one; that there
+has to be one is asked once an access file is in force. Source: docs/security.md, "Tickets"; docs/adr/0057.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from temporalio import activity
+
+from activities.desk.access_files import asserted_by
+from activities.desk.speaking import spoken_by
+from activities.failures import translated
+from activities.fleet.members import ends_member, inherited, member_launched
+from activities.ports.ports import OpenRollout, RegistryPort
+from activities.ports.warrants import Drawn, LoneDeed, WarrantPort
+from activities.tickets.admission import Admission, note_of
+from models.access.checking import NO_TICKET, checked
+from models.access.decision import Permitted, Target
+from models.access.principals import Principal
+from models.access.rights import READS_DESK
+from models.access.signing import PublicKey
+from models.access.signing import verified as signed_by
+from models.access.tickets import ADMITTED_WITHIN, SKEW, Ticket, arguments_hash, nonce_of
+from models.access.warrants import AdmitAnswer, AdmitRequest, Warrant, service, still_signed
+from models.base import Model, content_hash
+from models.bringup.commands import BringupOrder
+from models.bringup.entry import BringupEntry
+from models.bringup.messages import BringupStart
+from models.bringup.state import retires
+from models.cluster.policy import Policy
+from models.errors import Refusal
+from models.fleet.commands import FleetCommandRequest
+from models.fleet.messages import FleetLaunch
+from models.planning.plan import Envelope, Plan, envelope_of
+from models.questions import QUESTIONS, DeskRequest
+from models.requests.commands import RequestOrder
+from models.requests.state import QuotaAsk
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import LaunchRequest
+
+KeysOf = Callable[[], Mapping[str, PublicKey]]
+_ModelT = TypeVar("_ModelT", bound=Model)
+_MESSAGES: Mapping[str, type[Model]] = {
+    "rollout": CommandRequest,
+    "fleet": FleetCommandRequest,
+    "request": RequestOrder,
+    "bringup": BringupOrder,
+    "rollout.launch": LaunchRequest,
+    "fleet.launch": FleetLaunch,
+    "request.ask": QuotaAsk,
+    "bringup.add": BringupStart,
+    "desk": DeskRequest,
+}
+UNDO_WORDS = frozenset({"rollout.abort", "rollout.rollback"})
+_VOIDS: Mapping[str, frozenset[str]] = {
+    "rollout.approve": UNDO_WORDS | {"rollout.approve"},
+    "rollout.abort": frozenset({"rollout.approve"}),
+    "rollout.rollback": frozenset({"rollout.approve"}),
+    "rollout.close": frozenset({"rollout.approve"}),
+    "fleet.approve": frozenset({"fleet.approve"}),
+    "fleet.abort": frozenset({"fleet.approve"}),
+    "bringup.add": frozenset({"bringup.add", "bringup.retire", "bringup.cancel"}),
+    "bringup.cancel": frozenset({"bringup.add"}),
+    "bringup.retire": frozenset({"bringup.add"}),
+}
+"""What a command takes back, of the same subject: before anything else is written."""
+_MACHINES: Mapping[str, frozenset[str]] = {
+    "rollout.abort": frozenset({"fleet.abort", "bringup.retire"}),
+    "rollout.approve": frozenset({"bringup.retire"}),
+    "rollout.close": frozenset({"bringup.retire"}),
+}
+"""What a machine may command of a rollout, and what it has to stand on."""
+
+
+def here() -> str:
+    """The id of the workflow that calls, as the server says."""
+    return str(activity.info().workflow_id)
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Warrants:
+    """`keys`: None where none are configured. `wanted`: whether every command needs a ticket, by now.
+
+    `admission`: None: nothing is asked but the signature.
+    """
+
+    def __init__(
+        self,
+        keys: KeysOf | None,
+        book: WarrantPort,
+        registry: RegistryPort,
+        now: Callable[[], datetime] = _utc_now,
+        wanted: Callable[[], bool] = lambda: True,
+        admission: Admission | None = None,
+    ) -> None:
+        self._keys = keys
+        self._wanted = wanted
+        self.book = book
+        self._registry = registry
+        self.now = now
+        self._admission = admission
+        self.tell_alone: Callable[[str, str], None] = lambda nonce, chain: None
+        """Tells all admins of what a warrant did alone; set once there is somebody who can."""
+
+    @property
+    def verified(self) -> bool:
+        """Tickets can be checked here: there are keys."""
+        return self._keys is not None
+
+    @property
+    def required(self) -> bool:
+        """Nothing is done without one. Errors: Unavailable."""
+        return self.verified and self._wanted()
+
+    def judges(self, message: Model) -> bool:
+        """The message's ticket is to be checked: it has one, or needs one."""
+        return self.verified and (bool(getattr(message, "ticket", "")) or self.required)
+
+    @property
+    def keys(self) -> Mapping[str, PublicKey]:
+        return {} if self._keys is None else self._keys()
+
+    def unknown_keys(self) -> tuple[str, ...]:
+        """Keys that live warrants were signed with, and that the book does not have: those stand for nothing."""
+        return tuple(sorted(self.book.signed_by() - self.keys.keys())) if self.verified else ()
+
+    # --- what starts ----------------------------------------------------------------------------
+
+    def launched(self, launch: LaunchRequest, policy: Policy) -> AdmitAnswer | None:
+        """A rollout may open: by its ticket, or on its fleet's approval. Answers on what. Errors: Refusal."""
+        if not self.verified:
+            return None
+        content = {"policy": policy.model_dump(mode="json")}
+        if launch.ticket:
+            return self._answer(self._started(launch, "rollout.launch", launch.rollout, content))
+        try:
+            return self._launched_by_machine(launch, content)
+        except Refusal:
+            if self.required:
+                raise
+            return None
+
+    def _launched_by_machine(self, launch: LaunchRequest, content: dict[str, Any]) -> AdmitAnswer:
+        """On the word that was given to a fleet rollout or a bring-up. Errors: Refusal."""
+        command = "fleet.approve" if launch.fleet else "bringup.retire"
+        parent = self.live(launch.fleet or f"bringup/{launch.cluster}", command)
+        if parent is None:
+            raise Refusal(NO_TICKET)
+        if not launch.fleet and not launch.rollout.startswith(retires(launch.cluster)):
+            raise Refusal(f"rollout {launch.rollout} is not the one that retires {launch.cluster}")
+        begun = member_launched(launch, parent, self, self._registry) if launch.fleet else parent
+        self._inherit(parent, "rollout.launch", launch.rollout, launch, content)
+        if launch.fleet and launch.cluster in parent.content.get("envelopes", ()):
+            envelope = {"envelope": parent.content["envelopes"][launch.cluster]}
+            self._inherit(parent, "rollout.approve", launch.rollout, launch, envelope)
+        return self._answer(begun if begun.principal.name == launch.actor else parent)
+
+    def fleet(self, launch: FleetLaunch) -> None:
+        if self.judges(launch):
+            self._started(launch, "fleet.launch", launch.fleet, {})
+
+    def asked(self, ask: QuotaAsk) -> None:
+        if self.judges(ask):
+            self._started(ask, "request.ask", f"request/{ask.request}", {})
+
+    def bringup(self, start: BringupStart) -> None:
+        if self.judges(start):
+            self._started(start, "bringup.add", f"bringup/{start.entry.cluster}", {})
+
+    def entered(self, entry: BringupEntry) -> None:
+        """Errors: Refusal for an entry that is not the one whose ticket stands."""
+        if not self.required:
+            return
+        added = self.live(f"bringup/{entry.cluster}", "bringup.add")
+        if added is None or BringupStart.model_validate(added.message).entry != entry:
+            raise Refusal(f"the entry of {entry.cluster} is not the one that was given with a ticket")
+
+    def desk(self, request: DeskRequest) -> Principal:
+        """Who asks: proven by the ticket, or as the caller says. Errors: Refusal."""
+        if not self.judges(request):
+            return asserted_by(request.actor)
+        command, workflow = f"desk.{request.kind}", here()
+        run = str(activity.info().workflow_run_id)
+        if request.kind in READS_DESK:
+            return checked(request, command, workflow, self.keys, self.now()).principal
+        ticket = self._in_time(request, command, workflow, run)
+        question = QUESTIONS[request.kind].model_validate(request.arguments)
+        allowed = self._may(ticket, command, question, "", run, request)
+        alone = self._alone(allowed, ticket, command, question, "")
+        self._stands(self._warrant(ticket, request.but(arguments={}, payload=""), workflow, run), alone)
+        return ticket.principal
+
+    def first_of(self, request: DeskRequest) -> str:
+        """Whose command it was, where who asks countersigns it; empty: their own. Its ticket has been checked."""
+        ticket = signed_by(request.ticket, self.keys) if self.judges(request) else None
+        return signed_by(ticket.second, self.keys).principal.name if ticket is not None and ticket.second else ""
+
+    def _started(self, message: Model, command: str, subject: str, content: dict[str, Any]) -> Warrant:
+        run = str(activity.info().workflow_run_id)
+        ticket = self._in_time(message, command, here(), run)
+        allowed = self._may(ticket, command, message, subject, run)
+        content = _noted(content, note_of(ticket, allowed))
+        alone = self._alone(allowed, ticket, command, message, subject)
+        return self._stands(self._warrant(ticket, message, subject, run, content), alone)
+
+    def _in_time(self, message: Model, command: str, workflow: str, run: str) -> Ticket:
+        """A call that is made again after the ticket has expired had it admitted in time."""
+        stood = self.book.warrant(nonce_of(str(getattr(message, "ticket", ""))))
+        again = stood is not None and stood.update_id == run
+        return checked(message, command, workflow, self.keys, None if again else self.now())
+
+    # --- commands -------------------------------------------------------------------------------
+
+    @activity.defn(name="admit", no_thread_cancel_exception=True)
+    def admit(self, request: AdmitRequest) -> AdmitAnswer:
+        """The command is its giver's, and stands in the ledger. Errors: Refusal."""
+        with translated():
+            if not self.verified:
+                return AdmitAnswer()
+            command, workflow = f"{request.kind}.{request.command}", here()
+            message = _MESSAGES[request.kind].model_validate(request.message)
+            signed = str(getattr(message, "ticket", ""))
+            if not signed and str(getattr(message, "warrant", "")):
+                return self._by_machine(request, command, workflow, message)
+            if not self.judges(message):
+                return AdmitAnswer()
+            ticket = checked(message, command, workflow, self.keys)
+            self._young(ticket)
+            subject, since = self._about(request, workflow)
+            if since is not None and ticket.iat < (since - SKEW).timestamp():
+                raise Refusal("its ticket was given for an earlier one: give the command again")
+            allowed = self._may(ticket, command, message, subject, request.update_id)
+            content = _noted(self._content_or_none(command, subject, message), note_of(ticket, allowed))
+            warrant = self._warrant(ticket, message, subject, request.update_id, content, request.attempt)
+            roles = () if allowed is None else allowed.roles
+            alone = self._alone(allowed, ticket, command, message, subject)
+            return self._answer(self._stands(warrant, alone)).but(roles=roles)
+
+    def _answer(self, warrant: Warrant) -> AdmitAnswer:
+        by, note = warrant.principal, str(warrant.content.get("note", ""))
+        return AdmitAnswer(warrant=warrant.nonce, note=note, proof=by.proof, how=by.how)
+
+    def _content_or_none(self, command: str, subject: str, message: Model) -> dict[str, Any]:
+        """Where tickets are not required, a plan of before there were keys can be approved: nothing is frozen of it."""
+        try:
+            return self._content(command, subject, message)
+        except Refusal:
+            if self.required:
+                raise
+            return {}
+
+    def _may(
+        self, ticket: Ticket, command: str, message: Model, subject: str, update_id: str, given: Model | None = None
+    ) -> Permitted | None:
+        """By which roles; None: no access file is in force. Errors: Refusal.
+
+        What was admitted, and is tried again as its answer was lost, may be whatever has changed since.
+        """
+        if self._admission is None:
+            return None
+        try:
+            return self._admission.judged(ticket, command, message, subject, self.now(), self, given)
+        except Refusal:
+            stood = self.book.warrant(ticket.nonce)
+            if stood is None or (stood.update_id, stood.command) != (update_id, command) or not self.good(stood):
+                raise
+            return Permitted(roles=())
+
+    def _alone(
+        self, allowed: Permitted | None, ticket: Ticket, command: str, message: Model, subject: str
+    ) -> LoneDeed | None:
+        if self._admission is None or allowed is None or not allowed.emergency:
+            return None
+        return self._admission.alone(ticket, command, message, subject, self)
+
+    def _stands(self, warrant: Warrant, alone: LoneDeed | None = None) -> Warrant:
+        """It is admitted, and who acts alone is told of. Errors: Refusal for what a key signed that counts no more."""
+        still_signed(warrant, self.keys)
+        with spoken_by(warrant.principal):
+            stands = self.book.admit(warrant, _VOIDS.get(warrant.command, frozenset()), alone)
+        if alone is not None:
+            self.tell_alone(stands.nonce, alone.chain)
+        return stands
+
+    def filled(self, command: str, target: Target, subject: str) -> Target:
+        """What the ledger says of a command's target: the front asks as admission does."""
+        if self._admission is None:
+            raise Refusal("this worker keeps no book of access")
+        return self._admission.filled(command, target, subject, self)
+
+    def _young(self, ticket: Ticket) -> None:
+        age = self.now().timestamp() - ticket.iat
+        if age > ADMITTED_WITHIN.total_seconds() or age < -SKEW.total_seconds():
+            raise Refusal("its ticket is older than a day: give the command again")
+
+    def _about(self, request: AdmitRequest, workflow: str) -> tuple[str, datetime | None]:
+        """What the command is about, and since when that has been there: by the ledger."""
+        if request.kind == "rollout":
+            opened = self._opened(workflow)
+            return opened.rollout, opened.opened_at
+        subject = request.subject if request.kind == "fleet" else workflow
+        begun = {"fleet": "fleet.launch", "request": "request.ask", "bringup": "bringup.add"}[request.kind]
+        first = self.live(subject, begun)
+        if first is None:
+            return subject, None
+        return subject, datetime.fromtimestamp(still_signed(first, self.keys).iat, tz=UTC)
+
+    def _opened(self, workflow: str) -> OpenRollout:
+        opened = self._registry.opened(workflow.removeprefix("rollout/"))
+        if opened is None:
+            raise Refusal("the ledger has no open rollout of it")
+        return opened
+
+    def _content(self, command: str, subject: str, message: Model) -> dict[str, Any]:
+        """What is frozen with the warrant. Errors: Refusal for a plan that no activity drew, or that two did."""
+        if command not in ("rollout.approve", "fleet.approve"):
+            return {}
+        wanted = str(getattr(message, "plan_hash", ""))
+        kind = "plan" if command == "rollout.approve" else "fleet"
+        drawn = self.book.drawn(subject, kind, wanted)
+        plans = {one.sha256: one for one in drawn}
+        if len(plans) != 1:
+            why = "is not one that a worker drew" if not plans else "is the hash of two plans"
+            raise Refusal(f"plan {wanted or '(none given)'} {why}: look at it again")
+        one = drawn[0]
+        if kind == "fleet":
+            return {**one.content, "sha256": one.sha256}
+        plan = Plan.model_validate(one.content["plan"])
+        if plan.hash != wanted or plan.fault:
+            raise Refusal(f"plan {wanted} cannot be approved: {plan.fault or 'it is another one'}")
+        envelope = envelope_of(plan).model_dump(mode="json")
+        return {"envelope": envelope, "generation": plan.generation, "sha256": one.sha256}
+
+    # --- machines -------------------------------------------------------------------------------
+
+    def _by_machine(self, request: AdmitRequest, command: str, workflow: str, message: Model) -> AdmitAnswer:
+        """What a fleet rollout or a bring-up commands of a rollout, on what a person told it."""
+        if request.kind != "rollout":
+            raise Refusal("only rollouts are commanded by machines")
+        opened = self._opened(workflow)
+        parent = self.book.warrant(str(getattr(message, "warrant", "")))
+        allowed = _MACHINES.get(command, frozenset())
+        theirs = (opened.fleet, f"bringup/{opened.cluster}")
+        if parent is None or not parent.live or parent.command not in allowed or parent.subject not in theirs:
+            raise Refusal(f"no order that stands says so: {request.command} needs a person's ticket")
+        self.intact(parent)
+        older = command == "rollout.approve" or parent.admitted_at < opened.opened_at
+        if parent.command == "bringup.retire" and older and not opened.rollout.startswith(retires(opened.cluster)):
+            raise Refusal(f"rollout {opened.rollout} is not the one that retires {opened.cluster}")
+        if parent.command == "fleet.abort" and not ends_member(parent, opened.rollout, self.book):
+            raise Refusal("the fleet's abort leaves it: it had changed something, and goes on, or was adopted since")
+        content = self._content(command, opened.rollout, message)
+        self._inherit(parent, command, opened.rollout, message, content)
+        return self._answer(parent)
+
+    def _inherit(self, parent: Warrant, command: str, subject: str, message: Model, content: dict[str, Any]) -> None:
+        """A row that says on whose word a machine acts."""
+        row = parent.but(
+            nonce=inherited(parent, command, subject),
+            command=command,
+            subject=subject,
+            update_id="",
+            plan_hash=str(getattr(message, "plan_hash", "")),
+            content=content,
+            content_sha256=str(content.get("sha256", "")),
+            generation=int(content.get("generation", 0)),
+            principal=service(),
+            inherits=parent.nonce,
+            admitted_at=self.now(),
+        )
+        self.book.admit(row, _VOIDS.get(command, frozenset()))
+
+    def word(self, subject: str, command: str) -> str:
+        """The nonce on which a machine acts; empty where none is needed. Errors: Refusal for none."""
+        if not self.verified:
+            return ""
+        warrant = self.live(subject, command)
+        if warrant is None and not self.required:
+            return ""
+        if warrant is None:
+            raise Refusal(f"no {command} of {subject} stands in the ledger")
+        return warrant.nonce
+
+    # --- what stands ----------------------------------------------------------------------------
+
+    def live(self, subject: str, *commands: str) -> Warrant | None:
+        """The newest for any of these commands that is not void, its signature and message checked anew."""
+        return self.live_among(self.book.warrants(subject, *commands), *commands)
+
+    def live_among(self, rows: Sequence[Warrant], *commands: str) -> Warrant | None:
+        """The same of rows that are there already, in the order in which they were admitted."""
+        for warrant in reversed(rows):
+            if warrant.live and warrant.command in commands and self.good(warrant):
+                return warrant
+        return None
+
+    def oldest(self, subject: str, command: str) -> Warrant | None:
+        """The oldest that is not void: what nobody replaces by giving it again."""
+        rows = self.book.warrants(subject, command)
+        return next((one for one in rows if one.live and self.good(one)), None)
+
+    def good(self, warrant: Warrant) -> bool:
+        try:
+            self.intact(warrant)
+        except Refusal:
+            return False
+        return True
+
+    def intact(self, warrant: Warrant) -> None:
+        """It is what was signed, by a key that is good still. Errors: Refusal."""
+        ticket = still_signed(warrant, self.keys)
+        if warrant.inherits:
+            parent = self.book.warrant(warrant.inherits)
+            if parent is None:
+                raise Refusal(f"the warrant {warrant.nonce} inherits from none")
+            self.intact(parent)
+            return
+        kind = ticket.command if ticket.command in _MESSAGES else ticket.command.partition(".")[0]
+        if kind != "desk" and arguments_hash(_MESSAGES[kind].model_validate(warrant.message)) != ticket.args:
+            raise Refusal(f"the warrant {warrant.nonce} for {warrant.command} is not what was signed")
+
+    def drew(self, subject: str, drawn: Drawn) -> None:
+        if self.verified:
+            self.book.draw(subject, drawn, self.now())
+
+    def policy_of(self, rollout: str) -> Policy | None:
+        """The one that it was opened with; None where no warrant of its launch stands."""
+        launch = self.live(rollout, "rollout.launch")
+        return None if launch is None else Policy.model_validate(launch.content["policy"])
+
+    def same_policy(self, rollout: str, policy: Policy) -> None:
+        """Errors: Refusal for another one than that of the launch."""
+        if self.required:
+            own = self.policy_of(rollout)
+            if own is None or content_hash(own) != content_hash(policy):
+                raise Refusal(f"rollout {rollout} was launched with another policy")
+
+    def envelope_of(self, approval: Warrant) -> Envelope:
+        """Errors: Refusal where it is not of the plan that was signed."""
+        envelope = Envelope.model_validate(approval.content["envelope"])
+        signed = str(approval.message.get("plan_hash", ""))
+        if not approval.inherits and envelope.plan_hash != signed:
+            raise Refusal(f"the warrant {approval.nonce} is of another plan than was signed")
+        return envelope
+
+    def _warrant(
+        self,
+        ticket: Ticket,
+        message: Model,
+        subject: str,
+        update_id: str,
+        content: dict[str, Any] | None = None,
+        attempt: int = 0,
+    ) -> Warrant:
+        content = content or {}
+        return Warrant(
+            nonce=ticket.nonce,
+            command=ticket.command,
+            workflow=ticket.workflow,
+            subject=subject,
+            update_id=update_id,
+            attempt=attempt,
+            plan_hash=str(getattr(message, "plan_hash", "")),
+            policy_hash=content_hash(Policy.model_validate(content["policy"])) if "policy" in content else "",
+            generation=int(content.get("generation", 0)),
+            principal=ticket.principal,
+            ticket=str(getattr(message, "ticket", "")),
+            message=message.but(ticket="").model_dump(mode="json", by_alias=True),
+            content=content,
+            content_sha256=str(content.get("sha256", "")),
+            admitted_at=self.now(),
+        )
+
+
+def _noted(content: dict[str, Any], note: str) -> dict[str, Any]:
+    """What is frozen with a warrant, and what its audit row has to say of it."""
+    return {**content, "note": note} if note else content
+
+
+def plan_drawn(plan: Plan, baseline: Model, *, fresh: bool) -> Drawn:
+    content = {"plan": plan.model_dump(mode="json"), "baseline": baseline.model_dump(mode="json"), "fresh": fresh}
+    return Drawn("plan", plan.hash, content)

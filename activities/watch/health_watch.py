@@ -1,0 +1,484 @@
+"""The shared watch: reads the health of all clusters of a source in one call, signals on edges.
+
+A rollout is signalled when its shortage appears, changes or ends, when its health becomes stale or
+fresh again, and (while it waits to start) when its healthy GPUs change. Cost grows with events, not with
+clusters times time. The cursor, a short hash of each cluster and what was told of it, travels in heartbeat details
+and from one call to the next, so a restarted watch does not repeat itself; a lost one signals each rollout once,
+which costs a look and changes nothing. Several watches may share the clusters of a source by a hash of their names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import NamedTuple
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities import metrics as meters
+from activities.notices.due_notices import Rounds
+from activities.ports.ports import CalendarPort, DoubtPort, HealthPort, PushPort, QuotaPort, RolloutsPort
+from activities.requests.overdue_grants import Sweeper
+from activities.sense import SENSELESS, fault_of
+from activities.watch.tallies import Tallier
+from models.cluster.island import Island
+from models.cluster.readings import HealthSample, QuotaReading, truthful
+from models.cluster.snapshot import present_snapshot
+from models.cluster.windows import Window, active, span_text
+from models.errors import BackstopError, Unavailable
+from models.planning.backing import Backing, back
+from models.rollout.messages import HealthChanged
+from models.wire import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_workflow_id
+
+logger = logging.getLogger("backstop.watch")
+_STALE = timedelta(minutes=30)
+_ROUND = timedelta(minutes=90)
+"""How long one call of the activity watches before its workflow calls it again: each leaves the cursor in history."""
+_BEAT_SECONDS = 1.0
+"""A round that is long, because much has changed or the ledger is slow, must not count as silence: it would be
+cancelled, begun anew and cancelled again, and nobody would ever be told."""
+_PUSH_SECONDS = 0.1
+"""Between two looks at whether somebody has pushed. After a look at what they pushed it is at least as long as that
+took: a flood of pushes has the watch look half of the time at most."""
+_AGAIN_SECONDS = 6.0
+"""After a push its cluster is looked at once more: a Prometheus or a Slurm is read each 5 s at most, and a push that
+came just after a reading would find what stood before."""
+_AT_ONCE = 16
+"""Signals under way: when everything changes at once, a server that is slow or refuses sets the pace."""
+_TELLING_SECONDS = 5.0
+"""How long a round signals at least, if there is so much to tell; what is left waits for the next one."""
+_TELL_AGAIN_SECONDS = 3600.0
+"""What is wrong with a cluster under guard is told again so often: a rollout at rest, which would look only once a day,
+hears of it although the first signal came to nothing."""
+_DIGEST_BYTES = 6
+"""Of 10,000 clusters a new mark looks told with odds of 1 to 28,000,000,000; the cursor has 80 kB."""
+
+
+class WatchActivities:
+    def __init__(
+        self,
+        client: Client,
+        quotas: QuotaPort,
+        health: HealthPort,
+        calendar: CalendarPort,
+        rollouts: RolloutsPort,
+        doubts: DoubtPort,
+        tallier: Tallier | None = None,
+        sweeper: Sweeper | None = None,
+        rounds: Rounds | None = None,
+        pushes: PushPort | None = None,
+    ) -> None:
+        """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: notices due. None: nobody does.
+
+        `pushes`: clusters that somebody wants to be looked at now.
+        """
+        self._pushes = pushes
+        self._again: dict[str, dict[str, float]] = {}
+        """Pushed clusters that are to be looked at once more, by watch: when, on the loop's clock."""
+        self._rounds = rounds
+        self._going_round: asyncio.Task[None] | None = None
+        self._sweeper = sweeper
+        self._sweeping: asyncio.Task[None] | None = None
+        self._client = client
+        self._quotas = quotas
+        self._health = health
+        self._calendar = calendar
+        self._rollouts = rollouts
+        self._doubts = doubts
+        self._tallier = tallier
+        self._tallying: asyncio.Task[None] | None = None
+        self._marks: dict[str, dict[str, Judged]] = {}
+        """Of the last look, by watch; lost with the process, which costs one reading of every cluster."""
+        self._turns: dict[str, str] = {}
+        """The last cluster that was signalled, by watch: what finds no room in a round comes first in the next."""
+        self._insisted: dict[str, dict[str, float]] = {}
+        """When what is wrong was told last, on the loop's clock, by watch and cluster; of what this process found told
+        already, when it saw that first."""
+
+    @activity.defn(name="watch")
+    async def watch(self, request: WatchInput) -> str | None:
+        """Watches for a while; answers with the cursor. (Earlier versions answered nothing.)"""
+        if request.source != SOURCE:
+            raise ApplicationError(f"this worker knows no health source {request.source!r}", type=Unavailable.__name__)
+        details = activity.info().heartbeat_details
+        cursor = told_of(details[0] if details else request.cursor)
+        ends = datetime.now(UTC) + _ROUND
+        while datetime.now(UTC) < ends:
+            try:
+                cursor = await self._round(request, cursor)
+            except BackstopError as error:
+                activity.logger.warning("the watch could not look: %s", error.message)
+            activity.heartbeat(cursor_of(cursor))
+            self._tally(request)
+            self._sweep(request)
+            self._go_round(request)
+            cursor = await self._until_next(request, cursor)
+        return cursor_of(cursor)
+
+    async def _until_next(self, request: WatchInput, cursor: Set[bytes]) -> Set[bytes]:
+        """Waits for the next round; at what is pushed meanwhile it looks at once. Errors: ApplicationError."""
+        loop = asyncio.get_running_loop()
+        ends, pause = loop.time() + request.interval_seconds, _PUSH_SECONDS
+        while (left := ends - loop.time()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(
+                    activity.wait_for_worker_shutdown(), left if self._pushes is None else min(left, pause)
+                )
+                raise _handed_over()
+            began = loop.time()
+            try:
+                cursor = await self._look_at_pushed(request, cursor)
+            except BackstopError as error:
+                activity.logger.warning("the watch could not look at what was pushed: %s", error.message)
+            pause = max(_PUSH_SECONDS, loop.time() - began)
+        return cursor
+
+    async def _look_at_pushed(self, request: WatchInput, cursor: Set[bytes]) -> Set[bytes]:
+        """What somebody says of a cluster is not read: its health is, as in any round."""
+        if self._pushes is None:
+            return cursor
+        mine = partial(_of_shard, request.shard, request.shards)
+        pushed = await asyncio.to_thread(self._pushes.take, mine)
+        now, again = asyncio.get_running_loop().time(), self._again.setdefault(request.watch_id, {})
+        due = {cluster for cluster, at in again.items() if at <= now}
+        for cluster in due:
+            del again[cluster]
+        for cluster in pushed:
+            again.setdefault(cluster, now + _AGAIN_SECONDS)
+        if not due and not pushed:
+            return cursor
+        cursor = await self._round(request, cursor, frozenset(due | pushed.keys()))
+        activity.heartbeat(cursor_of(cursor))
+        for at in pushed.values():
+            meters.pushed(max(0.0, (datetime.now(UTC) - at).total_seconds()))
+        return cursor
+
+    def _tally(self, request: WatchInput) -> None:
+        """A portion of the tallies is begun beside the next look: a ledger that is busy must not hold up an edge."""
+        busy = self._tallying is not None and not self._tallying.done()
+        if self._tallier is None or request.shard or busy:  # one of the shards tallies for all
+            return
+        every = timedelta(seconds=request.tally_seconds)
+        self._tallying = asyncio.create_task(self._go_on(self._tallier, every))
+
+    def _sweep(self, request: WatchInput) -> None:
+        """As `_tally`."""
+        busy = self._sweeping is not None and not self._sweeping.done()
+        if self._sweeper is not None and not request.shard and not busy:
+            self._sweeping = asyncio.create_task(self._sweeper.go_on(datetime.now(UTC)))
+
+    def _go_round(self, request: WatchInput) -> None:
+        """As `_tally`."""
+        busy = self._going_round is not None and not self._going_round.done()
+        if self._rounds is not None and not request.shard and not busy:
+            self._going_round = asyncio.create_task(self._rounds.go_on())
+
+    @staticmethod
+    async def _go_on(tallier: Tallier, every: timedelta) -> None:
+        """Whatever is wrong with the tallies, the watch goes on."""
+        try:
+            await asyncio.to_thread(tallier.go_on, datetime.now(UTC), every)
+        except BackstopError as error:
+            activity.logger.warning("the watch could not tally: %s", error.message)
+        except Exception:
+            activity.logger.exception("the watch could not tally")
+
+    async def _round(self, request: WatchInput, cursor: Set[bytes], only: Set[str] | None = None) -> Set[bytes]:
+        """`only`: the clusters to look at, the others being as they were; None: all of them."""
+        loop, began = asyncio.get_running_loop(), cursor_of(cursor)
+        seen = await asyncio.to_thread(
+            self._fingerprints, request, lambda: loop.call_soon_threadsafe(activity.heartbeat, began), only
+        )
+        marks = {cluster: digest(cluster, mark) for cluster, mark in seen.items()}
+        told_marks = {mark for mark in marks.values() if mark in cursor}
+        last = self._turns.get(request.watch_id, "")
+        again = self._to_tell_again(request.watch_id, seen, loop.time()) if only is None else set()
+        edges = sorted(
+            (c for c in seen if marks[c] not in told_marks or c in again),
+            key=lambda c: (not _short(seen[c]), c <= last, c),
+        )
+        beats = asyncio.create_task(_beating(told_marks))
+        try:
+            ends = loop.time() + max(_TELLING_SECONDS, request.interval_seconds)
+            waiting = iter(edges)
+
+            async def tell() -> None:
+                """A refusal ends this one of the senders for the round: the fewer are left, the busier the server."""
+                now = datetime.now(UTC)
+                while loop.time() < ends and (cluster := next(waiting, None)) is not None:
+                    self._turns[request.watch_id] = cluster
+                    if not await self._signal(cluster, seen[cluster], now):
+                        return
+                    told_marks.add(marks[cluster])
+                    self._insisted.get(request.watch_id, {}).pop(cluster, None)
+
+            await asyncio.gather(*(tell() for _ in edges[:_AT_ONCE]))
+        finally:
+            beats.cancel()
+        return told_marks
+
+    def _to_tell_again(self, watch_id: str, seen: Mapping[str, str], now: float) -> set[str]:
+        """Clusters with which something has been wrong for so long since it was told."""
+        earlier, judged = self._insisted.get(watch_id, {}), self._marks.get(watch_id, {})
+        wrong = {c: earlier.get(c, now) for c in seen if judged[c].facts.guarded and _wrong(seen[c], judged[c].facts)}
+        self._insisted[watch_id] = wrong
+        return {c for c, since in wrong.items() if now - since >= _TELL_AGAIN_SECONDS}
+
+    def _fingerprints(
+        self, request: WatchInput, alive: Callable[[], object], only: Set[str] | None = None
+    ) -> dict[str, str]:
+        """What each open rollout of this watch would want to know, as one comparable text.
+
+        Five calls for all clusters; one more and the arithmetic for each whose facts have moved.
+        """
+        rollouts = self._rollouts.open_clusters()
+        mine, now = [c for c in sorted(rollouts) if _of_shard(request.shard, request.shards, c)], datetime.now(UTC)
+        earlier = self._marks.get(request.watch_id, {})
+        only = only if earlier else None  # nothing is known of the others yet
+        names = mine if only is None else [c for c in mine if c in only]
+        samples, windows = self._health.read(names), self._calendar.windows(names)
+        versions, doubted = self._quotas.versions(names), self._doubts.doubted()
+        marks = {} if only is None else {c: earlier[c] for c in mine if c in earlier}
+        beat = time.monotonic()
+        for cluster in names:
+            stage, shadow = rollouts[cluster]
+            guarded = stage.guarded and not shadow
+            sample, declared = samples.get(cluster), windows.get(cluster, ())
+            facts = facts_of(versions.get(cluster, ""), guarded, sample, declared, now, doubted.get(cluster, ""))
+            facts = replace(facts, senseless=samples.senseless.get(cluster) or windows.senseless.get(cluster, ""))
+            last = earlier.get(cluster)
+            if last is not None and last.facts == facts:
+                marks[cluster] = last
+            elif (judged := self._judged(cluster, facts, "" if last is None else last.mark)) is not None:
+                marks[cluster] = judged
+            elif last is not None:
+                marks[cluster] = last
+            if time.monotonic() - beat >= _BEAT_SECONDS:
+                alive()
+                beat = time.monotonic()
+        self._marks[request.watch_id] = marks
+        if only is not None:
+            return {cluster: judged.mark for cluster, judged in marks.items()}
+        meters.watched(
+            request.shard,
+            request.interval_seconds,
+            [_watched(c, rollouts[c][0], marks.get(c), samples.get(c), now) for c in names],
+        )
+        return {cluster: judged.mark for cluster, judged in marks.items()}
+
+    def _judged(self, cluster: str, facts: Facts, before: str) -> Judged | None:
+        """The cluster's fingerprint; None where its quotas cannot be read now. Its trouble is no other cluster's.
+
+        What makes no sense is news too: the rollout looks, and tells why it cannot.
+        """
+        if facts.senseless:
+            return Judged(facts, facts.senseless)
+        try:
+            reading = self._quotas.last_known(cluster)  # `versions` has just asked whoever is outside
+            backing = _backing(reading, facts.sample) if facts.guarded and facts.sample is not None else None
+            unbacked = None if backing is None else backing.assigned_gpus - backing.backed_gpus
+            return Judged(facts, fingerprint(reading, facts, before, backing), unbacked)
+        except Unavailable as error:
+            logger.warning("the watch could not read %s: %s", cluster, error)
+            return None
+        except (BackstopError, *SENSELESS) as error:
+            return Judged(facts, fault_of(cluster, "its quotas", error))
+        except Exception as error:
+            logger.exception("the watch could not judge %s", cluster)
+            return Judged(facts, f"cluster {cluster} cannot be judged: {type(error).__name__}")
+
+    async def _signal(self, cluster: str, mark: str, now: datetime) -> bool:
+        handle = self._client.get_workflow_handle(rollout_workflow_id(cluster))
+        try:
+            await handle.signal(HEALTH_SIGNAL, HealthChanged(cluster=cluster, at=now, why=mark[:200]))
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                activity.logger.warning("could not signal %s: %s", cluster, error)
+                return False
+        return True
+
+
+async def _beating(told_marks: Set[bytes]) -> None:
+    while True:
+        await asyncio.sleep(_BEAT_SECONDS)
+        activity.heartbeat(cursor_of(told_marks))
+
+
+def shard_of(cluster: str, shards: int) -> int:
+    """The same on every machine, whatever other clusters there are."""
+    return zlib.crc32(cluster.encode()) % shards
+
+
+def _of_shard(shard: int, shards: int, cluster: str) -> bool:
+    return shard_of(cluster, shards) == shard
+
+
+def digest(cluster: str, mark: str) -> bytes:
+    return hashlib.blake2b(f"{cluster}\0{mark}".encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def cursor_of(told_marks: Iterable[bytes]) -> str:
+    """As it travels: a mark for each cluster would be a megabyte for 10,000 of them, with every heartbeat."""
+    return base64.b64encode(b"".join(told_marks)).decode()
+
+
+def told_of(cursor: object) -> Set[bytes]:
+    """Errors: none; what is no cursor is an empty one. Earlier versions kept the marks themselves by cluster."""
+    if isinstance(cursor, dict):
+        return {digest(cluster, str(mark)) for cluster, mark in cursor.items()}
+    if not isinstance(cursor, str):
+        return set()
+    with contextlib.suppress(ValueError):
+        digests = base64.b64decode(cursor, validate=True)
+        return {digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES)}
+    return set()
+
+
+def _handed_over() -> ApplicationError:
+    """Ends the call so that its retry, on another worker, goes on from the cursor in the heartbeat.
+
+    Without it a stopping worker waits in vain for the watch until its grace is over.
+    """
+    return ApplicationError(
+        "this worker is stopping: another one watches", type="Unavailable", category=ApplicationErrorCategory.BENIGN
+    )
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a fingerprint is made from, equal while it would be. `version`: of the quotas; `windows`: active ones.
+
+    `doubted`: the source, where it is in doubt. `to_come`: windows that have not begun, so that what they will take is
+    told as soon as they are declared.
+
+    A sample that says what the last one said is no news.
+    """
+
+    version: str
+    guarded: bool
+    sample: HealthSample | None = field(compare=False)
+    islands: tuple[Island, ...] | None
+    stale: bool
+    ahead: bool
+    beyond: bool
+    doubted: str
+    at_fault: bool
+    windows: tuple[Window, ...]
+    to_come: tuple[Window, ...]
+    senseless: str = ""
+    """Why its health or its windows are not known; empty: they are."""
+
+
+class Judged(NamedTuple):
+    """What a cluster looked like, the fingerprint of it, and what no hardware backs of its quotas (None: not known)."""
+
+    facts: Facts
+    mark: str
+    unbacked_gpus: int | None = None
+
+
+def _watched(
+    cluster: str, stage: str, judged: Judged | None, sample: HealthSample | None, now: datetime
+) -> meters.SeenRollout:
+    age = None if sample is None else (now - sample.at).total_seconds()
+    return meters.SeenRollout(cluster, stage, None if judged is None else judged.unbacked_gpus, age)
+
+
+def facts_of(
+    version: str,
+    guarded: bool,
+    sample: HealthSample | None,
+    windows: tuple[Window, ...],
+    now: datetime,
+    doubted: str = "",
+) -> Facts:
+    return Facts(
+        version=version,
+        guarded=guarded,
+        sample=sample,
+        islands=None if sample is None else sample.islands,
+        stale=sample is not None and now - sample.at >= _STALE,
+        ahead=sample is not None and (sample.ahead_to is not None or truthful(sample, now) is None),
+        beyond=sample is not None and sample.beyond is not None,
+        doubted=doubted,
+        at_fault=sample is not None and bool(sample.fault),
+        windows=active(windows, now),
+        to_come=tuple(w for w in windows if w.starts > now),
+    )
+
+
+_MORE, _LESS = "flex may grow", "flex of "
+
+
+def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: Backing | None = None) -> str:
+    """Equal as long as a rollout has nothing new to know. `before`: the last one; `backing`: where it is known."""
+    sample = facts.sample
+    if sample is None:
+        return "no health"
+    parts = [f"generation {reading.generation}", "stale" if facts.stale else "fresh"]
+    parts += ["dated ahead"] * facts.ahead + ["more than installed"] * facts.beyond
+    parts += [f"source {facts.doubted} in doubt"] if facts.doubted else []
+    parts += ["its source is at fault"] * facts.at_fault
+    parts += [f"{w.kind} {w.reason}" for w in facts.windows]
+    parts += [f"to come {span_text(w)}" for w in facts.to_come]
+    if facts.guarded:
+        backing = backing or _backing(reading, sample)
+        parts.append(_shortage(backing))
+        parts += _flex(reading, backing.healthy_gpus - backing.backed_gpus, before.rpartition("; ")[2])
+    else:
+        parts += [f"{i.name} {i.healthy_gpus}/{i.total_gpus}" for i in sample.islands]
+    return "; ".join(parts)
+
+
+def _flex(reading: QuotaReading, surplus: int, last: str) -> list[str]:
+    """That the published pool is too large, or may grow; within the band, nothing. `last`: what was said before.
+
+    What may grow may still grow while any of it is left: else each step across the band would be told. And that
+    a shrink has been published is no news for who published it.
+    """
+    if not reading.follows_health or reading.flex_gpus is None:
+        return []
+    if surplus < reading.flex_gpus:
+        return [f"{_LESS}{reading.flex_gpus} above {surplus}"]
+    beyond = reading.flex_gpus + (0 if last == _MORE else reading.flex_band_gpus)
+    if surplus > beyond:
+        return [_MORE]
+    return [last] if last.startswith(_LESS) else []
+
+
+_SHORT = "short "
+
+
+def _short(mark: str) -> bool:
+    """What lacks hardware is told first."""
+    return _SHORT in mark
+
+
+def _wrong(mark: str, facts: Facts) -> bool:
+    """Something that no rollout rests with: hardware is short, too much flex is published, or health is not to be
+    believed.
+    """
+    unknown = facts.sample is None or facts.stale or facts.ahead or facts.beyond or facts.doubted or facts.at_fault
+    return bool(facts.senseless or unknown) or _short(mark) or _LESS in mark
+
+
+def _backing(reading: QuotaReading, sample: HealthSample) -> Backing:
+    return back(present_snapshot(reading, sample.islands))
+
+
+def _shortage(backing: Backing) -> str:
+    if backing.is_backed:
+        return "backed"
+    return _SHORT + ", ".join(f"{team} {gpus}" for team, gpus in backing.shortage.items())

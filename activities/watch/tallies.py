@@ -1,0 +1,101 @@
+"""Keeping the tallies: a portion of the clusters at a time, so that no edge waits for them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime, timedelta
+
+from activities.ports.ports import HealthPort, QuotaPort, RolloutsPort, TallyPort, UsagePort
+from models.base import DAY
+from models.cluster.readings import HealthSample, TeamUsage, truthful
+from models.errors import BadInput, Refusal
+from models.reports.tallies import Tally, slot_of, tally_of
+from models.rollout.stages import Stage
+
+logger = logging.getLogger("backstop.tallies")
+PORTION = 50
+"""Clusters in one go at most."""
+BUDGET_SECONDS = 0.25
+"""Of one go: a look at health shares the processor with it. A cluster that is begun is finished."""
+LOOKS_AGAIN = timedelta(minutes=1)
+"""How soon a cluster that is imported in the middle of a slot has its first tally."""
+KEPT_WHOLE = timedelta(days=100)
+"""What is older keeps one tally a day."""
+
+
+class Tallier:
+    """Writes each cluster's tally once in each slot. Not for several threads at once."""
+
+    def __init__(
+        self, quotas: QuotaPort, health: HealthPort, usage: UsagePort, rollouts: RolloutsPort, tallies: TallyPort
+    ) -> None:
+        self._quotas = quotas
+        self._health = health
+        self._usage = usage
+        self._rollouts = rollouts
+        self._tallies = tallies
+        self._rests_until: datetime | None = None
+        """Nothing is left to do until then, but for clusters that come; lost with the process, which costs a query."""
+
+    def go_on(self, now: datetime, every: timedelta) -> int:
+        """Some clusters more have their tally of this slot; answers how many. Errors: Unavailable."""
+        if self._rests_until is not None and now < self._rests_until:
+            return 0
+        slot = slot_of(now, every)
+        due = self._tallies.due(slot, PORTION)
+        tallies = self._tallied(due, slot, now) if due else []
+        if tallies:
+            self._keep(tallies)
+        if len(due) < PORTION and len(tallies) == len(due):
+            self._rests_until = min(slot + every, now + LOOKS_AGAIN)
+            today = slot_of(slot, DAY)
+            self._tallies.thin(today - KEPT_WHOLE - DAY)
+            if self._tallies.sum_up(today - KEPT_WHOLE, today - DAY):
+                self._rests_until = None  # another day may be left: with the next go
+        return len(tallies)
+
+    def _keep(self, tallies: list[Tally]) -> None:
+        """One that the ledger refuses must not keep the others of its portion from theirs for good."""
+        try:
+            self._tallies.keep(tallies)
+        except BadInput:
+            for tally in tallies:
+                try:
+                    self._tallies.keep([tally])
+                except BadInput as error:
+                    logger.warning("no tally of %s: %s", tally.cluster, error)
+                    self._tallies.keep([_unknown(tally.cluster, tally.at, tally.seen_at, (tally.stage, tally.shadow))])
+
+    def _tallied(self, clusters: tuple[str, ...], slot: datetime, now: datetime) -> list[Tally]:
+        ends = time.monotonic() + BUDGET_SECONDS
+        samples, usage = self._health.read(clusters), self._usage.latest(clusters, now)
+        rollouts = self._rollouts.open_clusters()
+        tallies: list[Tally] = []
+        for cluster in clusters:
+            sample = truthful(samples.get(cluster), now)
+            tallies.append(self._tally(cluster, slot, sample, usage.get(cluster, {}), rollouts.get(cluster), now))
+            if time.monotonic() > ends:
+                break
+        return tallies
+
+    def _tally(
+        self,
+        cluster: str,
+        slot: datetime,
+        sample: HealthSample | None,
+        usage: dict[str, TeamUsage],
+        rollout: tuple[Stage, bool] | None,
+        now: datetime,
+    ) -> Tally:
+        try:
+            return tally_of(slot, self._quotas.last_known(cluster), sample, usage, rollout, now)
+        except (Refusal, ValueError) as error:
+            # Another tool left it so. It must not keep the others waiting, nor be asked for again and again.
+            logger.warning("no tally of %s: %s", cluster, error)
+            return _unknown(cluster, slot, now, rollout or (None, False))
+
+
+def _unknown(cluster: str, slot: datetime, now: datetime, rollout: tuple[str | None, bool]) -> Tally:
+    """Nobody knew anything of it but where its rollout stood."""
+    return Tally(cluster=cluster, at=slot, seen_at=now, stage=rollout[0], shadow=rollout[1])
