@@ -181,19 +181,19 @@ def _verdict(plan: Plan, now: datetime) -> Text:
             ". Such a plan cannot be launched: give a buffer yourself (--buffer), or wait for better health.",
         )
     old = plan.is_stale(now)
-    stands = "a healthy GPU stands behind every promised one"
+    backed = "every promised GPU has a healthy one behind it"
     if plan.backed and not plan.short_by_gpus:
         if old:
             return line(
-                ("Backed then", "yellow"), f": by that sample, after it {stands}; whether one does now is unknown."
+                ("Backed then", "yellow"), f": by that sample, with this plan {backed}; whether it does now is unknown."
             )
-        return line(("Backed", "green"), f": after it {stands}.")
+        return line(("Backed", "green"), f": with this plan {backed}.")
     faults = []
     if plan.short_by_gpus:
         left, fits = plan.assigned_gpus - plan.cut_gpus, plan.assigned_gpus - plan.haircut_gpus
         faults.append(f"short by {plan.short_by_gpus:,}: it leaves {left:,} promised, and {fits:,} is what fits")
     if plan.backed:
-        faults.append(f"backed {'then ' if old else ''}all the same: {'by that sample ' if old else ''}{stands}")
+        faults.append(f"backed {'then ' if old else ''}all the same: {'by that sample ' if old else ''}{backed}")
     elif lacks := _lacks(plan):
         faults.append(f"not backed: {', '.join(lacks)}")
     faults += [no_room_text(team, size) for team, size in plan.unplaced_blocks]
@@ -252,11 +252,7 @@ def _whose_phantom(plan: Plan) -> list[RenderableType]:
     if not plan.phantom_gpus or sum(q.leaf for q in plan.quotas) < 2:
         return []
     whose = "Phantom and to flex are parts of each cut: phantom is divided in proportion to the cuts, whoever's quota"
-    return [
-        line(
-            (f"{whose} lacks hardware today. What stands behind each quota today is its backing in the status.", "dim")
-        )
-    ]
+    return [line((f"{whose} lacks hardware today. The status shows the backing of each quota today.", "dim"))]
 
 
 def _runs_on(plan: Plan) -> list[RenderableType]:

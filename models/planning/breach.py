@@ -71,7 +71,7 @@ def breach_target(
 
 
 def _cut_phantom(ladder: Ladder) -> int:
-    """What no healthy GPU stands behind goes, as far as floors let it. Answers what is left."""
+    """Takes away what has no healthy GPU behind it, as far as floors let it. Answers what is left."""
     values = ladder.values()
     total, placed = ladder.ground.best(values)
     return ladder.cut_backing(ladder.ground.tree.assigned(values) - total, total, placed)

@@ -338,7 +338,7 @@ def _unhealthy(missing: Sequence[Missing], sample: HealthSample, *, declared: bo
         + (f", not whole since {m.since:%Y-%m-%d %H:%MZ}{' or earlier' * m.or_earlier}" if m.since else "")
         for m in missing
     )
-    healthy = f"no healthy GPU stands behind them: {sample.healthy_gpus:,} of {sample.total_gpus:,} are healthy"
+    healthy = f"they have no healthy GPU behind them: {sample.healthy_gpus:,} of {sample.total_gpus:,} are healthy"
     return f"{healthy} ({lacking})"
 
 

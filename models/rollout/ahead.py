@@ -52,7 +52,7 @@ class Ahead(Model):
     back: tuple[TeamBack, ...] = ()
     """The quotas that would change with it, or that others have changed."""
     unbacked_gpus: GpuCount = 0
-    """Of all that would then be promised: what no healthy GPU stands behind today."""
+    """GPUs that would then be promised, and have no healthy one behind them today."""
     told: tuple[Name, ...] = ()
     """Teams that an abort or a rollback is told. Of a shadow none: nobody but its owner's log hears of it."""
     approve_told: tuple[Name, ...] | None = None

@@ -298,7 +298,7 @@ def test_plan_of_the_ledger_says_how_old_stale_health_is(
     shown = " ".join(capsys.readouterr().out.split())
     assert "The newest health sample of h100-worked is " in shown
     assert "d old (2026-01-31 12:00:00Z). From 30m on it is stale, and no gate opens before a newer one." in shown
-    assert "Backed then: by that sample, after it a healthy GPU stands behind every promised one;" in shown
+    assert "Backed then: by that sample, with this plan every promised GPU has a healthy one behind it;" in shown
 
 
 @pytest.mark.parametrize("command", [["plan"], ["haircut"], ["fleet", "show"]])

@@ -145,7 +145,7 @@ def test_a_plan_on_stale_health_says_how_old_it_is_and_claims_nothing_of_now(
         f"The newest health sample of c is {minutes}m old (2026-11-25 10:00:00Z). From 30m on it is stale, and no gate"
     )
     assert (age in one, age in many, "stale health" in many) == (stale, stale, stale)
-    assert ("after it a healthy GPU stands" in one and "by that sample" not in one) == (not stale and not short)
+    assert ("with this plan every promised GPU has" in one and "by that sample" not in one) == (not stale and not short)
     assert ("by that sample" in one) == stale
     assert "health: 2026-11-25 10:00:00Z" in one, "its time is said in any case"
 

@@ -205,7 +205,7 @@ def test_enforced_says_what_starts_above_the_quota_and_what_backs_it() -> None:
 def test_monitored_says_that_the_hardware_is_watched() -> None:
     body = cut(NoticeKind.MONITORED, 345, 310, 26, backing_gpus=310)
     assert "stays at 310 GPUs" in body
-    assert "Backstop watches that healthy hardware stands behind the quotas" in body
+    assert "Backstop watches that the quotas have healthy hardware behind them" in body
 
 
 @pytest.mark.parametrize(

@@ -419,7 +419,9 @@ ONE = (
     "Of 400 asked for in h100-worked, 9 could start now in research's quota; "
     "310 are held by its own jobs, 26 are short and 55 are beyond the quota."
 )
-LACKS = "no healthy GPU stands behind them: 319 of 361 are healthy (main lacks 42, not whole since 2026-01-31 10:00Z)."
+LACKS = (
+    "they have no healthy GPU behind them: 319 of 361 are healthy (main lacks 42, not whole since 2026-01-31 10:00Z)."
+)
 MOST = f"{LACKS} Flex has 60 free in pods."
 FULL = "Of 9 asked for in h100-worked, 9 could start now in research's quota."
 BEST = "Of 400 asked for, at most 319 could start now in quota, in second (research has quota in 2 clusters)."
