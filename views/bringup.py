@@ -14,7 +14,7 @@ from models.bringup.stages import BringupStage
 from models.bringup.state import StepPhase
 from models.bringup.status import BringupStatus, CheckStatus, StepStatus
 from views.layout import FactSheet
-from views.words import clean, count, gpus, line, moment, row, span, table
+from views.words import clean, count, gpus, line, moment, none_of, row, span, table
 
 _ORDER = (
     BringupStage.BLOCKED,
@@ -58,7 +58,7 @@ def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[R
     if not of:
         return [line("Nothing is being brought up: backstop bringup add FILE --recipes FILE")]
     if not rows:
-        return [line(f"None of {count(of, 'bring-up')} is like that.")]
+        return [none_of(of, "bring-up")]
     board = table(
         *("CLUSTER", "=STATE", ">FOR", ">GPUS", "OWNER", ">ACTIONS", "~WAITS FOR"), least=("OWNER", "GPUS", "ACTIONS")
     )

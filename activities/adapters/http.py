@@ -130,7 +130,7 @@ def _resolved(host: str, port: int, seconds: float) -> list[str]:
     except queue.Empty:
         raise Unavailable("its host's name was not resolved in time") from None
     if not answer:
-        raise Unavailable("no connection or login")
+        raise Unavailable("its host's name could not be resolved")
     return [str(each[4][0]) for each in answer]
 
 

@@ -335,6 +335,19 @@ def test_a_name_that_is_slow_to_resolve_is_given_up_in_time(
     threw("webhooks and mail servers")
 
 
+@pytest.mark.parametrize("way", WAYS[:2], ids=["http", "tls"])
+def test_a_name_that_nobody_knows_is_told_from_a_host_that_nobody_answers_at(
+    way: str, office: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    resolving(monkeypatch, "nobody.example", LISTED, takes_time=fails)
+    answer = office.tell(office.activity(way.format(host="nobody.example", port=9, secret=SECRET)))
+    assert len(answer.failed) == MANY
+    assert all("its host's name could not be resolved" in why for why in answer.failed.values())
+
+
 def test_a_name_that_answers_otherwise_the_second_time_leads_nowhere(
     office: Post, monkeypatch: pytest.MonkeyPatch
 ) -> None:
