@@ -45,7 +45,7 @@ async def test_without_a_worker_the_ledger_answers_and_says_so(
         code, status = await said(server, tmp_path, "status", "--stage", "buffered")
         assert (code, nobody in status, cluster in status) == (0, True, True)
         code, status = await said(server, tmp_path, "status", "--stage", "planned")
-        assert (code, "None of 1 open rollouts is like that." in status) == (0, True)
+        assert (code, "The only open rollout is not like that." in status) == (0, True)
         code, status = await said(server, tmp_path, "status", cluster)
         assert (code, nobody in status) == (0, True)
         assert f"{cluster}: buffered, {rollout} of " in status
