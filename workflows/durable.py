@@ -23,11 +23,12 @@ with workflow.unsafe.imports_passed_through():
     from activities.notices.telling import NoticeActivities
     from models.audit import AuditEntry
     from models.lifecycle.outgoing import Lifecycle
+    from models.notices import Notice
     from models.wire import TellAnswer, TellRequest
     from workflows.failures import reason_of
     from workflows.marks import leave_mark, patience
     from workflows.next_run import next_run_is_due
-    from workflows.options import FLEET_MAIL_CALL
+    from workflows.options import FLEET_MAIL_CALL, CallOptions
 
 _BATCH = 50
 _MAIL_PAUSE = timedelta(seconds=30)
@@ -80,6 +81,7 @@ class Durable(Host[_Carrier]):
     """What it waits for, as Temporal's own page shows it."""
     delivery_wakes: ClassVar[bool] = False
     """The loop decides anew after something was archived or delivered."""
+    mail_call: ClassVar[CallOptions] = FLEET_MAIL_CALL
 
     # --- opening and ending -----------------------------------------------------------------------
 
@@ -144,22 +146,29 @@ class Durable(Host[_Carrier]):
         while True:
             await workflow.wait_condition(lambda: bool(self._state.mail))
             batch = self._state.mail[:_BATCH]
-            try:
-                answer = await workflow.execute_activity_method(
-                    NoticeActivities.tell,
-                    TellRequest(cluster=self._state.place.cluster, notices=batch),
-                    **FLEET_MAIL_CALL,
-                    summary="tell " + ", ".join(dict.fromkeys(notice.audience for notice in batch))[:170],
-                )
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                why = reason_of(error)[1]
-                answer = TellAnswer(delivered={}, failed={}, refused={notice.key: why for notice in batch})
+            answer = await self._tell(batch)
             self._went_out(self._mailed([notice.key for notice in batch], answer))
             leave_mark()
             if answer.failed:
                 await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+
+    async def _tell(self, batch: tuple[Notice, ...]) -> TellAnswer:
+        """What became of these notices. A call that failed for good is an answer, too: nobody takes them."""
+        try:
+            return await workflow.execute_activity_method(
+                NoticeActivities.tell,
+                TellRequest(cluster=self._state.place.cluster, notices=batch),
+                **self.mail_call,
+                summary="tell " + ", ".join(dict.fromkeys(notice.audience for notice in batch))[:170],
+            )
+        except ActivityError as error:
+            if is_cancelled_exception(error) or not self._gives_up():
+                raise
+            return TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
+
+    def _gives_up(self) -> bool:
+        """Whether notices are given up whose call failed for good; else the error is raised."""
+        return True
 
     def _went_out(self, state: _Carrier) -> None:
         if self.delivery_wakes:

@@ -14,14 +14,12 @@ from typing import ClassVar
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
-from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_exception
+from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from activities.notices.telling import NoticeActivities
     from activities.requests.calls import RequestActivities
     from activities.rollout.effects import QuotaActivities
     from models.lifecycle.actions import Finish, Wait
-    from models.notices import Notice
     from models.planning.grants import Granted, GrantOutcome
     from models.requests import reducers
     from models.requests.actions import Keep, Write
@@ -37,12 +35,12 @@ with workflow.unsafe.imports_passed_through():
     )
     from models.requests.state import RequestState
     from models.rollout.messages import EffectRequest
-    from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY, TellAnswer, TellRequest
+    from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
     from workflows.cancellation import lived
     from workflows.durable import Durable, refused
     from workflows.failures import reason_of
     from workflows.marks import leave_mark
-    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL
+    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL, CallOptions
     from workflows.search_attributes import BY_CLUSTER, BY_STAGE
     from workflows.tickets import TicketBook
     from workflows.updates import take_commands
@@ -59,6 +57,7 @@ _GIVES_UP = "mail-given-up"
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
 class QuotaRequest(Durable[RequestState]):
     wakes: ClassVar[str] = "until the request's day, or another try"
+    mail_call: ClassVar[CallOptions] = MAIL_CALL
 
     @workflow.init
     def __init__(self, start: RequestInput | None = None) -> None:
@@ -251,18 +250,8 @@ class QuotaRequest(Durable[RequestState]):
                 timeout_summary="until the mail is tried again",
             )
 
-    async def _tell(self, batch: tuple[Notice, ...]) -> TellAnswer:
-        try:
-            return await workflow.execute_activity_method(
-                NoticeActivities.tell,
-                TellRequest(cluster=self._state.ask.cluster, notices=batch),
-                **MAIL_CALL,
-                summary="tell " + ", ".join(n.audience for n in batch)[:170],
-            )
-        except ActivityError as error:
-            if is_cancelled_exception(error) or not workflow.patched(_GIVES_UP):
-                raise
-            return TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
+    def _gives_up(self) -> bool:
+        return workflow.patched(_GIVES_UP)
 
     # --- messages -------------------------------------------------------------------------------
 

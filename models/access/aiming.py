@@ -1,7 +1,7 @@
 """What a command is aimed at, as far as its message says. Pure.
 
-The ledger says the rest (activities/tickets/admission.py). The front and the workers' admission
-read messages by this one function.
+The ledger says the rest (activities/tickets/admission.py). The front and the workers' admission read
+messages by this one function.
 """
 
 from __future__ import annotations
