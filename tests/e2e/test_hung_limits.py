@@ -78,11 +78,17 @@ async def test_no_gate_opens_on_limits_that_nobody_could_read(hanging: World) ->
     await world.until(name, lambda s: s.stage is Stage.BUFFERED and {c.name for c in s.waiting_for} == {"soak"})
     HungQuotas.hung.add(name)
     await world.healthy(name, main=(361, 360))
+    await look_again(world, name)
     await world.until(name, lambda s: s.healthy_gpus == 360 and WHY in s.look_failed)
     await world.say(name, Command.PROMOTE)
     status = await world.status(name)
     assert (status.stage, world.sql.mode(name)) == (Stage.BUFFERED, "soft")
     HungQuotas.hung.clear()
-    for command in (Command.PAUSE, Command.RESUME):  # which looks again at once
-        await world.say(name, command)
+    await look_again(world, name)
     await world.until(name, Stage.ENFORCED)
+
+
+async def look_again(world: World, name: str) -> None:
+    """The rollout looks at once. The watch would not tell it of a GPU that nobody's quota needs."""
+    for command in (Command.PAUSE, Command.RESUME):
+        await world.say(name, command)
