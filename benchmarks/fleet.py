@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from temporalio.client import Client
 
-from activities.adapters.ledger.database import utc_now
+from activities.clock import utc_now
 from benchmarks.crowd import (
     AT_RISK,
     HEALTHY,

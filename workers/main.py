@@ -31,6 +31,7 @@ from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from activities.bringup.book import FleetBringups, next_order
 from activities.bringup.calls import BringupActivities, CheckActivities, RunActivities
+from activities.clock import Clock
 from activities.desk.access_files import AccessDesk
 from activities.desk.desk import DeskActivities
 from activities.desk.second_persons import SecondPersonsDesk, changes_of
@@ -153,6 +154,7 @@ def make_worker(
     secrets: SecretFiles = NO_SECRETS,
     keys: KeysOf | None = None,
     wanted: TicketsWanted | None = None,
+    now: Clock | None = None,
 ) -> Workers:
     """A worker with the ledger, and for some clusters Slurm, behind every port; `quotas` puts another in its place.
 
@@ -160,17 +162,17 @@ def make_worker(
     `executor` has the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that
     they began a run with (docs/adr/0012). `telling`: how fast people are told, and where they answer. Without
     `bringups` it takes no part in them. `keys`: of fronts; with them every command needs a ticket, or does once it is
-    `wanted`.
+    `wanted`. `now`: the clock of every call; without one, the ledger's.
     """
-    wanted = wanted or TicketsWanted()
+    wanted, now = wanted or TicketsWanted(), now or ledger.now
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     prometheuses = Prometheuses(ledger, prometheus or {}, slurms.every, secrets=secrets)
     held = quotas or SlurmQuotas(slurms)
     admission = Admission(ledger.access, ledger.doings, ledger.registry, short_by(held, ledger.health, ledger.registry))
-    warrants = Warrants(keys, ledger.warrants, ledger.registry, wanted=wanted.now, admission=admission)
+    warrants = Warrants(keys, ledger.warrants, ledger.registry, now, wanted=wanted.now, admission=admission)
     ledger.fleet.tokens_in_clear = lambda: not warrants.required
     ledger.fleet.policy_takes_two = lambda: warrants.required and admission.two_persons
-    calls = _calls(client, ledger, notify, held, slurms, prometheuses, telling or Telling(), warrants)
+    calls = _calls(client, ledger, notify, held, slurms, prometheuses, telling or Telling(), warrants, now)
     tickets = [] if keys is None else [TicketsChecked(keys, wanted.known)]
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats(), *nothing_in_clear(client.data_converter.payload_codec), *tickets],
@@ -233,12 +235,13 @@ def _calls(
     prometheuses: Prometheuses,
     telling: Telling,
     warrants: Warrants,
+    now: Clock,
 ) -> _Calls:
     registry, calendar, doubts = ledger.registry, ledger.calendar, ledger.doubts
     usage = ledger.usage.fed_by(slurms.refresh_use)
     # Use is sampled beside health, at its own pace: the watch asks for health all the time, and for use nobody does.
     health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
-    rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants)
+    rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants, now)
     fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts, warrants)
     owed = ledger.bringups.owed_gpus
     asked = RequestActivities(client, quotas, registry, usage, rollouts, owed, warrants)
@@ -279,14 +282,14 @@ def _calls(
             rollouts.observe,
             rollouts.ledger_mark,
             rollouts.aim_rollback,
-            QuotaActivities(quotas, registry, evidence).apply_effect,
+            QuotaActivities(quotas, registry, evidence, now).apply_effect,
             watch.watch,
         ],
         notices=[notices.tell, notices.send_due],
         others=[
             rollouts.open_rollout,
             rollouts.draft_plan,
-            ArchiveActivities(registry).record,
+            ArchiveActivities(registry, now).record,
             asked.assess,
             asked.owners,
             asked.prepare,

@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from activities.clock import Clock, utc_now
 from models.base import brief
 from models.errors import BackstopError
 
@@ -32,7 +33,7 @@ def sentence(error: Exception) -> str:
 class Faults:
     """What is wrong with whom, for some time after it was last so."""
 
-    def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, now: Clock = utc_now) -> None:
         self._now = now
         self._seen: dict[tuple[str, str], tuple[datetime, str]] = {}
 

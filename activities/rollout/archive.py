@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from temporalio import activity
 
 from activities import metrics as meters
+from activities.clock import Clock, utc_now
 from activities.failures import translated
 from activities.ports.ports import RolloutsPort
 from models.audit import AuditEntry, AuditKind
@@ -14,7 +13,8 @@ from models.rollout.messages import RecordRequest
 
 
 class ArchiveActivities:
-    def __init__(self, rollouts: RolloutsPort) -> None:
+    def __init__(self, rollouts: RolloutsPort, now: Clock = utc_now) -> None:
+        self._now = now
         self._rollouts = rollouts
 
     @activity.defn(name="record", no_thread_cancel_exception=True)
@@ -23,7 +23,7 @@ class ArchiveActivities:
         with translated():
             # Before: one that does not get through is behind, and is tried again.
             for entry in request.entries[:1]:
-                meters.archiving(entry.cluster, (datetime.now(UTC) - entry.at).total_seconds())
+                meters.archiving(entry.cluster, (self._now() - entry.at).total_seconds())
             self._rollouts.record(request)
             for entry in request.entries:
                 _measure(entry)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from temporalio import activity
 
 from activities import metrics as meters
+from activities.clock import Clock, utc_now
 from activities.failures import translated
 from activities.fleet.costs import FleetCosts
 from activities.ports.ports import (
@@ -74,7 +75,9 @@ class ClusterActivities:
         jobs: JobPort,
         doubts: DoubtPort,
         warrants: Warrants | None = None,
+        now: Clock = utc_now,
     ) -> None:
+        self._now = now
         self._warrants = warrants if warrants is not None and warrants.verified else None
         self._quotas = quotas
         self._health = health
@@ -204,9 +207,10 @@ class ClusterActivities:
                 usual = self._health.usual(request.cluster, request.long_run, request.at)
             usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
             evidence = Evidence(reading, sample, usage, request.at, windows=windows)
-            seen = _doubting(
-                observed(evidence, request, least, usual, by=_latest(request.at)), evidence, request, doubt
-            )
+            latest = self._latest(request.at)
+            seen = observed(evidence, request, least, usual, by=latest)
+            if seen.health is not None and doubt is not None:
+                seen = _doubting(seen, evidence, request, doubt, latest)
             if request.derive is not None and seen.health is not None:
                 derived = self.deriver.derived(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
@@ -241,7 +245,7 @@ class ClusterActivities:
 
     def surplus(self, cluster: str) -> int | None:
         """GPUs that are healthy and that no quota stands on, now; None where nobody knows the health."""
-        now = datetime.now(UTC)
+        now = self._now()
         sample = self._sample(cluster, now)
         if sample is None:
             return None
@@ -296,9 +300,13 @@ class ClusterActivities:
 
     def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
         """What is believed: of a source in doubt, what was so before."""
-        sample = truthful(one_of(self._health.read([cluster]), cluster), _latest(now))
+        sample = truthful(one_of(self._health.read([cluster]), cluster), self._latest(now))
         doubt = None if sample is None else self._doubts.doubt(cluster, None, None)
         return sample if doubt is None else doubt.before
+
+    def _latest(self, at: datetime) -> datetime:
+        """The workflow's clock or ours: where a server's clock was set back, today's sample is not one of tomorrow."""
+        return max(at, self._now())
 
     def _judged(self, request: ObserveRequest) -> tuple[HealthSample | None, Doubt | None]:
         """The latest sample, and the doubt of its source.
@@ -335,17 +343,12 @@ def _lapse(cluster: str, rollout: str) -> str:
     return f"the ledger has effects of rollout {rollout} that its history lacks: take it over with `{adopt}`"
 
 
-def _doubting(seen: Observation, evidence: Evidence, request: ObserveRequest, doubt: Doubt | None) -> Observation:
+def _doubting(
+    seen: Observation, evidence: Evidence, request: ObserveRequest, doubt: Doubt, latest: datetime
+) -> Observation:
     """With the doubt of the source, and what would be short if it were as before."""
-    if seen.health is None or doubt is None:
-        return seen
-    before = observed(replace(evidence, sample=doubt.before), request, by=_latest(request.at))
+    before = observed(replace(evidence, sample=doubt.before), request, by=latest)
     return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
-
-
-def _latest(now: datetime) -> datetime:
-    """By the workflow's clock or ours: a server whose clock was set back makes no sample of today one of tomorrow."""
-    return max(now, datetime.now(UTC))
 
 
 def _time(sample: HealthSample | None) -> datetime | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from temporalio import activity
 
 from activities import metrics as meters
+from activities.clock import Clock, utc_now
 from activities.failures import translated
 from activities.ports.ports import QuotaPort, RegistryPort
 from activities.rollout.evidence import EvidenceRoom, MayMove, Standing
@@ -20,7 +21,14 @@ from models.rollout.messages import EffectRequest
 class QuotaActivities:
     """`evidence`: where keys are configured. Where tickets are not required what the request says is done."""
 
-    def __init__(self, quotas: QuotaPort, registry: RegistryPort, evidence: EvidenceRoom | None = None) -> None:
+    def __init__(
+        self,
+        quotas: QuotaPort,
+        registry: RegistryPort,
+        evidence: EvidenceRoom | None = None,
+        now: Clock = utc_now,
+    ) -> None:
+        self._now = now
         self._quotas = quotas
         self._registry = registry
         self._evidence = evidence
@@ -84,7 +92,7 @@ class QuotaActivities:
         if standing.proof.baseline is not None:  # the quotas as an approved plan found them
             self._registry.keep_baseline(change.fence.rollout, standing.proof.baseline)
         try:
-            return self._written(change, standing.limits, datetime.now(UTC))
+            return self._written(change, standing.limits, self._now())
         except Unavailable:
             raise
         except (Drift, BlastRadius, Conflict):
@@ -107,7 +115,7 @@ class QuotaActivities:
             key=f"unproven/{fence.rollout}/{fence.counter}/{change.kind}"[:200],
             cluster=change.cluster,
             rollout=fence.rollout,
-            at=datetime.now(UTC),
+            at=self._now(),
             kind=AuditKind.EFFECT,
             actor=BACKSTOP,
             text=f"refused: {error.message}",

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from temporalio import activity
 
+from activities.clock import Clock, utc_now
 from activities.desk.access_files import asserted_by
 from activities.desk.speaking import spoken_by
 from activities.failures import translated
@@ -83,10 +84,6 @@ def here() -> str:
     return str(activity.info().workflow_id)
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Warrants:
     """`keys`: None where none are configured. `wanted`: whether every command needs a ticket, by now.
 
@@ -98,7 +95,7 @@ class Warrants:
         keys: KeysOf | None,
         book: WarrantPort,
         registry: RegistryPort,
-        now: Callable[[], datetime] = _utc_now,
+        now: Clock = utc_now,
         wanted: Callable[[], bool] = lambda: True,
         admission: Admission | None = None,
     ) -> None:

@@ -11,7 +11,6 @@ from opentelemetry.metrics import CallbackOptions
 
 from activities import metrics
 from activities.metrics import SeenRollout, watched
-from activities.rollout import archive as archiving
 from activities.rollout.archive import ArchiveActivities
 from models.audit import AuditEntry, AuditKind
 from models.errors import Unavailable
@@ -69,13 +68,12 @@ def entries(*minutes_old: int) -> Sequence[AuditEntry]:
 
 
 def test_the_archive_is_behind_by_its_oldest_entry_until_it_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archiving, "datetime", SimpleNamespace(now=lambda _: NOON))
     monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: 1000.0))
     archive = Archive()
     request = RecordRequest(
         rollout="r", entries=tuple(entries(7, 2)), stage=Stage.PLANNED, ended=False, completed=False
     )
-    recording = ArchiveActivities(archive)  # type: ignore[arg-type]
+    recording = ArchiveActivities(archive, now=lambda: NOON)  # type: ignore[arg-type]
     with pytest.raises(Exception, match="did not answer"):
         recording.record(request)
     assert exported(metrics._archive_delay) == {("a",): 420}

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from psycopg.pq import Format
 from sqlalchemy import event, exc
 from sqlmodel import Session, SQLModel
 
+from activities.clock import Clock, utc_now
 from models.columns import FIRST, LAST
 from models.errors import BadInput, Barred, Refusal, Unavailable
 
@@ -40,12 +41,6 @@ _AWAY = {"42P01", "42703", "3F000", "42809", "42883"}
 _NO_RIGHT = "42501"
 LOCKED = "the ledger is locked by another writer"
 _MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII
-
-Clock = Callable[[], datetime]
-
-
-def utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def database_url(url: str) -> sa.URL:

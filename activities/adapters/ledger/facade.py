@@ -13,7 +13,7 @@ from typing import Self
 from activities.adapters.ledger.access import LedgerAccess
 from activities.adapters.ledger.bringups import LedgerBringups
 from activities.adapters.ledger.calendar import LedgerCalendar
-from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Clock, Database, upgrade, utc_now
+from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Database, upgrade
 from activities.adapters.ledger.doings import LedgerDoings
 from activities.adapters.ledger.fleet import LedgerFleet
 from activities.adapters.ledger.health_pushes import LedgerPushes
@@ -31,6 +31,7 @@ from activities.adapters.ledger.second_persons import LedgerSecondPersons
 from activities.adapters.ledger.source_doubts import LedgerDoubts
 from activities.adapters.ledger.tallies import LedgerTallies
 from activities.adapters.ledger.warrants import LedgerWarrants
+from activities.clock import Clock, utc_now
 
 __all__ = ["NOT_MIGRATED", "Ledger", "upgrade"]
 

@@ -1,0 +1,16 @@
+"""The clock is a port: whatever reads the time is given it as `now`. A worker gives the real one, a test one it turns.
+
+Durations within one process (pauses, deadlines, heartbeats) are measured by `time.monotonic`, or by the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """The real clock: the default of whatever takes a clock."""
+    return datetime.now(UTC)
