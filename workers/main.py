@@ -173,7 +173,7 @@ def make_worker(
     ledger.fleet.tokens_in_clear = lambda: not warrants.required
     ledger.fleet.policy_takes_two = lambda: warrants.required and admission.two_persons
     calls = _calls(client, ledger, notify, held, slurms, prometheuses, telling or Telling(), warrants, now)
-    tickets = [] if keys is None else [TicketsChecked(keys, wanted.known)]
+    tickets = [] if keys is None else [TicketsChecked(keys, wanted.known, now)]
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats(), *nothing_in_clear(client.data_converter.payload_codec), *tickets],
         "max_concurrent_activities": _THREADS,
@@ -262,7 +262,9 @@ def _calls(
         NoticeActivities(notify, registry, ledger.outbox, sender),
         Rounds(client, ledger.outbox, telling.pace),
     )
-    watch = WatchActivities(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds, ledger.pushes)
+    watch = WatchActivities(
+        *(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds, ledger.pushes, now)
+    )
     reports, sources = (ledger.tallies, ledger.report, ledger.milestones), (doubts, prometheuses, calendar)
     waits = partial(ledger.outbox.waits, telling.pace)
     second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes_of(ledger.fleet))
@@ -276,6 +278,7 @@ def _calls(
         second_persons=second_persons,
         mark=ledger.pulse.mark,
         pushes=ledger.pushes,
+        now=now,
     )
     return _Calls(
         guard=[

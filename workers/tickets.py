@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from typing import Any
 
 from temporalio import workflow
@@ -24,6 +23,7 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
+from activities.clock import Clock, utc_now
 from activities.tickets.warrants import KeysOf
 from models.access.checking import checked
 from models.access.signing import PublicKey
@@ -46,22 +46,23 @@ _WHOSE: Mapping[str, str] = {
 class TicketsChecked(Interceptor):
     """`keys`, and whether every command needs a ticket (`wanted`): as they are known now, in memory."""
 
-    def __init__(self, keys: KeysOf, wanted: Callable[[], bool]) -> None:
+    def __init__(self, keys: KeysOf, wanted: Callable[[], bool], now: Clock = utc_now) -> None:
+        self._now = now
         self._keys = keys
         self._wanted = wanted
 
     def workflow_interceptor_class(self, _: WorkflowInterceptorClassInput) -> type[WorkflowInboundInterceptor]:
-        keys, wanted = self._keys, self._wanted
+        keys, wanted, now = self._keys, self._wanted, self._now
 
         class Checked(WorkflowInboundInterceptor):
             def handle_update_validator(self, input: HandleUpdateInput) -> None:
-                refuse_unsigned(input.update, input.args, keys(), wanted=wanted())
+                refuse_unsigned(input.update, input.args, keys(), now, wanted=wanted())
                 super().handle_update_validator(input)
 
         return Checked
 
 
-def refuse_unsigned(update: str, args: Any, keys: Mapping[str, PublicKey], *, wanted: bool) -> None:
+def refuse_unsigned(update: str, args: Any, keys: Mapping[str, PublicKey], now: Clock, *, wanted: bool) -> None:
     """Errors: ApplicationError of type Refusal, in one sentence."""
     message = args[0] if args else None
     if not isinstance(message, Model) or "ticket" not in type(message).model_fields:
@@ -73,7 +74,6 @@ def refuse_unsigned(update: str, args: Any, keys: Mapping[str, PublicKey], *, wa
     command = f"{_WHOSE.get(info.workflow_type, '')}.{update}"
     try:
         with workflow.unsafe.sandbox_unrestricted():
-            now = datetime.now(UTC)
-            _OUTSIDE.submit(checked, message, command, info.workflow_id, keys, now).result()
+            _OUTSIDE.submit(checked, message, command, info.workflow_id, keys, now()).result()
     except Refusal as error:
         raise ApplicationError(error.message, type=Refusal.__name__, non_retryable=True) from None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from temporalio import activity
 
+from activities.clock import Clock, utc_now
 from activities.desk.access_files import AccessDesk, asserted_by
 from activities.desk.pulse import other_than
 from activities.desk.pushing import looked_for
@@ -92,11 +93,13 @@ class DeskActivities:
         mark: Callable[[], str] = str,
         pushes: PushPort | None = None,
         sealed: Callable[[str], tuple[SealedTo, ...]] = lambda _: (),
+        now: Clock = utc_now,
     ) -> None:
         """`waits`: what is still to be told, by audience. `bringups`, `access`: their books, where this worker has any.
 
         `sealing`: how the archive is sealed. `warrants`: who asks, as proven as can be. `mark`: of what stands.
         """
+        self._now = now
         self._sealing, self._sealed = sealing, sealed
         self._warrants = warrants
         self._waits = waits
@@ -105,7 +108,7 @@ class DeskActivities:
         self._registry = registry
         self._rollouts = clusters
         alone = tuple if second_persons is None else second_persons.emergencies
-        self._reports = ReportFacts(tallies, report, milestones, self._brought_up, alone)
+        self._reports = ReportFacts(tallies, report, milestones, self._brought_up, alone, now)
         self._milestones = milestones
         self._schedulers = schedulers
         self._doubts = doubts
@@ -134,10 +137,10 @@ class DeskActivities:
             ask.FactsOf: self._facts,
             ask.SnapshotNow: self._snapshot,
             ask.SnapshotsNow: self._snapshots,
-            ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, datetime.now(UTC)),
+            ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, now()),
             ask.FlexOf: self._flex,
-            HaircutSums: lambda q, _: clusters.costs.at(sorted(registry.names()), q.buffers, datetime.now(UTC)),
-            ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, datetime.now(UTC)),
+            HaircutSums: lambda q, _: clusters.costs.at(sorted(registry.names()), q.buffers, now()),
+            ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, now()),
             ask.WhyNot: self._why,
             ask.Archive: self._archive,
             ask.Archived: self._archived,
@@ -193,12 +196,12 @@ class DeskActivities:
         self._fleet.stage_import(question.import_id, question.part, payload)
 
     def _commit_import(self, question: coming.CommitImport, request: DeskRequest) -> dict[str, int]:
-        return self._fleet.commit_import(question.import_id, question.parts, request.actor, datetime.now(UTC))
+        return self._fleet.commit_import(question.import_id, question.parts, request.actor, self._now())
 
     def _take_fleet(self, question: coming.TakeFleet, request: DeskRequest) -> FleetOutcome:
         first = "" if self._warrants is None else self._warrants.first_of(request)
         return self._fleet.take_import(
-            question.import_id, question.parts, question.terms, request.actor, datetime.now(UTC), first
+            question.import_id, question.parts, question.terms, request.actor, self._now(), first
         )
 
     def _fleet_file(self, question: ask.FleetFile, _: DeskRequest) -> FleetPage:
@@ -242,12 +245,12 @@ class DeskActivities:
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
         """What a launch would plan from now: the same values, health and usage."""
-        now = datetime.now(UTC)
+        now = self._now()
         snapshot, policy = self._rollouts.present(question.cluster, now, question.policy)
         return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
 
     def _snapshots(self, question: ask.SnapshotsNow, _: DeskRequest) -> tuple[ask.Plannable | ask.Unplannable, ...]:
-        now = datetime.now(UTC)
+        now = self._now()
         return tuple(self._plannable(one, question, now) for one in self._page(question.after, question.limit))
 
     def _plannable(self, one: Described, question: ask.SnapshotsNow, now: datetime) -> ask.Plannable | ask.Unplannable:
@@ -262,7 +265,7 @@ class DeskActivities:
         return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
 
     def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
-        now = datetime.now(UTC)
+        now = self._now()
         if question.cluster:
             self._registry.facts(question.cluster)  # of many that are asked at once one that is unknown is left out
             one = one_of(self._rollouts.looks.flex([question.cluster], question.mode, now), question.cluster)
@@ -274,7 +277,7 @@ class DeskActivities:
         return ()
 
     def _why(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
-        now = datetime.now(UTC)
+        now = self._now()
         if not question.cluster:
             return self._rollouts.looks.why(sorted(self._registry.names()), question, now)
         self._registry.facts(question.cluster)
@@ -320,7 +323,7 @@ class DeskActivities:
         return ask.ArchivePage(rows=tuple(_light(rows, _json_bytes, _BYTES_A_PAGE)), head=head, seals=seals)
 
     def _declare(self, question: ask.Declare, request: DeskRequest) -> Declaration:
-        declaration = self._fleet.declare(question.declared, request.actor, datetime.now(UTC))
+        declaration = self._fleet.declare(question.declared, request.actor, self._now())
         # Tried again, it may find new what the first try declared, and had no time to archive.
         new = declaration.new if activity.info().attempt == 1 else declaration.stand
         changes = [*(("declared", e) for e in new), *(("took back", e) for e in declaration.gone)]
@@ -331,11 +334,11 @@ class DeskActivities:
 
     def _end_window(self, question: ask.EndWindow, request: DeskRequest) -> Entry:
         deed = Deed[Entry](_request_id(), lambda entry: _of_window(request, "ended", entry, question.reason))
-        return self._fleet.end_window(question.cluster, question.number, datetime.now(UTC), deed)
+        return self._fleet.end_window(question.cluster, question.number, self._now(), deed)
 
     def _end_hold(self, question: ask.EndHold, request: DeskRequest) -> tuple[Entry, ...]:
         deed = Deed[Entry](_request_id(), lambda e: _of_window(request, "ended", e, question.reason, f"/{e.id}"))
-        return self._fleet.end_hold(question.source, question.clusters, datetime.now(UTC), deed)
+        return self._fleet.end_hold(question.source, question.clusters, self._now(), deed)
 
     def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
         """Tried again after it was done and before it was archived, it would be refused: so it is archived first."""
@@ -362,7 +365,7 @@ class DeskActivities:
         return request
 
     def _plan_milestones(self, question: ask.PlanMilestones, request: DeskRequest) -> PlanNow:
-        milestones, now = question.milestones, datetime.now(UTC)
+        milestones, now = question.milestones, self._now()
         measured = {**self._reports.plan_now().measured, ROLLED_OUT_WAVES: 0}
         self._milestones.plan_milestones(milestones, measured, now)
         names = ", ".join(m.name for m in milestones)
@@ -371,14 +374,14 @@ class DeskActivities:
         return self._reports.plan_now()
 
     def _note_milestone(self, question: ask.NoteMilestone, request: DeskRequest) -> PlanNow:
-        now = datetime.now(UTC)
+        now = self._now()
         self._milestones.note_milestone(_request_id(), MilestoneNote(actor=request.actor, at=now, **dict(question)))
         text = f"noted {question.number} for {question.milestone}"
         self._registry.archive([_of_plan(request, text, question.reason)])
         return self._reports.plan_now()
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
-        ahead = (datetime.now(UTC) - activity.info().started_time).total_seconds()  # first: what follows takes time
+        ahead = (self._now() - activity.info().started_time).total_seconds()  # first: what follows takes time
         opened, senseless = self._registry.open_clusters(), self._fleet.senseless()
         return ask.LedgerCheck(
             open_rollouts=len(opened),

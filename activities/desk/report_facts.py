@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
+from activities.clock import Clock, utc_now
 from activities.ports.ports import MilestonePort, ReportPort, TallyPort
 from models.access.waiting import Emergency
 from models.bringup.messages import BringupRow
@@ -23,7 +24,9 @@ class ReportFacts:
         milestones: MilestonePort,
         bringups: Callable[[bool], tuple[BringupRow, ...]] = lambda _: (),
         emergencies: Callable[[], tuple[Emergency, ...]] = tuple,
+        now: Clock = utc_now,
     ) -> None:
+        self._now = now
         self._tallies = tallies
         self._report = report
         self._milestones = milestones
@@ -92,7 +95,7 @@ class ReportFacts:
 
     def plan_now(self) -> PlanNow:
         """Waves take a plan of every cluster: whoever asks for them counts them."""
-        now = datetime.now(UTC)
+        now = self._now()
         points = self._tallies.points("", [now], timedelta(days=1))
         monitored = monitored_at(self._report.passages(now), now)
         point = points[0] if points and points[0].known else None

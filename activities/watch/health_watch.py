@@ -18,7 +18,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import metrics as meters
+from activities.clock import Clock, utc_now
 from activities.notices.due_notices import Rounds
 from activities.ports.ports import CalendarPort, DoubtPort, HealthPort, PushPort, QuotaPort, RolloutsPort
 from activities.requests.overdue_grants import Sweeper
@@ -79,11 +80,13 @@ class WatchActivities:
         sweeper: Sweeper | None = None,
         rounds: Rounds | None = None,
         pushes: PushPort | None = None,
+        now: Clock = utc_now,
     ) -> None:
         """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: notices due. None: nobody does.
 
         `pushes`: clusters that somebody wants to be looked at now.
         """
+        self._now = now
         self._pushes = pushes
         self._again: dict[str, dict[str, float]] = {}
         """Pushed clusters that are to be looked at once more, by watch: when, on the loop's clock."""
@@ -114,8 +117,8 @@ class WatchActivities:
             raise ApplicationError(f"this worker knows no health source {request.source!r}", type=Unavailable.__name__)
         details = activity.info().heartbeat_details
         cursor = told_of(details[0] if details else request.cursor)
-        ends = datetime.now(UTC) + _ROUND
-        while datetime.now(UTC) < ends:
+        ends = self._now() + _ROUND
+        while self._now() < ends:
             try:
                 cursor = await self._round(request, cursor)
             except BackstopError as error:
@@ -162,7 +165,7 @@ class WatchActivities:
         cursor = await self._round(request, cursor, frozenset(due | pushed.keys()))
         activity.heartbeat(cursor_of(cursor))
         for at in pushed.values():
-            meters.pushed(max(0.0, (datetime.now(UTC) - at).total_seconds()))
+            meters.pushed(max(0.0, (self._now() - at).total_seconds()))
         return cursor
 
     def _tally(self, request: WatchInput) -> None:
@@ -177,7 +180,7 @@ class WatchActivities:
         """As `_tally`."""
         busy = self._sweeping is not None and not self._sweeping.done()
         if self._sweeper is not None and not request.shard and not busy:
-            self._sweeping = asyncio.create_task(self._sweeper.go_on(datetime.now(UTC)))
+            self._sweeping = asyncio.create_task(self._sweeper.go_on(self._now()))
 
     def _go_round(self, request: WatchInput) -> None:
         """As `_tally`."""
@@ -185,11 +188,10 @@ class WatchActivities:
         if self._rounds is not None and not request.shard and not busy:
             self._going_round = asyncio.create_task(self._rounds.go_on())
 
-    @staticmethod
-    async def _go_on(tallier: Tallier, every: timedelta) -> None:
+    async def _go_on(self, tallier: Tallier, every: timedelta) -> None:
         """Whatever is wrong with the tallies, the watch goes on."""
         try:
-            await asyncio.to_thread(tallier.go_on, datetime.now(UTC), every)
+            await asyncio.to_thread(tallier.go_on, self._now(), every)
         except BackstopError as error:
             activity.logger.warning("the watch could not tally: %s", error.message)
         except Exception:
@@ -216,7 +218,7 @@ class WatchActivities:
 
             async def tell() -> None:
                 """A refusal ends this one of the senders for the round: the fewer are left, the busier the server."""
-                now = datetime.now(UTC)
+                now = self._now()
                 while loop.time() < ends and (cluster := next(waiting, None)) is not None:
                     self._turns[request.watch_id] = cluster
                     if not await self._signal(cluster, seen[cluster], now):
@@ -244,7 +246,7 @@ class WatchActivities:
         Five calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
         rollouts = self._rollouts.open_clusters()
-        mine, now = [c for c in sorted(rollouts) if _of_shard(request.shard, request.shards, c)], datetime.now(UTC)
+        mine, now = [c for c in sorted(rollouts) if _of_shard(request.shard, request.shards, c)], self._now()
         earlier = self._marks.get(request.watch_id, {})
         only = only if earlier else None  # nothing is known of the others yet
         names = mine if only is None else [c for c in mine if c in only]

@@ -2,16 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from temporalio.testing import ActivityEnvironment
 
+from activities.adapters.http import Reach, networks_of
 from activities.adapters.ledger.facade import Ledger
+from activities.adapters.notify.notifier import Notifier
+from activities.desk.desk import DeskActivities
+from activities.requests.overdue_grants import Sweeper
 from activities.rollout.clusters import ClusterActivities
+from activities.watch.health_watch import WatchActivities
+from models.notices import Notice, NoticeKind
+from models.questions import DeskRequest, NoteMilestone, PlanMilestones, Question
+from models.reports.milestones import Milestone
+from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState
+from models.rollout.messages import HealthChanged
+from models.wire import WatchInput
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, import_fleet, note_stage, open_rollout
+from tests.integration.notice_servers import mail_server
+from tests.waiting import eventually
 
 HOUR = timedelta(hours=1)
+
+
+class Temporal:
+    """Takes signals and starts; `signalled` is called after each signal."""
+
+    def __init__(self, signalled: Callable[[], None]) -> None:
+        self.signalled = signalled
+        self.signals: list[HealthChanged] = []
+        self.started: list[str] = []
+
+    def get_workflow_handle(self, _: str) -> Temporal:
+        return self
+
+    async def signal(self, _: str, change: HealthChanged) -> None:
+        self.signals.append(change)
+        self.signalled()
+
+    async def start_workflow(self, *_: object, id: str, **__: object) -> None:
+        self.started.append(id)
 
 
 class Site:
@@ -30,6 +68,20 @@ class Site:
         of = self.ledger
         reads = (of.quotas, of.health, of.usage, of.calendar, of.registry, of.jobs, of.doubts)
         return ClusterActivities(*reads, now=self.clock)
+
+    def desk(self) -> DeskActivities:
+        of, nobody = self.ledger, cast("Any", None)
+        books = (of.fleet, of.registry, nobody, of.tallies, of.report, of.milestones)
+        return DeskActivities(*books, nobody, nobody, nobody, nobody, nobody, now=self.clock)
+
+    def ask(self, question: Question[Any]) -> None:
+        request = DeskRequest(kind=question.kind, actor="tpm", arguments=question.model_dump(mode="json"))
+        ActivityEnvironment().run(self.desk().answer, request)
+
+    def watch(self, temporal: Temporal) -> WatchActivities:
+        of, client = self.ledger, cast("Any", temporal)
+        reads = (of.quotas, of.health, of.calendar, of.registry, of.doubts)
+        return WatchActivities(client, *reads, sweeper=Sweeper(client, of.registry), now=self.clock)
 
 
 @pytest.fixture
@@ -51,3 +103,54 @@ def test_a_look_believes_no_health_that_is_dated_after_its_clock(site: Site) -> 
     assert site.clusters().surplus("beta") == 64 - 32
     site.now = NOW - HOUR
     assert site.clusters().surplus("beta") is None
+
+
+def test_the_desk_dates_the_plan_and_what_is_noted_of_it(site: Site) -> None:
+    site.ask(PlanMilestones(milestones=(Milestone(name="trained", measure="users trained", target=9, due=NOW.date()),)))
+    site.now = NOW + 3 * HOUR
+    site.ask(NoteMilestone(milestone="trained", number=4, reason="the first course"))
+    assert site.sql.one("SELECT began FROM milestones") == "2026-03-01T12:00:00.000000Z"
+    assert site.sql.one("SELECT at FROM milestone_notes") == "2026-03-01T15:00:00.000000Z"
+
+
+async def test_the_watch_goes_by_its_clock_for_health_for_grants_that_are_overdue_and_for_its_own_end(
+    site: Site,
+) -> None:
+    """Its call lasts 90 minutes: the clock is turned by two hours at the first signal, and by nothing else."""
+    open_rollout(site.ledger, cluster="beta")
+    site.ledger.registry.keep_request(lent(until=NOW + HOUR))
+
+    def turn() -> None:
+        site.now = NOW + 2 * HOUR
+
+    temporal = Temporal(turn)
+    watching = ActivityEnvironment().run(site.watch(temporal).watch, WatchInput(interval_seconds=0.01))
+    call = asyncio.create_task(watching)
+    try:
+        await eventually(call.done, "two hours have passed")
+    finally:
+        call.cancel()
+    assert [(one.at, "fresh" in one.why) for one in temporal.signals] == [(NOW, True)]
+    await eventually(lambda: temporal.started == ["request/r-1"], "the grant of an hour ago is taken care of")
+
+
+def lent(until: datetime) -> RequestState:
+    """Ten GPUs that were granted."""
+    ask = QuotaAsk(request="r-1", team="a", cluster="alpha", gpus=10, until=until, actor="dev")
+    return RequestState(
+        ask=ask, stage=RequestStage.GRANTED, asked_at=NOW, changed_at=NOW, assessment=Assessment(fits=True)
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS")
+def test_a_mail_and_the_line_in_the_log_are_of_the_same_time(tmp_path: Path) -> None:
+    log = tmp_path / "notices.jsonl"
+    with mail_server("robot", "a-password") as server:
+        here = Reach(networks_of("127.0.0.0/8"))
+        notifier = Notifier(log, lambda: NOW, server.url, reach=here)
+        to = "a@example.org"
+        team_a: dict[str, Any] = {"cluster": "beta", "audience": "a", "owner": "tpm"}
+        told = Notice(key="k", kind=NoticeKind.PLANNED, contacts=(to,), **team_a)
+        (_, mailed) = notifier.deliver(told, "a subject", "a body")
+    assert parsedate_to_datetime(server.to(to)[0]["Date"]) == NOW
+    assert (json.loads(log.read_text())["at"], mailed.at) == ("2026-03-01T12:00:00+00:00", NOW)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.testing import ActivityEnvironment
 
+from activities.clock import Clock, utc_now
 from activities.ports.ports import ByCluster
 from activities.watch import health_watch
 from activities.watch.health_watch import WatchActivities, cursor_of, digest, shard_of, told_of
@@ -138,11 +139,12 @@ def watching(
     health: Health | None = None,
     tallier: Any = None,
     pushes: Any = None,
+    now: Clock = utc_now,
 ) -> WatchActivities:
     ledger: Any = Ledger(clusters)
     quotas: Any = Quotas(reading)
     client: Any = temporal
-    return WatchActivities(client, quotas, health or Health(), ledger, ledger, ledger, tallier, pushes=pushes)
+    return WatchActivities(client, quotas, health or Health(), ledger, ledger, ledger, tallier, pushes=pushes, now=now)
 
 
 @pytest.fixture(autouse=True)
@@ -411,26 +413,17 @@ async def test_a_call_goes_on_from_the_cursor_of_the_call_before() -> None:
     assert temporal.told == [CLUSTERS[3]]
 
 
-class Later(datetime):
-    """A clock that is `ahead` of the true one."""
-
-    ahead = timedelta()
-
-    @classmethod
-    def now(cls, tz: tzinfo | None = None) -> Any:
-        return datetime.now(tz) + cls.ahead
-
-
-async def test_a_call_that_returns_answers_with_its_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_watch, "datetime", Later)
-    temporal = SlowTemporal()
+async def test_a_call_that_returns_answers_with_its_cursor() -> None:
+    temporal, now = SlowTemporal(), datetime.now(UTC)
 
     def signalled() -> None:
+        nonlocal now
         if len(temporal.told) == len(CLUSTERS):
-            monkeypatch.setattr(Later, "ahead", 2 * health_watch._ROUND)
+            now += 2 * health_watch._ROUND
 
     temporal.signalled = signalled
-    answer = await ActivityEnvironment().run(watching(temporal).watch, WatchInput(interval_seconds=0.01))
+    watch = watching(temporal, now=lambda: now).watch
+    answer = await ActivityEnvironment().run(watch, WatchInput(interval_seconds=0.01))
     assert len(told_of(answer)) == len(CLUSTERS)
 
 

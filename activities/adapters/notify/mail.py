@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.mime.text import MIMEText
-from email.utils import format_datetime, formataddr, localtime, make_msgid, parseaddr
+from email.utils import format_datetime, formataddr, make_msgid, parseaddr
 from typing import Any
 
 from activities.adapters.http import Reach, header_text
@@ -111,7 +111,7 @@ def _written(server: MailServer, address: str, message: Message) -> str:
     if server.reply_to:
         mail["Reply-To"] = ", ".join(server.reply_to)
     mail["Message-ID"] = make_msgid(domain=server.host)
-    mail["Date"] = format_datetime(localtime())
+    mail["Date"] = format_datetime(message.at.astimezone())
     return mail.as_string()
 
 

@@ -18,8 +18,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -29,6 +28,7 @@ from activities.adapters.notify.delivery_book import DeliveryBook, FileTurns, Sq
 from activities.adapters.notify.mail import plain_email
 from activities.adapters.notify.route import Message, Route
 from activities.adapters.notify.slow_addresses import SlowAddresses
+from activities.clock import Clock
 from activities.notices.buttons import rows_of
 from activities.secret_files import SecretFiles
 from models.base import brief
@@ -44,15 +44,14 @@ _NOTICE_SECONDS = 60.0
 class LogFile:
     """The `log` channel: a file with one JSON line per notice, synced before it counts as delivered."""
 
-    def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._clock = clock
 
     def send(self, message: Message) -> None:
         """The line is on disk, whole, whoever else writes. Errors: Unavailable."""
         notice = message.notice.model_dump(mode="json", exclude={"contacts"})
         entry = {
-            "at": self._clock().isoformat(),
+            "at": message.at.isoformat(),
             "key": message.notice.key,
             "subject": message.subject,
             "body": message.body,
@@ -91,7 +90,7 @@ class Notifier:
     def __init__(
         self,
         log_file: Path,
-        clock: Callable[[], datetime],
+        now: Clock,
         mail_server: str | None = None,
         book: DeliveryBook | None = None,
         turns: Turns | None = None,
@@ -105,14 +104,14 @@ class Notifier:
         if mail_server is not None:
             check_mail_server(self._secrets.meant(mail_server))
         self._buttons = buttons
-        self._clock = clock
+        self._now = now
         self._reach = reach
         self._named = named
         self._slow = SlowAddresses()
         self._mail_server = mail_server
         self._book = book or SqliteBook(log_file.with_name(log_file.name + ".book"))
         self._turns = turns or FileTurns(log_file.with_name(log_file.name + ".turns"))
-        self._log = Route(LOG, LOG, LogFile(log_file, clock).send)
+        self._log = Route(LOG, LOG, LogFile(log_file).send)
 
     def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
         """The notice has reached the log and each of its contacts, once per key and address.
@@ -120,7 +119,7 @@ class Notifier:
         Every address is tried before an error is raised. Errors: Unavailable names those that failed, and
         calling again sends only these; Refusal, when nothing else failed, those that are malformed.
         """
-        message = Message(notice, subject, body, rows_of(notice) if self._buttons else ())
+        message = Message(notice, subject, body, self._now(), rows_of(notice) if self._buttons else ())
         taken, refused, failed = self._routes(notice)
         deliveries: list[Delivery] = []
         ends = time.monotonic() + _NOTICE_SECONDS
@@ -181,7 +180,7 @@ class Notifier:
             if at is None:
                 with self._slow.trying(route.address):
                     route.send(message)
-                at = self._clock()
+                at = self._now()
                 self._book.remember(key, route.address, at)
                 logger.info("notice %s delivered to %s %s", key, route.channel, route.address)
         return Delivery(key=key, channel=route.channel, address=route.address, at=at, repeated=repeated)

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from urllib.parse import unquote, urlsplit
 
 from activities.adapters.http import PUBLIC, Reach
@@ -33,6 +34,7 @@ class Message:
     notice: Notice
     subject: str
     body: str
+    at: datetime
     rows: tuple[ButtonRow, ...] = ()
     """Buttons to answer it by, where they can work."""
 
