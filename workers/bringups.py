@@ -34,6 +34,6 @@ def bringup_parts(ledger: Ledger, slurms: Slurms, settings: Settings) -> Bringup
     """Without a file of runners nothing is run or asked outside, and whoever asks for it is told."""
     allowed, here = Allowed(settings.runners or RunnerSettings(), secrets=SecretFiles(settings.secrets)), Here()
     health = ledger.health.fed_by(slurms.refresh_health)
-    checks = OwnHealth(slurms.describe, health, OutsideChecks(allowed, settings.prometheus))
+    checks = OwnHealth(slurms.describe, health, OutsideChecks(allowed, settings.prometheus, ledger.now), ledger.now)
     host = here.host if settings.runners is not None else ""
-    return BringupParts(Runners(allowed, settings.runs_dir, here), checks, host=host)
+    return BringupParts(Runners(allowed, settings.runs_dir, here, ledger.now), checks, host=host)

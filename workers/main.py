@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -31,7 +31,7 @@ from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from activities.bringup.book import FleetBringups, next_order
 from activities.bringup.calls import BringupActivities, CheckActivities, RunActivities
-from activities.clock import Clock
+from activities.clock import Clock, utc_now
 from activities.desk.access_files import AccessDesk
 from activities.desk.desk import DeskActivities
 from activities.desk.second_persons import SecondPersonsDesk, changes_of
@@ -198,7 +198,7 @@ def make_worker(
     notices = Worker(client, task_queue=NOTICE_QUEUE, activities=calls.notices, activity_executor=postmen, **shared)
     shared.pop("max_concurrent_activities")
     followers = [] if bringups is None else [ThreadPoolExecutor(_THREADS, "runs")]
-    hands = [] if bringups is None else _hands(client, bringups, followers[0], shared)
+    hands = [] if bringups is None else _hands(client, bringups, followers[0], shared, now)
     return Workers((general, guard, notices, *hands), (guards, postmen, *followers))
 
 
@@ -213,9 +213,11 @@ def _around_bringups(
     return [around.open, around.record, around.hand_over, around.grant_owed, around.wind_down]
 
 
-def _hands(client: Client, parts: BringupParts, threads: ThreadPoolExecutor, shared: dict[str, Any]) -> list[Worker]:
+def _hands(
+    client: Client, parts: BringupParts, threads: ThreadPoolExecutor, shared: dict[str, Any], now: Clock
+) -> list[Worker]:
     """Of what waits for runs and checks: for anybody, and for the commands of this host."""
-    runs, checks = RunActivities(parts.runners, threads, parts.host), CheckActivities(parts.checks, threads)
+    runs, checks = RunActivities(parts.runners, threads, parts.host, now), CheckActivities(parts.checks, threads, now)
     of_runs: list[Callable[..., Any]] = [runs.start, runs.follow, runs.stop]
     queues: list[tuple[str, list[Callable[..., Any]]]] = [
         (BRINGUP_QUEUE, [*of_runs, runs.choose_host, checks.ask, checks.supply])
@@ -308,7 +310,10 @@ def _calls(
             warrants.admit,
         ],
         book=partial(
-            FleetBringups, ledger.bringups, quotas, registry, usage, ledger.jobs, slurms, rollouts, warrants=warrants
+            FleetBringups,
+            *(ledger.bringups, quotas, registry, usage, ledger.jobs, slurms, rollouts),
+            warrants=warrants,
+            now=now,
         ),
     )
 
@@ -411,7 +416,7 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
     settings.home.mkdir(parents=True, exist_ok=True)
     notify = Notifier(
         settings.home / "notices.jsonl",
-        lambda: datetime.now(UTC),
+        utc_now,
         settings.mail_server,
         reach=Reach(settings.contact_networks),
         named=settings.contacts,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 
 from temporalio import workflow
+
+from activities.clock import utc_now
 
 
 def asked_at() -> datetime:
     """The worker's clock, never behind the workflow's."""
     with workflow.unsafe.sandbox_unrestricted():  # a query writes nothing that a replay could miss
-        return max(workflow.now(), datetime.now(UTC))
+        return max(workflow.now(), utc_now())

@@ -9,9 +9,10 @@ is to be tried again then. Source: docs/bringup.md, "Into the fleet, and out of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from activities.bringup.exit import BringupExit
+from activities.clock import Clock, utc_now
 from activities.ports.bringup_ledger import BringupLedger, Incoming, Owed, RolloutDoor
 from activities.ports.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
 from activities.rollout.clusters import ClusterActivities
@@ -64,14 +65,16 @@ class FleetBringups:
         clusters: ClusterActivities,
         rollouts: RolloutDoor,
         warrants: Warrants | None = None,
+        now: Clock = utc_now,
     ) -> None:
+        self._now = now
         self._ledger = ledger
         self._quotas = quotas
         self._registry = registry
         self._schedulers = schedulers
         self._clusters = clusters
         self._rollouts = rollouts
-        self._exit = BringupExit(ledger, quotas, registry, usage, jobs, schedulers, clusters, rollouts, warrants)
+        self._exit = BringupExit(ledger, quotas, registry, usage, jobs, schedulers, clusters, rollouts, warrants, now)
 
     def open(self, start: BringupStart) -> OpenedBringup:
         return self._ledger.open_bringup(start)
@@ -197,7 +200,7 @@ class FleetBringups:
         snapshot, policy = self._clusters.present(cluster, request.at)
         fits, why = _fitting(snapshot, policy, request.islands, more)
         if fits != more:
-            _caught_sight(request, snapshot)
+            self._caught_sight(request, snapshot)
         if not fits:
             return why
         tree = snapshot.tree
@@ -236,7 +239,7 @@ class FleetBringups:
         claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
         fits, why = _fitting(claimed, policy, request.islands, more)
         if fits != more:
-            _caught_sight(request, snapshot)
+            self._caught_sight(request, snapshot)
         sentences = [] if fits else [why]
         order = owed.orders
         # Where nothing fits it is asked all the same: its answer to an order that it has written may have been lost.
@@ -254,11 +257,20 @@ class FleetBringups:
                 sentences.append(self._note(request, order, plan.hash, answer.raised, f"rollout {opened.rollout}"))
                 if answer.raised.get(team) != gpus:
                     raise Unavailable(f"what is owed in {cluster} is looked at again: an earlier grant stands")
-            elif answer.outcome is GrantOutcome.LATER or (fits and datetime.now(UTC) - request.at < _INSISTS):
+            elif answer.outcome is GrantOutcome.LATER or (fits and self._now() - request.at < _INSISTS):
                 raise Unavailable(f"what is owed in {cluster} is tried again: {answer.said}")
             else:
                 sentences.append(answer.said)
         return "; ".join(sentences)
+
+    def _caught_sight(self, request: HandOverRequest, snapshot: Snapshot) -> None:
+        """Errors: Unavailable for a while where the ledger has not seen yet what came healthy."""
+        came = sum(island.healthy_gpus for island in request.islands)
+        if snapshot.healthy_gpus < came and self._now() - request.at < _CATCHES_UP:
+            raise Unavailable(
+                f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, and "
+                f"{snapshot.healthy_gpus} by what the ledger knows yet: what is owed is tried again"
+            )
 
     def _note(self, request: HandOverRequest, order: int, plan_hash: str, written: Mapping[str, int], by: str) -> str:
         cluster, number = request.entry.cluster, request.number
@@ -282,16 +294,6 @@ class FleetBringups:
 def _lacking(wanted: Mapping[str, int], granted: Mapping[str, int]) -> dict[str, int]:
     lacks = {team: gpus - granted.get(team, 0) for team, gpus in wanted.items()}
     return {team: gpus for team, gpus in lacks.items() if gpus > 0}
-
-
-def _caught_sight(request: HandOverRequest, snapshot: Snapshot) -> None:
-    """Errors: Unavailable for a while where the ledger has not seen yet what came healthy."""
-    came = sum(island.healthy_gpus for island in request.islands)
-    if snapshot.healthy_gpus < came and datetime.now(UTC) - request.at < _CATCHES_UP:
-        raise Unavailable(
-            f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, and "
-            f"{snapshot.healthy_gpus} by what the ledger knows yet: what is owed is tried again"
-        )
 
 
 def _fitting(

@@ -11,13 +11,14 @@ import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
+from activities.clock import Clock, utc_now
 from activities.failures import translated
 from activities.ports.bringup import BringupsPort, ProductionPort
 from activities.ports.runners import CheckPort, RunnerPort
@@ -56,7 +57,8 @@ _GRACE = timedelta(seconds=10)
 class RunActivities:
     """Of one host: `host` names it, empty where it runs no commands."""
 
-    def __init__(self, runners: RunnerPort, threads: ThreadPoolExecutor, host: str = "") -> None:
+    def __init__(self, runners: RunnerPort, threads: ThreadPoolExecutor, host: str = "", now: Clock = utc_now) -> None:
+        self._now = now
         self._runners = runners
         self._threads = threads
         self._host = host
@@ -95,7 +97,7 @@ class RunActivities:
                 with translated():
                     report = await _in(self._threads, partial(self._runners.look, request.order))
             except ApplicationError as error:
-                if error.type == Unavailable.__name__ and _is_news(error.message, request):
+                if error.type == Unavailable.__name__ and self._is_news(error.message, request):
                     return FollowedRun(unheard=error.message)
                 raise
             passed = time.monotonic() - began
@@ -114,9 +116,19 @@ class RunActivities:
                 lost_since = None
             await _pause(request.every.total_seconds())
 
+    def _is_news(self, answer: str, request: FollowRun) -> bool:
+        """The first one of a start at once, of a run that was seen once some tries were in vain; another one seldom."""
+        info = activity.info()
+        if request.unheard is None:
+            return False
+        if not request.unheard:
+            return not request.seen or info.attempt >= _IN_VAIN
+        return answer != request.unheard and self._now() - info.scheduled_time >= request.news
+
 
 class CheckActivities:
-    def __init__(self, checks: CheckPort, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, checks: CheckPort, threads: ThreadPoolExecutor, now: Clock = utc_now) -> None:
+        self._now = now
         self._checks = checks
         self._threads = threads
 
@@ -136,9 +148,12 @@ class CheckActivities:
             asked = _in(self._threads, partial(self._checks.check, order))
             return await asyncio.wait_for(asked, patience)
         except TimeoutError:
-            return _unknown(f"did not answer within {duration_text(order.limit)}")
+            return self._unknown(f"did not answer within {duration_text(order.limit)}")
         except Exception as error:  # a port that breaks its word must not keep the other answers
-            return _unknown(f"cannot be asked: {type(error).__name__}")
+            return self._unknown(f"cannot be asked: {type(error).__name__}")
+
+    def _unknown(self, sentence: str) -> CheckAnswer:
+        return CheckAnswer(colour=Colour.UNKNOWN, said=sentence, at=self._now())
 
     @activity.defn(name="wait_for_supply")
     async def supply(self, request: SupplyRequest) -> CheckAnswer:
@@ -201,20 +216,6 @@ class BringupActivities:
         """The entry is the one that was signed, whatever the workflow says. Errors: Refusal."""
         if self._warrants is not None:
             self._warrants.entered(request.entry)
-
-
-def _is_news(answer: str, request: FollowRun) -> bool:
-    """The first one of a start at once, of a run that was seen once some tries were in vain; another one seldom."""
-    info = activity.info()
-    if request.unheard is None:
-        return False
-    if not request.unheard:
-        return not request.seen or info.attempt >= _IN_VAIN
-    return answer != request.unheard and datetime.now(UTC) - info.scheduled_time >= request.news
-
-
-def _unknown(sentence: str) -> CheckAnswer:
-    return CheckAnswer(colour=Colour.UNKNOWN, said=sentence, at=datetime.now(UTC))
 
 
 async def _in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime
 
+from activities.clock import Clock, utc_now
 from activities.ports.ports import HealthPort
 from activities.ports.runners import CheckPort
 from models.base import gpus_text
@@ -21,8 +22,13 @@ class OwnHealth:
     """`described`: a cluster as its Slurm has it now. `health`: of clusters that stand in the ledger."""
 
     def __init__(
-        self, described: Callable[[str, SlurmSource], ClusterSpec], health: HealthPort, others: CheckPort
+        self,
+        described: Callable[[str, SlurmSource], ClusterSpec],
+        health: HealthPort,
+        others: CheckPort,
+        now: Clock = utc_now,
     ) -> None:
+        self._now = now
         self._described = described
         self._health = health
         self._others = others
@@ -30,7 +36,7 @@ class OwnHealth:
     def check(self, order: CheckOrder) -> CheckAnswer:
         if order.kind not in _OWN or order.run or order.url:
             return self._others.check(order)
-        now = datetime.now(UTC)
+        now = self._now()
         try:
             islands = self._islands(order)
         except BackstopError as error:

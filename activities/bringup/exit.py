@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, NoReturn
 
+from activities.clock import Clock, utc_now
 from activities.ports.bringup_ledger import BringupLedger, RolloutDoor
 from activities.ports.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
 from activities.rollout.clusters import ClusterActivities
@@ -45,7 +46,9 @@ class BringupExit:
         clusters: ClusterActivities,
         rollouts: RolloutDoor,
         warrants: Warrants | None = None,
+        now: Clock = utc_now,
     ) -> None:
+        self._now = now
         self._warrants = warrants
         self._ledger = ledger
         self._quotas = quotas
@@ -101,7 +104,7 @@ class BringupExit:
             if opened.stage is not Stage.ROLLING_BACK:
                 word = CommandRequest(actor=row.owner, reason=f"{cluster} is retired", warrant=self._word(cluster))
                 self._rollouts.command(cluster, Command.CLOSE if closes else Command.ABORT, word)
-            if datetime.now(UTC) - row.stage_at < _LEAVES_WITHIN:
+            if self._now() - row.stage_at < _LEAVES_WITHIN:
                 raise Unavailable(f"rollout {opened.rollout} is being ended")
             return
         try:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
 from pathlib import Path
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,10 +19,15 @@ from temporalio.testing import ActivityEnvironment
 from activities.adapters.http import Reach, networks_of
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
+from activities.adapters.slurm.slurm import Slurms
+from activities.bringup.calls import CheckActivities
+from activities.clock import utc_now
 from activities.desk.desk import DeskActivities
 from activities.requests.overdue_grants import Sweeper
 from activities.rollout.clusters import ClusterActivities
 from activities.watch.health_watch import WatchActivities
+from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder
+from models.bringup.messages import AskRequest
 from models.notices import Notice, NoticeKind
 from models.questions import DeskRequest, NoteMilestone, PlanMilestones, Question
 from models.reports.milestones import Milestone
@@ -29,6 +37,9 @@ from models.wire import WatchInput
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, import_fleet, note_stage, open_rollout
 from tests.integration.notice_servers import mail_server
 from tests.waiting import eventually
+from workers import main
+from workers.bringups import bringup_parts
+from workers.settings import load_settings
 
 HOUR = timedelta(hours=1)
 
@@ -154,3 +165,61 @@ def test_a_mail_and_the_line_in_the_log_are_of_the_same_time(tmp_path: Path) -> 
         (_, mailed) = notifier.deliver(told, "a subject", "a body")
     assert parsedate_to_datetime(server.to(to)[0]["Date"]) == NOW
     assert (json.loads(log.read_text())["at"], mailed.at) == ("2026-03-01T12:00:00+00:00", NOW)
+
+
+class Broken:
+    """A port that breaks its word."""
+
+    def check(self, order: CheckOrder) -> CheckAnswer:
+        raise ValueError(order)
+
+
+async def test_a_check_that_cannot_be_asked_is_dated_by_the_worker(site: Site) -> None:
+    order = CheckOrder(name="burn-in", kind=CheckKind.HTTP, cluster="beta", url="http://127.0.0.1/burn-in")
+    with ThreadPoolExecutor(1) as threads:
+        checks = CheckActivities(Broken(), threads, site.clock)
+        answer = await ActivityEnvironment().run(checks.ask, AskRequest(orders=(order,)))
+    assert answer.answers["burn-in"].at == NOW
+
+
+OURS = ("activities.", "client.", "models.", "workers.")
+
+
+def parts_of(thing: object) -> list[object]:
+    """What an object of ours, a container or a callable holds."""
+    match thing:
+        case dict():
+            return [*thing.keys(), *thing.values()]
+        case list() | tuple() | set() | frozenset():
+            return list(thing)
+        case partial():
+            return [thing.func, *thing.args, *thing.keywords.values()]
+        case MethodType():
+            return [thing.__self__]
+        case FunctionType():
+            return [cell.cell_contents for cell in thing.__closure__ or ()]
+    return list(vars(thing).values()) if type(thing).__module__.startswith(OURS) and hasattr(thing, "__dict__") else []
+
+
+async def test_a_worker_has_one_clock(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of its ledger: whatever its calls are made of, none has the real one, which is everybody's default."""
+    given: list[object] = []
+    monkeypatch.setattr(main, "Worker", lambda *_, **more: given.append(more))
+    monkeypatch.setenv("BACKSTOP_HOME", str(tmp_path))
+    slurms = Slurms(site.ledger, site.ledger.schedulers)
+    parts = bringup_parts(site.ledger, slurms, load_settings())
+    client: Any = SimpleNamespace(data_converter=SimpleNamespace(payload_codec=None))
+    notifier = Notifier(tmp_path / "notices.jsonl", site.clock)
+    with ThreadPoolExecutor(1) as threads:
+        main.make_worker(client, site.ledger, notifier, threads, slurms=slurms, bringups=parts, keys=dict)
+    seen: dict[int, object] = {}
+    told_the_time = set()
+    while given:
+        thing = given.pop()
+        seen[id(thing)] = thing
+        inside = parts_of(thing)
+        assert not any(part is utc_now for part in inside), thing
+        if any(part in (site.clock, site.ledger.now) for part in inside if isinstance(part, MethodType)):
+            told_the_time.add(type(thing).__name__)
+        given += [part for part in inside if id(part) not in seen]
+    assert {"Database", "Faults", "ReportFacts", "WatchActivities", "BringupExit", "BuildkiteRunner"} <= told_the_time

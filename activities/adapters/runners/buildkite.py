@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -24,6 +23,7 @@ from activities.adapters.http import Answered, Asked
 from activities.adapters.runners.settings import Allowed, BuildkiteAccess
 from activities.adapters.runners.web import MOST_ANSWER, answered, bearer, refused
 from activities.adapters.runners.words import one_line, tail_of
+from activities.clock import Clock, utc_now
 from models.base import Time, duration_text
 from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
@@ -115,7 +115,8 @@ class _UnderWay:
 class BuildkiteRunner:
     """The pipelines that a worker's settings list. `pause`: how it waits, in seconds."""
 
-    def __init__(self, allowed: Allowed, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, allowed: Allowed, pause: Callable[[float], None] = time.sleep, now: Clock = utc_now) -> None:
+        self._now = now
         self._allowed = allowed
         self._pause = pause
         self._quiet = _Pause()
@@ -186,9 +187,8 @@ class BuildkiteRunner:
             return own
         return min(others, key=lambda build: build.number)
 
-    @staticmethod
-    def _report(api: _Api, order: RunOrder, build: BuildkiteBuild) -> RunReport:
-        over = (build.finished_at or datetime.now(UTC)) - build.created_at >= order.limit
+    def _report(self, api: _Api, order: RunOrder, build: BuildkiteBuild) -> RunReport:
+        over = (build.finished_at or self._now()) - build.created_at >= order.limit
         if over and build.phase is RunPhase.RUNNING and build.state != "canceling":
             build = api.cancelled(order, build)
         phase, sentence = _told(build, order, over)

@@ -11,7 +11,6 @@ import math
 import re
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,6 +21,7 @@ from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.short_program import Ended, ran
 from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refused, url_of
 from activities.adapters.runners.words import last_line, one_line
+from activities.clock import Clock, utc_now
 from models.base import count_text, duration_text, in_one_sentence
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour, capacity_answer
 from models.cluster.island import Island
@@ -44,7 +44,7 @@ class OutsideChecks:
         self,
         allowed: Allowed,
         prometheus: Mapping[str, PrometheusConnection] | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Clock = utc_now,
     ) -> None:
         self._allowed = allowed
         self._web = Web(allowed)

@@ -10,6 +10,7 @@ from activities.adapters.runners.command import CommandRunner
 from activities.adapters.runners.http import HttpRunner
 from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.settings import Allowed
+from activities.clock import Clock, utc_now
 from activities.ports.runners import RunnerPort
 from models.bringup.runs import Runner, RunOrder, RunReport
 from models.errors import BadInput, Unavailable
@@ -18,12 +19,12 @@ from models.errors import BadInput, Unavailable
 class Runners:
     """`runs_dir`: where commands' runs are kept; shared between hosts, each can follow what another one runs."""
 
-    def __init__(self, allowed: Allowed, runs_dir: Path, here: Here | None = None) -> None:
+    def __init__(self, allowed: Allowed, runs_dir: Path, here: Here | None = None, now: Clock = utc_now) -> None:
         self.here = here or Here()
         """Whose commands these are: `here.host` is what runs are noted under."""
         self._by_name: Mapping[Runner, RunnerPort] = {
             Runner.COMMAND: CommandRunner(allowed, runs_dir, self.here),
-            Runner.BUILDKITE: BuildkiteRunner(allowed),
+            Runner.BUILDKITE: BuildkiteRunner(allowed, now=now),
             Runner.HTTP: HttpRunner(allowed),
         }
 

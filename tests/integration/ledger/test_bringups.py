@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -131,7 +131,7 @@ class Book:
     """The book with all its ports on the ledger; no Temporal."""
 
     def __init__(self, ledger: Ledger, **limits: int) -> None:
-        self.ledger = ledger
+        self.ledger, self.now = ledger, NOW + timedelta(days=1)
         of = (ledger.quotas, ledger.health, ledger.usage, ledger.calendar, ledger.registry, ledger.jobs, ledger.doubts)
         self.clusters = ClusterActivities(*of)
         self.rollouts = Rollouts(ledger, self.clusters)
@@ -145,6 +145,7 @@ class Book:
             self.slurm,  # type: ignore[arg-type]
             self.clusters,
             self.rollouts,
+            now=lambda: self.now,
         )
 
     def hand_over(
@@ -475,12 +476,16 @@ def test_what_is_owed_waits_for_a_ledger_that_has_not_seen_yet_what_its_check_sa
     book = Book(ledger)
     first = book.hand_over([island(8, healthy=48)])
     assert first.granted == {"a": 22, "b": 18}
-    with pytest.raises(Unavailable, match="64 GPUs of h100-new are healthy by its check, and 48 by what the ledger"):
-        book.hand_over([island(8)], first.granted, at=datetime.now(UTC))
-    assert book.hand_over([island(8)], first.granted, at=datetime.now(UTC) - timedelta(minutes=3)).owed == first.owed
+    behind = "64 GPUs of h100-new are healthy by its check, and 48 by what the ledger"
+    for book.now in (NOW, NOW + timedelta(seconds=119)):
+        with pytest.raises(Unavailable, match=behind):
+            book.hand_over([island(8)], first.granted)
+    book.now = NOW + timedelta(minutes=2)
+    assert book.hand_over([island(8)], first.granted).owed == first.owed
+    book.now = NOW
     seen = HealthSample(cluster=NEW, at=NOW + timedelta(minutes=1), islands=(island(8),))
     ledger.fleet.add_health([seen], "exporter")
-    assert book.hand_over([island(8)], first.granted, at=datetime.now(UTC)).owed == {}
+    assert book.hand_over([island(8)], first.granted).owed == {}
 
 
 def test_what_is_owed_goes_before_a_request_that_came_later(ledger: Ledger) -> None:
