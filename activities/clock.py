@@ -6,6 +6,7 @@ Durations within one process (pauses, deadlines, heartbeats) are measured by `ti
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from datetime import UTC, datetime
 
 Clock = Callable[[], datetime]
@@ -14,3 +15,7 @@ Clock = Callable[[], datetime]
 def utc_now() -> datetime:
     """The real clock: the default of whatever takes a clock."""
     return datetime.now(UTC)
+
+
+worker_clock: ContextVar[Clock] = ContextVar("backstop_worker_clock", default=utc_now)
+"""Of the worker that runs a workflow: a query is answered as of now, where the workflow's own time stands still."""

@@ -6,7 +6,6 @@ Rollouts, fleet rollouts, requests for quota and questions to the ledger's desk 
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import Client
@@ -104,11 +103,11 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         checks += access_checks(ledger.access, tickets=ledger.tickets, proven=ledger.proven)
         checks += keys_checks(ledger.unknown_keys)
         checks += contacts_checks(ledger.teams_in_clear)
-        checks += notice_checks(ledger, datetime.now(UTC))
-        checks += seals_check(ledger.seals, datetime.now(UTC))
+        checks += notice_checks(ledger, self._now())
+        checks += seals_check(ledger.seals, self._now())
         checks += [doubt_check(one) for one in ledger.doubts]
         checks.append(clock_check(ledger.worker_ahead_seconds))
-        rollouts, now = await self.ask(OpenRollouts()), datetime.now(UTC)
+        rollouts, now = await self.ask(OpenRollouts()), self._now()
         checks += promises_checks(rollouts)
         try:
             lost_rollouts = await lost_of(self._client, rollouts)

@@ -24,6 +24,7 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.clock import Clock, utc_now
 from client.connection import TemporalTarget
 from client.lost_rollouts import was_stopped
 from client.repeats import repeatable, same_id
@@ -74,7 +75,15 @@ class Calls:
     `signer`: of a front, which knows who it is; without one the actor is what the caller says.
     """
 
-    def __init__(self, client: Client, actor: str, target: TemporalTarget, signer: Signer | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        actor: str,
+        target: TemporalTarget,
+        signer: Signer | None = None,
+        now: Clock = utc_now,
+    ) -> None:
+        self._now = now
         self._client = client
         self._actor = actor
         self._target = target

@@ -11,9 +11,10 @@ import base64
 import uuid
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from activities.clock import Clock, utc_now
 from models import import_questions as taking
 from models import questions as desk
 from models.audit import ChainedEntry, ChainHead
@@ -51,6 +52,8 @@ _AnswerT = TypeVar("_AnswerT")
 
 class Composed:
     """All of it, for who can ask."""
+
+    _now: Clock = staticmethod(utc_now)
 
     async def ask(self, question: Question[_AnswerT], payload: str = "") -> _AnswerT:
         """The answer of the ledger's desk to one question."""
@@ -122,7 +125,7 @@ class Composed:
 
     async def calendar(self, cluster: str = "") -> tuple[Entry, ...]:
         """Declared windows that are not over, of one cluster or all. Errors: BadInput for an unknown cluster."""
-        return await self.ask(desk.Calendar(cluster=cluster, since=datetime.now(UTC)))
+        return await self.ask(desk.Calendar(cluster=cluster, since=self._now()))
 
     async def tallies(self, cluster: str, times: Sequence[datetime], within: timedelta) -> desk.Curve:
         """The curve of a cluster or of all, and when its tallies begin. Errors: BadInput for an unknown cluster."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
@@ -110,7 +110,7 @@ class Questions(Calls, Composed):
         entry = AuditEntry(
             key=f"{ATTEMPT}{uuid.uuid4().hex}",
             cluster=cluster,
-            at=datetime.now(UTC),
+            at=self._now(),
             kind=AuditKind.COMMAND,
             actor=self._actor,
             text=f"{command} refused: {why}",

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeVar
 
 from temporalio.client import (
@@ -209,7 +209,7 @@ class Rollouts(Questions):
         unlisted = [noted(row) for row in rows if not row.ended and row.cluster not in listed]
         elsewhere = {one.cluster for one in (*lost, *unlisted)}
         with_needs = [*unlisted, *(s for s in with_needs if s.cluster not in elsewhere)]
-        now = datetime.now(UTC)
+        now = self._now()
         doubted = [
             s.cluster
             for s in with_needs

@@ -187,7 +187,7 @@ def make_worker(
         # Of runs that a build without the queues below has begun, and grants' writes: all are called here too.
         activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups, calls, client, warrants)],
         activity_executor=executor,
-        workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id)),
+        workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id), now=now),
         workflow_failure_exception_types=FAILURES,
         max_cached_workflows=_CACHED,
         **shared,

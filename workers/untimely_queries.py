@@ -39,6 +39,7 @@ from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalio.workflow import Info
 
+from activities.clock import Clock, utc_now, worker_clock
 from client.encryption import run_began
 from models.wire import MOVES_ON
 
@@ -53,13 +54,15 @@ class OnTimeRunner(SandboxedWorkflowRunner):
     """The sandbox, for workers; a replay is faster for it too. `versioned`: they name their build."""
 
     versioned: bool = False
+    now: Clock = utc_now
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
-        return _OnTime(super().create_instance(det), self.versioned, det.info)
+        return _OnTime(super().create_instance(det), self.versioned, det.info, self.now)
 
 
 class _OnTime(WorkflowInstance):
-    def __init__(self, inner: WorkflowInstance, versioned: bool, info: Info) -> None:
+    def __init__(self, inner: WorkflowInstance, versioned: bool, info: Info, now: Clock) -> None:
+        self._now = now
         self._inner = inner
         self._versioned = versioned
         self._began = info.start_time
@@ -91,11 +94,12 @@ class _OnTime(WorkflowInstance):
         return self._lived(act)
 
     def _lived(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
-        token = run_began.set(self._began)
+        token, clock = run_began.set(self._began), worker_clock.set(self._now)
         try:
             done = self._inner.activate(act)
         finally:
             run_began.reset(token)
+            worker_clock.reset(clock)
         if not self._versioned and done.HasField("successful"):
             done.successful.ClearField("versioning_behavior")
         return done

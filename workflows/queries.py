@@ -6,10 +6,11 @@ from datetime import datetime
 
 from temporalio import workflow
 
-from activities.clock import utc_now
+with workflow.unsafe.imports_passed_through():
+    from activities.clock import worker_clock
 
 
 def asked_at() -> datetime:
     """The worker's clock, never behind the workflow's."""
     with workflow.unsafe.sandbox_unrestricted():  # a query writes nothing that a replay could miss
-        return max(workflow.now(), utc_now())
+        return max(workflow.now(), worker_clock.get()())
