@@ -17,24 +17,24 @@ PAUSES = (0.01, 0.02, 0.03, 0.03, 0.06, 0.06, 0.12)
 """Seconds between two looks, the last again and again: a machine that answers all the time does nothing else."""
 
 
-def _pauses(what: str, seconds: float) -> Iterator[float]:
+def _pauses(what: str, seconds: float, now: Callable[[], float]) -> Iterator[float]:
     """Seconds to wait before the next look. Errors: AssertionError, with `what`, once the patience is over."""
-    ends = time.monotonic() + seconds
+    ends = now() + seconds
     for pause in itertools.chain(PAUSES, itertools.repeat(PAUSES[-1])):
         yield pause
-        assert time.monotonic() < ends, f"not within {seconds:g} s: {what}"
+        assert now() < ends, f"not within {seconds:g} s: {what}"
 
 
 def attempts(what: str, seconds: float = PATIENCE) -> Iterator[None]:
     """Turns of a loop that looks whether `what` is so and leaves by itself: `for _ in attempts("it is there"): ...`."""
-    for pause in _pauses(what, seconds):
+    for pause in _pauses(what, seconds, time.monotonic):
         yield
         time.sleep(pause)
 
 
 async def async_attempts(what: str, seconds: float = PATIENCE) -> AsyncIterator[None]:
     """The same for a loop that awaits: `async for _ in async_attempts("it is there"): ...`."""
-    for pause in _pauses(what, seconds):
+    for pause in _pauses(what, seconds, asyncio.get_running_loop().time):
         yield
         await asyncio.sleep(pause)
 

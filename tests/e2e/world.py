@@ -13,7 +13,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,7 @@ from temporalio.worker import Replayer
 from activities.adapters.http import Reach, networks_of
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
+from activities.clock import utc_now
 from activities.ports.ports import QuotaPort
 from activities.tickets.warrants import KeysOf
 from client.backstop import Backstop
@@ -55,6 +56,7 @@ from models.rollout.stages import Command, Stage
 from models.wire import MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
 from tests import waiting
 from tests.integration.ledger.world import ForeignTool
+from tests.loop.temporal import InMemoryTemporal
 from tests.replaying import NO_TIME, replays
 from workers.bringups import BringupParts
 from workers.keys import TicketsWanted
@@ -223,6 +225,7 @@ class World:
         self.home = home
         self.stage: StagePart | None = None
         """Writes parts of an import into the workers' ledger, as the command line does."""
+        self.now: Callable[[], datetime] = utc_now
         self.launched: set[str] = set()
         self.asked: set[str] = set()
         """Requests for more quota."""
@@ -236,13 +239,13 @@ class World:
     def signer(self, name: str, **more: Any) -> FrontSigner | None:
         """What a front would sign with, had it seen who this is."""
         principal = Principal(name=name, human=name, proof=Proof.PEER, how="this machine")
-        return None if self.keys is None else FrontSigner(self.keys, principal, **more)
+        return None if self.keys is None else FrontSigner(self.keys, principal, now=self.now, **more)
 
     def person(self, name: str) -> Backstop:
         """Somebody at the client's door."""
         address = self.client.service_client.config.target_host
         options = {"target_host": address, "namespace": self.client.namespace}
-        return Backstop(self.client, name, TemporalTarget(options=options, embedded=True), self.signer(name))
+        return Backstop(self.client, name, TemporalTarget(options=options, embedded=True), self.signer(name), self.now)
 
     @property
     def tpm(self) -> Backstop:
@@ -261,7 +264,7 @@ class World:
         """The health source reports (total, healthy) by island."""
         sample = HealthSample(
             cluster=cluster,
-            at=datetime.now(UTC),
+            at=self.now(),
             islands=tuple(Island(name=n, total_gpus=t, healthy_gpus=h) for n, (t, h) in islands.items()),
         )
         # Each cluster's own: falls of several clusters of one source would be taken for its fault.
@@ -273,7 +276,7 @@ class World:
         And now none of them is.
         """
         gone = [int(gpus) for gpus in down]
-        first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=len(gone))
+        first = self.now().replace(minute=0, second=0, microsecond=0) - timedelta(hours=len(gone))
         samples = [
             HealthSample(
                 cluster=cluster,
@@ -469,15 +472,17 @@ async def world_of(
     `wrapped`: puts something between the worker and the ledger's quotas. `touch`: lays hands on the worker's
     ports before it starts. `replays`: False where the same stories are replayed elsewhere. `telling`: how fast people
     are told. `keys`: a front's, and what workers know of them: every command needs a ticket then, or once `wanted`.
-    `bringups`: what the worker needs to take part in them.
+    `bringups`: what the worker needs to take part in them. On a server in memory all go by its clock.
     """
     sql = Sql(ledger_url)
     world = World(client, sql, home)
+    in_memory = client.service_client if isinstance(client.service_client, InMemoryTemporal) else None
+    world.now = utc_now if in_memory is None else in_memory.now
     if keys is not None:
         world.keys, world.approver = keys[0], "sre"
     here = Reach(networks_of("127.0.0.0/8"))
-    notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None, reach=here)
-    with contextlib.closing(sql), Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
+    notify = Notifier(home / "notices.jsonl", world.now, None, reach=here)
+    with contextlib.closing(sql), Ledger(ledger_url, now=world.now) as ledger, ThreadPoolExecutor(16) as executor:
         world.stage = ledger.fleet.stage_import
         if touch is not None:
             touch(ledger, notify)
@@ -488,15 +493,17 @@ async def world_of(
             await ensure_watch(client, watch_seconds, tally_seconds=tally_seconds)
             try:
                 yield world
+                if in_memory is not None:
+                    await in_memory.workflows.replay()
             finally:
                 rollouts = [rollout_workflow_id(cluster) for cluster in sorted(world.launched)]
                 asked = [request_workflow_id(request) for request in sorted(world.asked)]
                 await _silence(client, [WATCH_ID, *([FLEET_ID] if world.fleet_launched else []), *rollouts, *asked])
-    if replays:
+    if replays and in_memory is None:
         await replayed(client, [*rollouts, *asked])
         if world.fleet_launched and world.fleet_replays:
             await replayed(client, [FLEET_ID])
-    if not world.fleet_replays:
+    if not world.fleet_replays and in_memory is None:
         await forget_fleet(client)
 
 

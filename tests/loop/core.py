@@ -1,0 +1,94 @@
+"""The core of the SDK in memory: what a worker polls, and whom it answers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from temporalio.bridge.proto import ActivityHeartbeat, ActivityTaskCompletion, NamespaceInfo
+from temporalio.bridge.proto.activity_task import ActivityCancelReason, ActivityTask
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
+from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
+from temporalio.bridge.worker import PollShutdownError  # type: ignore[attr-defined]
+
+
+class Server(Protocol):
+    """What a worker says to it."""
+
+    def serve(self, core: Core) -> None:
+        """There is somebody who polls."""
+
+    def leave(self, core: Core) -> None:
+        """Nobody polls there any more."""
+
+    def done(self, completion: WorkflowActivationCompletion) -> None:
+        """What a worker made of a workflow's task."""
+
+    def answered(self, completion: ActivityTaskCompletion) -> None:
+        """What a worker made of an attempt of an activity."""
+
+    def beat(self, core: Core, heartbeat: ActivityHeartbeat) -> None:
+        """An attempt is under way still."""
+
+
+class Core:
+    """What a worker polls: the tasks of one queue."""
+
+    def __init__(self, server: Server, queue: str) -> None:
+        self.queue = queue
+        self._server = server
+        self.tasks: asyncio.Queue[WorkflowActivation | None] = asyncio.Queue()
+        self.calls: asyncio.Queue[ActivityTask | None] = asyncio.Queue()
+        self._running = set[bytes]()
+        self._leaving = False
+        server.serve(self)
+
+    async def validate(self) -> NamespaceInfo:
+        return NamespaceInfo()
+
+    async def poll_workflow_activation(self) -> WorkflowActivation:
+        task = await self.tasks.get()
+        if task is None:
+            raise PollShutdownError
+        return task
+
+    async def poll_activity_task(self) -> ActivityTask:
+        task = await self.calls.get()
+        if task is None:
+            raise PollShutdownError
+        if task.HasField("start"):
+            self._running.add(task.task_token)
+        return task
+
+    async def complete_workflow_activation(self, completion: WorkflowActivationCompletion) -> None:
+        self._server.done(completion)
+
+    async def complete_activity_task(self, completion: ActivityTaskCompletion) -> None:
+        self._running.discard(completion.task_token)
+        self._server.answered(completion)
+        self._left()
+
+    def record_activity_heartbeat(self, heartbeat: ActivityHeartbeat) -> None:
+        self._server.beat(self, heartbeat)
+
+    def request_workflow_eviction(self, run_id: str) -> None:
+        """Nothing is evicted: there would be no history to play again."""
+
+    def initiate_shutdown(self) -> None:
+        self._server.leave(self)
+        self._leaving = True
+        self.tasks.put_nowait(None)
+        for token in self._running:
+            task = ActivityTask(task_token=token)
+            task.cancel.reason = ActivityCancelReason.WORKER_SHUTDOWN
+            task.cancel.details.is_worker_shutdown = True
+            self.calls.put_nowait(task)
+        self._left()
+
+    def _left(self) -> None:
+        """It polls until its last activity has ended."""
+        if self._leaving and not self._running:
+            self.calls.put_nowait(None)
+
+    async def finalize_shutdown(self) -> None:
+        """Nothing is left of it."""

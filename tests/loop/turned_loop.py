@@ -1,0 +1,108 @@
+"""An event loop whose clock is turned: when nothing is left to do, it is at once the time of the next timer.
+
+Threads are waited for in real time, as SQL takes as long as it takes; while one of them works, the clock stands still.
+One that waits for the loop itself is not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import selectors
+import threading
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+EPOCH = datetime(2026, 3, 2, 8, 0, tzinfo=UTC)
+"""When stories begin: a Monday's morning."""
+_THREADS_SECONDS = 60.0
+"""How long a thread may work, in real time, until the story has failed."""
+_LEAST_SECONDS = 1e-6
+"""Past a timer, as asyncio lets it wait while its time is just now; less would be lost in rounding."""
+_run_threadsafe = asyncio.run_coroutine_threadsafe
+
+
+class TurnedLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._working = 0
+        """Calls that threads have under way."""
+        self._waiting = 0
+        """Threads that wait for what this loop does for them."""
+        self._counts = threading.Lock()
+        super().__init__(_Turning(self))
+        self._clock_resolution = 0.0  # else what is due in less than that comes at once, and it never gets later
+
+    def time(self) -> float:
+        return self._seconds
+
+    def now(self) -> datetime:
+        return EPOCH + timedelta(seconds=self._seconds)
+
+    def turn(self, seconds: float) -> None:
+        """It is so much later. What was to happen meanwhile happens next, late."""
+        self._seconds += seconds
+
+    @property
+    def held(self) -> bool:
+        """A thread works, and time must not pass."""
+        with self._counts:
+            return self._working > self._waiting
+
+    @property
+    def has_more(self) -> bool:
+        """There is something left to do at this time."""
+        return bool(self._ready)  # type: ignore[attr-defined]
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        self._working += 1
+        future = super().run_in_executor(executor, func, *args)
+        future.add_done_callback(self._worked)
+        return future
+
+    def _worked(self, _: object) -> None:
+        self._working -= 1
+
+    def waited_for(self, future: concurrent.futures.Future[Any]) -> None:
+        """A thread waits for this from now on."""
+        with self._counts:
+            self._waiting += 1
+
+        def came(_: object) -> None:
+            with self._counts:
+                self._waiting -= 1
+
+        future.add_done_callback(came)
+
+
+def run_coroutine_threadsafe(
+    coroutine: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop
+) -> concurrent.futures.Future[Any]:
+    """As asyncio's, for threads that then wait for it."""
+    future = _run_threadsafe(coroutine, loop)
+    if isinstance(loop, TurnedLoop):
+        loop.waited_for(future)
+    return future
+
+
+class _Turning(selectors.DefaultSelector):
+    """Instead of waiting for the next timer it turns the clock there."""
+
+    def __init__(self, loop: TurnedLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found: list[tuple[selectors.SelectorKey, int]] = super().select(0)
+        if found or self._loop.has_more:
+            return found
+        if self._loop.held or timeout is None:
+            found = super().select(_THREADS_SECONDS)
+            if not found and self._loop.held:
+                raise TimeoutError(f"a thread has worked for {_THREADS_SECONDS:g} s")
+            if not found:
+                raise TimeoutError("the story waits for what nobody does")
+            return found
+        self._loop.turn(timeout + _LEAST_SECONDS)
+        return found
