@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from temporalio.client import Client
@@ -46,20 +46,32 @@ async def hanging(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> A
         HungQuotas.hung.clear()
 
 
-async def test_a_shortage_is_told_and_is_a_breach_while_the_limits_hang(hanging: World) -> None:
-    """At risk, breached and withdrawn on the last known limits; written once the quota system answers again."""
-    world, name = hanging, fresh("hung")
+async def short(world: World, name: str, **policy: Any) -> dict[str, int]:
+    """61 of the promised GPUs are away since the limits hang; what is promised, by team."""
     quotas = [team("a", 200), team("b", 161, busy=100)]
-    await world.fleet(cluster(name, {"main": (361, 361)}, quotas, buffer=0, spare_gpus=0))
+    await world.fleet(cluster(name, {"main": (361, 361)}, quotas, buffer=0, spare_gpus=0, **policy))
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     await world.archived(name)
     promised = world.sql.gpus(name)
     HungQuotas.hung.add(name)
     await world.healthy(name, main=(361, 300))
+    return promised
+
+
+async def test_a_shortage_is_told_while_the_limits_hang(hanging: World) -> None:
+    """At risk, by the last known limits."""
+    world, name = hanging, fresh("hung")
+    promised = await short(world, name, breach_after="1h")
     status = await world.until(name, lambda s: bool(s.at_risk))
     assert sum(promised.values()) - sum(r.quota_gpus - r.backing_gpus for r in status.at_risk) == 300
     assert WHY in status.look_failed
+
+
+async def test_a_shortage_is_a_breach_while_the_limits_hang(hanging: World) -> None:
+    """Breached and withdrawn by the last known limits; written once the quota system answers again."""
+    world, name = hanging, fresh("hung")
+    promised = await short(world, name)
     await world.until(name, Stage.ROLLING_BACK)
     await eventually(lambda: ("breach", "a") in world.notices(name), "team a is told of the breach")
     assert world.sql.gpus(name) == promised, "nobody could write"
@@ -73,7 +85,7 @@ async def test_a_shortage_is_told_and_is_a_breach_while_the_limits_hang(hanging:
 async def test_no_gate_opens_on_limits_that_nobody_could_read(hanging: World) -> None:
     """What others changed meanwhile is not known: the next step waits until it is."""
     world, name = hanging, fresh("gate")
-    await world.fleet(cluster(name, {"main": (361, 361)}, [team("a", 300)], soak_buffered="1h"))
+    await world.fleet(cluster(name, {"main": (361, 361)}, [team("a", 300)], soak_buffered="1h", soak_enforced="1h"))
     await world.start(name)
     await world.until(name, lambda s: s.stage is Stage.BUFFERED and {c.name for c in s.waiting_for} == {"soak"})
     HungQuotas.hung.add(name)
