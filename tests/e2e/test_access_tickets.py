@@ -173,7 +173,8 @@ async def test_what_others_changed_and_a_person_accepted_is_left_by_an_undo(tick
 
 async def test_a_fleets_approval_is_its_members_and_its_abort_undoes_them(ticketed: World) -> None:
     a, b = fresh("member"), fresh("member")
-    await ticketed.fleet(worked_case(a), worked_case(b))
+    still = {"soak_buffered": "1h"}  # else the fleet rollout may be over before anybody paces or aborts it
+    await ticketed.fleet(worked_case(a, **still), worked_case(b, **still))
     await ticketed.start_fleet(fresh("fleet"))
     for name in (a, b):
         await eventually(lambda n=name: ticketed.sql.gpus(n) == {"research": 306}, f"{name} is cut")  # type: ignore[misc]

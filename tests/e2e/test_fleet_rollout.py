@@ -316,7 +316,8 @@ async def test_an_abort_that_undoes_brings_every_baseline_back_but_not_what_othe
 
 async def test_a_rehearsal_of_the_fleet_gives_way_to_a_real_launch(world: World) -> None:
     name, before, real = fresh("a"), fresh("rehearsal"), fresh("fleet")
-    await world.fleet(cluster(name, 95, 98, busy=60))
+    still = {**CLOCKS, "soak_buffered": "1h"}  # else the rehearsal may be over before anybody else launches
+    await world.fleet({**cluster(name, 95, 98, busy=60), "policy": still})
     await world.start_fleet(before, shadow=True)
     await world.until_fleet(lambda s: {m.cluster: m.rollout for m in s.members}.get(name, "") != "")
     with pytest.raises(Refusal, match=r"a fleet rollout \(a rehearsal that writes no quota\) is open already"):
