@@ -81,8 +81,13 @@ async def test_the_audit_tells_each_notice_that_waited_once_as_it_went(
             await world.start(name)
             await world.until(name, Stage.MONITORED)
             waiting = "SELECT count(*) FROM notices n LEFT JOIN messages m ON m.key = n.message WHERE m.sent_at IS NULL"
+
+            def posted() -> set[str]:
+                return {key for (key,) in world.sql.rows("SELECT key FROM notices WHERE cluster = ?", name)}
+
+            await eventually(lambda: any(key.endswith("/monitored") for key in posted()), "the last notice is posted")
             await eventually(lambda: world.sql.one(waiting) == 0, "all that was posted has been sent")
-            sent = {key for (key,) in world.sql.rows("SELECT key FROM notices WHERE cluster = ?", name)}
+            sent = posted()
             assert {key.rpartition("/")[2] for key in sent} >= {"planned", "buffered", "enforced", "monitored"}
             records = [r for r in await world.tpm.audit(name) if r.kind == "notice"]
             told = [r.data["key"] for r in records if "was told: " in r.text]
