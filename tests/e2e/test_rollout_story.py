@@ -261,7 +261,7 @@ async def breached_and_retried(world: World, name: str, answer: LaunchAnswer, pr
         *("buffered", "enforced", "monitored", "rolling_back", "rolled_back", "planned"),
         *("buffered", "enforced", "monitored"),
     ]
-    assert {kind for kind, _ in world.notices(name)} >= {"breach", "rolled_back"}
+    await eventually(lambda: {kind for kind, _ in world.notices(name)} >= {"breach", "rolled_back"}, "people are told")
     assert sql.broken_links(name) == []
 
 
