@@ -232,7 +232,7 @@ class DeskDoor(Composed):
 
     def __init__(self, ledger: Ledger, clusters: int, now: datetime) -> None:
         self._desk = desk_on(ledger)
-        self._now = now
+        self._now = lambda: now
         self._scene = scene_of(now)
         self._numbers = {cluster_name(n): n for n in range(clusters) if has_rollout(n)}
         self._fleet = self._scene.fleet(clusters)
@@ -258,7 +258,7 @@ class DeskDoor(Composed):
 
     async def fleet_status(self) -> FleetStatus:
         with making_up:
-            return status_of(self._fleet, self._now)
+            return status_of(self._fleet, self._now())
 
     async def lost_fleet(self) -> None:
         """The fleet rollout of this scene runs."""

@@ -61,7 +61,7 @@ class OnTimeRunner(SandboxedWorkflowRunner):
 
 
 class _OnTime(WorkflowInstance):
-    def __init__(self, inner: WorkflowInstance, versioned: bool, info: Info, now: Clock) -> None:
+    def __init__(self, inner: WorkflowInstance, versioned: bool, info: Info, now: Clock = utc_now) -> None:
         self._now = now
         self._inner = inner
         self._versioned = versioned
