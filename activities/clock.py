@@ -1,6 +1,7 @@
 """The clock is a port: whatever reads the time is given it as `now`. A worker gives the real one, a test one it turns.
 
-Durations within one process (pauses, deadlines, heartbeats) are measured by `time.monotonic`, or by the event loop.
+Durations within one process (pauses, deadlines, heartbeats) go by the event loop's time, and in threads by
+`time.monotonic`. tests/unit/test_clock.py finds whoever reads another clock.
 """
 
 from __future__ import annotations

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, TypeVar
@@ -243,16 +242,16 @@ class Rollouts(Questions):
 
     async def ask_rollouts(self, clusters: Sequence[str], seconds: float) -> dict[str, RolloutStatus | None]:
         """What each open rollout says of itself; None where it does not answer in so many seconds."""
-        turn = asyncio.Semaphore(_AT_ONCE)
+        turn, time = asyncio.Semaphore(_AT_ONCE), asyncio.get_running_loop().time
 
         async def ask(cluster: str) -> RolloutStatus | None:
             async with turn:
                 try:
-                    return await asyncio.wait_for(self.status(cluster), max(0.0, ends - time.monotonic()))
+                    return await asyncio.wait_for(self.status(cluster), max(0.0, ends - time()))
                 except (BackstopError, TimeoutError):
                     return None
 
-        ends = time.monotonic() + seconds
+        ends = time() + seconds
         return dict(zip(clusters, await asyncio.gather(*map(ask, clusters)), strict=True))
 
     async def audit(self, cluster: str) -> list[AuditRecord]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -91,7 +90,8 @@ class RunActivities:
 
         Where its runner answers nothing of it, that is news too; the same answer again is an error, and retried.
         """
-        began, lost_since = time.monotonic(), None
+        loop, lost_since = asyncio.get_running_loop(), None
+        began = loop.time()
         while True:
             try:
                 with translated():
@@ -100,10 +100,10 @@ class RunActivities:
                 if error.type == Unavailable.__name__ and self._is_news(error.message, request):
                     return FollowedRun(unheard=error.message)
                 raise
-            passed = time.monotonic() - began
+            passed = loop.time() - began
             if report is None:
-                lost_since = time.monotonic() if lost_since is None else lost_since
-                if time.monotonic() - lost_since >= request.settle.total_seconds():
+                lost_since = loop.time() if lost_since is None else lost_since
+                if loop.time() - lost_since >= request.settle.total_seconds():
                     return FollowedRun()
             elif (
                 report.phase is not RunPhase.RUNNING
@@ -158,13 +158,14 @@ class CheckActivities:
     @activity.defn(name="wait_for_supply")
     async def supply(self, request: SupplyRequest) -> CheckAnswer:
         """Returns when it is there, when it says something new, or after so long."""
-        ends = time.monotonic() + request.most.total_seconds()
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + request.most.total_seconds()
         while True:
             answer = await self._asked(request.order)
             news = (answer.colour, answer.said) != (request.colour, request.said)
-            if answer.colour is Colour.GREEN or news or time.monotonic() >= ends:
+            if answer.colour is Colour.GREEN or news or loop.time() >= ends:
                 return answer
-            await _pause(min(request.every.total_seconds(), max(0.0, ends - time.monotonic())))
+            await _pause(min(request.every.total_seconds(), max(0.0, ends - loop.time())))
 
 
 class BringupActivities:
@@ -230,8 +231,9 @@ async def _in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:
 
 async def _pause(seconds: float) -> None:
     """So long, with signs of life. Errors: Unavailable when the worker shuts down: another one takes it up."""
-    ends = time.monotonic() + seconds
-    while (left := ends - time.monotonic()) > 0:
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + seconds
+    while (left := ends - loop.time()) > 0:
         activity.heartbeat()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(activity.wait_for_worker_shutdown(), min(_BEAT, left))

@@ -229,11 +229,12 @@ class FleetActivities:
     @activity.defn(name="follow_members")
     async def follow(self, request: FollowRequest) -> FollowAnswer:
         """Returns when members are not as they were known, or after half an hour."""
-        ends = time.monotonic() + _ROUND_SECONDS
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + _ROUND_SECONDS
         # One that is opened and ended between two looks is news too: only what had ended before is none.
         own = {*request.known, *request.unseen}
         over = {r for r, rollout in (await self._noted(request)).items() if r not in own and Stage(rollout.stage).ended}
-        while time.monotonic() < ends:
+        while loop.time() < ends:
             with contextlib.suppress(TimeoutError):  # first, so that changes that come together are told together
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)
                 return FollowAnswer()

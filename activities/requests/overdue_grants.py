@@ -8,7 +8,6 @@ runs, nothing happens; what is started anew repeats no write, as fences count on
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import datetime
 
 from temporalio import activity
@@ -33,9 +32,10 @@ class Sweeper:
 
     async def go_on(self, now: datetime) -> None:
         """Where it is time again, every overdue grant has somebody who gives it back."""
-        if time.monotonic() - self._last < EVERY_SECONDS:
+        time = asyncio.get_running_loop().time()
+        if time - self._last < EVERY_SECONDS:
             return
-        self._last = time.monotonic()
+        self._last = time
         try:
             for request in await asyncio.to_thread(self._requests.requests):
                 if request.overdue(now):
