@@ -6,13 +6,12 @@ Source: docs/security.md, "Tickets".
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from joserfc.jwk import OKPKey
 
+from activities.clock import Clock, utc_now
 from models.access.principals import Principal
 from models.access.signing import sign
 from models.access.tickets import LIFETIME, Ticket, arguments_hash
@@ -20,10 +19,6 @@ from models.base import Model
 
 _MessageT = TypeVar("_MessageT", bound=Model)
 _NONCE_BYTES = 18
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
@@ -47,7 +42,7 @@ class FrontSigner:
     two_person: bool = True
     emergency: bool = False
     second: str = ""
-    now: Callable[[], datetime] = _utc_now
+    now: Clock = utc_now
 
     def __call__(self, message: _MessageT, command: str, workflow: str) -> _MessageT:
         """The message with the principal's name as its actor, and a ticket of its own."""

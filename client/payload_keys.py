@@ -12,8 +12,7 @@ import hmac
 import os
 import stat
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +20,7 @@ from typing import Annotated
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
+from activities.clock import Clock, utc_now
 from client.places import home
 from client.private_files import write_private
 from models.base import Model, Time
@@ -122,7 +122,7 @@ class KeyRing:
     Errors when made: BadInput. Later a file that cannot be read changes nothing: what was read last counts.
     """
 
-    def __init__(self, path: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, path: Path, now: Clock = utc_now) -> None:
         self._path = path
         self._now = now
         self._keys = read_keys(path)
