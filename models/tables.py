@@ -4,9 +4,9 @@ Columns are plain (whole numbers, texts, instants), so that a person or a foreig
 them by SQL. Lists of islands are sorted and comma-joined ("X,Y"), blocks too ("352,8"). What only
 Backstop reads (policies, baselines, receipts, audit entries) is JSON text.
 
-A table's shape is made by activities/adapters/ledger/migrations; a test holds the two together. The triggers
-that count foreign changes and refuse grabs of freed capacity live there too, and the constraints of row_constraints:
-on sizes, names, times and settings.
+A new ledger's tables are made from these rows by activities/adapters/ledger/migrations. The triggers that count
+foreign changes and refuse grabs of freed capacity live there too, and the constraints of row_constraints: on sizes,
+names, times and settings.
 """
 
 from __future__ import annotations

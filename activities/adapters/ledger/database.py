@@ -28,6 +28,7 @@ from psycopg.pq import Format
 from sqlalchemy import event, exc
 from sqlmodel import Session, SQLModel
 
+from activities.adapters.ledger.migrations import schema
 from activities.clock import Clock, utc_now
 from models.columns import FIRST, LAST
 from models.errors import BadInput, Barred, Refusal, Unavailable
@@ -36,6 +37,10 @@ PATIENCE = timedelta(seconds=30)
 """How long a write waits for another one before the ledger counts as unavailable."""
 
 NOT_MIGRATED = "the ledger has no tables, or older ones: run its migrations (backstop migrate)"
+TOO_OLD = (
+    "the ledger has schema {revision}, of a build too old for this one: upgrade it first with commit 092a131"
+    ' (docs/operations.md, "A ledger of an earlier build")'
+)
 _AWAY = {"42P01", "42703", "3F000", "42809", "42883"}
 """PostgreSQL: no such table, column, schema; without its column, `quotas.mode` is the aggregate mode(); a function."""
 _NO_RIGHT = "42501"
@@ -74,7 +79,10 @@ def _migrations() -> Config:
 
 
 def upgrade(url: str) -> None:
-    """The schema stands at the newest revision. Safe to run again, and from several places at once."""
+    """The schema is at the newest revision. Safe to run again, and from several places at once.
+
+    Errors: Refusal for a ledger of a newer Backstop; BadInput for one of a build too old to be brought up to date.
+    """
     config = _migrations()
     engine = make_engine(url, PATIENCE)
     try:
@@ -82,11 +90,26 @@ def upgrade(url: str) -> None:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            revision = _revision(connection)
+            if revision is None or revision in schema.EARLIER:
+                schema.make(connection, is_earlier=revision is not None)
+                command.stamp(config, "head", purge=True)
+            elif revision < schema.EARLIER[0]:
+                raise BadInput(TOO_OLD.format(revision=revision))
+            else:
+                command.upgrade(config, "head")
     except CommandError:
         raise Refusal("the ledger was made by a newer Backstop: this one must not write to it") from None
     finally:
         engine.dispose()
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    """None for a database that is no ledger yet."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    revision: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    return revision
 
 
 def make_engine(url: str, patience: timedelta) -> sa.Engine:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import psycopg
 import pytest
-import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
 
-from activities.adapters.ledger import database
-from activities.adapters.ledger.database import PATIENCE, make_engine
-from activities.adapters.ledger.facade import Ledger, upgrade
+from activities.adapters.ledger.facade import Ledger
 from models.cluster.readings import LimitMode
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
@@ -164,26 +158,6 @@ def test_flex_moves_under_any_generation_that_the_call_does_not_name(ledger: Led
     tool.set("a", 90)
     land(ledger, EffectKind.FOLLOW, 1, flex_gpus=7)
     assert flex(tool) == (True, 7, 0)
-
-
-def test_a_ledger_of_the_revision_before_is_brought_up_to_date(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'old.db'}"
-    config = Config()
-    config.set_main_option("script_location", str(Path(database.__file__).with_name("migrations")))
-    engine = make_engine(url, PATIENCE)
-    with engine.execution_options(backstop_writes=True).begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
-        connection.execute(sa.text("INSERT INTO clusters (name, follows_health) VALUES ('alpha', 1)"))
-        connection.execute(sa.text("INSERT INTO quotas (cluster, team, gpus) VALUES ('alpha', 'a', 5)"))
-    engine.dispose()
-    upgrade(url)
-    with Ledger(url) as ledger:
-        reading = ledger.quotas.read("alpha")
-        assert (reading.follows_health, reading.flex_gpus, reading.values) == (True, None, {"a": 5})
-        generation = reading.generation
-        foreign_write(ledger, "alpha", "a", 6, "ann")
-        assert ledger.quotas.read("alpha").generation == generation + 1
 
 
 # --- the fewest healthy GPUs of late ---------------------------------------------------------------

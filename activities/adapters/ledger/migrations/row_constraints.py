@@ -1,12 +1,12 @@
 """What a row may not say, whoever writes it: sizes, names, times and settings that no model takes.
 
-PostgreSQL has them as CHECK constraints. SQLite cannot add one to a table that stands: triggers refuse the same there,
-in the same words. Both judge what is written from now on; a row that was there before stays, and `doctor` names it.
+PostgreSQL has them as CHECK constraints, SQLite as triggers that refuse the same in the same words. Both judge what is
+written; a row that an earlier build took stays, and `doctor` names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 MOST_GPUS = 10_000_000
 _LONGEST_NAME = 200
@@ -86,7 +86,7 @@ def _notify(column: str, _dialect: str) -> str:
 Rules = dict[str, dict[str, Callable[[str, str], str]]]
 """By table and column."""
 
-RULES_0012: Rules = {
+RULES: Rules = {
     "fleet": {"policy": _settings},
     "clusters": {
         "name": _name,
@@ -96,35 +96,45 @@ RULES_0012: Rules = {
         "health_source": _settings,
     },
     "islands": {"name": _island, "total_gpus": _count},
-    "quotas": {"team": _name, "gpus": _count, "minimum": _count, "blocks": _blocks, "islands": _list},
+    "quotas": {
+        "team": _name,
+        "gpus": _count,
+        "minimum": _count,
+        "blocks": _blocks,
+        "islands": _list,
+        "classes": _classes,
+    },
+    "teams": {"notify": _notify},
     "health_samples": {"total_gpus": _count, "at": _time},
     "usage_samples": {"team": _name, "scheduled_gpus": _count, "pending_gpus": _count, "at": _time},
-    "jobs": {"job": _name, "team": _name, "island": _name, "gpus": _count, "started": _time, "ended": _time},
+    "jobs": {
+        "job": _name,
+        "team": _name,
+        "island": _name,
+        "gpus": _count,
+        "started": _time,
+        "ended": _time,
+        "job_class": _island,
+    },
     "windows": {"reason": _reason, "gpus": _count, "islands": _list, "starts": _time, "ends": _time},
-}
-RULES_0015: Rules = {"quotas": {"classes": _classes}, "jobs": {"job_class": _island}}
-RULES_0016: Rules = {"teams": {"notify": _notify}}
-RULES_0018: Rules = {
     "bringups": {"cluster": _name, "opened_at": _time, "ended_at": _time, "stage_at": _time, "board": _settings},
     "owed": {"team": _name, "wanted_gpus": _count, "granted_gpus": _count, "until": _time},
-}
-RULES_0019: Rules = {
     "access_files": {"document": _settings, "imported_at": _time, "in_force_at": _time},
     "access_tokens": {
         "name": _name,
         "scope": _settings,
         **dict.fromkeys(("made_at", "expires_at", "revoked_at"), _time),
     },
-}
-RULES_0022: Rules = {
     "waiting_commands": {"document": _settings, **dict.fromkeys(("given_at", "taken_at", "ended_at"), _time)},
     "emergencies": dict.fromkeys(("given_at", "seen_at"), _time),
 }
 
 
-def statements(dialect: str, by_table: Rules) -> Iterator[str]:
-    """The DDL of this dialect."""
-    for table, rules in by_table.items():
+def statements(dialect: str, tables: Collection[str]) -> Iterator[str]:
+    """The DDL of this dialect for these tables."""
+    for table, rules in RULES.items():
+        if table not in tables:
+            continue
         for column, rule in rules.items():
             name = f"{table}_{column}_sense"
             if dialect == "postgresql":
