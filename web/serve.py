@@ -6,8 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import sys
 from dataclasses import replace
 from functools import partial
@@ -20,6 +18,7 @@ from client.connection import TemporalTarget, connect, find_target
 from client.encryption import Encrypted
 from client.key_files import FrontKey
 from client.payload_keys import configured_ring
+from client.stopping import until_told
 from models.errors import BackstopError, BadInput
 from web.callers import Callers, Tokens
 from web.console.login import BrowserClient
@@ -65,20 +64,9 @@ async def _main(arguments: argparse.Namespace) -> None:
         for place in where:
             print(f"front      {place}")
         print(_READY, flush=True)
-        await _until_told(arguments.child)
+        await until_told(child=arguments.child)
         print("front: stopping", flush=True)
     flush()
-
-
-async def _until_told(child: bool) -> None:
-    """Returns at Ctrl-C, SIGTERM or SIGHUP; `child`: also where whoever started it is gone."""
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(name, stopped.set)
-    if child:
-        loop.add_reader(0, lambda: None if os.read(0, 1) else stopped.set())
-    await stopped.wait()
 
 
 def _arguments() -> argparse.Namespace:

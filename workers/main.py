@@ -57,6 +57,7 @@ from activities.watch.tallies import Tallier
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
+from client.stopping import until_told
 from models.bringup.messages import BRINGUP_QUEUE, runs_queue
 from models.digests import MailPace
 from models.errors import BackstopError, Refusal, Unavailable
@@ -70,7 +71,6 @@ from workers.private import keep_private
 from workers.quiet_log import quiet_log
 from workers.sealer import sealing
 from workers.settings import Settings, load_settings
-from workers.stopping import until_told
 from workers.tickets import TicketsChecked
 from workers.untimely_queries import OnTimeRunner
 from workflows.bringup import BringupWorkflow

@@ -21,6 +21,7 @@ from activities.adapters.ledger.facade import upgrade
 from client.connection import find_target
 from client.key_files import front_key_file, key_book_file, new_key
 from client.places import embedded_file
+from client.stopping import stop_signal
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
 from workers.front import front_beside
@@ -28,7 +29,6 @@ from workers.main import run_and_exit, serving
 from workers.private import keep_private
 from workers.quiet_log import quiet_log
 from workers.settings import Settings, load_settings
-from workers.stopping import stop_signal
 
 
 def _port(name: str, default: int) -> int | None:

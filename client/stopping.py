@@ -24,6 +24,6 @@ def stop_signal(*, child: bool = False) -> asyncio.Event:
     return stopped
 
 
-async def until_told() -> None:
-    """Returns at Ctrl-C, SIGTERM or SIGHUP."""
-    await stop_signal().wait()
+async def until_told(*, child: bool = False) -> None:
+    """Returns when `stop_signal` is set."""
+    await stop_signal(child=child).wait()
