@@ -9,7 +9,9 @@ from typing import Annotated, ClassVar
 import typer
 
 from cli.lazy import LazyGroup, Listed
-from cli.options import DECIDE, HALT, LOOK, ROLL_OUT, SET_UP
+from cli.options import LOOK, ROLL_OUT, SET_UP
+from models.lifecycle.command_rows import DECIDE, HALT
+from models.rollout.command_rows import ROLLOUT_ROWS
 
 
 class Commands(LazyGroup):
@@ -100,43 +102,7 @@ class Commands(LazyGroup):
         "audit": Listed("audit", LOOK, "Show what happened to a cluster: who did what, when, and why."),
         "docs": Listed("docs", LOOK, "Print a page of the documentation, as help texts and errors name it."),
         "schema": Listed("schemas", LOOK, "Print the JSON Schema of a file that people write, or of a JSON answer."),
-        "approve": Listed(
-            "rollout_commands",
-            DECIDE,
-            "Approve a plan. Backstop then notifies teams, and the rollout goes on by itself.",
-        ),
-        "ack": Listed("rollout_commands", DECIDE, "Acknowledge the notice for a team."),
-        "object": Listed(
-            "rollout_commands",
-            DECIDE,
-            "Object for a team. This holds a rollout that is not enforced yet; later it is recorded and answered.",
-        ),
-        "resolve": Listed(
-            "rollout_commands",
-            DECIDE,
-            "Lift an objection or another hold.",
-        ),
-        "promote": Listed(
-            "rollout_commands",
-            DECIDE,
-            "Waive the rest of this gate's notice, soak and acknowledgements, and nothing else.",
-        ),
-        "pause": Listed(
-            "rollout_commands", HALT, "Keep gates shut. Effects under way finish, and rollbacks still run."
-        ),
-        "resume": Listed("rollout_commands", HALT, "Lift a pause. A soak starts again."),
-        "rollback": Listed(
-            "rollout_commands", HALT, "Undo every effect, back to the baseline. The rollout stays open for a retry."
-        ),
-        "retry": Listed(
-            "rollout_commands", HALT, "Start the next attempt after a rollback, or run the rest of a stuck rollout."
-        ),
-        "abort": Listed("rollout_commands", HALT, "Undo every effect and end the rollout."),
-        "close": Listed(
-            "rollout_commands",
-            HALT,
-            "End a rollout and its promise, and leave the values as they are. At risk or stuck it needs a reason.",
-        ),
+        **{row.name: Listed("rollout_commands", row.panel, row.first) for row in ROLLOUT_ROWS.values()},
         "confirm": Listed(
             "confirm",
             DECIDE,

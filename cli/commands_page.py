@@ -16,9 +16,11 @@ from typing import Any
 
 import typer
 
+from models.rollout.command_rows import ROLLOUT_ROWS
+
 _MANY = 3
 """An argument or option that so many commands take, in the same words, is explained once."""
-_ROLLOUT = "approve, ack, object, resolve, promote, pause, resume, rollback, retry, abort, close"
+_ROLLOUT = ", ".join(row.typed for row in ROLLOUT_ROWS.values())
 _BRINGUP = (
     "bringup check-in, bringup hold, bringup release, bringup retry, bringup skip, bringup stop, bringup revalidate, "
     "bringup cancel, bringup retire"

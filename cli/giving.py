@@ -12,37 +12,53 @@ import typer
 
 from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
 from cli.options import checked, who
+from cli.orders import TypedOrder
 from cli.session import ask
 from models.base import count_text
-from models.errors import BackstopError, Refusal
+from models.errors import BackstopError, BadInput, Refusal
+from models.lifecycle.command_rows import Asks, CommandRow
 
 if TYPE_CHECKING:
     from cli.selection import Selection
     from models.rollout.ahead import Ahead
     from models.rollout.messages import CommandAnswer
     from models.rollout.shown import RolloutStatus
-    from models.rollout.stages import Command
 
     Outcome = tuple[str, CommandAnswer | BackstopError]
 
-_SPELT = {"rollback": "Roll back"}
-"""Commands that are another word in a question."""
 _SECONDS = 10.0
 """How long it is waited for what a rollout says of itself."""
 
 
-def give(name: str, of: Selection, actor: str, reason: str, *, yes: bool, as_json: bool, **fields: str) -> None:
+def give(order: TypedOrder) -> None:
     """Asked for where it undoes, or is for several; the same to each of them."""
     from models.rollout.commands import CommandRequest
-    from models.rollout.stages import Command
 
-    person = who(actor)
-    checked(CommandRequest, actor=person, reason=reason, **fields)
-    clusters = clusters_of(of, person)
-    left = {} if yes else _consent(Command(name), clusters, person, reason, as_json=as_json)
-    answers = said(name, [c for c in clusters if c not in left], person, reason, lambda _: fields)
-    outcomes = {**dict(answers), **left}
-    answered([(cluster, outcomes[cluster]) for cluster in clusters], of, as_json=as_json)
+    person = who(order.actor)
+    checked(CommandRequest, actor=person, reason=order.reason, **order.fields)
+    clusters = clusters_of(order.of, person)
+    left = {} if order.yes else _consent(order, clusters, person)
+    outcomes = {**dict(_said(order, [c for c in clusters if c not in left], person, lambda _: order.fields)), **left}
+    answered([(cluster, outcomes[cluster]) for cluster in clusters], order.of, as_json=order.as_json)
+
+
+def approve(order: TypedOrder) -> None:
+    """The plan that --plan names, else those that are shown and agreed to, each by its hash."""
+    if plan := order.fields["plan_hash"]:
+        if not order.of.plain:
+            raise BadInput(f"--plan {plan} is one cluster's plan: name that cluster, and no other")
+        give(order._replace(yes=True))
+        return
+    if not order.yes and not can_ask(as_json=order.as_json):
+        raise BadInput(
+            "--plan is missing: nobody can be shown a plan and asked here; `backstop status CLUSTER` shows its hash, "
+            "and --yes approves the plan that there is"
+        )
+    person = who(order.actor)
+    aheads, silent = aheads_of(clusters_of(order.of, person), person)
+    hashes, left = agreed(aheads, silent, yes=order.yes)
+    outcomes = _said(order, tuple(hashes), person, lambda name: {"plan_hash": hashes[name]})
+    answered([*outcomes, *left.items()], order.of, as_json=order.as_json)
 
 
 def clusters_of(of: Selection, person: str) -> tuple[str, ...]:
@@ -54,26 +70,23 @@ def clusters_of(of: Selection, person: str) -> tuple[str, ...]:
     return chosen(of, ask(person, lambda door: door.overview() if of.needs else door.rollouts()))
 
 
-def said(
-    name: str, clusters: Sequence[str], person: str, reason: str, fields: Callable[[str], dict[str, str]]
+def _said(
+    order: TypedOrder, clusters: Sequence[str], person: str, fields: Callable[[str], Mapping[str, str]]
 ) -> list[Outcome]:
     """What became of the command in each. Errors: those of the client, where there is but one."""
     from cli.many import each
     from models.rollout.commands import CommandRequest
     from models.rollout.stages import Command
 
-    requests = {c: checked(CommandRequest, actor=person, reason=reason, **fields(c)) for c in clusters}
-    return ask(
-        person, lambda door: each(clusters, lambda cluster: door.command(cluster, Command(name), requests[cluster]))
-    )
+    command = Command(order.row.name)
+    requests = {c: checked(CommandRequest, actor=person, reason=order.reason, **fields(c)) for c in clusters}
+    return ask(person, lambda door: each(clusters, lambda cluster: door.command(cluster, command, requests[cluster])))
 
 
 # --- before it ------------------------------------------------------------------------------------
 
 
-def _consent(
-    command: Command, clusters: Sequence[str], person: str, reason: str, *, as_json: bool
-) -> dict[str, BackstopError]:
+def _consent(order: TypedOrder, clusters: Sequence[str], person: str) -> dict[str, BackstopError]:
     """Those that are left out, and why: a yes is to what was shown, and to nothing else.
 
     Errors: as `consent`; Refusal where no rollout would take it.
@@ -81,22 +94,24 @@ def _consent(
     from models.rollout.stages import Command
     from views.consequence import many_parts
 
-    question, several = _question(command, clusters), len(clusters) > 1
-    if command is Command.PROMOTE:
+    row, as_json, several = order.row, order.as_json, len(clusters) > 1
+    question = _question(row, clusters)
+    if row.asks is Asks.NOTICE:
         _consent_to_promote(question, clusters, person, as_json=as_json)
         return {}
-    if command not in (Command.ABORT, Command.ROLLBACK, Command.CLOSE):
+    if row.asks not in (Asks.UNDO, Asks.RISK):
         if several:
             parts = partial(many_parts, clusters)
             consent(question, lambda: parts(_statuses(clusters, person)), yes=False, as_json=as_json)
         return {}
-    if command is not Command.CLOSE:
+    if row.asks is Asks.UNDO:
         needs_somebody(question, as_json=as_json)
     aheads, silent = aheads_of(clusters, person)
-    if command is Command.CLOSE and not several and not any(a.at_risk or a.stage == "stuck" for a in aheads):
+    if row.asks is Asks.RISK and not several and not any(a.at_risk or a.stage == "stuck" for a in aheads):
         return {}
     needs_somebody(question, as_json=as_json)
-    return _agreed_to(command, aheads, silent, {a.cluster: a.refusal(command, reason) for a in aheads})
+    refusals = {a.cluster: a.refusal(Command(row.name), order.reason) for a in aheads}
+    return _agreed_to(row, aheads, silent, refusals)
 
 
 def _consent_to_promote(question: str, clusters: Sequence[str], person: str, *, as_json: bool) -> None:
@@ -117,11 +132,10 @@ def _consent_to_promote(question: str, clusters: Sequence[str], person: str, *, 
 
 
 def _agreed_to(
-    command: Command, aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], refusals: Mapping[str, str]
+    row: CommandRow, aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], refusals: Mapping[str, str]
 ) -> dict[str, BackstopError]:
     """Those that are left out once the others were shown and agreed to. Errors: as `_consent`."""
     from models.base import some_of
-    from models.rollout.stages import Command
     from views.consequence import close_parts, left_parts, undo_parts
 
     going = [a for a in aheads if not refusals[a.cluster]]
@@ -129,19 +143,17 @@ def _agreed_to(
     why = {f"{a.cluster} ({a.stage}), which would refuse it": (a.cluster, refusals[a.cluster]) for a in refusing}
     why |= {cluster: (cluster, error.message) for cluster, error in silent.items()}
     left: dict[str, BackstopError] = {
-        cluster: Refusal(f"{command} was not given to {whom}: {text}") for whom, (cluster, text) in why.items()
+        cluster: Refusal(f"{row.name} was not given to {whom}: {text}") for whom, (cluster, text) in why.items()
     }
     if not going:
         raise Refusal(some_of([error.message for error in left.values()], by="; "))
-    shown = close_parts(going) if command is Command.CLOSE else undo_parts(going, ends=command is Command.ABORT)
-    question = _question(command, [a.cluster for a in going])
-    shown_and_asked(question, [*shown, *left_parts(refusing, refusals, silent)])
+    shown = close_parts(going) if row.asks is Asks.RISK else undo_parts(going, ends=row.name == "abort")
+    shown_and_asked(_question(row, [a.cluster for a in going]), [*shown, *left_parts(refusing, refusals, silent)])
     return left
 
 
-def _question(command: Command, clusters: Sequence[str]) -> str:
-    what = clusters[0] if len(clusters) == 1 else f"{len(clusters)} rollouts"
-    return f"{_SPELT.get(command.value, command.value.capitalize())} {what}?"
+def _question(row: CommandRow, clusters: Sequence[str]) -> str:
+    return row.asked(of=clusters[0] if len(clusters) == 1 else f"{len(clusters)} rollouts")
 
 
 def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[str, BackstopError]]:

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 SET_UP = "Set up"
 LOOK = "Look"
 ROLL_OUT = "Roll out"
-DECIDE = "Decide"
-HALT = "Hold, undo, end"
 
 
 def named(cluster: str) -> str:

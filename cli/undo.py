@@ -6,14 +6,13 @@ models/requests/commands.py, models/bringup/undo_lines.py), or the command itsel
 
 from __future__ import annotations
 
+from models.rollout.command_rows import ROLLOUT_ROWS
+
 THE_ROLLOUT, THE_FLEET, THE_REQUEST, ITSELF = "the rollout", "the fleet rollout", "the request", "the command"
 THE_BRINGUP = "the bring-up"
 
 UNDOING: dict[str, str] = {
-    **dict.fromkeys(
-        ("approve", "ack", "object", "resolve", "promote", "pause", "resume", "rollback", "retry", "abort", "close"),
-        THE_ROLLOUT,
-    ),
+    **dict.fromkeys(ROLLOUT_ROWS, THE_ROLLOUT),
     **{
         f"fleet {command}": THE_FLEET
         for command in ("approve", "pause", "resume", "skip", "move", "promote", "pace", "abort")

@@ -15,7 +15,6 @@ from cli.consent import Yes
 from cli.lists import Listing, listed, told
 from cli.names import note_windows
 from cli.options import (
-    HALT,
     LOOK,
     Actor,
     AsJson,
@@ -32,6 +31,7 @@ from cli.session import ask
 from models.base import some_of
 from models.cluster.windows import WindowKind
 from models.errors import BadInput
+from models.lifecycle.command_rows import HALT
 
 if TYPE_CHECKING:
     from client.backstop import Backstop

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import DECIDE, Actor, AsJson, NeededReason, examples, who
+from cli.options import Actor, AsJson, NeededReason, examples, who
 from cli.session import ask
 from models.errors import BadInput
+from models.lifecycle.command_rows import DECIDE
 
 if TYPE_CHECKING:
     from client.backstop import Backstop

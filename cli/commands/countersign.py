@@ -8,9 +8,10 @@ import typer
 
 from cli.consent import Yes, consent
 from cli.lists import Listing, listed
-from cli.options import DECIDE, Actor, AsJson, ReasonOption, examples, who
+from cli.options import Actor, AsJson, ReasonOption, examples, who
 from cli.session import ask
 from models.errors import BadInput
+from models.lifecycle.command_rows import DECIDE
 
 Hash = Annotated[
     str, typer.Argument(metavar="HASH", help="What waits, as `countersign list` shows it.", show_default=False)

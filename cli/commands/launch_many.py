@@ -163,7 +163,7 @@ def _shown(
 ) -> None:
     from cli.output import show
     from models.base import some_of
-    from models.rollout.undo_lines import REASON
+    from models.lifecycle.command_rows import REASON
     from views.words import gpus, line, row, table
 
     rows = table("CLUSTER", "=STAGE", "=PLAN", "~WHAT BECAME OF IT")

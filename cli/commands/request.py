@@ -13,7 +13,6 @@ import typer
 from cli.lists import Listing, listed
 from cli.names import note_requests
 from cli.options import (
-    DECIDE,
     Actor,
     Alone,
     AsJson,
@@ -28,6 +27,7 @@ from cli.options import (
 )
 from cli.session import ask
 from models.errors import BadInput
+from models.lifecycle.command_rows import DECIDE
 
 if TYPE_CHECKING:
     from client.backstop import Backstop

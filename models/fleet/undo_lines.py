@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.pacing import settings_back
 from models.fleet.state import PAUSED, FleetRollout, Member, MemberState, Wave
-from models.rollout.undo_lines import NEVER, REASON
+from models.lifecycle.command_rows import NEVER, REASON
 
 UNDO_OF_LAUNCH = f"Undo: backstop fleet abort {REASON}"
 

@@ -18,6 +18,7 @@ from models.notices import NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.plan import envelope_of
 from models.rollout import drift, objections
+from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, doubt_of
@@ -43,9 +44,6 @@ class CommandRequest(Order):
 
 
 GOES_BACK = frozenset({Command.ABORT, Command.ROLLBACK})
-_NEEDS_REASON = frozenset(
-    {Command.OBJECT, Command.RESOLVE, Command.PROMOTE, Command.ABORT, Command.ROLLBACK, Command.PAUSE}
-)
 
 
 def refusal(r: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None) -> str | None:
@@ -57,7 +55,7 @@ def refusal(r: Rollout, command: Command, request: CommandRequest, *, by_roles: 
     cell = answer(r.stage, command, effects_stand=r.effects_stand)
     if isinstance(cell, Refused):
         return f"{command} is not possible while {r.cluster} is {r.stage}: {cell.reason}"
-    if command in _NEEDS_REASON and not request.reason.strip():
+    if ROLLOUT_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
     if command is Command.RESOLVE:
         return _refuse_resolve(r, request, by_roles=r.ticketed if by_roles is None else by_roles)

@@ -1,7 +1,8 @@
 """How each command to a rollout is undone: one line, as people type it, or why there is none.
 
 The line is made where the command is obeyed, of the rollout before and after it, so that it fits the stage in which it
-is read. A command without an entry in `UNDO` fails a test, and so does a line that its rollout would refuse.
+is read. A command fails a test if neither its row nor `UNDO` says how it is undone, and so does a line that its rollout
+would refuse.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
+from models.lifecycle.command_rows import NEVER, REASON
 from models.lifecycle.grid import Refused
+from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import HoldKind
 from models.rollout.stages import Command, Stage, answer, command_line
 from models.rollout.state import Rollout
-
-REASON = "--reason '...'"
-NEVER = "It cannot be undone"
 
 
 def undo_line(
     before: Rollout, after: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None
 ) -> str:
     """What to say to undo a command that has just been obeyed. `by_roles`: as of `refusal`: who may say it."""
+    row = ROLLOUT_ROWS[command]
+    if row.undo:
+        return row.undo_line(cluster=after.cluster, team=request.team)
     line = UNDO[command](before, after, request)
     if command is not Command.OBJECT or not line.startswith("Undo: "):
         return line
@@ -58,11 +61,6 @@ def _approved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     if after.effects_stand:
         return f"Undo: {_line(after, Command.ROLLBACK, REASON)} (every quota back to what it was before the rollout)"
     return f"Undo: {_line(after, Command.ABORT, REASON)} (nothing is written before its gate opens)"
-
-
-def _acknowledged(before: Rollout, after: Rollout, request: CommandRequest) -> str:
-    team = shlex.quote(request.team)
-    return f"{NEVER}; the team can still object: {_line(after, Command.OBJECT, '--team', team, REASON)}"
 
 
 def _objected(before: Rollout, after: Rollout, request: CommandRequest) -> str:
@@ -119,9 +117,7 @@ def _closed(before: Rollout, after: Rollout, request: CommandRequest) -> str:
 
 UNDO: dict[Command, Callable[[Rollout, Rollout, CommandRequest], str]] = {
     Command.APPROVE: _approved,
-    Command.ACK: _acknowledged,
     Command.OBJECT: _objected,
-    Command.PAUSE: lambda _, after, __: f"Undo: {_line(after, Command.RESUME)}",
     Command.RESUME: _resumed,
     Command.RESOLVE: _resolved,
     Command.PROMOTE: lambda _, after, __: _never(after),

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from cli.commands import rollout_commands as decide
 from cli.main import run
 from client.answers import AuditRecord, Check
 from models.audit import ChainedEntry, ChainHead
@@ -20,7 +19,6 @@ from models.cluster.quota import Quota
 from models.cluster.sources import SlurmSource
 from models.errors import BadInput, BlastRadius, Conflict, Refusal, Stuck, Unavailable
 from models.questions import LedgerCluster
-from models.rollout import commands
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
@@ -35,6 +33,7 @@ GIVEN: dict[Command, list[str]] = {
 }
 ASKED = (Command.ABORT, Command.ROLLBACK, Command.CLOSE)
 """Commands that a script gives with --yes."""
+NEED_REASON = (Command.OBJECT, Command.RESOLVE, Command.PROMOTE, Command.PAUSE, Command.ROLLBACK, Command.ABORT)
 
 
 @pytest.fixture
@@ -71,16 +70,12 @@ def test_a_reason_is_asked_for_where_the_rollout_needs_one(
     fake: FakeBackstop, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = run([command, "h100-worked", *GIVEN.get(command, [])])
-    if command in commands._NEEDS_REASON:
+    if command in NEED_REASON:
         assert code == 2
         assert "--reason" in capsys.readouterr().err
         assert not fake.asked
     else:
         assert code == 0
-
-
-def test_there_is_one_command_line_function_for_each_command() -> None:
-    assert {c.value for c in Command} <= {name.rstrip("_") for name in vars(decide)}
 
 
 def test_the_actor_is_the_option_then_the_environment_then_the_login_name(

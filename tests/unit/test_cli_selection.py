@@ -255,7 +255,6 @@ def agree(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return True
 
     monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
-    monkeypatch.setattr("cli.commands.rollout_commands.can_ask", lambda **_: True)
     monkeypatch.setattr("cli.giving.can_ask", lambda **_: True)
     monkeypatch.setattr("typer.confirm", confirm)
     return questions

@@ -15,8 +15,8 @@ from models.fleet.gates import rest_until
 from models.fleet.state import BREAKER, FleetRollout, FleetStage, Member, MemberState, Pace, Wave
 from models.fleet.status import status_of
 from models.fleet.undo_lines import FLEET_UNDO, fleet_undo_line
+from models.lifecycle.command_rows import NEVER
 from models.rollout.holds import HoldKind
-from models.rollout.undo_lines import NEVER
 from tests.property.test_fleet_machine import Fleet, prospect
 
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)

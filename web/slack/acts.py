@@ -18,6 +18,7 @@ from activities.notices.buttons import Act, Press
 from models.errors import BadInput, Refusal
 from models.questions import WhyNot
 from models.rollout.ahead import Ahead
+from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest, other_plan
 from models.rollout.messages import CommandAnswer
 from models.rollout.shown import RolloutStatus
@@ -29,7 +30,6 @@ from views.why import in_full, summary
 from views.words import line, moment
 from web.console.asking import door_of
 from web.console.forms import filled, number
-from web.console.pages.cluster import WORDS
 from web.console.parts import place
 from web.console.visit import Visit
 from web.slack import messages
@@ -115,7 +115,7 @@ class Acts:
             raise Refusal(f"{other_plan(ahead.plan.hash, press.plan)} (/backstop status {_quoted(press.cluster)})")
         if why := await who.why_not(press.cluster, Command.APPROVE, plan_hash=press.plan):
             raise Refusal(why)
-        ask = f"Approve plan {press.plan} of {press.cluster}? Then {WORDS[Command.APPROVE][1]}."
+        ask = f"Approve plan {press.plan} of {press.cluster}? {_consequence(Command.APPROVE)}"
         shown = messages.printed([*plan_parts(ahead.plan), approved_line([ahead])])
         button = messages.sure(f"Approve plan {press.plan}", self._signed(who, given, press))
         return [Reply(given.reply_at, messages.to_one(*shown, messages.plain(ask), button, text=ask))]
@@ -125,13 +125,12 @@ class Acts:
         if why := await who.why_not(press.cluster, Command.OBJECT, team=press.team, reason="asked ahead"):
             raise Refusal(why)
         ask = f"Why does {press.team} object to the rollout in {press.cluster}?"
-        does = f"{WORDS[Command.OBJECT][1].capitalize()}."
         line_ = f"/backstop object {_quoted(press.cluster)} {_quoted(press.team)} REASON"
         typed = f"Where there is no field to type into: {line_}"
         blocks = (
             messages.asks_reason(ask),
             messages.sure("Object", self._signed(who, given, press), danger=True),
-            messages.plain(f"{does} {typed}"),
+            messages.plain(f"{_consequence(Command.OBJECT)} {typed}"),
         )
         return [Reply(given.reply_at, messages.to_one(*blocks, text=ask))]
 
@@ -267,3 +266,8 @@ def _split(text: str, most: int) -> tuple[list[str], str]:
 
 def _quoted(name: str) -> str:
     return f'"{name}"' if re.search(r"\s", name) else name
+
+
+def _consequence(command: Command) -> str:
+    """What follows, without the first sentence, which says what the command is."""
+    return ROLLOUT_ROWS[command].first.partition(". ")[2]

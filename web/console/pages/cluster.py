@@ -11,8 +11,10 @@ from models.audit import AuditEntry
 from models.base import some_of
 from models.cluster.windows import Entry
 from models.errors import BackstopError, Refusal
+from models.lifecycle.command_rows import NeedsReason
 from models.questions import Archived, ArchivePage, Calendar, FactsOf, FlexOf, SnapshotNow
 from models.rollout.ahead import Ahead
+from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.shown import Condition, RolloutStatus
@@ -44,21 +46,6 @@ class Button(NamedTuple):
     label: str
     does: str
     why_not: str
-
-
-WORDS: dict[Command, tuple[str, str]] = {
-    Command.APPROVE: ("Approve the plan", "teams are told, and the rollout goes on by itself"),
-    Command.PROMOTE: ("Promote", "what is left of this gate's notice, soak and acknowledgements is waived"),
-    Command.PAUSE: ("Pause", "gates stay shut; effects under way finish, and rollbacks still run"),
-    Command.RESUME: ("Resume", "gates may open again"),
-    Command.RESOLVE: ("Lift a hold", "an objection or another hold is answered"),
-    Command.ACK: ("Acknowledge", "the notice is acknowledged for a team"),
-    Command.OBJECT: ("Object", "until it is enforced this holds it; later it is recorded and answered"),
-    Command.RETRY: ("Retry", "it plans anew, and goes on inside what was approved"),
-    Command.ROLLBACK: ("Roll back", "the quotas from before come back"),
-    Command.ABORT: ("Abort", "what was written is undone, and the rollout ends"),
-    Command.CLOSE: ("Close", "the rollout ends, and with it the promise; the values stay"),
-}
 
 
 async def cluster(visit: Visit) -> Page | Elsewhere:
@@ -138,7 +125,8 @@ async def _buttons(visit: Visit, status: RolloutStatus | None, ahead: Ahead | No
     if status is None or status.stage.ended:
         return []
     refused = await asyncio.gather(*(_why_not(visit, status, ahead, command) for command in Command))
-    return [Button(command.value, *WORDS[command], why) for command, why in zip(Command, refused, strict=True)]
+    buttons = zip((ROLLOUT_ROWS[command] for command in Command), refused, strict=True)
+    return [Button(about.name, about.label, about.first, why) for about, why in buttons]
 
 
 async def _why_not(visit: Visit, status: RolloutStatus, ahead: Ahead | None, command: Command) -> str:
@@ -193,12 +181,12 @@ async def _before(visit: Visit, name: str, command: Command) -> Page:
     why_not = await _why_not(visit, status, ahead, command)
     if status.stage.ended:  # nothing is unknown of it: it leads to nothing
         why_not, silent = silent or why_not, ""
-    label, does = WORDS[command]
+    about = ROLLOUT_ROWS[command]
     values = {
         "cluster": name,
         "command": command.value,
-        "label": label,
-        "does": does,
+        "label": about.label,
+        "does": about.first,
         "why_not": why_not,
         "silent": silent,
         "consequence": [] if ahead is None else _consequence(command, ahead, visit.now),
@@ -207,10 +195,10 @@ async def _before(visit: Visit, name: str, command: Command) -> Page:
         "hold": visit.query.get("hold", "")[:300],
         "teams": [t.team for t in status.teams if t.leaf],
         "reason": "",
-        "needs_reason": command.value not in ("approve", "ack", "resume", "retry"),
+        "needs_reason": about.reason is not NeedsReason.NEVER,
         "failed": "",
     }
-    return Page("command.html", f"{label}: {name}", values)
+    return Page("command.html", f"{about.label}: {name}", values)
 
 
 def _liftable(status: RolloutStatus) -> list[tuple[str, str]]:

@@ -1,0 +1,69 @@
+"""A typer command of each row of models/lifecycle/command_rows.py: its arguments and options, help and examples."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from cli.consent import Yes
+from cli.options import Actor, Alone, AsJson, NeededReason, ReasonOption, examples
+from models.lifecycle.command_rows import Asks, CommandField, CommandRow
+
+_NEEDED = inspect.Parameter.empty
+
+
+class TypedOrder(NamedTuple):
+    """One command as it was typed."""
+
+    row: CommandRow
+    of: Any
+    """What it is for: clusters, or a request; None: there is only one fleet rollout."""
+    fields: Mapping[str, Any]
+    """Of its request, beside who gives it and why."""
+    actor: str
+    reason: str
+    yes: bool
+    as_json: bool
+
+
+def command_of(row: CommandRow, give: Callable[[TypedOrder], None], of: Any = None) -> Callable[..., None]:
+    """A function that typer makes a command of. `of`: the type of the argument that says what the command is for."""
+
+    def run(*, of: Any = None, emergency: bool = False, yes: bool = False, **typed: Any) -> None:
+        reason, as_json, actor = (typed.pop(name) for name in ("reason", "as_json", "actor"))
+        give(TypedOrder(row, of, typed, actor, reason, yes, as_json))
+
+    parameters = [
+        *([_parameter("of", of)] if of is not None else []),
+        *(_parameter(field.name, *_type_of(field)) for field in row.fields),
+        _parameter("reason", NeededReason) if row.needs_reason else _parameter("reason", ReasonOption, ""),
+        *([_parameter("yes", Yes, False)] if row.asks is not Asks.NEVER else []),
+        *([_parameter("emergency", Alone, False)] if row.by_two else []),
+        _parameter("as_json", AsJson, False),
+        _parameter("actor", Actor, ""),
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # Typer reads it
+    run.__doc__ = row.help
+    return run
+
+
+def add_order(group: typer.Typer, row: CommandRow, command: Callable[..., None]) -> None:
+    group.command(row.name, epilog=examples(*row.examples.splitlines()), rich_help_panel=row.panel or None)(command)
+
+
+def _parameter(name: str, annotation: Any, default: Any = _NEEDED) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _type_of(field: CommandField) -> tuple[Any, Any]:
+    """Of its parameter, and the default."""
+    shown: Any = field.otherwise or not field.needed
+    option = f"--{field.option or field.name}"
+    if not field.metavar:
+        return Annotated[bool, typer.Option(option, help=field.help)], False
+    about = {"metavar": field.metavar, "help": field.help, "show_default": shown}
+    info = typer.Argument(**about) if field.argument else typer.Option(option, **about)
+    return Annotated[list[str] if field.many else str, info], _NEEDED if field.needed else ""

@@ -1,0 +1,120 @@
+"""Commands to a rollout, one row each. Which of them a stage allows is in models/rollout/stages.py."""
+
+from __future__ import annotations
+
+from models.lifecycle.command_rows import DECIDE, HALT, NEVER, REASON, Asks, CommandField, NeedsReason, rows_of
+from models.lifecycle.command_rows import CommandRow as _Row
+
+_TEAM = CommandField("team", "The team that speaks.", "TEAM", needed=True)
+_HOW = "accept|restore"
+_WHAT_COMES_BACK = "\n\nBackstop shows what every team gets back and how much of it hardware can back, and asks."
+
+ROLLOUT_ROWS = rows_of(
+    "rollout",
+    _Row(
+        "approve",
+        "Approve a plan. Backstop then notifies teams, and the rollout goes on by itself.\n\n"
+        "Without --plan Backstop shows the plan, asks, and approves only that one; --yes approves the current plan "
+        "unseen. An approval covers later plans that cut no team more and no tier deeper.",
+        "backstop approve h100-worked\n"
+        "backstop approve h100-worked --plan 3f0c9a51b2d4e687\n"
+        "backstop approve --stage planned --needs\n"
+        "backstop approve 'h100-*' --reason 'agreed in the weekly' --yes",
+        (CommandField("plan_hash", "The plan to approve, by its hash.", "HASH", option="plan"),),
+        NeedsReason.NEVER,
+        Asks.PLAN,
+        button="Approve the plan",
+    ),
+    _Row(
+        "ack",
+        "Acknowledge the notice for a team.",
+        "backstop ack h100-worked --team research",
+        (_TEAM,),
+        NeedsReason.NEVER,
+        Asks.SEVERAL,
+        undo=f"{NEVER}; the team can still object: backstop object {{cluster}} --team {{team}} {REASON}",
+        button="Acknowledge",
+    ),
+    _Row(
+        "object",
+        "Object for a team. This holds a rollout that is not enforced yet; later it is recorded and answered.\n\n"
+        "A team has at most 5 objections; a new one replaces the same actor's earlier one.",
+        "backstop object h100-worked --team research --reason 'deadline on Friday'",
+        (_TEAM,),
+        asks=Asks.SEVERAL,
+    ),
+    _Row(
+        "resolve",
+        "Lift an objection or another hold.\n\n"
+        "With an access file this takes an approver, or for an objection a member of its team. Without one it takes "
+        "the rollout's owner, one of the policy's `authorities` or, except for an objection, one of its `owners`.",
+        "backstop resolve h100-worked --hold objection-research --reason 'moved to Monday, research agrees'\n"
+        "backstop resolve h100-worked --hold drift --how restore --reason 'changed by mistake'",
+        (
+            CommandField("hold", "The hold; `status` shows its id.", "ID", needed=True),
+            CommandField(
+                "how", "For a drift: take the values as they are, or write Backstop's again.", "accept|restore"
+            ),
+        ),
+        asks=Asks.SEVERAL,
+        question="{label} of {of}?",
+        button="Lift a hold",
+    ),
+    _Row(
+        "promote",
+        "Waive the rest of this gate's notice, soak and acknowledgements, and nothing else.\n\n"
+        "Objections, other holds and a missing approval keep the gate shut. If a notice is not delivered yet, the "
+        "quota may change before its team reads of it. Backstop shows both and asks; for one cluster a script is not "
+        "asked.",
+        "backstop promote h100-worked --reason 'all teams agreed in the weekly'",
+        asks=Asks.NOTICE,
+    ),
+    panel=DECIDE,
+) | rows_of(
+    "rollout",
+    _Row(
+        "pause",
+        "Keep gates shut. Effects under way finish, and rollbacks still run.",
+        "backstop pause h100-worked --reason 'SEV under investigation'",
+        asks=Asks.SEVERAL,
+        undo="Undo: backstop resume {cluster}",
+    ),
+    _Row(
+        "resume",
+        "Lift a pause. A soak starts again.",
+        "backstop resume h100-worked",
+        reason=NeedsReason.NEVER,
+        asks=Asks.SEVERAL,
+    ),
+    _Row(
+        "rollback",
+        "Undo every effect, back to the baseline. The rollout stays open for a retry." + _WHAT_COMES_BACK,
+        "backstop rollback h100-worked --reason 'evals are starved'",
+        asks=Asks.UNDO,
+        button="Roll back",
+    ),
+    _Row(
+        "retry",
+        "Start the next attempt after a rollback, or run the rest of a stuck rollout.\n\n"
+        "Remove the cause first; otherwise the rollout is stuck again, and nothing is lost. `backstop status` shows "
+        "what will run.",
+        "backstop retry h100-worked --reason 'nodes are back'",
+        reason=NeedsReason.NEVER,
+        asks=Asks.SEVERAL,
+    ),
+    _Row(
+        "abort",
+        "Undo every effect and end the rollout." + _WHAT_COMES_BACK,
+        "backstop abort h100-worked --reason 'cluster is being retired'",
+        asks=Asks.UNDO,
+    ),
+    _Row(
+        "close",
+        "End a rollout and its promise, and leave the values as they are. At risk or stuck it needs a reason.\n\n"
+        "Then Backstop also shows who is at risk, and asks.",
+        "backstop close h100-worked --reason 'a year without a breach'",
+        reason=NeedsReason.SOMETIMES,
+        asks=Asks.RISK,
+    ),
+    panel=HALT,
+)
