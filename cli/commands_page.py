@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 
+from models.fleet.command_rows import FLEET_ROWS
 from models.rollout.command_rows import ROLLOUT_ROWS
 
 _MANY = 3
@@ -25,7 +26,7 @@ _BRINGUP = (
     "bringup check-in, bringup hold, bringup release, bringup retry, bringup skip, bringup stop, bringup revalidate, "
     "bringup cancel, bringup retire"
 )
-_FLEET = "fleet approve, fleet pause, fleet resume, fleet skip, fleet move, fleet promote, fleet pace, fleet abort"
+_FLEET = ", ".join(row.typed for row in FLEET_ROWS.values())
 ANSWERED_BY = {
     "access": "access show",
     "access-can": "access can",

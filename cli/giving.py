@@ -34,6 +34,13 @@ def give(order: TypedOrder) -> None:
     """Asked for where it undoes, or is for several; the same to each of them."""
     from models.rollout.commands import CommandRequest
 
+    if order.row.asks is Asks.PLAN:
+        if not (plan := order.fields["plan_hash"]):
+            _approve(order)
+            return
+        if not order.of.plain:
+            raise BadInput(f"--plan {plan} is one cluster's plan: name that cluster, and no other")
+        order = order._replace(yes=True)
     person = who(order.actor)
     checked(CommandRequest, actor=person, reason=order.reason, **order.fields)
     clusters = clusters_of(order.of, person)
@@ -42,13 +49,8 @@ def give(order: TypedOrder) -> None:
     answered([(cluster, outcomes[cluster]) for cluster in clusters], order.of, as_json=order.as_json)
 
 
-def approve(order: TypedOrder) -> None:
-    """The plan that --plan names, else those that are shown and agreed to, each by its hash."""
-    if plan := order.fields["plan_hash"]:
-        if not order.of.plain:
-            raise BadInput(f"--plan {plan} is one cluster's plan: name that cluster, and no other")
-        give(order._replace(yes=True))
-        return
+def _approve(order: TypedOrder) -> None:
+    """The plans that are shown and agreed to, each by its hash."""
     if not order.yes and not can_ask(as_json=order.as_json):
         raise BadInput(
             "--plan is missing: nobody can be shown a plan and asked here; `backstop status CLUSTER` shows its hash, "

@@ -10,6 +10,7 @@ import typer
 
 from cli.consent import Yes
 from cli.options import Actor, Alone, AsJson, NeededReason, ReasonOption, examples
+from cli.selection import Selection, on_selected
 from models.lifecycle.command_rows import Asks, CommandField, CommandRow
 
 _NEEDED = inspect.Parameter.empty
@@ -30,7 +31,7 @@ class TypedOrder(NamedTuple):
 
 
 def command_of(row: CommandRow, give: Callable[[TypedOrder], None], of: Any = None) -> Callable[..., None]:
-    """A function that typer makes a command of. `of`: the type of the argument that says what the command is for."""
+    """A function that typer makes a command of."""
 
     def run(*, of: Any = None, emergency: bool = False, yes: bool = False, **typed: Any) -> None:
         reason, as_json, actor = (typed.pop(name) for name in ("reason", "as_json", "actor"))
@@ -50,8 +51,14 @@ def command_of(row: CommandRow, give: Callable[[TypedOrder], None], of: Any = No
     return run
 
 
-def add_order(group: typer.Typer, row: CommandRow, command: Callable[..., None]) -> None:
-    group.command(row.name, epilog=examples(*row.examples.splitlines()), rich_help_panel=row.panel or None)(command)
+def add_orders(
+    group: typer.Typer, rows: Mapping[str, CommandRow], give: Callable[[TypedOrder], None], of: Any = None
+) -> None:
+    """A command for each row. `of`: the type of the argument that says what the commands are for."""
+    for row in rows.values():
+        command = command_of(row, give, of)
+        add = group.command(row.name, epilog=examples(*row.examples.splitlines()), rich_help_panel=row.panel or None)
+        add(on_selected(command) if of is Selection else command)
 
 
 def _parameter(name: str, annotation: Any, default: Any = _NEEDED) -> inspect.Parameter:

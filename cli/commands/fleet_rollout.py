@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from cli.commands import fleet_plan
-from cli.consent import Yes, can_ask, consent, shown_and_asked
+from cli.consent import can_ask, consent, shown_and_asked
 from cli.lists import Listing, listed
 from cli.options import (
     Actor,
-    Alone,
     AsJson,
-    NeededReason,
-    ReasonOption,
     checked,
     examples,
     number,
@@ -24,8 +21,11 @@ from cli.options import (
     wave_of,
     who,
 )
+from cli.orders import TypedOrder, add_orders
 from cli.session import ask
 from models.errors import BadInput
+from models.fleet.command_rows import FLEET_ROWS
+from models.lifecycle.command_rows import Asks
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from models.fleet.kept import KeptFleet
     from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus
     from models.fleet.state import Pace
-
-Clusters = Annotated[list[str], typer.Argument(metavar="CLUSTER", help="One or more clusters.", show_default=False)]
 
 
 def add_to(group: typer.Typer) -> None:
@@ -51,35 +49,10 @@ def add_to(group: typer.Typer) -> None:
             ),
         ),
         (watch, ("backstop fleet watch", "backstop fleet watch --every 10 > fleet.log")),
-        (
-            fleet_plan.plan,
-            (
-                "backstop fleet plan",
-                "backstop fleet plan --out plan.json --pilot h100-1,h100-2",
-            ),
-        ),
-        (
-            approve,
-            (
-                "backstop fleet approve",
-                "backstop fleet approve plan.json",
-            ),
-        ),
-        (pause, ("backstop fleet pause --reason 'SEV in the region'",)),
-        (resume, ("backstop fleet resume --reason 'bad racks replaced'",)),
-        (skip, ("backstop fleet skip h100-7 h100-8 --reason 'retired in May'",)),
-        (move, ("backstop fleet move h100-7 --wave busy --reason 'training until Friday'",)),
-        (promote, ("backstop fleet promote --reason 'pilots have run for a week'",)),
-        (
-            pace,
-            ("backstop fleet pace parallel=20 --reason 'the first two waves went well'",),
-        ),
-        (
-            abort,
-            ("backstop fleet abort --undo --reason 'wrong buffer' --yes",),
-        ),
+        (fleet_plan.plan, ("backstop fleet plan", "backstop fleet plan --out plan.json --pilot h100-1,h100-2")),
     ):
         group.command(command.__name__, epilog=examples(*lines))(command)
+    add_orders(group, FLEET_ROWS, _give)
 
 
 def launch_fleet(
@@ -211,41 +184,45 @@ def watch(
     ask(who(actor), lambda door: follow_fleet(door, every=seconds, once=once, as_json=as_json))
 
 
-def approve(
-    file: Annotated[
-        str,
-        typer.Argument(metavar="FILE", help="A plan kept by `fleet plan --out`.", show_default=False),
-    ] = "",
-    plan: Annotated[str, typer.Option(metavar="HASH", help="The plan to approve, by its hash.")] = "",
-    reason: ReasonOption = "",
-    yes: Yes = False,
-    emergency: Alone = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
-    """Approve the fleet's plan: each cluster's rollout goes on by itself as long as it cuts no more than this.
+def _give(order: TypedOrder) -> None:
+    person, fields = who(order.actor), dict(order.fields)
+    match order.row.asks:
+        case Asks.PLAN:
+            fields = {"plan_hash": _plan_meant(order, person)}
+        case Asks.FAILED if not order.yes:
+            _show_failed(order, person)
+        case Asks.UNDO:
+            question = order.row.asked(also=" and undo what it has done" if fields["undo"] else "")
+            consent(question, lambda: _ending(person, undo=fields["undo"]), yes=order.yes, as_json=order.as_json)
+    if "wave" in fields:
+        fields["wave"] = wave_of(fields["wave"])
+    if "pace" in fields:
+        settings, fields["pace"] = fields["pace"], settings_given("KEY=VALUE", fields["pace"])
+        _pace(settings, "KEY=VALUE")
+    _send(order, person, fields)
 
-    Without --plan Backstop shows the plan and asks; --yes approves the current plan unseen. With FILE it approves that
-    plan if it is current; else it shows the differences and asks.
-    """
+
+def _plan_meant(order: TypedOrder, person: str) -> str:
+    """The hash that was given, else that of the plan in FILE, or of the one that was shown and agreed to."""
+    file, plan = order.fields["file"], order.fields["plan_hash"]
     if file:
-        if plan or yes:
+        if plan or order.yes:
             option = f"--plan {plan!r}" if plan else "--yes"
             raise BadInput(f"{option} is given beside FILE {file!r}: give one of them")
-        plan = fleet_plan.agreed_by_file(file, who(actor), as_json=as_json)
-    if not plan and not yes and not can_ask(as_json=as_json):
+        plan = fleet_plan.agreed_by_file(file, person, as_json=order.as_json)
+    if not plan and not order.yes and not can_ask(as_json=order.as_json):
         raise BadInput(
             "--plan is missing: nobody can be shown the plan and asked here; `backstop fleet status` shows its hash, "
             "and --yes approves the plan that there is"
         )
-    _give("approve", actor, reason, as_json, plan_hash=plan or _agreed(who(actor), yes=yes))
+    return plan or _agreed(order, person)
 
 
-def _agreed(person: str, *, yes: bool) -> str:
-    """The plan that was shown and agreed to; with `yes` the one that awaits it. Errors: typer.Exit(1) for a no."""
+def _agreed(order: TypedOrder, person: str) -> str:
+    """The plan that was shown and agreed to; with --yes the one that awaits it. Errors: typer.Exit(1) for a no."""
     from views.fleet_rollout import plan_parts
 
-    if yes:
+    if order.yes:
         return ask(person, lambda door: door.fleet_plan()).hash
 
     async def question(door: Backstop) -> tuple[FleetPlan, FleetStatus]:
@@ -253,96 +230,17 @@ def _agreed(person: str, *, yes: bool) -> str:
 
     plan, status = ask(person, question)
     pilots = [m.cluster for m in status.members if m.wave.number == 0]
-    question_text = f"Approve plan {plan.hash} of {plan.size_text}?"
-    shown_and_asked(question_text, plan_parts(plan, pilots, status.pace))
+    shown_and_asked(order.row.asked(plan=plan.hash, size=plan.size_text), plan_parts(plan, pilots, status.pace))
     return plan.hash
 
 
-def pause(reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Start no more clusters. Rollouts under way go on, each by its own gates."""
-    _give("pause", actor, reason, as_json)
-
-
-def resume(reason: NeededReason, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Lift a pause, the circuit breaker, or the hold of a failed pilot. Failures known by now no longer count.
-
-    A soak or bake starts again. If clusters have failed, Backstop shows them and asks.
-    """
+def _show_failed(order: TypedOrder, person: str) -> None:
+    """Asked where clusters have failed that a resume would let go."""
     from views.fleet_rollout import resume_parts
 
-    if not yes:
-        status = ask(who(actor), lambda door: door.fleet_status())
-        if any(m.failed_at is not None and not m.forgiven for m in status.members):
-            question = "Let the fleet rollout go on?"
-            consent(question, lambda: resume_parts(status), yes=yes, as_json=as_json)
-    _give("resume", actor, reason, as_json)
-
-
-def skip(
-    clusters: Clusters, reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = ""
-) -> None:
-    """Leave clusters out. A rollout that is open there goes on."""
-    _give("skip", actor, reason, as_json, clusters=clusters)
-
-
-def move(
-    clusters: Clusters,
-    wave: Annotated[
-        str, typer.Option(metavar="N|TIER", help="0 (pilot) to 4, or its name, such as busy.", show_default=False)
-    ],
-    reason: NeededReason,
-    emergency: Alone = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
-    """Move waiting clusters to another wave, or take skipped ones in again; fresh snapshots leave them there."""
-    _give("move", actor, reason, as_json, clusters=clusters, wave=wave_of(wave))
-
-
-def promote(reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Waive the rest of the pilots' soak or of a wave's bake, and nothing else."""
-    _give("promote", actor, reason, as_json)
-
-
-def pace(
-    settings: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="KEY=VALUE...",
-            help="The settings to change, such as parallel=20.",
-            show_default=False,
-        ),
-    ],
-    reason: NeededReason,
-    emergency: Alone = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
-    """Change how fast the fleet rollout goes (docs/reading.md).
-
-    The change counts at once, also for a soak or bake under way. Rollouts under way keep their budget.
-    """
-    changes = settings_given("KEY=VALUE", settings)
-    _pace(settings, "KEY=VALUE")
-    _give("pace", actor, reason, as_json, pace=changes)
-
-
-def abort(
-    reason: NeededReason,
-    undo: Annotated[bool, typer.Option("--undo", help="Also undo what it has done, the newest first.")] = False,
-    yes: Yes = False,
-    emergency: Alone = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
-    """End the fleet rollout. Rollouts that have changed nothing end with it; the others go on, or are undone.
-
-    Backstop shows what ends, what every team gets back and how much of it hardware can back, and asks.
-    """
-    person = who(actor)
-    question = "Abort the fleet rollout and undo what it has done?" if undo else "Abort the fleet rollout?"
-    consent(question, lambda: _ending(person, undo=undo), yes=yes, as_json=as_json)
-    _give("abort", actor, reason, as_json, undo=undo)
+    status = ask(person, lambda door: door.fleet_status())
+    if any(m.failed_at is not None and not m.forgiven for m in status.members):
+        consent(order.row.asked(), lambda: resume_parts(status), yes=False, as_json=order.as_json)
 
 
 def _ending(person: str, *, undo: bool) -> list[RenderableType]:
@@ -368,16 +266,16 @@ def _ending(person: str, *, undo: bool) -> list[RenderableType]:
     return [*first, *refusing_parts([a for a in aheads if a.cluster in refusals], refusals), *unknown, *parts]
 
 
-def _give(name: FleetCommand, actor: str, reason: str, as_json: bool, **fields: Any) -> None:
+def _send(order: TypedOrder, person: str, fields: dict[str, Any]) -> None:
     from cli.answers import FleetCommandTaken
     from cli.output import show, show_json
     from models.fleet.commands import FleetCommandRequest
     from views.words import line
 
-    person = who(actor)
-    request = checked(FleetCommandRequest, actor=person, reason=reason, **fields)
+    request = checked(FleetCommandRequest, actor=person, reason=order.reason, **fields)
+    name = cast("FleetCommand", order.row.name)
     answer = ask(person, lambda door: door.fleet_command(name, request))
-    if as_json:
+    if order.as_json:
         show_json(FleetCommandTaken(**answer.model_dump()).as_json())
     else:
         sentence = line(("fleet rollout", "bold"), f" ({answer.stage}): {answer.said}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from pydantic import Field, field_validator
 
 from models.access.tickets import warrant_in
 from models.audit import AuditKind
 from models.base import Name, Text, of_ordinary_size, shortened
+from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.gates import rest_until
 from models.fleet.pacing import changes_text, counts_from, paced
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
@@ -17,7 +18,7 @@ from models.lifecycle.orders import Order
 from models.rollout.holds import Hold, HoldKind
 
 FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", "pace", "abort"]
-FLEET_COMMANDS: tuple[FleetCommand, ...] = ("approve", "pause", "resume", "skip", "move", "promote", "pace", "abort")
+FLEET_COMMANDS: tuple[FleetCommand, ...] = get_args(FleetCommand)
 _IN_FLIGHT = "; rollouts that are on their way keep the budget that they were opened with"
 _WORDS_BYTES = 200
 """What a member keeps of a reason: there may be thousands of them, and the archive has all."""
@@ -82,7 +83,7 @@ def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest
     """Why the command cannot be taken now, in one sentence; None when it can."""
     if why := _over(f):
         return why
-    if command != "approve" and not request.reason.strip():
+    if FLEET_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
     if why := _not_here(f, command, rests=rest_until(f) is not None):
         return why

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable
 
+from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.pacing import settings_back
 from models.fleet.state import PAUSED, FleetRollout, Member, MemberState, Wave
@@ -17,7 +18,8 @@ def fleet_undo_line(
     before: FleetRollout, after: FleetRollout, command: FleetCommand, request: FleetCommandRequest
 ) -> str:
     """What to say to undo a command that has just been obeyed."""
-    return FLEET_UNDO[command](before, after, request)
+    row = FLEET_ROWS[command]
+    return row.undo_line() if row.undo else FLEET_UNDO[command](before, after, request)
 
 
 def _names(members: Iterable[Member]) -> str:
@@ -87,12 +89,9 @@ def _promoted(before: FleetRollout, after: FleetRollout, request: FleetCommandRe
 
 
 FLEET_UNDO: dict[FleetCommand, Callable[[FleetRollout, FleetRollout, FleetCommandRequest], str]] = {
-    "approve": lambda *_: f"Undo: backstop fleet abort --undo {REASON} (what it has started is undone)",
     "pause": _paused,
-    "resume": lambda *_: f"Undo: backstop fleet pause {REASON} (failures that were let go count no more)",
     "skip": _skipped,
     "move": _moved,
     "promote": _promoted,
     "pace": lambda before, after, _: f"Undo: backstop fleet pace {settings_back(before.pace, after.pace)} {REASON}",
-    "abort": lambda *_: f"{NEVER}. When it has ended: backstop launch --fleet",
 }

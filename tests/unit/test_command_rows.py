@@ -14,6 +14,9 @@ from cli.app import app
 from cli.commands_page import ANSWERED_BY
 from models.access.rights import RIGHTS
 from models.base import Model
+from models.fleet.command_rows import FLEET_ROWS
+from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
+from models.fleet.undo_lines import FLEET_UNDO
 from models.lifecycle.command_rows import Asks, CommandRow
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
@@ -46,7 +49,10 @@ CORES = [
         "command",
         {"approve", "ack", "resume", "retry", "close"},
     ),
+    Core("fleet", FLEET_ROWS, set(FLEET_COMMANDS), FleetCommandRequest, set(FLEET_UNDO), "fleet-command", {"approve"}),
 ]
+FILE = "file"
+"""`fleet approve FILE` reads the hash of a plan from it."""
 ROWS = [pytest.param(core, row, id=row.key) for core in CORES for row in core.rows.values()]
 
 
@@ -82,8 +88,8 @@ def test_each_row_is_a_command_with_a_right_and_a_place_in_the_docs(core: Core, 
 @pytest.mark.parametrize(("core", "row"), ROWS)
 def test_what_a_row_names_is_a_field_of_the_request(core: Core, row: CommandRow) -> None:
     names = {field.name for field in row.fields}
-    assert names <= set(core.request.model_fields)
-    for text, beside in ((row.question, {"label", "of", "cluster"}), (row.undo, {"cluster"})):
+    assert names - {FILE} <= set(core.request.model_fields)
+    for text, beside in ((row.question, {"label", "of", "cluster", "plan", "size", "also"}), (row.undo, {"cluster"})):
         assert {name for _, name, _, _ in Formatter().parse(text) if name} <= names | beside
 
 
@@ -91,6 +97,7 @@ def test_a_second_person_is_offered_where_the_table_of_rights_wants_one() -> Non
     """`--emergency` acts without one: this is the table's own list, written out."""
     assert {core_row.key for core in CORES for core_row in core.rows.values() if core_row.by_two} == {
         *("rollout.approve", "rollout.resolve", "rollout.promote", "rollout.close"),
+        *("fleet.approve", "fleet.skip", "fleet.move", "fleet.promote", "fleet.pace", "fleet.abort"),
     }
     for core in CORES:
         for row in core.rows.values():

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from client.lost_words import lost_fleet_sentence
 from models.base import duration_text
 from models.errors import BadInput
+from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, not_now
 from models.fleet.messages import FleetStatus
 from models.fleet.state import WAVES, Pace, Wave
@@ -28,16 +29,6 @@ _ASKED = 12
 """Rollouts that say what every team would get back: of more it is said which they are."""
 _ASKED_SECONDS = 5.0
 """How long rollouts are waited for that know better where they stand."""
-_WORDS: dict[FleetCommand, tuple[str, str]] = {
-    "approve": ("Approve the plan", "each cluster's rollout goes on by itself as far as it cuts no more than this"),
-    "pause": ("Pause", "no more clusters are started; rollouts on their way go on, each by its own gates"),
-    "resume": ("Resume", "a pause, the breaker or the hold of a failed pilot is lifted; known failures count no more"),
-    "promote": ("Promote", "what is left of the pilots' soak, or of this wave's bake, is waived"),
-    "pace": ("Change the pace", "how many at once, how long waves bake, and how many GPUs may move"),
-    "skip": ("Skip clusters", "they are left out; a rollout that is open there goes on"),
-    "move": ("Move clusters", "to another wave, or in again after they were skipped"),
-    "abort": ("Abort", "it ends; rollouts that changed nothing yet end with it, the others go on or are undone"),
-}
 _FIELDS = ("reason", "plan_hash", "clusters", "wave", "undo")
 
 
@@ -90,7 +81,8 @@ async def fleet_buttons(visit: Visit, status: FleetStatus) -> list[FleetButton]:
     if status.stage.ended:
         return []
     refused = await asyncio.gather(*(_why_not(visit, status, command) for command in FLEET_COMMANDS))
-    return [FleetButton(c, *_WORDS[c], why) for c, why in zip(FLEET_COMMANDS, refused, strict=True)]
+    about = {command: FLEET_ROWS[command] for command in FLEET_COMMANDS}
+    return [FleetButton(c, one.label, one.first, why) for (c, one), why in zip(about.items(), refused, strict=True)]
 
 
 async def _why_not(visit: Visit, status: FleetStatus, command: FleetCommand) -> str:
@@ -104,12 +96,13 @@ async def _why_not(visit: Visit, status: FleetStatus, command: FleetCommand) -> 
 async def _before(visit: Visit, command: FleetCommand, failed: str = "", said: Mapping[str, str] | None = None) -> Page:
     """What it would lead to, and a form that asks for what it needs."""
     status: FleetStatus = await visit.call("fleet_status")
-    label, does = _WORDS[command]
+    about = FLEET_ROWS[command]
     consequence, silent = await tried(visit, _consequence(visit, command, status))
     values: dict[str, Any] = {
         "command": command,
-        "label": label,
-        "does": does,
+        "label": about.label,
+        "does": about.first,
+        "needs_reason": about.needs_reason,
         "why_not": await _why_not(visit, status, command),
         "consequence": consequence or [],
         "silent": silent,
@@ -120,7 +113,7 @@ async def _before(visit: Visit, command: FleetCommand, failed: str = "", said: M
         "typed": dict.fromkeys((*_FIELDS, *Pace.model_fields), "") | dict(said or {}),
         "failed": failed,
     }
-    return Page("fleet_command.html", f"{label}: the fleet rollout", values, 409 if failed else 200)
+    return Page("fleet_command.html", f"{about.label}: the fleet rollout", values, 409 if failed else 200)
 
 
 async def _consequence(visit: Visit, command: FleetCommand, status: FleetStatus) -> list[Any]:
