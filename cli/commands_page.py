@@ -17,6 +17,7 @@ from typing import Any
 import typer
 
 from models.fleet.command_rows import FLEET_ROWS
+from models.requests.command_rows import REQUEST_ROWS
 from models.rollout.command_rows import ROLLOUT_ROWS
 
 _MANY = 3
@@ -26,6 +27,7 @@ _BRINGUP = (
     "bringup check-in, bringup hold, bringup release, bringup retry, bringup skip, bringup stop, bringup revalidate, "
     "bringup cancel, bringup retire"
 )
+_REQUEST = ", ".join(row.typed for row in REQUEST_ROWS.values())
 _FLEET = ", ".join(row.typed for row in FLEET_ROWS.values())
 ANSWERED_BY = {
     "access": "access show",
@@ -79,7 +81,7 @@ ANSWERED_BY = {
     "plans": "plan",
     "recipes": "bringup recipe check",
     "report": "report",
-    "request": "request new, request show, request approve, request decline, request withdraw",
+    "request": f"request new, request show, {_REQUEST}",
     "requests": "request list",
     "rollouts": "status",
     "status": "status, watch",

@@ -7,6 +7,7 @@ models/requests/commands.py, models/bringup/undo_lines.py), or the command itsel
 from __future__ import annotations
 
 from models.fleet.command_rows import FLEET_ROWS
+from models.requests.command_rows import REQUEST_ROWS
 from models.rollout.command_rows import ROLLOUT_ROWS
 
 THE_ROLLOUT, THE_FLEET, THE_REQUEST, ITSELF = "the rollout", "the fleet rollout", "the request", "the command"
@@ -15,7 +16,7 @@ THE_BRINGUP = "the bring-up"
 UNDOING: dict[str, str] = {
     **dict.fromkeys(ROLLOUT_ROWS, THE_ROLLOUT),
     **dict.fromkeys((row.typed for row in FLEET_ROWS.values()), THE_FLEET),
-    **{f"request {command}": THE_REQUEST for command in ("new", "approve", "decline", "withdraw")},
+    **dict.fromkeys(("request new", *(row.typed for row in REQUEST_ROWS.values())), THE_REQUEST),
     **{
         f"bringup {command}": THE_BRINGUP
         for command in (

@@ -14,20 +14,20 @@ from cli.lists import Listing, listed
 from cli.names import note_requests
 from cli.options import (
     Actor,
-    Alone,
     AsJson,
     Cluster,
     ClusterOrAll,
-    NeededReason,
     Otherwise,
     ReasonOption,
     checked,
     examples,
     who,
 )
+from cli.orders import TypedOrder, add_orders
 from cli.session import ask
 from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
+from models.requests.command_rows import REQUEST_ROWS
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
@@ -61,11 +61,9 @@ def add_to(app: typer.Typer) -> None:
             ),
         ),
         ("show", show_one, ("backstop request show q-4f2a9c1b",)),
-        ("approve", approve, ("backstop request approve q-4f2a9c1b --reason 'agreed in the weekly'",)),
-        ("decline", decline, ("backstop request decline q-4f2a9c1b --reason 'flex has room for it'",)),
-        ("withdraw", withdraw, ("backstop request withdraw q-4f2a9c1b --reason 'the run is done early'",)),
     ):
         group.command(name, epilog=examples(*lines))(command)
+    add_orders(group, REQUEST_ROWS, _decide, Id)
     app.add_typer(group, name="request", rich_help_panel=DECIDE)
 
 
@@ -175,37 +173,18 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
     _answer(ask(who(actor), question), as_json=as_json)
 
 
-def approve(
-    request: Id, reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = ""
-) -> None:
-    """Approve a request, as an owner of the cluster or of the rollout that is open there."""
-    _decide("approve", request, reason, actor, as_json=as_json)
-
-
-def decline(
-    request: Id, reason: NeededReason, emergency: Alone = False, as_json: AsJson = False, actor: Actor = ""
-) -> None:
-    """Decline a request, as an owner of the cluster or of the rollout that is open there."""
-    _decide("decline", request, reason, actor, as_json=as_json)
-
-
-def withdraw(request: Id, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Withdraw a request, as the one who asked or an owner. What it was granted for a time is given back now."""
-    _decide("withdraw", request, reason, actor, as_json=as_json)
-
-
-def _decide(name: str, request: str, reason: str, actor: str, *, as_json: bool) -> None:
+def _decide(typed: TypedOrder) -> None:
     from models.requests.commands import RequestCommand, RequestOrder
     from models.requests.state import RequestStage
 
-    person = who(actor)
-    order, name_of = checked(RequestOrder, actor=person, reason=reason), _id(request)
+    person = who(typed.actor)
+    order, name_of = checked(RequestOrder, actor=person, reason=typed.reason), _id(typed.of)
     under_way = (RequestStage.ASKED, RequestStage.APPROVED, RequestStage.RETURNING)
 
     async def question(door: Backstop) -> RequestState:
         from models.questions import OneRequest
 
-        state = await door.decide_request(name_of, RequestCommand(name), order)
+        state = await door.decide_request(name_of, RequestCommand(typed.row.name), order)
         for _ in range(_LOOKS):
             if state.stage not in under_way or state.waits_for:
                 break
@@ -214,7 +193,7 @@ def _decide(name: str, request: str, reason: str, actor: str, *, as_json: bool) 
         return state
 
     state = ask(person, question)
-    _answer(state, as_json=as_json, changed=True)
+    _answer(state, as_json=typed.as_json, changed=True)
     if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
 

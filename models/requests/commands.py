@@ -9,7 +9,9 @@ from enum import StrEnum
 from models.access.principals import is_one_of
 from models.access.tickets import warrant_in
 from models.audit import AuditKind
+from models.lifecycle.command_rows import NEVER, REASON
 from models.lifecycle.orders import Order
+from models.requests.command_rows import REQUEST_ROWS
 from models.requests.state import RequestStage, RequestState, any_of
 
 
@@ -41,7 +43,7 @@ def refusal(
     if state.ended or stage is RequestStage.RETURNING:
         for_good = ": the quota is to be lowered like any other" if stage is RequestStage.GRANTED else ""
         return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
-    if not request.reason.strip():
+    if REQUEST_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
     if command is not RequestCommand.WITHDRAW and stage is not RequestStage.ASKED:
         return f"request {state.ask.request} is {stage} already: {state.said}"
@@ -93,9 +95,9 @@ def undo_line(state: RequestState) -> str:
         case RequestStage.REFUSED:
             return ""
         case RequestStage.GRANTED if state.ended:
-            return "It cannot be undone: the quota is to be lowered like any other."
+            return f"{NEVER}: the quota is to be lowered like any other."
         case RequestStage.ASKED | RequestStage.APPROVED | RequestStage.GRANTED:
-            return f"Undo: backstop request withdraw {ask.request} --reason '...'"
+            return f"Undo: backstop request withdraw {ask.request} {REASON}"
         case _:
             again = f"backstop request new {shlex.quote(ask.team)} {shlex.quote(ask.cluster)} {ask.gpus}"
-            return f"It cannot be undone; to ask anew: {again} --reason '...'"
+            return f"{NEVER}; to ask anew: {again} {REASON}"

@@ -18,6 +18,8 @@ from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
 from models.fleet.undo_lines import FLEET_UNDO
 from models.lifecycle.command_rows import Asks, CommandRow
+from models.requests.command_rows import REQUEST_ROWS
+from models.requests.commands import RequestCommand, RequestOrder
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import ANSWERS
@@ -49,6 +51,7 @@ CORES = [
         "command",
         {"approve", "ack", "resume", "retry", "close"},
     ),
+    Core("request", REQUEST_ROWS, set(RequestCommand), RequestOrder, set(RequestCommand), "request", set()),
     Core("fleet", FLEET_ROWS, set(FLEET_COMMANDS), FleetCommandRequest, set(FLEET_UNDO), "fleet-command", {"approve"}),
 ]
 FILE = "file"
@@ -97,6 +100,7 @@ def test_a_second_person_is_offered_where_the_table_of_rights_wants_one() -> Non
     """`--emergency` acts without one: this is the table's own list, written out."""
     assert {core_row.key for core in CORES for core_row in core.rows.values() if core_row.by_two} == {
         *("rollout.approve", "rollout.resolve", "rollout.promote", "rollout.close"),
+        *("request.approve", "request.decline"),
         *("fleet.approve", "fleet.skip", "fleet.move", "fleet.promote", "fleet.pace", "fleet.abort"),
     }
     for core in CORES:

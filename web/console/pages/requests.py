@@ -6,6 +6,7 @@ from typing import Any
 
 from models.errors import BadInput
 from models.questions import OneRequest, RequestsOf
+from models.requests.command_rows import REQUEST_ROWS
 from models.requests.commands import RequestCommand, RequestOrder, refusal, undo_line
 from models.requests.state import RequestStage, RequestState
 from views.request import request_parts
@@ -15,11 +16,6 @@ from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 
 _SHOWN = 500
-_WORDS = {
-    RequestCommand.APPROVE: ("Approve", "the quota rises as soon as nothing is in the way"),
-    RequestCommand.DECLINE: ("Decline", "who asked is told, with the reason"),
-    RequestCommand.WITHDRAW: ("Withdraw", "it is taken back; what was granted for a time is given back now"),
-}
 
 
 async def requests(visit: Visit) -> Page | Elsewhere:
@@ -46,7 +42,10 @@ async def _all(visit: Visit) -> Page:
 
 async def _one(visit: Visit, name: str, failed: str = "", reason: str = "") -> Page:
     state = await visit.ask(OneRequest(request=name))
-    buttons = [(command.value, *_WORDS[command], await _why_not(visit, state, command)) for command in RequestCommand]
+    buttons = [
+        (command.value, REQUEST_ROWS[command].label, REQUEST_ROWS[command].first, await _why_not(visit, state, command))
+        for command in RequestCommand
+    ]
     values: dict[str, Any] = {
         "request": name,
         "parts": request_parts(state),

@@ -1,0 +1,25 @@
+"""Commands to a request for quota, one row each. How each is undone depends on where the request is."""
+
+from __future__ import annotations
+
+from models.lifecycle.command_rows import CommandRow as _Row
+from models.lifecycle.command_rows import rows_of
+
+REQUEST_ROWS = rows_of(
+    "request",
+    _Row(
+        "approve",
+        "Approve a request, as an owner of the cluster or of the rollout that is open there.",
+        "backstop request approve q-4f2a9c1b --reason 'agreed in the weekly'",
+    ),
+    _Row(
+        "decline",
+        "Decline a request, as an owner of the cluster or of the rollout that is open there.",
+        "backstop request decline q-4f2a9c1b --reason 'flex has room for it'",
+    ),
+    _Row(
+        "withdraw",
+        "Withdraw a request, as the one who asked or an owner. What it was granted for a time is given back now.",
+        "backstop request withdraw q-4f2a9c1b --reason 'the run is done early'",
+    ),
+)
