@@ -16,6 +16,7 @@ from typing import Any
 
 import typer
 
+from models.bringup.command_rows import BRINGUP_ROWS
 from models.fleet.command_rows import FLEET_ROWS
 from models.requests.command_rows import REQUEST_ROWS
 from models.rollout.command_rows import ROLLOUT_ROWS
@@ -23,10 +24,7 @@ from models.rollout.command_rows import ROLLOUT_ROWS
 _MANY = 3
 """An argument or option that so many commands take, in the same words, is explained once."""
 _ROLLOUT = ", ".join(row.typed for row in ROLLOUT_ROWS.values())
-_BRINGUP = (
-    "bringup check-in, bringup hold, bringup release, bringup retry, bringup skip, bringup stop, bringup revalidate, "
-    "bringup cancel, bringup retire"
-)
+_BRINGUP = ", ".join(row.typed for row in BRINGUP_ROWS.values())
 _REQUEST = ", ".join(row.typed for row in REQUEST_ROWS.values())
 _FLEET = ", ".join(row.typed for row in FLEET_ROWS.values())
 ANSWERED_BY = {

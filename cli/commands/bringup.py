@@ -24,8 +24,11 @@ from cli.options import (
     number,
     who,
 )
+from cli.orders import TypedOrder, add_orders
 from cli.session import ask
+from models.bringup.command_rows import BRINGUP_ROWS
 from models.errors import BadInput, Refusal
+from models.lifecycle.command_rows import Asks
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,12 +37,6 @@ if TYPE_CHECKING:
     from models.bringup.messages import BringupAnswer, BringupRow, BringupStart
 
 RecipesFile = Annotated[str, typer.Argument(metavar="FILE", help="A file of recipes (-: stdin).", show_default=False)]
-
-
-StepOrOne = Annotated[
-    str,
-    typer.Argument(metavar="STEP", help="The step, if several could be meant.", show_default="the only one"),
-]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -55,23 +52,12 @@ def add_to(app: typer.Typer) -> None:
         ),
         ("status", status, ("backstop bringup status",)),
         ("watch", watch, ("backstop bringup watch h100-new",)),
-        ("check-in", check_in, ("backstop bringup check-in h100-new --reason 'merged'",)),
-        ("hold", hold, ("backstop bringup hold h100-new --reason 'the room is not cooled yet'",)),
-        ("release", release, ("backstop bringup release h100-new",)),
-        ("retry", retry, ("backstop bringup retry h100-new nodes --reason 'the API is back'",)),
-        ("skip", skip, ("backstop bringup skip h100-new --check first-job --reason 'run by hand'",)),
-        ("stop", stop, ("backstop bringup stop h100-new nodes --reason 'wrong subscription'",)),
-        ("revalidate", revalidate, ("backstop bringup revalidate h100-new",)),
-        ("cancel", cancel, ("backstop bringup cancel h100-new --reason 'the order was withdrawn'",)),
-        (
-            "retire",
-            retire,
-            ("backstop bringup retire h100-old --deadline 2026-12-31T00:00Z --reason 'its lease ends' --yes",),
-        ),
         ("give-up", give_up, ("backstop bringup give-up h100-new --reason 'Temporal was lost, and all is unmade'",)),
         ("audit", audit, ("backstop bringup audit h100-new",)),
         ("template", template_, ("backstop bringup template bringups > bringups.csv",)),
     ):
+        if name == "give-up":
+            add_orders(group, BRINGUP_ROWS, _give, Cluster)
         group.command(name, epilog=examples(*lines))(command)
     recipes = typer.Typer(no_args_is_help=True, help="Recipes: how clusters of one kind are made and validated.")
     recipes.command(
@@ -295,101 +281,6 @@ def audit(cluster: Cluster, as_json: AsJson = False, actor: Actor = "") -> None:
 # --- commands ----------------------------------------------------------------------------------
 
 
-def check_in(
-    cluster: Cluster, step: StepOrOne = "", reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = ""
-) -> None:
-    """Report that a person's step is done: the second of two touches. Without STEP: the one that waits."""
-    _give("check-in", cluster, actor, as_json=as_json, reason=reason, step=step)
-
-
-def hold(cluster: Cluster, reason: NeededReason, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Start nothing new. Running steps go on, and checks are still asked."""
-    _give("hold", cluster, actor, as_json=as_json, reason=reason)
-
-
-def release(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
-    """Lift a hold."""
-    _give("release", cluster, actor, as_json=as_json, reason=reason)
-
-
-def retry(
-    cluster: Cluster, reason: NeededReason, step: StepOrOne = "", as_json: AsJson = False, actor: Actor = ""
-) -> None:
-    """Run again what failed or is unclear (look first whether it still runs), or try again what is blocked."""
-    _give("retry", cluster, actor, as_json=as_json, reason=reason, step=step)
-
-
-def skip(
-    cluster: Cluster,
-    reason: NeededReason,
-    step: StepOrOne = "",
-    check: Annotated[str, typer.Option(metavar="CHECK", help="The check; supply: do not wait for it.")] = "",
-    emergency: Alone = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
-    """Count a step as done, or a check as green. Status and audit keep the reason."""
-    _give("skip", cluster, actor, as_json=as_json, reason=reason, step=step, check=check)
-
-
-def stop(
-    cluster: Cluster,
-    reason: NeededReason,
-    step: StepOrOne = "",
-    yes: Yes = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
-    """End a running step. It has failed then: retry or skip it."""
-    _agree(f"Stop {step or 'what runs'} of {cluster}?", cluster, actor, yes=yes, as_json=as_json)
-    _give("stop", cluster, actor, as_json=as_json, reason=reason, step=step)
-
-
-def revalidate(cluster: Cluster, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
-    """Ask every check again, including those asked only once. The state stays."""
-    _give("revalidate", cluster, actor, as_json=as_json, reason=reason)
-
-
-def cancel(
-    cluster: Cluster,
-    reason: NeededReason,
-    stop_running: Annotated[
-        bool, typer.Option("--stop", help="Stop running steps; without it, wait for them.")
-    ] = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
-    """Unmake what was made, the latest first, and end. Backstop names what has no undo and stays."""
-    _agree(f"Cancel the bring-up of {cluster}?", cluster, actor, yes=yes, as_json=as_json)
-    _give("cancel", cluster, actor, as_json=as_json, reason=reason, stop=stop_running)
-
-
-def retire(
-    cluster: Cluster,
-    reason: NeededReason,
-    deadline: Annotated[
-        str,
-        typer.Option(
-            metavar="TIME", help="When it is unmade even if jobs run: 14d, or a time such as 2026-12-31T00:00Z."
-        ),
-    ] = "",
-    yes: Yes = False,
-    emergency: Alone = False,
-    as_json: AsJson = False,
-    actor: Actor = "",
-) -> None:
-    """Take a cluster out of production: a rollout with notice takes its quotas to zero, then it is unmade.
-
-    It is unmade when no job runs, or at --deadline.
-    """
-    from cli.commands.calendar import instant
-
-    until = instant("--deadline", deadline, datetime.now(UTC)) if deadline else None
-    _agree(f"Retire {cluster}?", cluster, actor, yes=yes, as_json=as_json)
-    _give("retire", cluster, actor, as_json=as_json, reason=reason, deadline=until)
-
-
 def give_up(
     cluster: Cluster,
     reason: NeededReason,
@@ -419,26 +310,29 @@ def give_up(
     )
 
 
-def _agree(question: str, cluster: str, actor: str, *, yes: bool, as_json: bool) -> None:
-    """Where it stands is shown before, so that whoever says yes knows of what."""
-    from views.bringup import status_parts
-
-    consent(
-        question,
-        lambda: status_parts(ask(who(actor), lambda door: door.bringup_status(cluster))),
-        yes=yes,
-        as_json=as_json,
-    )
-
-
-def _give(name: str, cluster: str, actor: str, *, as_json: bool, **fields: object) -> None:
+def _give(order: TypedOrder) -> None:
+    """Where the bring-up is is shown first, so that whoever says yes knows of what."""
+    from cli.commands.calendar import instant
     from models.bringup.commands import BringupOrder
     from models.bringup.stages import BringupCommand
+    from views.bringup import status_parts
 
-    person = who(actor)
-    order = checked(BringupOrder, actor=person, **fields)
-    answer = ask(person, lambda door: door.bringup_command(cluster, BringupCommand(name), order))
-    if as_json:
+    person, cluster, fields = who(order.actor), order.of, dict(order.fields)
+    if "deadline" in fields:
+        fields["deadline"] = (
+            instant("--deadline", fields["deadline"], datetime.now(UTC)) if fields["deadline"] else None
+        )
+    if order.row.asks is Asks.STATUS:
+        question = order.row.asked(cluster=cluster, step=fields.get("step") or "what runs")
+        consent(
+            question,
+            lambda: status_parts(ask(person, lambda door: door.bringup_status(cluster))),
+            yes=order.yes,
+            as_json=order.as_json,
+        )
+    request = checked(BringupOrder, actor=person, reason=order.reason, **fields)
+    answer = ask(person, lambda door: door.bringup_command(cluster, BringupCommand(order.row.name), request))
+    if order.as_json:
         from cli.answers_bringup import BringupCommandedAnswer
         from cli.output import show_json
 

@@ -11,6 +11,7 @@ from models.access.tickets import warrant_in
 from models.audit import AuditKind
 from models.base import Text, Time, count_text
 from models.bringup.actions import BringupAction, HandOver
+from models.bringup.command_rows import BRINGUP_ROWS
 from models.bringup.recipe import SUPPLY
 from models.bringup.reducers import once_again
 from models.bringup.runs import UNDO_SUFFIX
@@ -22,7 +23,6 @@ from models.lifecycle.grid import Refused
 from models.lifecycle.orders import Order
 
 _DO = BringupCommand
-_WITHOUT_REASON = (_DO.CHECK_IN, _DO.RELEASE, _DO.REVALIDATE)
 
 
 class BringupOrder(Order):
@@ -53,7 +53,7 @@ def refusal(
         cell = BRINGUP_ANSWERS[b.direction, command]
         if isinstance(cell, Refused) and command is not _DO.RETRY:
             return cell.reason
-    if command not in _WITHOUT_REASON and not order.reason.strip():
+    if BRINGUP_ROWS[command].needs_reason and not order.reason.strip():
         return f"{command} needs a reason"
     match command:
         case _DO.HOLD:

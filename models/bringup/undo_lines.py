@@ -4,40 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from models.bringup.command_rows import BRINGUP_ROWS
 from models.bringup.commands import BringupOrder
 from models.bringup.stages import BringupCommand, BringupStage
 from models.bringup.state import Bringup
 from models.bringup.troubles import line
-
-_REASON = "--reason '...'"
-_FOR_GOOD = "It cannot be undone"
+from models.lifecycle.command_rows import NEVER, REASON
 
 
 def bringup_undo_line(before: Bringup, after: Bringup, command: BringupCommand, order: BringupOrder) -> str:
     """What to say to undo a command that has just been obeyed."""
-    return BRINGUP_UNDO[command](before, after, order)
+    row = BRINGUP_ROWS[command]
+    return row.undo_line(cluster=after.cluster) if row.undo else BRINGUP_UNDO[command](before, after, order)
 
 
 def undo_of_entry(cluster: str) -> str:
-    return f"Undo: backstop bringup cancel {cluster} {_REASON}"
+    return f"Undo: backstop bringup cancel {cluster} {REASON}"
 
 
-def _or_cancel(after: Bringup) -> str:
+def _or_cancel(before: Bringup, after: Bringup, order: BringupOrder) -> str:
     if after.direction.unmakes or after.stage is BringupStage.IN_PRODUCTION:
-        return f"{_FOR_GOOD}."
-    return f"{_FOR_GOOD}; to unmake all of it: {line(after, 'cancel', _REASON)}"
+        return f"{NEVER}."
+    return f"{NEVER}; to unmake all of it: {line(after, 'cancel', REASON)}"
 
 
 BRINGUP_UNDO: dict[BringupCommand, Callable[[Bringup, Bringup, BringupOrder], str]] = {
-    BringupCommand.HOLD: lambda _, after, __: f"Undo: {line(after, 'release')}",
-    BringupCommand.RELEASE: lambda _, after, __: f"Undo: {line(after, 'hold', _REASON)} (what has begun goes on)",
-    BringupCommand.CHECK_IN: lambda _, after, __: _or_cancel(after),
-    BringupCommand.RETRY: lambda _, after, __: _or_cancel(after),
-    BringupCommand.SKIP: lambda _, after, __: _or_cancel(after),
+    BringupCommand.CHECK_IN: _or_cancel,
+    BringupCommand.RETRY: _or_cancel,
+    BringupCommand.SKIP: _or_cancel,
     BringupCommand.STOP: lambda _, after, order: (
-        f"{_FOR_GOOD}; to run it again: {line(after, 'retry', order.step, _REASON)}"
+        f"{NEVER}; to run it again: {line(after, 'retry', order.step, REASON)}"
     ),
-    BringupCommand.REVALIDATE: lambda *_: f"{_FOR_GOOD}: the answers before are gone.",
-    BringupCommand.CANCEL: lambda *_: f"{_FOR_GOOD}. When it has ended: backstop bringup add",
-    BringupCommand.RETIRE: lambda *_: f"{_FOR_GOOD}. When it has ended: backstop bringup add",
 }

@@ -1,4 +1,4 @@
-"""Each change says how it is undone: every command is in the table, or only looks, or is of another kind."""
+"""Each change says how it is undone: every command has a row, or prints its undo itself, or only looks."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import typer
 
 from cli.app import app
 from cli.main import run
-from cli.undo import THE_BRINGUP, THE_FLEET, THE_REQUEST, THE_ROLLOUT, UNDOING
-from models.bringup.stages import BringupCommand
+from models.bringup.command_rows import BRINGUP_ROWS
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, Window, WindowKind
-from models.fleet.commands import FLEET_COMMANDS
+from models.fleet.command_rows import FLEET_ROWS
 from models.questions import ConfirmSource, Detach
+from models.requests.command_rows import REQUEST_ROWS
 from models.requests.commands import RequestCommand, RequestOrder, obey, refusal, undo_line
 from models.requests.state import RequestStage
-from models.rollout.stages import Command
+from models.rollout.command_rows import ROLLOUT_ROWS
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 from tests.unit.test_calendar import event, ics
 from tests.unit.test_cli_request import asked
@@ -37,6 +37,12 @@ LOOK = """
 they are taken back)."""
 
 
+ITSELF = {
+    *("launch", "hold", "calendar import", "calendar end", "confirm", "detach", "request new"),
+    *("bringup add", "bringup give-up", "access token new", "access token revoke", "access seen"),
+    *("countersign give", "countersign withdraw"),
+}
+"""Commands that are no order to a lifecycle and print their undo themselves."""
 BRINGUP_LOOKS = {f"bringup {words}" for words in ("status", "watch", "audit", "template", "recipe check")}
 
 
@@ -50,17 +56,12 @@ def typed(group: Any = None, before: str = "") -> Iterator[str]:
             yield words
 
 
-def test_each_command_that_changes_something_is_in_the_table() -> None:
+def test_each_command_that_changes_something_has_a_row_or_says_its_undo_itself() -> None:
     every = set(typed())
-    assert set(UNDOING) <= every
+    of_rows = {row.typed for rows in (ROLLOUT_ROWS, FLEET_ROWS, REQUEST_ROWS, BRINGUP_ROWS) for row in rows.values()}
+    assert of_rows | ITSELF <= every
     looks = set(LOOK.split())
-    assert {words for words in every - set(UNDOING) - BRINGUP_LOOKS if words.split()[0] not in looks} == set()
-    of_bringups = {words.removeprefix("bringup ") for words, who in UNDOING.items() if who is THE_BRINGUP}
-    assert of_bringups == {"add", *BringupCommand}
-    assert {words for words, who in UNDOING.items() if who is THE_ROLLOUT} == {c.value for c in Command}
-    assert {words.removeprefix("fleet ") for words, who in UNDOING.items() if who is THE_FLEET} == set(FLEET_COMMANDS)
-    decisions = {words.removeprefix("request ") for words, who in UNDOING.items() if who is THE_REQUEST}
-    assert decisions == {"new", *RequestCommand}
+    assert {words for words in every - of_rows - ITSELF - BRINGUP_LOOKS if words.split()[0] not in looks} == set()
 
 
 def entry(**changes: Any) -> Entry:

@@ -14,6 +14,10 @@ from cli.app import app
 from cli.commands_page import ANSWERED_BY
 from models.access.rights import RIGHTS
 from models.base import Model
+from models.bringup.command_rows import BRINGUP_ROWS
+from models.bringup.commands import BringupOrder
+from models.bringup.stages import BRINGUP_ANSWERS
+from models.bringup.undo_lines import BRINGUP_UNDO
 from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest
 from models.fleet.undo_lines import FLEET_UNDO
@@ -50,6 +54,15 @@ CORES = [
         set(UNDO),
         "command",
         {"approve", "ack", "resume", "retry", "close"},
+    ),
+    Core(
+        "bringup",
+        BRINGUP_ROWS,
+        {command.value for _, command in BRINGUP_ANSWERS},
+        BringupOrder,
+        set(BRINGUP_UNDO),
+        "bringup-command",
+        {"check-in", "release", "revalidate"},
     ),
     Core("request", REQUEST_ROWS, set(RequestCommand), RequestOrder, set(RequestCommand), "request", set()),
     Core("fleet", FLEET_ROWS, set(FLEET_COMMANDS), FleetCommandRequest, set(FLEET_UNDO), "fleet-command", {"approve"}),
@@ -100,6 +113,7 @@ def test_a_second_person_is_offered_where_the_table_of_rights_wants_one() -> Non
     """`--emergency` acts without one: this is the table's own list, written out."""
     assert {core_row.key for core in CORES for core_row in core.rows.values() if core_row.by_two} == {
         *("rollout.approve", "rollout.resolve", "rollout.promote", "rollout.close"),
+        *("bringup.skip", "bringup.retire"),
         *("request.approve", "request.decline"),
         *("fleet.approve", "fleet.skip", "fleet.move", "fleet.promote", "fleet.pace", "fleet.abort"),
     }
