@@ -10,9 +10,20 @@ from pydantic import TypeAdapter
 
 from client.operations import API, OPERATIONS, Operation, questions
 from client.problems import MEDIA
+from models.bringup.command_rows import BRINGUP_ROWS
+from models.fleet.command_rows import FLEET_ROWS
 from models.questions import QUESTIONS
+from models.requests.command_rows import REQUEST_ROWS
+from models.rollout.command_rows import ROLLOUT_ROWS
 from web.arguments import OF_LISTS, PAYLOAD, WATCH, Hints, hints
 
+_ROWS = {
+    "command": ROLLOUT_ROWS,
+    "fleet_command": FLEET_ROWS,
+    "decide_request": REQUEST_ROWS,
+    "bringup_command": BRINGUP_ROWS,
+}
+"""Whose last part of the path is a command."""
 _REF = "#/components/schemas/{model}"
 _Mode = Literal["validation", "serialization"]
 _Wanted = tuple[str, _Mode]
@@ -127,6 +138,9 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
         {"name": name, "in": "path", "required": True, "schema": schemas[f"{one.method}.{name}", "validation"]}
         for name in one.in_path
     ]
+    if one.method in _ROWS:
+        rows = _ROWS[one.method].values()
+        found[-1]["description"] = "\n".join(f"- `{row.name}`: {row.first}" for row in rows)
     if one.verb == "GET":
         found += [{"name": n, "in": "query", "schema": schemas[f"{one.method}.{n}", "validation"]} for n in one.fields]
     found += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in one.in_query]

@@ -48,3 +48,16 @@ def test_what_it_refers_to_is_there_and_its_schemas_are_schemas() -> None:
     assert {name.removeprefix("#/components/schemas/") for name in references(document())} <= set(schemas)
     for schema in schemas.values():
         Draft202012Validator.check_schema(schema)
+
+
+def test_a_path_that_ends_with_a_command_says_what_each_command_does() -> None:
+    paths = document()["paths"]
+    told = {path: one["post"]["parameters"] for path, one in paths.items() if path.endswith("/{command}")}
+    assert len(told) == 4
+    for path, parameters in told.items():
+        (command,) = [one for one in parameters if one["name"] == "command"]
+        names = [line.split("`")[1] for line in command["description"].splitlines()]
+        assert names, path
+    (pause,) = [one for one in told[f"{API}/rollouts/{{cluster}}/{{command}}"] if one["name"] == "command"]
+    assert "- `pause`: Keep gates shut. Effects under way finish" in pause["description"]
+    assert "- `retire`: Take a cluster out of production" in str(told[f"{API}/bringups/{{cluster}}/{{command}}"])
