@@ -178,7 +178,8 @@ def _decide(typed: TypedOrder) -> None:
     from models.requests.state import RequestStage
 
     person = who(typed.actor)
-    order, name_of = checked(RequestOrder, actor=person, reason=typed.reason), _id(typed.of)
+    fields = {name: _day(day, datetime.now(UTC)) for name, day in typed.fields.items()}
+    order, name_of = checked(RequestOrder, actor=person, reason=typed.reason, **fields), _id(typed.of)
     under_way = (RequestStage.ASKED, RequestStage.APPROVED, RequestStage.RETURNING)
 
     async def question(door: Backstop) -> RequestState:
@@ -193,7 +194,7 @@ def _decide(typed: TypedOrder) -> None:
         return state
 
     state = ask(person, question)
-    _answer(state, as_json=typed.as_json, changed=True)
+    _answer(state, as_json=typed.as_json, changed=True, command=typed.row.name)
     if state.stage is RequestStage.REFUSED:
         raise typer.Exit(_REFUSED)
 
@@ -217,7 +218,7 @@ def _day(text: str, now: datetime) -> datetime:
     return end
 
 
-def _answer(state: RequestState, *, as_json: bool, changed: bool = False) -> None:
+def _answer(state: RequestState, *, as_json: bool, changed: bool = False, command: str = "") -> None:
     from cli.answers import RequestAnswer
     from cli.output import show, show_json
     from models.requests.commands import undo_line
@@ -227,5 +228,5 @@ def _answer(state: RequestState, *, as_json: bool, changed: bool = False) -> Non
     if as_json:
         show_json(RequestAnswer(request=state.but(outbox=(), mail=())).as_json())
     else:
-        undo = undo_line(state) if changed else ""
+        undo = undo_line(state, command) if changed else ""
         show(*request_parts(state), *([line(undo)] if undo else []))

@@ -124,6 +124,7 @@ RIGHTS: dict[str, Right] = {
     "request.approve":          _r("approve",                  (_A,),     _C,   _S.NOT_ASKER),
     "request.decline":          _r("decline",                  (_A,),     _C,   _S.NOT_ASKER),
     "request.withdraw":         _r("withdraw the request",     (_M, _A),  _T),
+    "request.extend":           _r("extend the grant",         (_A,),     _C,   _S.NOT_ASKER),
 
     "bringup.add":              _r("enter a cluster",          (_O,),     _C,   _S.APPROVER),
     "bringup.hold":             _r("hold",                     (_O,),     _C),

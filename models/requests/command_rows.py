@@ -1,9 +1,9 @@
-"""Commands to a request for quota, one row each. How each is undone depends on where the request is."""
+"""Commands to a request for quota, one row each. How most are undone depends on where the request is."""
 
 from __future__ import annotations
 
+from models.lifecycle.command_rows import NEVER, REASON, CommandField, rows_of
 from models.lifecycle.command_rows import CommandRow as _Row
-from models.lifecycle.command_rows import rows_of
 
 REQUEST_ROWS = rows_of(
     "request",
@@ -21,5 +21,13 @@ REQUEST_ROWS = rows_of(
         "withdraw",
         "Withdraw a request, as the one who asked or an owner. What it was granted for a time is given back now.",
         "backstop request withdraw q-4f2a9c1b --reason 'the run is done early'",
+    ),
+    _Row(
+        "extend",
+        "Let a grant last longer, as an owner of the cluster or of the rollout that is open there.\n\n"
+        "The GPUs stay as they are, so nothing has to fit anew.",
+        "backstop request extend q-4f2a9c1b --until 14d --reason 'the run takes a week longer'",
+        (CommandField("until", "When the GPUs are given back: 2026-12-24 (its end, UTC), or 7d.", "DATE", True),),
+        undo=f"{NEVER}; to give the GPUs back now: backstop request withdraw {{request}} {REASON}",
     ),
 )

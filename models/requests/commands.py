@@ -6,9 +6,12 @@ import shlex
 from datetime import datetime
 from enum import StrEnum
 
+from pydantic import Field
+
 from models.access.principals import is_one_of
 from models.access.tickets import warrant_in
 from models.audit import AuditKind
+from models.base import Time
 from models.lifecycle.command_rows import NEVER, REASON
 from models.lifecycle.orders import Order
 from models.requests.command_rows import REQUEST_ROWS
@@ -19,10 +22,14 @@ class RequestCommand(StrEnum):
     APPROVE = "approve"
     DECLINE = "decline"
     WITHDRAW = "withdraw"
+    EXTEND = "extend"
 
 
 class RequestOrder(Order):
     """One command from one person to a request."""
+
+    until: Time | None = Field(default=None, exclude_if=lambda day: day is None)
+    """extend: when the grant ends."""
 
 
 def refusal(
@@ -45,11 +52,22 @@ def refusal(
         return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
     if REQUEST_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
-    if command is not RequestCommand.WITHDRAW and stage is not RequestStage.ASKED:
+    if command is RequestCommand.EXTEND:
+        if why := _refuse_extend(state, request.until):
+            return why
+    elif command is not RequestCommand.WITHDRAW and stage is not RequestStage.ASKED:
         return f"request {state.ask.request} is {stage} already: {state.said}"
     if owners is None or (state.ticketed if by_roles is None else by_roles):
         return None
     return _refuse_actor(state, command, request.actor, owners)
+
+
+def _refuse_extend(state: RequestState, until: datetime | None) -> str | None:
+    if state.stage is not RequestStage.GRANTED or state.day is None:
+        return f"request {state.ask.request} is {state.stage}: only a grant can be extended"
+    if until is None or until <= state.day:
+        return f"extend needs a day after {state.day:%Y-%m-%d %H:%MZ}, when the grant ends"
+    return None
 
 
 def _refuse_actor(state: RequestState, command: RequestCommand, actor: str, owners: tuple[str, ...]) -> str | None:
@@ -86,11 +104,19 @@ def obey(state: RequestState, command: RequestCommand, request: RequestOrder, no
                 back = state.reaching(RequestStage.RETURNING, now, withdrawn, returned_by=by)
                 return noted(back, "withdrawn: it is given back")
             return noted(state.reaching(RequestStage.WITHDRAWN, now, withdrawn), "withdrawn")
+        case RequestCommand.EXTEND:
+            until = f"{request.until:%Y-%m-%d %H:%MZ}"
+            text = f"{by} extends your grant of {state.wants}: it now ends at {until}. Why: {reason}"
+            sentence = f"granted until {until}, extended by {by}"
+            longer = state.reaching(RequestStage.GRANTED, now, sentence, ask=state.ask.but(until=request.until))
+            return noted(longer, f"extended until {until}").telling(state.askers, text)
 
 
-def undo_line(state: RequestState) -> str:
-    """How what has just been said to a request is undone; empty where nothing came of it."""
+def undo_line(state: RequestState, command: str = "") -> str:
+    """How what has just been said to a request is undone; empty where nothing came of it. `command`: if it was one."""
     ask = state.ask
+    if command and REQUEST_ROWS[command].undo:
+        return REQUEST_ROWS[command].undo_line(request=ask.request)
     match state.stage:
         case RequestStage.REFUSED:
             return ""

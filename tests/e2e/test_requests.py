@@ -114,6 +114,27 @@ async def test_a_request_is_approved_by_the_owner_written_and_given_back_when_it
     await ten_given_back(world, name, asked, "withdrawn: it is given back")
 
 
+async def test_an_extended_grant_keeps_its_gpus_until_the_new_day(world: World) -> None:
+    name = fresh("extended")
+    asked = await ten_granted(world, name, datetime.now(UTC) + timedelta(days=9))
+    assert asked.ask.until is not None
+    later = asked.ask.until + timedelta(days=7)
+    order = RequestOrder(actor="capacity", reason="the run takes a week longer", until=later)
+    extended = await world.person("capacity").decide_request(asked.ask.request, RequestCommand.EXTEND, order)
+    assert (extended.stage, extended.ask.until, quota(world, name)) == (RequestStage.GRANTED, later, 50)
+    with pytest.raises(Refusal, match="extend needs a day after"):
+        await world.person("capacity").decide_request(asked.ask.request, RequestCommand.EXTEND, order)
+    noted = await seen(
+        lambda: world.tpm.ask(OneRequest(request=asked.ask.request)), lambda it: it.ask.until == later, "it is noted"
+    )
+    assert noted.stage is RequestStage.GRANTED
+    texts = [e["text"] for e in world.sql.archive(name)]
+    assert f"request {asked.ask.request}: extended until {later:%Y-%m-%d %H:%MZ}" in texts
+    await say(world, asked, RequestCommand.WITHDRAW)
+    await until(world, asked, RequestStage.RETURNED)
+    assert quota(world, name) == 40
+
+
 async def test_what_breaks_the_ceiling_is_refused_at_once_with_what_else_there_is(world: World) -> None:
     name, other, bare = fresh("full"), fresh("full"), fresh("full")
     await world.fleet(

@@ -97,6 +97,7 @@ SAID = """
     request approve nothing --reason x
     request decline nothing --reason x
     request withdraw nothing --reason x
+    request extend nothing --until 7d --reason x
     bringup add FILE --recipes FILE
     bringup status
     bringup status C

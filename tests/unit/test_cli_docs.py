@@ -80,7 +80,7 @@ ACCESS = {
     *(f"countersign {name}" for name in ("list", "give", "withdraw")),
     "open",
 }
-REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw")}
+REQUESTS = {f"request {verb}" for verb in ("new", "list", "show", "approve", "decline", "withdraw", "extend")}
 
 
 def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:

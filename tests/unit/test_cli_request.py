@@ -201,3 +201,93 @@ def test_what_is_over_takes_no_command(command: RequestCommand) -> None:
         assert refusal(over, command, order, ("capacity",)) is not None
     silent = RequestOrder(actor="capacity", reason=" ")
     assert refusal(asked(), command, silent, ("capacity",)) == f"{command} needs a reason"
+
+
+def test_an_extended_grant_is_given_back_on_its_new_day() -> None:
+    day, later = NOW + DAY, NOW + 3 * DAY
+    grant = granted(until=day)
+    order = RequestOrder(actor="capacity", reason="the run takes longer", until=later)
+    assert refusal(grant, RequestCommand.EXTEND, order, ("capacity",)) is None
+    longer = obey(grant, RequestCommand.EXTEND, order, NOW)
+    assert (longer.stage, longer.ask.until, longer.raised) == (RequestStage.GRANTED, later, {"a": 16, "org": 4})
+    assert decide(longer.but(outbox=())) == Wait(later)
+    assert advance(longer, day + timedelta(hours=1)).stage is RequestStage.GRANTED
+    assert advance(longer, later).stage is RequestStage.RETURNING
+    assert longer.outbox[-1].text == "request q-1: extended until 2026-11-25 08:00Z"
+    news = [n for n in longer.mail if n not in grant.mail]
+    assert {n.audience for n in news} == {"a", "dev"}
+    assert news[0].detail.endswith("it now ends at 2026-11-25 08:00Z. Why: the run takes longer")
+
+
+@pytest.mark.parametrize(
+    ("state", "until", "why"),
+    [
+        (granted(until=NOW + 2 * DAY), NOW + DAY, "extend needs a day after 2026-11-24 08:00Z, when the grant ends"),
+        (granted(until=NOW + 2 * DAY), NOW + 2 * DAY, "extend needs a day after 2026-11-24 08:00Z"),
+        (granted(until=NOW + 2 * DAY), None, "extend needs a day after 2026-11-24 08:00Z"),
+        (granted(), NOW + DAY, "the quota is to be lowered like any other"),
+        (asked(until=NOW + DAY), NOW + 2 * DAY, "request q-1 is asked: only a grant can be extended"),
+    ],
+    ids=["earlier", "the same day", "no day", "for good", "not granted yet"],
+)
+def test_only_a_grant_for_a_time_is_extended_and_only_to_a_later_day(
+    state: RequestState, until: datetime | None, why: str
+) -> None:
+    order = RequestOrder(actor="capacity", reason="r", until=until)
+    assert why in str(refusal(state, RequestCommand.EXTEND, order, ("capacity",)))
+
+
+def test_who_asked_cannot_extend_it() -> None:
+    order = RequestOrder(actor="dev", reason="r", until=NOW + 2 * DAY)
+    why = refusal(granted(until=NOW + DAY), RequestCommand.EXTEND, order, ("capacity",))
+    assert why == "dev does not own c1: ask capacity"
+
+
+class Deciding(FakeBackstop):
+    """Takes every order to one grant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.orders: list[tuple[str, RequestCommand, RequestOrder]] = []
+
+    async def decide_request(self, request: str, command: RequestCommand, order: RequestOrder) -> RequestState:
+        self.orders.append((request, command, order))
+        return granted(until=order.until or NOW + DAY)
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "until"),
+    [
+        ("approve q-1", RequestCommand.APPROVE, None),
+        ("decline q-1", RequestCommand.DECLINE, None),
+        ("withdraw q-1", RequestCommand.WITHDRAW, None),
+        ("extend q-1 --until 2099-12-24", RequestCommand.EXTEND, datetime(2099, 12, 25, tzinfo=UTC)),
+    ],
+)
+def test_each_command_to_a_request_is_sent_as_it_is_typed(
+    words: str, command: RequestCommand, until: datetime | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering(Deciding()) as door:
+        assert run(["request", *words.split(), "--reason", "why", "--actor", "kim"]) == 0
+        assert run(["request", *words.split()]) == 2
+        assert isinstance(door, Deciding)
+        assert door.orders == [("q-1", command, RequestOrder(actor="kim", reason="why", until=until))]
+    out, err = capsys.readouterr()
+    assert "--reason" in err
+    assert ("to give the GPUs back now: backstop request withdraw q-1" in " ".join(out.split())) is (until is not None)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("extend q-1 --reason r", "Missing option '--until'"),
+        ("extend q-1 --until 2020-01-01 --reason r", "--until 2020-01-01 is past"),
+        ("extend Q! --until 7d --reason r", "ID must be a request's, such as q-4f2a9c1b, not 'Q!'"),
+    ],
+)
+def test_a_slip_in_an_extension_sends_nothing(words: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with answering(Deciding()) as door:
+        assert run(["request", *words.split(), "--actor", "kim"]) == 2
+        assert isinstance(door, Deciding)
+        assert door.orders == []
+    assert why in capsys.readouterr().err

@@ -45,6 +45,7 @@ class Core(NamedTuple):
     without_reason: set[str]
 
 
+BY_STAGE = {"approve", "decline", "withdraw"}
 CORES = [
     Core(
         "",
@@ -64,7 +65,7 @@ CORES = [
         "bringup-command",
         {"check-in", "release", "revalidate"},
     ),
-    Core("request", REQUEST_ROWS, set(RequestCommand), RequestOrder, set(RequestCommand), "request", set()),
+    Core("request", REQUEST_ROWS, set(RequestCommand), RequestOrder, BY_STAGE, "request", set()),
     Core("fleet", FLEET_ROWS, set(FLEET_COMMANDS), FleetCommandRequest, set(FLEET_UNDO), "fleet-command", {"approve"}),
 ]
 FILE = "file"
@@ -105,7 +106,10 @@ def test_each_row_is_a_command_with_a_right_and_a_place_in_the_docs(core: Core, 
 def test_what_a_row_names_is_a_field_of_the_request(core: Core, row: CommandRow) -> None:
     names = {field.name for field in row.fields}
     assert names - {FILE} <= set(core.request.model_fields)
-    for text, beside in ((row.question, {"label", "of", "cluster", "plan", "size", "also"}), (row.undo, {"cluster"})):
+    for text, beside in (
+        (row.question, {"label", "of", "cluster", "plan", "size", "also"}),
+        (row.undo, {"cluster", "request"}),
+    ):
         assert {name for _, name, _, _ in Formatter().parse(text) if name} <= names | beside
 
 
@@ -114,7 +118,7 @@ def test_a_second_person_is_offered_where_the_table_of_rights_wants_one() -> Non
     assert {core_row.key for core in CORES for core_row in core.rows.values() if core_row.by_two} == {
         *("rollout.approve", "rollout.resolve", "rollout.promote", "rollout.close"),
         *("bringup.skip", "bringup.retire"),
-        *("request.approve", "request.decline"),
+        *("request.approve", "request.decline", "request.extend"),
         *("fleet.approve", "fleet.skip", "fleet.move", "fleet.promote", "fleet.pace", "fleet.abort"),
     }
     for core in CORES:

@@ -25,11 +25,12 @@ _TEXTS: Mapping[str, str] = {
     "request.approve": r"request {request}: approved",
     "request.decline": r"request {request}: declined",
     "request.withdraw": r"request {request}: withdrawn(: it is given back)?",
+    "request.extend": r"request {request}: extended until .*",
 }
 _TEXT: Mapping[str, str] = {"rollout": r"{word} by {actor}"}
 _ABOUT = r"{word}( .*)? by {actor}"
 """In which words a command is told: of all others what they are about stands between."""
-_WITHOUT_WORD = frozenset({"bringup.add", "request.ask", "request.approve", "request.decline", "request.withdraw"})
+_WITHOUT_WORD = frozenset({"bringup.add", *(key for key in _TEXTS if key.startswith("request."))})
 """Told without the command's name in the data."""
 _REASONS: Mapping[str, tuple[str, ...]] = {
     "fleet.abort": ("fleet rollout aborted: {reason}",),

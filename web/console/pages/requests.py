@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from models.errors import BadInput
@@ -10,7 +11,7 @@ from models.requests.command_rows import REQUEST_ROWS
 from models.requests.commands import RequestCommand, RequestOrder, refusal, undo_line
 from models.requests.state import RequestStage, RequestState
 from views.request import request_parts
-from web.console.forms import filled, tried
+from web.console.forms import day_ahead, filled, tried
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
@@ -50,6 +51,7 @@ async def _one(visit: Visit, name: str, failed: str = "", reason: str = "") -> P
         "request": name,
         "parts": request_parts(state),
         "ask": state.ask,
+        "ends": state.day is not None and state.stage is RequestStage.GRANTED,
         "buttons": buttons,
         "can": any(not why_not for *_, why_not in buttons),
         "failed": failed,
@@ -60,7 +62,8 @@ async def _one(visit: Visit, name: str, failed: str = "", reason: str = "") -> P
 
 async def _why_not(visit: Visit, state: RequestState, command: RequestCommand) -> str:
     """By where the request stands first, then by the table of rights."""
-    order = RequestOrder(actor=visit.principal.name, reason="may it")
+    later = None if state.day is None else state.day + timedelta(days=1)
+    order = RequestOrder(actor=visit.principal.name, reason="may it", until=later)
     if why := refusal(state, command, order):
         return why
     return await visit.why_not("decide_request", request=state.ask.request, command=command, order=order)
@@ -68,19 +71,22 @@ async def _why_not(visit: Visit, state: RequestState, command: RequestCommand) -
 
 async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
     reason = visit.form.get("reason", "").strip()
-    done, failed = await tried(visit, _decided(visit, name, visit.form.get("command", ""), reason))
+    command = visit.form.get("command", "")
+    done, failed = await tried(visit, _decided(visit, name, command, reason))
     if failed:
         return await _one(visit.looking, name, failed, reason)
     if done is not None:
         news = f"{done.said[:1].upper()}{done.said[1:]}".rstrip(".")
-        visit.said(f"Request {name} is {done.stage}: {news}. {undo_line(done)}")
+        visit.said(f"Request {name} is {done.stage}: {news}. {undo_line(done, command)}")
     return Elsewhere(place("requests", name))
 
 
 async def _decided(visit: Visit, name: str, command: str, reason: str) -> RequestState:
     """Errors: Refusal, BadInput; those of the operation."""
     if command not in set(RequestCommand):
-        raise BadInput(f"approve, decline or withdraw it, not {command[:80]!r}")
-    order = filled(RequestOrder, actor=await visit.name(), reason=reason)
+        raise BadInput(f"it takes {', '.join(RequestCommand)}, not {command[:80]!r}")
+    until = visit.form.get("until", "").strip() if command == RequestCommand.EXTEND else ""
+    day = day_ahead("Until", until, visit.now) if until else None
+    order = filled(RequestOrder, actor=await visit.name(), reason=reason, until=day)
     state: RequestState = await visit.call("decide_request", request=name, command=RequestCommand(command), order=order)
     return state
