@@ -23,6 +23,7 @@ from models.cluster.snapshot import Snapshot
 from models.errors import Conflict, Refusal
 from models.planning.grants import GrantOrder
 from models.planning.plan import Plan
+from models.requests.commands import RequestOrder
 from models.requests.state import QuotaAsk
 from models.rollout.drift import beside
 from models.rollout.effect_table import EFFECT, INVERSE
@@ -218,7 +219,9 @@ class EvidenceRoom:
         if ask.cluster != cluster:
             return None
         granted = self._granted_by(decision.nonce, order.request)
-        over = ask.until is not None and ask.until <= self.warrants.now()
+        extended = self.warrants.live(subject, "request.extend")
+        day = ask.until if extended is None else RequestOrder.model_validate(extended.message).until
+        over = day is not None and day <= self.warrants.now()
         ends = over or self.warrants.live(subject, "request.withdraw") is not None
         return Decided(decision.nonce, ask.team, ask.gpus, granted, ends)
 

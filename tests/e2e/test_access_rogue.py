@@ -353,3 +353,46 @@ async def test_what_is_asked_again_under_one_id_is_not_what_was_decided(ticketed
         assert ticketed.sql.gpus(name) == {"research": 345}
         assert await asks_as(ticketed, workflow, grant(8)) == ["done"]
     assert ticketed.sql.gpus(name) == {"research": 353}
+
+
+@pytest.mark.parametrize("extended", [False, True])
+async def test_the_day_that_counts_is_the_one_to_which_a_grant_was_extended(ticketed: World, extended: bool) -> None:
+    name, request = fresh("longer"), fresh("r")
+    await ticketed.fleet(worked_case(name, owners=["sre"]) | {"islands": [ROOMY]})
+    asker, sre, workflow = ticketed.signer("tpm"), ticketed.signer("sre"), f"request/{request}"
+    assert asker is not None
+    assert sre is not None
+    past, ahead = datetime(2026, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
+    ask = QuotaAsk(request=request, team="research", cluster=name, gpus=8, actor="tpm", reason="x", until=past)
+    orders = {"approve": RequestOrder(actor="sre", reason="r")}
+    orders |= {"extend": RequestOrder(actor="sre", reason="r", until=ahead)} if extended else {}
+
+    def written(counter: int, gpus: int, was: int, **more: Any) -> tuple[str, dict[str, Any]]:
+        change: dict[str, Any] = {"expected_generation": ticketed.sql.generation(name), "writes": write(gpus, was)}
+        change["fence"] = {"rollout": workflow, "counter": counter}
+        kind, whole = effect(name, "grant", counter, **change)
+        return kind, {**whole, "order": {"request": request, "team": "research", "gpus": 8, "actor": "sre", **more}}
+
+    admitted = [
+        {"kind": "request", "command": command, "update_id": command, "message": signed.model_dump(mode="json")}
+        for command, order in orders.items()
+        for signed in [sre(order, f"request.{command}", workflow)]
+    ]
+    async with rogue_worker(ticketed.client):
+        asked = asker(ask, "request.ask", workflow).model_dump(mode="json")
+        *done, grant = await asks_as(
+            ticketed,
+            workflow,
+            ("assess_request", {"ask": asked, "at": NOW}),
+            *(("admit", one) for one in admitted),
+            written(1, 353, 345),
+        )
+        assert set(done) == {"done"}
+        if not extended:
+            assert grant.endswith(f"request {request} is over")
+            assert ticketed.sql.gpus(name) == {"research": 345}
+            return
+        assert (grant, ticketed.sql.gpus(name)) == ("done", {"research": 353})
+        (answer,) = await asks_as(ticketed, workflow, written(2, 345, 353, raised={"research": 8}))
+    assert answer.endswith(f"request {request} was not granted so much, or does not end yet")
+    assert ticketed.sql.gpus(name) == {"research": 353}
