@@ -18,15 +18,14 @@ LONG = (
     "e2e/test_bench_fleet.py",
     "chaos/test_chaos.py",
     "slurm",
-    "e2e/test_failed_effects.py",
+    "loop/test_failed_effects.py",
     "e2e/test_crashes.py",
-    "e2e/test_fleet_rollout.py",
     "e2e/test_rollout_story.py",
     "e2e/test_long_time.py",
     "e2e/test_races.py",
-    "e2e/test_stuck.py",
     "property/test_explored.py",
     "e2e",
+    "loop",
     "property",
     "hostile",
     "integration",
@@ -38,7 +37,7 @@ BY_DAY = 6
 """Of the tables of rubbish each so many-th row is thrown by day."""
 TOGETHER = ("slurm",)
 """Folders whose tests share what is started once for all of them."""
-APART = ("e2e/test_failed_effects.py",)
+APART = ("loop/test_failed_effects.py",)
 """Files whose tests share what is started once for each database."""
 DATABASES = ("sqlite", "postgresql")
 

@@ -10,6 +10,8 @@ import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
+from tests.loop.turned_loop import TurnedLoop
+
 PATIENCE = 90.0
 """Seconds until a wait is a failure: far above what any scene needs on a busy machine, and longer than a call whose
 answer the server lost is waited for (60 s); until then a rollout heals by itself."""
@@ -34,7 +36,8 @@ def attempts(what: str, seconds: float = PATIENCE) -> Iterator[None]:
 
 async def async_attempts(what: str, seconds: float = PATIENCE) -> AsyncIterator[None]:
     """The same for a loop that awaits: `async for _ in async_attempts("it is there"): ...`."""
-    for pause in _pauses(what, seconds, asyncio.get_running_loop().time):
+    loop = asyncio.get_running_loop()
+    for pause in _pauses(what, seconds, loop.time if isinstance(loop, TurnedLoop) else time.monotonic):
         yield
         await asyncio.sleep(pause)
 

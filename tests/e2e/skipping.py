@@ -203,13 +203,13 @@ class Played(World):
         self.exporter.from_then_on(self.began, islands)
         await self.launch(self.name)
 
-    async def now(self) -> datetime:
+    async def workflow_now(self) -> datetime:
         """The workflow's clock."""
         return await self._skipper.get_current_time(self.handle(self.name))
 
     async def to(self, hours: float) -> None:
         """The workflow's clock has come to that hour, and everything on the way has happened."""
-        left = self.at(hours) - await self.now()
+        left = self.at(hours) - await self.workflow_now()
         if left > timedelta(0):
             reached = await asyncio.wait_for(self._skipper.fast_forward(self.handle(self.name), left), 300)
             assert reached, f"{self.name} ended before hour {hours:g}"

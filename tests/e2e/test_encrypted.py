@@ -25,9 +25,9 @@ from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutInput
 from models.rollout.stages import Command, Stage
 from models.wire import ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
-from tests.e2e.test_requests import roomy
 from tests.e2e.world import World, fresh, seen, world_of
 from tests.encrypted import payloads_in, ring_of
+from tests.loop.test_requests import roomy
 
 pytestmark = pytest.mark.e2e
 MARKER = "NobodyMayReadThisReason"

@@ -15,10 +15,10 @@ from models.requests.commands import RequestCommand
 from models.requests.state import RequestStage
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
-from tests.e2e import test_fleet_rollout as fleets
-from tests.e2e import test_requests as requests
 from tests.e2e.faults import Fault, Faulty, Way, refused
 from tests.e2e.world import World, fresh, worked_case, world_of
+from tests.loop import test_fleet_rollout as fleets
+from tests.loop import test_requests as requests
 
 pytestmark = [pytest.mark.e2e, pytest.mark.nightly]
 STILL = 0.7

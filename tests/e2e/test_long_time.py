@@ -348,8 +348,8 @@ async def nobody_works(played: Played, around: float) -> None:
     """
     await played.to(around - 4 * SECONDS)
     await played.stop_worker()
-    assert (await played.now()) < played.at(around), "the worker took too long to stop"
-    while (await played.now()) < played.at(around + 4 * SECONDS):
+    assert (await played.workflow_now()) < played.at(around), "the worker took too long to stop"
+    while (await played.workflow_now()) < played.at(around + 4 * SECONDS):
         await asyncio.sleep(0.2)
     played.start_worker()
 

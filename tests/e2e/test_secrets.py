@@ -20,10 +20,10 @@ from models.import_questions import StageImport
 from models.questions import AllTeams, FactsOf
 from models.requests.commands import RequestCommand
 from models.requests.state import RequestStage
-from tests.e2e.test_requests import ask, roomy, say, until
 from tests.e2e.world import World, eventually, fresh
 from tests.encrypted import payloads_in
 from tests.integration.notice_servers import web_server
+from tests.loop.test_requests import ask, roomy, say, until
 
 TOKEN = "ToKeN4nobodyToSee"
 _BASE64 = re.compile(rb"[A-Za-z0-9+/]{24,}={0,2}")

@@ -17,10 +17,10 @@ from activities.adapters.notify.notifier import Notifier
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.rollout.stages import Stage
-from tests.e2e.test_requests import ask
 from tests.e2e.world import cluster, eventually, fresh, team, world_of
 from tests.hostile import receivers, threw
 from tests.hostile.receivers import LISTED, receiver
+from tests.loop.test_requests import ask
 
 MANY = 20
 """Calls of each kind that hang: more than the worker has slots for them."""

@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console, RenderableType
@@ -84,7 +84,7 @@ async def test_all_that_is_read_of_a_story_is_true_and_counts(world: World) -> N
     await look("after the breach")
     await world.say(undone, Command.ROLLBACK, reason="wrong week")
     await world.until(undone, Stage.ROLLED_BACK)
-    begins = datetime.now(UTC) + timedelta(hours=2)
+    begins = world.now() + timedelta(hours=2)
     window = Window(
         kind=WindowKind.MAINTENANCE, reason="a switch", starts=begins, ends=begins + timedelta(hours=1), gpus=99
     )

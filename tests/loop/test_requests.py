@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -99,16 +99,15 @@ async def ten_given_back(world: World, name: str, asked: RequestState, why: str)
     await eventually(lambda: world.notices(name) == TOLD, f"{TOLD} are told")
 
 
-@pytest.mark.nightly
 async def test_a_request_is_approved_by_the_owner_written_and_given_back_on_its_day(world_on_each: World) -> None:
     world, name = world_on_each, fresh("request")
-    asked = await ten_granted(world, name, datetime.now(UTC) + timedelta(seconds=15))
+    asked = await ten_granted(world, name, world.now() + timedelta(seconds=15))
     await ten_given_back(world, name, asked, f"its day has come ({asked.ask.until:%Y-%m-%d %H:%MZ}): it is given back")
 
 
 async def test_a_request_is_approved_by_the_owner_written_and_given_back_when_it_is_withdrawn(world: World) -> None:
     name = fresh("request")
-    asked = await ten_granted(world, name, datetime.now(UTC) + timedelta(days=9))
+    asked = await ten_granted(world, name, world.now() + timedelta(days=9))
     await eventually(lambda: world.notices(name) == TOLD[:3], f"{TOLD[:3]} are told")
     await say(world, asked, RequestCommand.WITHDRAW)
     await ten_given_back(world, name, asked, "withdrawn: it is given back")
@@ -116,7 +115,7 @@ async def test_a_request_is_approved_by_the_owner_written_and_given_back_when_it
 
 async def test_an_extended_grant_keeps_its_gpus_until_the_new_day(world: World) -> None:
     name = fresh("extended")
-    asked = await ten_granted(world, name, datetime.now(UTC) + timedelta(days=9))
+    asked = await ten_granted(world, name, world.now() + timedelta(days=9))
     assert asked.ask.until is not None
     later = asked.ask.until + timedelta(days=7)
     order = RequestOrder(actor="capacity", reason="the run takes a week longer", until=later)
@@ -158,7 +157,6 @@ async def test_what_breaks_the_ceiling_is_refused_at_once_with_what_else_there_i
         await say(world, refused, RequestCommand.APPROVE)
 
 
-@pytest.mark.nightly
 async def test_a_rollout_is_waited_for_and_its_freed_capacity_is_never_granted(world: World) -> None:
     name = fresh("freed")
     await world.fleet(worked_case(name, **OWNERS))
@@ -174,12 +172,11 @@ async def test_a_rollout_is_waited_for_and_its_freed_capacity_is_never_granted(w
     assert quota(world, name) == 306
 
 
-@pytest.mark.nightly
 async def test_a_request_during_a_rollout_waits_and_the_rollout_writes_it(world_on_each: World) -> None:
     world, name = world_on_each, fresh("through")
     await world.fleet(roomy(name))
     await world.launch(name)
-    asked = await ask(world, name, 10, until=datetime.now(UTC) + timedelta(hours=1))
+    asked = await ask(world, name, 10, until=world.now() + timedelta(hours=1))
     await say(world, asked, RequestCommand.APPROVE, "tpm")  # the rollout's owner
     await eventually(lambda: _waits(world, asked), "it waits for the rollout")
     assert quota(world, name) == 40
@@ -203,7 +200,6 @@ def _waits(world: World, asked: RequestState) -> bool:
     return "waits until that is monitored or over" in state
 
 
-@pytest.mark.nightly
 async def test_an_undo_keeps_a_grant_and_an_adopted_rollout_knows_of_it(world: World) -> None:
     name = fresh("kept")
     await world.fleet(roomy(name))
@@ -230,7 +226,7 @@ async def test_policy_may_refuse_while_a_rollout_is_on_its_way(world: World) -> 
 async def test_what_others_changed_is_not_taken_back(world_on_each: World) -> None:
     world, name = world_on_each, fresh("left")
     await world.fleet(roomy(name))
-    asked = await ask(world, name, 5, until=datetime.now(UTC) + timedelta(hours=1))
+    asked = await ask(world, name, 5, until=world.now() + timedelta(hours=1))
     await say(world, asked, RequestCommand.APPROVE)
     await until(world, asked, RequestStage.GRANTED)
     world.sql.set("research", 47, name)
@@ -239,12 +235,11 @@ async def test_what_others_changed_is_not_taken_back(world_on_each: World) -> No
     assert (quota(world, name), left.said) == (47, "not given back: others have changed the quota of research since")
 
 
-@pytest.mark.nightly
 async def test_a_value_of_others_in_between_is_no_part_of_a_grant(world: World) -> None:
     """Granted 5 to 45, set back to 40 by hand, granted 4 more: the first one's end must not take what is left."""
     name = fresh("between")
     await world.fleet(roomy(name))
-    first = await ask(world, name, 5, until=datetime.now(UTC) + timedelta(hours=1))
+    first = await ask(world, name, 5, until=world.now() + timedelta(hours=1))
     await say(world, first, RequestCommand.APPROVE)
     await until(world, first, RequestStage.GRANTED)
     world.sql.set("research", 40, name)
@@ -271,12 +266,11 @@ async def test_who_owns_the_cluster_and_who_may_target_it_counts_on_the_day_of_t
     assert refused.said == "it fits no more: lab may not target the quota of research any more"
 
 
-@pytest.mark.nightly
 async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_them(world: World) -> None:
     name = fresh("tree")
     quotas = [{"team": "org", "gpus": 42}, team("org-a", 20, parent="org"), team("org-b", 20, parent="org")]
     await world.fleet(cluster(name, {"main": (100, 100)}, quotas, **OWNERS))
-    day = {"until": datetime.now(UTC) + timedelta(hours=1)}
+    day = {"until": world.now() + timedelta(hours=1)}
     first, second = await ask(world, name, 5, "org-a", **day), await ask(world, name, 7, "org-a", **day)
     for one in (first, second):
         await say(world, one, RequestCommand.APPROVE)
@@ -290,11 +284,10 @@ async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_the
     assert [quota(world, name, t) for t in ("org", "org-a", "org-b")] == [42, 20, 20]
 
 
-@pytest.mark.nightly
 async def test_a_request_that_nobody_decides_lapses_and_one_may_be_declined_or_withdrawn(world: World) -> None:
     name = fresh("ways-out")
     await world.fleet(roomy(name))
-    lapsing = await ask(world, name, 1, until=datetime.now(UTC) + timedelta(seconds=5))
+    lapsing = await ask(world, name, 1, until=world.now() + timedelta(seconds=5))
     declined, withdrawn = await ask(world, name, 1), await ask(world, name, 1)
     await say(world, declined, RequestCommand.DECLINE)
     with pytest.raises(Refusal, match="stranger cannot withdraw it: that is for dev or capacity"):
@@ -344,11 +337,10 @@ async def cancel(world: World, asked: RequestState) -> None:
     await world.client.get_workflow_handle(request_workflow_id(asked.ask.request)).cancel()
 
 
-@pytest.mark.nightly
 async def test_a_cancel_in_temporal_ends_a_request_and_gives_its_grant_back(world: World) -> None:
     name = fresh("cancelled")
     await world.fleet(roomy(name))
-    waiting, lent = await ask(world, name, 1), await ask(world, name, 5, until=datetime.now(UTC) + timedelta(days=9))
+    waiting, lent = await ask(world, name, 1), await ask(world, name, 5, until=world.now() + timedelta(days=9))
     await say(world, lent, RequestCommand.APPROVE)
     await until(world, lent, RequestStage.GRANTED)
     await cancel(world, waiting)
@@ -365,7 +357,6 @@ async def grants(world: World) -> Check:
     return found
 
 
-@pytest.mark.nightly
 async def test_a_grant_whose_workflow_is_gone_is_named_and_given_back_by_the_watch(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
@@ -373,15 +364,15 @@ async def test_a_grant_whose_workflow_is_gone_is_named_and_given_back_by_the_wat
     monkeypatch.setattr(overdue_grants, "EVERY_SECONDS", 1e9)
     name = fresh("gone")
     await world.fleet(roomy(name))
-    lent = await ask(world, name, 5, until=datetime.now(UTC) + timedelta(seconds=4))
-    kept = await ask(world, name, 2, until=datetime.now(UTC) + timedelta(days=9))
+    lent = await ask(world, name, 5, until=world.now() + timedelta(seconds=4))
+    kept = await ask(world, name, 2, until=world.now() + timedelta(days=9))
     for one in (lent, kept):
         await say(world, one, RequestCommand.APPROVE)
         await until(world, one, RequestStage.GRANTED)
     assert (await grants(world)).ok
     for one in (lent, kept):
         await world.client.get_workflow_handle(request_workflow_id(one.ask.request)).terminate("by mistake")
-    await asyncio.sleep(max(0.0, (lent.ask.until - datetime.now(UTC)).total_seconds()) + 1.5 if lent.ask.until else 0)
+    await asyncio.sleep(max(0.0, (lent.ask.until - world.now()).total_seconds()) + 1.5 if lent.ask.until else 0)
     found = await grants(world)
     assert (found.ok, quota(world, name)) == (False, 47)
     assert found.text.startswith(f"1 is overdue: {lent.ask.request}: 5 GPUs more for research in {name} until ")
@@ -391,7 +382,6 @@ async def test_a_grant_whose_workflow_is_gone_is_named_and_given_back_by_the_wat
     assert (await grants(world)).ok
 
 
-@pytest.mark.nightly
 async def test_a_dead_webhook_keeps_no_request_from_its_end_and_the_archive_says_who_was_not_told(
     monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
@@ -402,7 +392,7 @@ async def test_a_dead_webhook_keeps_no_request_from_its_end_and_the_archive_says
     dead = {"name": "research", "contacts": [f"webhook+http://127.0.0.1:{port}/x"]}
     barred = {"name": "evals", "contacts": ["webhook+http://10.1.2.3/x"]}
     await world.fleet(roomy(name, owners=["evals"]), teams=[dead, barred])
-    lent = await ask(world, name, 5, until=datetime.now(UTC) + timedelta(seconds=9))
+    lent = await ask(world, name, 5, until=world.now() + timedelta(seconds=9))
     await say(world, lent, RequestCommand.APPROVE, "evals")
     await until(world, lent, RequestStage.GRANTED)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+import pytest_asyncio
 import sqlalchemy as sa
 from temporalio.client import Client
 
@@ -25,6 +26,7 @@ from models.rollout.effects import EffectKind, Receipt
 from models.rollout.stages import Command, Stage
 from tests.e2e.faults import Fault, Faulty, FaultyQuotas, Tally, Way, away, given_up, refused
 from tests.e2e.world import World, cluster, eventually, fresh, team, world_of
+from tests.loop.temporal import in_memory
 from tests.tried import SAID
 from tests.waiting import async_attempts
 
@@ -476,9 +478,9 @@ class Played:
 SCRIPTS = tuple(scripts())
 
 
-@pytest.fixture(scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def played(
-    database_url: str, temporal: Client, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    database_url: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Played]:
     """Every case that was asked for, on this database."""
     asked = {
@@ -506,10 +508,8 @@ async def played(
             tally.reached += sum(fault.reached for fault in story.faults.values())
             tally.lost += sum(end is not None for end in ends.values())
 
-    # A workflow does not know its database: its histories are replayed once.
-    replayed = database_url.startswith("sqlite")
     home = tmp_path_factory.mktemp("home")
-    async with world_of(temporal, database_url, home, faulty, replays=replayed) as world:
+    async with world_of(in_memory(), database_url, home, faulty) as world:
         if chosen:
             await world.fleet(*(spec(script.name) for script in chosen))
         await asyncio.gather(*(play(world, script) for script in chosen))
@@ -517,7 +517,6 @@ async def played(
         yield Played(world, faulty.quotas, found)
 
 
-@pytest.mark.nightly
 async def test_what_could_not_be_written_is_not_launched(
     temporal: Client, sqlite_ledger_url: str, tmp_path: Path
 ) -> None:
@@ -538,15 +537,16 @@ async def test_what_could_not_be_written_is_not_launched(
         await world.ended(name)
 
 
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("database_url", DATABASES, indirect=True)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_failed_effect_is_done_or_undone_to_the_last_row(case: Case, played: Played) -> None:
+async def test_a_failed_effect_is_done_or_undone_to_the_last_row(case: Case, played: Played) -> None:
     error = played.ends[case]
     if error is not None:
         raise error
 
 
-@pytest.mark.nightly
+@pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("database_url", DATABASES, indirect=True)
 async def test_a_shadow_rollout_under_faults_writes_nothing(played: Played) -> None:
     """Every rehearsal first gets no answer, and the answer to every write would be lost: none is asked for."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -17,7 +17,7 @@ nightly = on_postgresql
 
 async def test_the_answer_adds_up_and_names_windows_and_times(world_on_each: World) -> None:
     world, name = world_on_each, fresh("why")
-    now = datetime.now(UTC)
+    now = world.now()
     window = {
         "kind": "sev",
         "starts": (now - timedelta(hours=1)).isoformat(),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from temporalio.client import Client
 
 from cli.pages.report import page
@@ -26,7 +27,7 @@ SECOND = timedelta(seconds=1)
 nightly = on_postgresql
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def world(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     """On each database, with a tally each half second."""
     replays = ledger_url.startswith("sqlite")
@@ -43,11 +44,10 @@ def tallies(world: World, cluster: str, stage: str | None) -> list[tuple[int | N
 
 
 async def report(world: World, now: datetime | None = None) -> Week:
-    until = now or datetime.now(UTC)
+    until = now or world.now()
     return await weekly(world.tpm, until - WEEK, until, [until - SECOND, until], timedelta(hours=3), live=now is None)
 
 
-@pytest.mark.nightly
 async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) -> None:
     name, other = fresh("weekly"), fresh("waiting")
     asked = {**worked_case(name), "quotas": [team("research", 345, busy=310, pending_gpus=35)]}
@@ -68,7 +68,7 @@ async def test_a_rollout_is_told_in_the_report_with_its_outcome(world: World) ->
     with pytest.raises(Refusal, match="'pilot' is measured"):
         await world.tpm.ask(NoteMilestone(milestone="pilot", number=4, reason="wishful"))
 
-    before = datetime.now(UTC)
+    before = world.now()
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     await world.archived(name)
@@ -152,7 +152,6 @@ async def test_what_a_breach_takes_is_no_phantom_that_a_rollout_removed(world: W
     assert "this week: 26 phantom removed, 13 moved to flex. Breaches withdrew 6 more, whose hardware" in told
 
 
-@pytest.mark.nightly
 async def test_a_shadow_is_no_progress(world: World) -> None:
     name = fresh("shade")
     await world.fleet(worked_case(name))

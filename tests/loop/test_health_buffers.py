@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,6 @@ from models.planning.plan import make_plan
 from models.questions import YearOfHealth
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, cluster, eventually, fresh, team
-
-pytestmark = pytest.mark.nightly  # what is derived depends on the hour
 
 TOTAL = 400
 WEEKS = 16
@@ -44,17 +42,8 @@ def down(seed: int = 3) -> np.ndarray:
     return found
 
 
-async def undisturbed(until_next_hour: float = 90) -> None:
-    """Not as an hour ends: what is derived before and after it is derived from another history."""
-    now = datetime.now(UTC)
-    left = 3600 - now.minute * 60 - now.second
-    if left < until_next_hour:
-        await asyncio.sleep(left + 1)
-
-
 async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same(world_on_each: World) -> None:
     world, name = world_on_each, fresh("by-health")
-    await undisturbed()
     await world.fleet(spec(name, **BY_HEALTH))
     gone = down()
     await world.lived(name, TOTAL, gone)
@@ -82,8 +71,7 @@ async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same
 
 async def test_a_declared_absence_is_nobodys_failure(world: World) -> None:
     name = fresh("declared")
-    await undisturbed()
-    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    hour = world.now().replace(minute=0, second=0, microsecond=0)
     window = {
         "kind": "maintenance",
         "starts": (hour - timedelta(hours=20)).isoformat(),
@@ -105,7 +93,6 @@ async def test_a_declared_absence_is_nobodys_failure(world: World) -> None:
 async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: World) -> None:
     """A week is two seconds here. What is down for a day is not over yet, though all is healthy at the moment."""
     world, name = world_on_each, fresh("rederived")
-    await undisturbed()
     await world.fleet(spec(name, **BY_HEALTH, safety_poll="0.7s", replan_window="2s"))
     gone = down()
     gone[-30:] = 8
@@ -132,7 +119,6 @@ async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: W
 
 async def test_a_cluster_too_wild_to_promise_is_refused_with_the_reason(world: World) -> None:
     name = fresh("wild")
-    await undisturbed()
     await world.fleet(spec(name, **GROWN))
     await world.lived(name, TOTAL, np.full(4 * 168, 240.0))
     with pytest.raises(Refusal) as refused:
@@ -145,7 +131,6 @@ async def test_a_cluster_too_wild_to_promise_is_refused_with_the_reason(world: W
 @pytest.mark.parametrize("hours", [0, 100])
 async def test_short_history_falls_back_to_the_floor(world: World, hours: int) -> None:
     name = fresh("short")
-    await undisturbed()
     await world.fleet(spec(name, **BY_HEALTH))
     await world.lived(name, TOTAL, np.zeros(hours))
     snapshot, policy = await world.tpm.snapshot(name)
@@ -157,9 +142,8 @@ async def test_short_history_falls_back_to_the_floor(world: World, hours: int) -
 async def test_an_island_that_has_fallen_silent_is_unknown_and_not_gone(world: World) -> None:
     """Its exporter died ten days ago: what is promised must not forget what it had down."""
     name = fresh("silent")
-    await undisturbed()
     await world.fleet(cluster(name, {"a": (512, 504), "b": (512, 256)}, [team("t", 1000)], **GROWN))
-    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+    hour = world.now().replace(minute=0, second=0, microsecond=0)
     samples = [
         HealthSample(
             cluster=name,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -37,7 +37,7 @@ async def test_flex_is_what_the_ledger_says_now(world_on_each: World) -> None:
 async def test_jobs_by_name_stand_in_the_ledger(world_on_each: World) -> None:
     world, name = world_on_each, fresh("flex-jobs")
     await world.fleet(cluster(name, {"main": (361, 319)}, [team("research", 300, busy=304)]))
-    now = datetime.now(UTC).replace(microsecond=0)
+    now = world.now().replace(microsecond=0)
     train = ClusterJob(cluster=name, job="train", team="research", gpus=300, idle_gpus=8, started=now - HOUR)
     sweep = ClusterJob(cluster=name, job="sweep", team="research", gpus=4, on=RunsOn.FLEX, started=now - 2 * HOUR)
     gone = sweep.model_copy(update={"started": now - 5 * HOUR, "ended": now - 3 * HOUR, "preempted": True})

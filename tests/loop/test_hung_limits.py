@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
+import pytest_asyncio
 from temporalio.client import Client
 
 from models.cluster.readings import QuotaReading
@@ -39,7 +39,7 @@ class HungQuotas(FaultyQuotas):
         return super().apply(change)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def hanging(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     async with world_of(temporal, sqlite_ledger_url, tmp_path, HungQuotas) as world:
         yield world

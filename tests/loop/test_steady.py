@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -77,7 +76,6 @@ async def test_flex_follows_health_and_no_quota_moves(world_on_each: World) -> N
     assert flex(world, name) is None
 
 
-@pytest.mark.nightly
 async def test_what_is_more_inside_the_band_moves_no_flex(world_on_each: World) -> None:
     world, name = world_on_each, fresh("band")
     await monitored(world, name, worked_case(name))
@@ -90,7 +88,6 @@ async def test_what_is_more_inside_the_band_moves_no_flex(world_on_each: World) 
     await flexes(world, name, 34)
 
 
-@pytest.mark.nightly
 async def test_nothing_changes_and_the_history_does_not_grow(world: World) -> None:
     name = fresh("quiet")
     await monitored(world, name, worked_case(name))
@@ -103,7 +100,6 @@ async def test_nothing_changes_and_the_history_does_not_grow(world: World) -> No
     assert flex(world, name) == 13
 
 
-@pytest.mark.nightly
 async def test_a_shortage_takes_all_flex_before_it_is_a_breach(world: World) -> None:
     name = fresh("none-left")
     await monitored(world, name, worked_case(name, breach_after="30s"))
@@ -130,7 +126,6 @@ def drifts(world: World, name: str) -> list[str]:
     return [e["text"] for e in world.sql.archive(name) if e["text"].startswith("drift: ")]
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["hold", "restore", "accept"])
 async def test_drift_is_found_by_the_watch_and_says_who_changed_what(world_on_each: World, policy: str) -> None:
     """The safety poll is an hour away: what is found in seconds, the watch found in its next round."""
@@ -160,7 +155,6 @@ async def test_drift_is_found_by_the_watch_and_says_who_changed_what(world_on_ea
     assert len(drifts(world, name)) == 1
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("policy", ["hold", "restore", "accept"])
 async def test_a_mode_that_others_set_is_drift_too(world_on_each: World, policy: str) -> None:
     world, name = world_on_each, fresh("mode")
@@ -188,7 +182,7 @@ def _values(status: RolloutStatus) -> dict[str, int]:
 async def reports(world: World, name: str, total: int, healthy: int, until: asyncio.Event) -> None:
     """A source that writes the same thing again and again, by plain SQL."""
     while not until.is_set():
-        at = datetime.now(UTC)
+        at = world.now()
         world.sql.run(
             "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus, source)"
             " VALUES (?, 'main', ?, ?, ?, 'exporter')",
@@ -204,7 +198,6 @@ def proposals(world: World, name: str) -> list[str]:
     return [e["text"] for e in world.sql.archive(name) if e["text"].startswith("proposed plan ")]
 
 
-@pytest.mark.nightly
 async def test_better_health_in_the_long_run_gives_back_what_was_cut(world_on_each: World) -> None:
     """No buffer: the ceiling is a node below healthy. The long run is two seconds, and looks come by the second."""
     world, name = world_on_each, fresh("long-run")
@@ -230,7 +223,6 @@ async def test_better_health_in_the_long_run_gives_back_what_was_cut(world_on_ea
     assert world.sql.row("clusters", name=name)["reserve_limit"] == 92
 
 
-@pytest.mark.nightly
 async def test_a_proposal_outside_what_was_approved_waits_for_a_person(world: World) -> None:
     name = fresh("worse")
     quotas = [team("a", 60, busy=50), team("b", 40, busy=10)]
@@ -264,7 +256,6 @@ async def test_a_proposal_outside_what_was_approved_waits_for_a_person(world: Wo
     assert world.sql.gpus(name) == {"a": 60, "b": 40}
 
 
-@pytest.mark.nightly
 async def test_a_declined_proposal_is_gone_and_nothing_was_written(world: World) -> None:
     name = fresh("declined")
     quotas = [team("a", 60, busy=50), team("b", 40, busy=10)]

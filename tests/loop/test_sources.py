@@ -4,9 +4,6 @@ counts."""
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
-
-import pytest
 
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
@@ -17,11 +14,10 @@ from tests.e2e.world import World, cluster, eventually, fresh, team
 
 async def says(world: World, source: str, healthy: int, *names: str) -> None:
     islands = (Island(name="main", total_gpus=100, healthy_gpus=healthy),)
-    samples = [HealthSample(cluster=name, at=datetime.now(UTC), islands=islands) for name in names]
+    samples = [HealthSample(cluster=name, at=world.now(), islands=islands) for name in names]
     assert await world.person(source).add_health(samples) == len(names)
 
 
-@pytest.mark.nightly
 async def test_a_source_in_doubt_cuts_nothing_until_a_person_confirms_it(world: World) -> None:
     liars, honest = [fresh("liar") for _ in range(4)], fresh("honest")
     quotas = [team("a", 50), team("b", 34)]

@@ -82,7 +82,6 @@ async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
     assert world.sql.broken_links("(fleet)") == []
 
 
-@pytest.mark.nightly
 async def test_a_rehearsal_is_no_member_of_a_fleet_rollout_that_writes(world: World) -> None:
     """It would count as rolled out, and its undoing as a failure, where nothing was ever written."""
     rehearsed, undone, other = fresh("rehearsed"), fresh("undone"), fresh("other")
@@ -109,7 +108,6 @@ async def test_a_rehearsal_is_no_member_of_a_fleet_rollout_that_writes(world: Wo
     assert sorted(opened[3:]) == sorted([(rehearsed, False), (undone, False)])
 
 
-@pytest.mark.nightly
 async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World) -> None:
     pilot, other = fresh("pilot"), fresh("other")
     await world.fleet(cluster(pilot, 95, 98, busy=60), cluster(other, 95, 98, busy=60))
@@ -122,7 +120,7 @@ async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World)
     assert "backstop fleet resume" in status.needs
     await world.until(pilot, lambda s: s.stage is Stage.ROLLED_BACK)
     assert status.rests_until is not None
-    await asyncio.sleep((status.rests_until - datetime.now(UTC)).total_seconds() + 1)
+    await asyncio.sleep((status.rests_until - world.now()).total_seconds() + 1)
     assert states(await world.tpm.fleet_status())[other] == "waiting"
     assert world.sql.rows("SELECT id FROM rollouts WHERE cluster = ?", other) == []
     assert world.sql.gpus(other) == {"research": 95}
@@ -133,7 +131,6 @@ async def test_a_pilot_that_breaches_stops_the_fleet_before_wave_1(world: World)
     assert world.sql.gpus(other) == {"research": 85}
 
 
-@pytest.mark.nightly
 async def test_the_breaker_stops_a_fleet_of_which_too_many_fail_and_resume_lets_it_go_on(world: World) -> None:
     """30% of ten clusters fail; one in ten may."""
     names = [fresh("c") for _ in range(10)]
@@ -170,7 +167,6 @@ def opened(world: World) -> list[str]:
     return [name for (name,) in world.sql.rows("SELECT cluster FROM rollouts ORDER BY opened_at")]
 
 
-@pytest.mark.nightly
 async def test_the_order_is_made_anew_from_todays_snapshots_before_each_start(world: World) -> None:
     a, b, c, d = (fresh(name) for name in "abcd")
     slow = {**CLOCKS, "soak_enforced": "4s"}  # what is reported meanwhile counts for the next start
@@ -190,7 +186,6 @@ async def test_the_order_is_made_anew_from_todays_snapshots_before_each_start(wo
     assert opened(world) == [a, c, b, d]
 
 
-@pytest.mark.nightly
 async def test_what_grew_beyond_the_approval_asks_a_person_and_holds_nobody_else(world: World) -> None:
     grown, fits = fresh("a"), fresh("b")
     await world.fleet(cluster(grown, 95, 100, busy=60), cluster(fits, 95, 98, busy=60))
@@ -208,10 +203,9 @@ async def test_what_grew_beyond_the_approval_asks_a_person_and_holds_nobody_else
     assert world.sql.gpus(fits) == {"research": 85}
 
 
-@pytest.mark.nightly
 async def test_a_window_keeps_its_cluster_from_starting_and_nobody_else(world: World) -> None:
     frozen, free = fresh("a"), fresh("b")
-    ends = datetime.now(UTC) + timedelta(seconds=12)
+    ends = world.now() + timedelta(seconds=12)
     window = {"kind": "freeze", "starts": "2026-01-01T00:00:00Z", "ends": ends.isoformat(), "reason": "quarter end"}
     await world.fleet(
         {**cluster(frozen, 95, 100, busy=60), "windows": [window]},
@@ -220,7 +214,7 @@ async def test_a_window_keeps_its_cluster_from_starting_and_nobody_else(world: W
     await world.start_fleet(fresh("fleet"), {"parallel": 1})
     status = await world.until_fleet(lambda s: states(s)[free] == "done")
     (member,) = [m for m in status.members if m.cluster == frozen]
-    if datetime.now(UTC) < ends:
+    if world.now() < ends:
         assert member.state is MemberState.WAITING
         assert "quarter end" in member.held
     status = await world.until_fleet(lambda s: s.stage.ended)
@@ -229,7 +223,6 @@ async def test_a_window_keeps_its_cluster_from_starting_and_nobody_else(world: W
     assert datetime.fromisoformat(at) >= ends
 
 
-@pytest.mark.nightly
 async def test_the_budget_spreads_the_starts(world: World) -> None:
     names = [fresh("c") for _ in range(3)]
     large = fresh("large")
@@ -247,7 +240,6 @@ async def test_the_budget_spreads_the_starts(world: World) -> None:
     assert sorted(states(status).values()) == ["done", "done", "waiting", "waiting"]
 
 
-@pytest.mark.nightly
 async def test_people_skip_move_pause_and_promote(world: World) -> None:
     a, b, c, pilot = (fresh(name) for name in ("a", "b", "c", "pilot"))
     await world.fleet(*(cluster(name, 95, 98, busy=60) for name in (a, b, c, pilot)))
@@ -277,7 +269,6 @@ async def test_people_skip_move_pause_and_promote(world: World) -> None:
     ]
 
 
-@pytest.mark.nightly
 async def test_an_abort_leaves_what_is_done_and_ends_what_has_changed_nothing(world: World) -> None:
     done, waits, later = fresh("a"), fresh("b"), fresh("c")
     slow = {**cluster(waits, 95, 97, busy=60), "policy": {**CLOCKS, "notice": "1h"}}
@@ -293,7 +284,6 @@ async def test_an_abort_leaves_what_is_done_and_ends_what_has_changed_nothing(wo
     assert {n: world.sql.gpus(n)["research"] for n in (done, waits, later)} == {done: 85, waits: 95, later: 95}
 
 
-@pytest.mark.nightly
 async def test_an_abort_that_undoes_brings_every_baseline_back_but_not_what_others_opened(world: World) -> None:
     mine, theirs, waiting = fresh("a"), fresh("b"), fresh("c")
     await world.fleet(*(cluster(name, 95, 98, busy=60) for name in (mine, theirs, waiting)))
@@ -366,7 +356,6 @@ async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
     assert world.sql.gpus(name) == {"research": 95}
 
 
-@pytest.mark.nightly
 async def test_one_fleet_rollout_at_a_time(world: World) -> None:
     await world.fleet(cluster(fresh("a"), 95, 98, busy=60))
     await world.launch_fleet(fresh("fleet"))

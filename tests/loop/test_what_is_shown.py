@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
-import sys
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from temporalio.client import Client
 
-from client import questions
 from client import rollouts as asking
-from client.backstop import Backstop
-from client.connection import NAMESPACE, TemporalTarget
 from models.errors import BadInput, Refusal
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
 from models.wire import rollout_workflow_id
-from tests.e2e.world import PATIENCE, World, connected, fresh, worked_case, world_of
-from workers.embedded_temporal import EmbeddedTemporal
+from tests.e2e.world import PATIENCE, World, fresh, worked_case, world_of
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="function")
 async def world(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
     async with world_of(temporal, sqlite_ledger_url, tmp_path) as found:
         yield found
@@ -53,7 +47,7 @@ async def test_needs_are_what_the_rollout_says_now_and_silence_is_a_need(
     monkeypatch.setattr(asking, "STALE", timedelta(0))  # its policy's 30 minutes are what counts once it is asked
     shown = await world.overview(name, lambda s: s.asked_at is not None)
     assert shown.needs == ""
-    old = (datetime.now(UTC) - timedelta(hours=2)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    old = (world.now() - timedelta(hours=2)).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
     world.sql.run("UPDATE health_samples SET at = ? WHERE cluster = ?", old, name)
     await world.overview(name, lambda s: (s.needs or "").endswith("mend the health source"))
     (check,) = [c for c in await world.tpm.doctor() if c.name == "health"]
@@ -113,37 +107,6 @@ async def test_a_shadow_is_marked_and_its_figures_are_what_is_so(world: World) -
     await world.say(name, Command.ABORT)
     await world.ended(name)
     assert (await world.overview(name, lambda s: not s.open)).shadow
-
-
-@pytest.mark.nightly  # a worker of its own takes half a minute to start on a slow machine
-async def test_right_after_its_worker_was_killed_nothing_is_called_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Temporal lists a dead worker for minutes, and the watch's last heartbeat is young."""
-    monkeypatch.setattr(questions, "_WAITS", (5,))
-    async with EmbeddedTemporal(tmp_path / "temporal", None, None) as server:
-        target = {"TEMPORAL_ADDRESS": server.address, "TEMPORAL_NAMESPACE": NAMESPACE}
-        home = {"BACKSTOP_HOME": str(tmp_path), "BACKSTOP_LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}"}
-        program = (sys.executable, "-m", "cli.main")
-        env = {**os.environ, **target, **home, "PYTHONPATH": str(ROOT)}
-        migrated = await asyncio.create_subprocess_exec(*program, "migrate", env=env, cwd=ROOT)
-        assert await migrated.wait() == 0
-        worker = await asyncio.create_subprocess_exec(*program, "worker", env=env, cwd=ROOT, start_new_session=True)
-        try:
-            options = {"target_host": server.address, "namespace": NAMESPACE}
-            door = Backstop(await connected(server.address), "tpm", TemporalTarget(options, embedded=False))
-
-            async with asyncio.timeout(60):
-                while not (await door.watch()).ok:
-                    await asyncio.sleep(0.5)
-            assert all(check.ok for check in await door.doctor())
-        finally:
-            os.killpg(worker.pid, signal.SIGKILL)
-            await worker.wait()
-        checks = {check.name: check for check in await door.doctor()}
-        assert [name for name, check in checks.items() if not check.ok] == ["workers", "watch", "ledger"]
-        assert checks["workers"].text.endswith("; but no worker answers")
-        assert "last heard of at" in checks["watch"].text
 
 
 async def test_a_name_that_the_ledger_does_not_have_is_bad_input_and_no_launch_is_offered(world: World) -> None:
