@@ -233,7 +233,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/requests/{request}/{command}",
         _REQUEST,
         "request.{command}",
-        "Decide on a request, or withdraw it.",
+        "Give a request a command.",
         body="order",
     ),
     Operation(

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import html
+import re
+from collections import defaultdict
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from models.errors import BadInput
+from models.fleet.command_rows import FLEET_ROWS
+from models.lifecycle.command_rows import CommandRow
+from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
+from web.console.command_page import command_page
 from web.console.forms import day_ahead, day_behind, filled, number
+from web.console.rendering import page
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
+NO_REASON = {"rollout.approve", "rollout.ack", "rollout.resume", "rollout.retry", "fleet.approve"}
+LEFT_OUT = {"file"}
+"""A file of the person's machine: the page shows the plan itself."""
+SETTINGS = {"pace": "parallel"}
+"""A field of many settings has an input for each of them."""
 
 
 @pytest.mark.parametrize(
@@ -55,3 +69,26 @@ def test_what_is_no_number_is_refused_by_name(text: str) -> None:
 def test_a_fault_of_a_field_is_one_sentence() -> None:
     with pytest.raises(BadInput, match="reason"):
         filled(CommandRequest, actor="user:ana", reason="x" * 2001)
+
+
+@pytest.mark.parametrize("row", [*ROLLOUT_ROWS.values(), *FLEET_ROWS.values()], ids=lambda row: row.key)
+def test_the_page_of_a_command_has_an_input_for_each_field_of_its_row(row: CommandRow) -> None:
+    around = {"form_token": "t", "once": "o", "said": (), "here": "/", "navigation": (), "missed": False}
+    around |= dict.fromkeys(("who", "how", "mark"), "")
+    values: dict[str, Any] = {
+        "plan_hash": "3f0c",
+        "holds": [("drift", "a drift")],
+        "teams": ["research"],
+        "waves": [("busy", "busy")],
+        "clusters": ["h100-7"],
+        "pace": {"parallel": "3"},
+        "typed": defaultdict(str, {"clusters": "h100-7", "reason": "as typed before"}),
+    }
+    shown = command_page(row, "h100", ("/back", "back"), "/give", why_not="", silent="", **values)
+    text = bytes(page(shown.template, {**around, "title": shown.title, **shown.values}).body).decode()
+    inputs = set(re.findall(r'name="(\w+)"', text)) - {"form_token", "once", "viewport"}
+    assert inputs == {SETTINGS.get(field.name, field.name) for field in row.fields} - LEFT_OUT | {"reason"}
+    assert f"<p>{row.help.splitlines()[0]}</p>" in html.unescape(text)
+    assert '<form method="post" action="/give"' in text
+    assert "as typed before</textarea>" in text
+    assert ("Reason (needed)" in text) is (row.key not in NO_REASON)

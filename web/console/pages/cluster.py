@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from models.audit import AuditEntry
 from models.base import some_of
 from models.cluster.windows import Entry
 from models.errors import BackstopError, Refusal
-from models.lifecycle.command_rows import NeedsReason
 from models.questions import Archived, ArchivePage, Calendar, FactsOf, FlexOf, SnapshotNow
 from models.rollout.ahead import Ahead
 from models.rollout.command_rows import ROLLOUT_ROWS
@@ -25,6 +24,7 @@ from views.flex import at_most_note, block_text
 from views.plan import plan_parts
 from views.status import awaited_alone, status_parts
 from views.words import clean, moment, row, spaced, table
+from web.console.command_page import Button, button_of, command_page
 from web.console.forms import filled
 from web.console.pages.cluster_curve import bands_of, cluster_curve
 from web.console.pages.curves import tallied
@@ -37,15 +37,6 @@ _ENTRIES, _LOOKED = 30, 200
 _COULD = 3
 """People who could approve that are named where it is waited for."""
 _CURVE, _POINTS = timedelta(days=7), 85
-
-
-class Button(NamedTuple):
-    """A command. `why_not`: why it is greyed, in a sentence; empty: it can be given."""
-
-    command: str
-    label: str
-    does: str
-    why_not: str
 
 
 async def cluster(visit: Visit) -> Page | Elsewhere:
@@ -125,8 +116,7 @@ async def _buttons(visit: Visit, status: RolloutStatus | None, ahead: Ahead | No
     if status is None or status.stage.ended:
         return []
     refused = await asyncio.gather(*(_why_not(visit, status, ahead, command) for command in Command))
-    buttons = zip((ROLLOUT_ROWS[command] for command in Command), refused, strict=True)
-    return [Button(about.name, about.label, about.first, why) for about, why in buttons]
+    return [button_of(ROLLOUT_ROWS[command], why) for command, why in zip(Command, refused, strict=True)]
 
 
 async def _why_not(visit: Visit, status: RolloutStatus, ahead: Ahead | None, command: Command) -> str:
@@ -174,31 +164,29 @@ def _entries(archived: ArchivePage) -> list[tuple[AuditEntry, int | None]]:
 # --- a command ------------------------------------------------------------------------------------
 
 
-async def _before(visit: Visit, name: str, command: Command) -> Page:
+async def _before(
+    visit: Visit, name: str, command: Command, failed: str = "", reason: str = "", hold: str = ""
+) -> Page:
     """What it would lead to, and a form that asks for what it needs."""
     status = await visit.call("status", cluster=name)
     ahead, silent = await visit.try_call("ahead", cluster=name)
     why_not = await _why_not(visit, status, ahead, command)
     if status.stage.ended:  # nothing is unknown of it: it leads to nothing
         why_not, silent = silent or why_not, ""
-    about = ROLLOUT_ROWS[command]
-    values = {
-        "cluster": name,
-        "command": command.value,
-        "label": about.label,
-        "does": about.first,
-        "why_not": why_not,
-        "silent": silent,
-        "consequence": [] if ahead is None else _consequence(command, ahead, visit.now),
-        "plan_hash": ahead.plan.hash if ahead is not None and ahead.plan is not None else "",
-        "holds": _liftable(status),
-        "hold": visit.query.get("hold", "")[:300],
-        "teams": [t.team for t in status.teams if t.leaf],
-        "reason": "",
-        "needs_reason": about.reason is not NeedsReason.NEVER,
-        "failed": "",
-    }
-    return Page("command.html", f"{about.label}: {name}", values)
+    return command_page(
+        ROLLOUT_ROWS[command],
+        name,
+        (place("clusters", name), name),
+        place("clusters", name, command.value),
+        failed=failed,
+        why_not=why_not,
+        silent=silent,
+        consequence=[] if ahead is None else _consequence(command, ahead, visit.now),
+        plan_hash=ahead.plan.hash if ahead is not None and ahead.plan is not None else "",
+        holds=_liftable(status),
+        teams=[t.team for t in status.teams if t.leaf],
+        typed={"reason": reason, "hold": hold or visit.query.get("hold", "")[:300]},
+    )
 
 
 def _liftable(status: RolloutStatus) -> list[tuple[str, str]]:
@@ -226,8 +214,6 @@ async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
         request = filled(CommandRequest, actor=await visit.name(), **said)
         answer = await visit.call("command", cluster=name, command=command, request=request)
     except BackstopError as error:
-        made = await _before(visit, name, command)
-        again = {"failed": error.message, "reason": said["reason"], "hold": said["hold"]}
-        return made._replace(values={**made.values, **again}, status=409)
+        return await _before(visit, name, command, error.message, said["reason"], said["hold"])
     visit.said(f"{answer.said}.{f' {answer.undo}' if answer.undo else ''}")
     return Elsewhere(place("clusters", name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from client.lost_words import lost_fleet_sentence
 from models.base import duration_text
@@ -20,6 +20,7 @@ from models.rollout.stages import Command
 from views.consequence import undo_parts
 from views.fleet_rollout import abort_parts, of_interest, plan_parts, resume_parts, status_parts, wave_name
 from views.words import count, line
+from web.console.command_page import Button, button_of, command_page
 from web.console.forms import filled, given, tried
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
@@ -30,15 +31,6 @@ _ASKED = 12
 _ASKED_SECONDS = 5.0
 """How long rollouts are waited for that know better where they stand."""
 _FIELDS = ("reason", "plan_hash", "clusters", "wave", "undo")
-
-
-class FleetButton(NamedTuple):
-    """A command. `why_not`: why it is greyed, in a sentence; empty: it can be given."""
-
-    command: FleetCommand
-    label: str
-    does: str
-    why_not: str
 
 
 async def fleet_rollout(visit: Visit) -> Page | Elsewhere:
@@ -76,13 +68,12 @@ def _chosen(status: FleetStatus, show: str) -> Sequence[Any] | None:
     return of_interest(status.members, waiting=show == "waiting", failed=show == "failed", every=show == "all")
 
 
-async def fleet_buttons(visit: Visit, status: FleetStatus) -> list[FleetButton]:
+async def fleet_buttons(visit: Visit, status: FleetStatus) -> list[Button]:
     """Every command there is; none once it has ended."""
     if status.stage.ended:
         return []
     refused = await asyncio.gather(*(_why_not(visit, status, command) for command in FLEET_COMMANDS))
-    about = {command: FLEET_ROWS[command] for command in FLEET_COMMANDS}
-    return [FleetButton(c, one.label, one.first, why) for (c, one), why in zip(about.items(), refused, strict=True)]
+    return [button_of(FLEET_ROWS[command], why) for command, why in zip(FLEET_COMMANDS, refused, strict=True)]
 
 
 async def _why_not(visit: Visit, status: FleetStatus, command: FleetCommand) -> str:
@@ -96,24 +87,22 @@ async def _why_not(visit: Visit, status: FleetStatus, command: FleetCommand) -> 
 async def _before(visit: Visit, command: FleetCommand, failed: str = "", said: Mapping[str, str] | None = None) -> Page:
     """What it would lead to, and a form that asks for what it needs."""
     status: FleetStatus = await visit.call("fleet_status")
-    about = FLEET_ROWS[command]
     consequence, silent = await tried(visit, _consequence(visit, command, status))
-    values: dict[str, Any] = {
-        "command": command,
-        "label": about.label,
-        "does": about.first,
-        "needs_reason": about.needs_reason,
-        "why_not": await _why_not(visit, status, command),
-        "consequence": consequence or [],
-        "silent": silent,
-        "plan_hash": status.plan_hash,
-        "clusters": [m.cluster for m in status.members],
-        "waves": [(wave.value, wave_name(wave)) for wave in WAVES if wave is not Wave.AFTER],
-        "pace": _pace_texts(status.pace),
-        "typed": dict.fromkeys((*_FIELDS, *Pace.model_fields), "") | dict(said or {}),
-        "failed": failed,
-    }
-    return Page("fleet_command.html", f"{about.label}: the fleet rollout", values, 409 if failed else 200)
+    return command_page(
+        FLEET_ROWS[command],
+        "the fleet rollout",
+        (place("rollout"), "The fleet rollout"),
+        place("rollout", command),
+        failed=failed,
+        why_not=await _why_not(visit, status, command),
+        consequence=consequence or [],
+        silent=silent,
+        plan_hash=status.plan_hash,
+        clusters=[m.cluster for m in status.members],
+        waves=[(wave.value, wave_name(wave)) for wave in WAVES if wave is not Wave.AFTER],
+        pace=_pace_texts(status.pace),
+        typed=dict.fromkeys((*_FIELDS, *Pace.model_fields), "") | dict(said or {}),
+    )
 
 
 async def _consequence(visit: Visit, command: FleetCommand, status: FleetStatus) -> list[Any]:

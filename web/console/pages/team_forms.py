@@ -11,23 +11,18 @@ from models.planning.grants import Room, room
 from models.questions import SnapshotNow, WhyNot
 from models.requests.commands import undo_line
 from models.requests.state import QuotaAsk, RequestStage, RequestState
+from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command
 from views.request import request_parts
+from web.console.command_page import command_page
 from web.console.forms import day_ahead, filled, given, number, tried
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 
 _LOOKED_AT = 12
 """Clusters of which it is said how much fits."""
-_WORDS = {
-    Command.ACK: ("Acknowledge", "The notice is acknowledged for the team: a gate that waits for that may open."),
-    Command.OBJECT: (
-        "Object",
-        "Until the plan is enforced an objection holds it; later it is recorded, and a person answers it.",
-    ),
-}
 _ASKED = ("cluster", "gpus", "until", "namespace", "reason")
 
 
@@ -54,7 +49,6 @@ async def _spoken(visit: Visit, team: str, command: Command, cluster: str, reaso
 
 
 async def _before(visit: Visit, team: str, command: Command, cluster: str, failed: str = "", reason: str = "") -> Page:
-    label, does = _WORDS[command]
     ahead, silent = await visit.try_call("ahead", cluster=cluster)
     why_not = "" if ahead is None else ahead.refusal(command, "given")
     request = CommandRequest(actor=visit.principal.name, team=team, reason="may it")
@@ -63,19 +57,18 @@ async def _before(visit: Visit, team: str, command: Command, cluster: str, faile
     if status is not None and status.stage.ended:
         why_not, silent = silent or why_not, ""
     own = None if status is None else next((t for t in status.teams if t.team == team), None)
-    values = {
-        "team": team,
-        "cluster": cluster,
-        "command": command.value,
-        "label": label,
-        "does": does,
-        "own": own,
-        "silent": silent,
-        "why_not": why_not,
-        "failed": failed,
-        "reason": reason,
-    }
-    return Page("team_command.html", f"{label}: {team} in {cluster}", values, 409 if failed else 200)
+    return command_page(
+        ROLLOUT_ROWS[command],
+        f"{team} in {cluster}",
+        (place("teams", team), team),
+        place("teams", team, command.value, cluster),
+        failed=failed,
+        fixed="team",
+        own=own,
+        silent=silent,
+        why_not=why_not,
+        typed={"reason": reason},
+    )
 
 
 # --- ask for more ---------------------------------------------------------------------------------

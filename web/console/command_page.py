@@ -1,0 +1,42 @@
+"""The page of one command: what it does, what it leads to, and a form with an input for each field of its row."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from models.lifecycle.command_rows import CommandRow, NeedsReason
+from web.console.visit import Page
+
+
+class Button(NamedTuple):
+    """A command. `why_not`: why it is greyed, in a sentence; empty: it can be given."""
+
+    command: str
+    label: str
+    does: str
+    why_not: str
+
+
+def button_of(row: CommandRow, why_not: str) -> Button:
+    return Button(row.name, row.label, row.first, why_not)
+
+
+def command_page(
+    row: CommandRow, of: str, back: tuple[str, str], action: str, *, failed: str = "", **values: Any
+) -> Page:
+    """`of`: what it is for. `back`: the path and the name of the page before. `values`: what the inputs take.
+
+    `typed` among them is what the inputs have in them; `fixed` a field that is no input here.
+    """
+    shown: dict[str, Any] = {
+        "of": of,
+        "back": back,
+        "action": action,
+        "failed": failed,
+        "label": row.label,
+        "does": row.first,
+        "fields": [field.name for field in row.fields if field.name != values.get("fixed")],
+        "needs_reason": row.reason is not NeedsReason.NEVER,
+    }
+    beside = {"consequence": [], "own": None, "typed": {}, **values}
+    return Page("command.html", f"{row.label}: {of}", shown | beside, 409 if failed else 200)
