@@ -18,8 +18,7 @@ from models.buffers.backtest import Explained, Record
 from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Entry, Foretold
 from models.errors import BackstopError
-from models.fleet.messages import FleetPlan, Prospect
-from models.fleet.state import FleetStage
+from models.fleet.messages import FleetCommandAnswer, FleetPlan, Prospect
 from models.flex.division import Division
 from models.flex.flex_now import FlexNow
 from models.flex.scenario import Scene
@@ -291,13 +290,8 @@ class LaunchedMany(JsonAnswer, schema="launches"):
     refused: tuple[RefusedLaunch, ...]
 
 
-class CommandTaken(JsonAnswer, schema="command"):
-    cluster: Name
-    command: Command
-    stage: Stage
-    said: str
-    undo: str = ""
-    """How it is undone, or that it cannot be; empty where the rollout's build does not say."""
+class CommandTaken(CommandAnswer, JsonAnswer, schema="command"):
+    """What a command to a rollout led to."""
 
 
 class CommandOutcome(Model):
@@ -352,14 +346,8 @@ class FleetPlanFile(JsonAnswer, schema="fleet-plan-file"):
         return FleetPlanFile(at=datetime.now(UTC), plan=plan, pilots=tuple(pilots), cuts=own)
 
 
-class FleetCommandTaken(JsonAnswer, schema="fleet-command"):
+class FleetCommandTaken(FleetCommandAnswer, JsonAnswer, schema="fleet-command"):
     """What a command to the fleet rollout led to."""
-
-    command: str
-    stage: FleetStage
-    said: str
-    undo: str = ""
-    """How it is undone, or that it cannot be; empty where the rollout's build does not say."""
 
 
 class CheckLine(Model):
