@@ -99,7 +99,7 @@ def _consent(order: TypedOrder, clusters: Sequence[str], person: str) -> dict[st
     row, as_json, several = order.row, order.as_json, len(clusters) > 1
     question = _question(row, clusters)
     if row.asks is Asks.NOTICE:
-        _consent_to_promote(question, clusters, person, as_json=as_json)
+        _consent_to_promote(order, question, clusters, person)
         return {}
     if row.asks not in (Asks.UNDO, Asks.RISK):
         if several:
@@ -116,17 +116,17 @@ def _consent(order: TypedOrder, clusters: Sequence[str], person: str) -> dict[st
     return _agreed_to(row, aheads, silent, refusals)
 
 
-def _consent_to_promote(question: str, clusters: Sequence[str], person: str, *, as_json: bool) -> None:
+def _consent_to_promote(order: TypedOrder, question: str, clusters: Sequence[str], person: str) -> None:
     """One is asked about where it leaves something that whoever gives it may not know, and somebody can be asked."""
-    from views.consequence import many_parts, promote_parts
+    from views.consequence import consequence_parts, many_parts
 
     several = len(clusters) > 1
     if several:
-        needs_somebody(question, as_json=as_json)
-    elif not can_ask(as_json=as_json):
+        needs_somebody(question, as_json=order.as_json)
+    elif not can_ask(as_json=order.as_json):
         return
     aheads, _ = aheads_of(clusters, person)
-    parts = promote_parts(aheads)
+    parts = consequence_parts(order.row, aheads)
     if several:
         shown_and_asked(question, [*many_parts(clusters, _statuses(clusters, person)), *parts])
     elif parts:
@@ -138,7 +138,7 @@ def _agreed_to(
 ) -> dict[str, BackstopError]:
     """Those that are left out once the others were shown and agreed to. Errors: as `_consent`."""
     from models.base import some_of
-    from views.consequence import close_parts, left_parts, undo_parts
+    from views.consequence import consequence_parts, left_parts
 
     going = [a for a in aheads if not refusals[a.cluster]]
     refusing = [a for a in aheads if refusals[a.cluster]]
@@ -149,8 +149,8 @@ def _agreed_to(
     }
     if not going:
         raise Refusal(some_of([error.message for error in left.values()], by="; "))
-    shown = close_parts(going) if row.asks is Asks.RISK else undo_parts(going, ends=row.name == "abort")
-    shown_and_asked(_question(row, [a.cluster for a in going]), [*shown, *left_parts(refusing, refusals, silent)])
+    question = _question(row, [a.cluster for a in going])
+    shown_and_asked(question, [*consequence_parts(row, going), *left_parts(refusing, refusals, silent)])
     return left
 
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from models.base import some_of
 from models.errors import BackstopError
+from models.lifecycle.command_rows import Asks, CommandRow
 from models.rollout.ahead import Ahead
 from models.rollout.shown import RolloutStatus
 from views.words import count, gpus, line, row, table
@@ -16,6 +17,18 @@ from views.words import count, gpus, line, row, table
 _SHOWN = 30
 """Rows of a table that nobody asked for in full."""
 _NAMED = 8
+
+
+def consequence_parts(command: CommandRow, rollouts: Sequence[Ahead]) -> list[RenderableType]:
+    """What a command would lead to in these rollouts, as its row says what is shown; nothing where it says nothing."""
+    match command.asks:
+        case Asks.UNDO:
+            return undo_parts(rollouts, ends=command.name == "abort")
+        case Asks.NOTICE:
+            return promote_parts(rollouts)
+        case Asks.RISK:
+            return close_parts(rollouts)
+    return []
 
 
 def undo_parts(rollouts: Sequence[Ahead], *, ends: bool) -> list[RenderableType]:

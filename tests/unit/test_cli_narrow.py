@@ -59,6 +59,7 @@ from models.planning.window_forecast import foretold
 from models.reports.milestones import standings
 from models.reports.why import WhyAnswers
 from models.rollout.ahead import Ahead, TeamBack
+from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.messages import CommandAnswer
 from models.rollout.shown import Condition, UndoStatus
 from models.rollout.stages import Command, Stage, command_line
@@ -527,6 +528,7 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
     "fleet_rollout.resume_parts": lambda n: fleet_rollout.resume_parts(
         fleet_status(n).but(members=tuple(m.but(failed_at=NOON) for m in fleet_status(n).members))
     ),
+    "consequence.consequence_parts": lambda n: consequence.consequence_parts(ROLLOUT_ROWS["rollback"], aheads(n)),
     "consequence.undo_parts": lambda n: consequence.undo_parts(aheads(n), ends=True),
     "consequence.close_parts": lambda n: consequence.close_parts(aheads(n)),
     "consequence.promote_parts": lambda n: consequence.promote_parts(

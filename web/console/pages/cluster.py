@@ -19,7 +19,7 @@ from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.shown import Condition, RolloutStatus
 from models.rollout.stages import Command, Stage
 from views.calendar import calendar_parts
-from views.consequence import approved_line, close_parts, promote_parts, undo_parts
+from views.consequence import approved_line, consequence_parts
 from views.flex import at_most_note, block_text
 from views.plan import plan_parts
 from views.status import awaited_alone, status_parts
@@ -200,11 +200,7 @@ def _liftable(status: RolloutStatus) -> list[tuple[str, str]]:
 def _consequence(command: Command, ahead: Ahead, now: datetime) -> Sequence[Any]:
     if command is Command.APPROVE:
         return [] if ahead.plan is None else [*plan_parts(ahead.plan, now), approved_line([ahead])]
-    if command in (Command.ABORT, Command.ROLLBACK):
-        return undo_parts([ahead], ends=command is Command.ABORT)
-    if command is Command.PROMOTE:
-        return promote_parts([ahead])
-    return close_parts([ahead]) if command is Command.CLOSE else []
+    return consequence_parts(ROLLOUT_ROWS[command], [ahead])
 
 
 async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
