@@ -400,11 +400,19 @@ class World:
         await eventually(called, f"{activity} of {cluster} is under way")
 
     async def archived(self, cluster: str) -> None:
-        """What led to the present stage stands in the archive, and the registry shows the stage."""
+        """What led to the present stage stands in the archive, and the registry shows the stage.
+
+        Known by its time: the rollout may have been in this stage before.
+        """
         status = await self.status(cluster)
+
+        def last() -> list[tuple[str, datetime]]:
+            reached = [e for e in self.sql.archive(cluster) if e["kind"] == "transition"][-1:]
+            return [(e["data"]["after"], datetime.fromisoformat(e["at"])) for e in reached]
+
         await eventually(
             lambda: (
-                self.sql.transitions(cluster)[-1:] == [status.stage]
+                last() == [(status.stage, status.entered_at)]
                 and self.sql.row("rollouts", id=status.rollout)["stage"] == status.stage
             ),
             f"{status.stage} in the archive of {cluster}",
@@ -442,7 +450,8 @@ class World:
 
     def notices(self, cluster: str) -> list[tuple[str, str]]:
         """(kind, audience) of every notice of a cluster, in order."""
-        text = (self.home / "notices.jsonl").read_text()
+        log = self.home / "notices.jsonl"
+        text = log.read_text() if log.exists() else ""  # nobody has been told of anything yet
         whole = text[: text.rfind("\n") + 1]  # the last line may be under way
         found = [json.loads(line)["notice"] for line in whole.splitlines()]
         return [(n["kind"], n["audience"]) for n in found if n["cluster"] == cluster]

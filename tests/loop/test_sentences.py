@@ -100,6 +100,8 @@ async def test_all_that_is_read_of_a_story_is_true_and_counts(world: World) -> N
             await world.person("capacity").decide_request(request, RequestCommand.APPROVE, order)
             await eventually(lambda: world.sql.gpus(asked)["research"] == 41, "one GPU more is granted")
     await look("at the end")
+    for name, who in ((breach, "solo"), (undone, "pair")):
+        await eventually(lambda n=name, w=who: ("rolled_back", w) in world.notices(n), f"{who} is told")  # type: ignore[misc]
     notices = [json.loads(line) for line in (world.home / "notices.jsonl").read_text().splitlines()]
     texts |= {f"notice {n['key']}": f"{n['subject']}\n{n['body']}" for n in notices}
     audit = world.sql.rows("SELECT cluster, seq, entry FROM audit ORDER BY cluster, seq")
