@@ -23,6 +23,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.rollout.clusters import ClusterActivities
     from activities.rollout.effects import QuotaActivities
     from models import wire
+    from models.audit import AuditEntry
     from models.errors import HistoryLapse
     from models.lifecycle.actions import Finish, Wait
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
@@ -52,6 +53,7 @@ with workflow.unsafe.imports_passed_through():
         LaunchAnswer,
         LaunchRequest,
         OpenRequest,
+        RecordRequest,
         RolloutInput,
         RolloutResult,
     )
@@ -89,7 +91,8 @@ class ClusterRollout(Host[Rollout]):
         self._refused_launch = ""
         self._cancelled_early = False
         self._look_wanted = False
-        self._busy_recording = False
+        self._recording: RecordRequest | None = None
+        """What is on its way to the archive."""
         self._busy_mailing = False
         self._leaving = False
         """The side loops start nothing new, so that a busy rollout, too, comes to its next run."""
@@ -138,7 +141,7 @@ class ClusterRollout(Host[Rollout]):
     async def _loop(self) -> None:
         while True:
             if self._lapses.may_be(self._state):
-                outcome = await self._lapses.compared(lambda: self._state)
+                outcome = await self._lapses.compared(lambda: self._state, self._unsent)
                 if isinstance(outcome, str):
                     self._refused_launch, self._leaving = outcome, True
                     return
@@ -219,7 +222,7 @@ class ClusterRollout(Host[Rollout]):
 
     def _may_continue(self, now: datetime) -> bool:
         """Nothing is under way that the next run would have to do again, or it has been so for too long."""
-        busy = self._busy_recording or self._busy_mailing
+        busy = self._recording is not None or self._busy_mailing
         overdue = self._leaving_since is not None and now - self._leaving_since >= options.OVERDUE
         return (overdue or not busy) and workflow.all_handlers_finished()
 
@@ -233,7 +236,8 @@ class ClusterRollout(Host[Rollout]):
         await workflow.wait_condition(self._all_recorded)
 
     def _all_recorded(self) -> bool:
-        return not self._state.post.outbox and self._state.post.noted is self._state.stage and not self._busy_recording
+        post = self._state.post
+        return not post.outbox and post.noted is self._state.stage and self._recording is None
 
     @property
     def _state(self) -> Rollout:
@@ -338,8 +342,7 @@ class ClusterRollout(Host[Rollout]):
                 if not self._may_record():  # a breach came between
                     leave_mark()
                     continue
-            self._busy_recording = True
-            request = calls.record(self._state, workflow.now())
+            self._recording = request = calls.record(self._state, workflow.now())
             try:
                 await workflow.execute_activity_method(
                     ArchiveActivities.record,
@@ -350,10 +353,15 @@ class ClusterRollout(Host[Rollout]):
             except ActivityError as error:
                 # The registry belongs to somebody else by now. The entries stand in this history.
                 workflow.logger.error("not archived: %s", reason_of(error)[1])
-            self._busy_recording = False
+            self._recording = None
             self._set(mailing.recorded(self._state, request))
             if self._waits is None:
                 leave_mark()
+
+    def _unsent(self) -> tuple[AuditEntry, ...]:
+        """Entries that are neither archived nor on their way there."""
+        sent = () if self._recording is None else self._recording.entries
+        return tuple(entry for entry in self._state.post.outbox if entry not in sent)
 
     def _may_record(self) -> bool:
         stays = self._leaving or self._lapses.reset

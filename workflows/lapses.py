@@ -12,6 +12,7 @@ from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities.rollout.clusters import ClusterActivities
+    from models.audit import AuditEntry
     from models.errors import Conflict, Refusal
     from models.rollout.look_reducers import has_lapsed
     from models.rollout.messages import OpenRequest, RolloutInput
@@ -47,10 +48,13 @@ class Lapses:
         """The history is to be compared with the ledger before anything else is done."""
         return (self.suspected or has_lapsed(r)) and not r.superseded
 
-    async def compared(self, state: Callable[[], Rollout]) -> Rollout | str | None:
+    async def compared(
+        self, state: Callable[[], Rollout], unsent: Callable[[], tuple[AuditEntry, ...]]
+    ) -> Rollout | str | None:
         """The rollout as it begins anew where effects were lacking; None: goes on. A text: the ledger refuses that.
 
-        Then the run ends: what stands is lost, as `status` and `doctor` say, and a launch adopts it.
+        Then the run ends: what stands is lost, as `status` and `doctor` say, and a launch adopts it. `unsent`: entries
+        that no call takes to the archive; a call that is under way archives its own.
         """
         r, again = state(), None
         try:
@@ -64,7 +68,7 @@ class Lapses:
                     **FORWARD_CALL,
                     summary=f"open {r.cluster} again: its history lacks effects",
                 )
-                heard = () if self.reset else state().post.outbox  # after a reset: what was archived before it
+                heard = () if self.reset else unsent()  # after a reset: what was archived before it
                 again = opened_again(state(), self._launch, opening, workflow.now(), heard)
         except ActivityError as error:
             kind, why = reason_of(error)

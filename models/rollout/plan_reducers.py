@@ -93,8 +93,8 @@ def opened_again(
 ) -> Rollout:
     """The rollout begins anew from what the ledger has, as its history lacked effects: people are asked again.
 
-    What people hold it for and an undo that a person ordered still count. `heard`: of these entries, which are not
-    archived yet, the commands are, under other keys: the lost history had used those.
+    What people hold it for and an undo that a person ordered still count. `heard`: of these entries, which no call
+    archives, the commands are archived under other keys: the lost history had used those.
     """
     held = tuple(h for h in r.holds if h.kind in (HoldKind.PAUSED, HoldKind.OBJECTION))
     again = opened(launch, opening, now).but(holds=held)

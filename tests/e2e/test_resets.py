@@ -6,6 +6,7 @@ that was terminated before another launch. The witness is plain SQL on the ledge
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,10 +22,11 @@ from activities.ports.ports import OpenRollout
 from models.cluster.readings import LimitMode
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence
+from models.rollout.messages import RecordRequest
 from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
-from tests.waiting import async_attempts
+from tests.waiting import PATIENCE, async_attempts
 from workers.embedded_temporal import EmbeddedTemporal
 
 LONG = {"soak_buffered": "1h", "soak_enforced": "1h"}
@@ -309,6 +311,40 @@ async def test_an_abort_undoes_what_an_older_history_does_not_have(world: World,
     assert said.count("abort by tpm") == 1
     (check,) = [c for c in await world.tpm.doctor() if c.name == "histories"]
     assert check.ok
+
+
+async def test_a_command_on_its_way_to_the_archive_is_archived_once(
+    temporal: Client, sqlite_ledger_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rollout begins anew while the ledger has not yet answered that it has the command."""
+    sent, may_land = threading.Event(), threading.Event()
+
+    def slow_archive(ledger: Ledger, _: object) -> None:
+        record = ledger.registry.record
+
+        def late(request: RecordRequest) -> None:
+            if any(entry.text.startswith("pause by") for entry in request.entries):
+                sent.set()
+                may_land.wait(PATIENCE)
+            record(request)
+
+        monkeypatch.setattr(ledger.registry, "record", late)
+
+    async with world_of(temporal, sqlite_ledger_url, tmp_path, touch=slow_archive) as world:
+        name = fresh("sent")
+        await world.fleet(worked_case(name, **LONG))
+        await world.start(name)
+        await soaking(world, name)
+        await world.say(name, Command.PAUSE)
+        await eventually(sent.is_set, "the pause is on its way to the archive")
+        written_since(sqlite_ledger_url, name, later(name, 3, EffectKind.HARDEN, mode=LimitMode.HARD))
+        await world.healthy(name, main=(361, 300))  # the watch tells of it
+        await world.until(name, lambda s: s.rollout != f"{name}/1")
+        may_land.set()
+        await say(world, name, Command.ABORT)
+        await world.ended(name)
+        said = [e["text"] for e in world.sql.archive(name) if e["kind"] == "command"]
+        assert said.count("pause by tpm") == 1
 
 
 async def test_a_look_finds_what_an_older_history_does_not_have(world: World, sqlite_ledger_url: str) -> None:
