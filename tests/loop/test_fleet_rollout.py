@@ -20,7 +20,7 @@ from models.fleet.messages import FLEET_ID, FleetLaunch, FleetStatus
 from models.fleet.state import FleetStage, MemberState, Wave
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import CLOCKS, World, eventually, fresh, team
-from tests.waiting import async_attempts
+from tests.waiting import PATIENCE, async_attempts
 
 pytestmark = [
     pytest.mark.e2e,
@@ -70,7 +70,7 @@ async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
     ]
     assert world.sql.gpus(a) == {"research": 95}
     await world.say_fleet("approve", plan_hash=plan.hash)
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.ended, 5 * PATIENCE)  # five rollouts, one after another
     assert status.stage is FleetStage.DONE
     assert set(states(status).values()) == {MemberState.DONE.value}
     opened = world.sql.rows("SELECT cluster FROM rollouts ORDER BY opened_at")
