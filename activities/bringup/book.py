@@ -12,11 +12,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from activities.bringup.exit import BringupExit
-from activities.clock import Clock, utc_now
-from activities.ports.bringup_ledger import BringupLedger, Incoming, Owed, RolloutDoor
-from activities.ports.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
-from activities.rollout.clusters import ClusterActivities
-from activities.tickets.warrants import Warrants
+from activities.ports.bringup_ledger import BringupLedger, Incoming, Owed
+from activities.ports.ports import OpenRollout
 from models.audit import AuditEntry, AuditKind
 from models.base import count_text, gpus_text, hash_of, some_of, verb_of
 from models.bringup.entry import BringupEntry
@@ -27,8 +24,6 @@ from models.bringup.messages import (
     HandedOver,
     HandOverRequest,
     OpenedBringup,
-    WindDownRequest,
-    WoundDown,
 )
 from models.bringup.stages import BringupStage
 from models.bringup.state import bringup_key, bringup_workflow_id
@@ -51,30 +46,8 @@ _INSISTS = timedelta(hours=1)
 """How long a rollout that says no to what fits is asked again: it may not have seen yet what came."""
 
 
-class FleetBringups:
-    """BringupsPort and ProductionPort: the ledger's book, and what goes by a cluster's rollouts."""
-
-    def __init__(
-        self,
-        ledger: BringupLedger,
-        quotas: QuotaPort,
-        registry: RegistryPort,
-        usage: UsagePort,
-        jobs: JobPort,
-        schedulers: SchedulerPort,
-        clusters: ClusterActivities,
-        rollouts: RolloutDoor,
-        warrants: Warrants | None = None,
-        now: Clock = utc_now,
-    ) -> None:
-        self._now = now
-        self._ledger = ledger
-        self._quotas = quotas
-        self._registry = registry
-        self._schedulers = schedulers
-        self._clusters = clusters
-        self._rollouts = rollouts
-        self._exit = BringupExit(ledger, quotas, registry, usage, jobs, schedulers, clusters, rollouts, warrants, now)
+class FleetBringups(BringupExit):
+    """BringupsPort and ProductionPort: the ledger's book, and what goes by a cluster's rollouts, in and out."""
 
     def open(self, start: BringupStart) -> OpenedBringup:
         return self._ledger.open_bringup(start)
@@ -83,10 +56,7 @@ class FleetBringups:
         """Of one that is retired the cluster leaves the fleet too, where a deadline came before it was empty."""
         self._ledger.note_bringup(record)
         if record.row.stage is BringupStage.RETIRED:
-            self._exit.retired(record.row)
-
-    def wind_down(self, request: WindDownRequest) -> WoundDown:
-        return self._exit.wind_down(request)
+            self.retired(record.row)
 
     # --- in -------------------------------------------------------------------------------------
 
