@@ -97,7 +97,6 @@ class _Page(Model):
     limit: Annotated[PositiveCount, Field(le=1000)] = 20
 
 
-_Number = Annotated[Count, Field(le=10**6)]
 _Times = Annotated[tuple[Time, ...], Field(max_length=500)]
 _Brief = PlainSerializer(lambda spec: spec.model_dump(mode="json", exclude_defaults=True))
 _OwnSettings = Annotated[Policy, PlainSerializer(lambda policy: policy.model_dump(mode="json", exclude_unset=True))]

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 from client.backstop import Backstop
 from client.operations import Operation
@@ -26,8 +26,6 @@ from web.doors import Doors
 from web.failures import forbidden, too_slow
 from web.permission import Everybody, Judged, Rights, command_key, reason_of
 from web.second_persons import SecondPersons
-
-_AnswerT = TypeVar("_AnswerT")
 
 
 @dataclass

@@ -26,7 +26,6 @@ _ROWS = {
 """Whose last part of the path is a command."""
 _REF = "#/components/schemas/{model}"
 _Mode = Literal["validation", "serialization"]
-_Wanted = tuple[str, _Mode]
 _PROBLEM = {
     "type": "object",
     "description": "RFC 9457. `exit_code`: of the command that meets it: 1 it failed, 2 bad input, 3 not allowed now.",

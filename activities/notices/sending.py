@@ -6,7 +6,6 @@ knows. Rollouts send what is due at once in their own calls; all else is sent in
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 
@@ -21,7 +20,6 @@ from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.state import FLEET
 from models.notices import Delivery, Notice, NoticeKind
 
-logger = logging.getLogger("backstop.notices")
 _LONG_AGO = timedelta(hours=1)
 """From then on a notice that goes alone says when it was written."""
 _SENT, _REFUSED = "sent", "refused"

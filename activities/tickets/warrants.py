@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from temporalio import activity
 
@@ -46,7 +46,6 @@ from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 
 KeysOf = Callable[[], Mapping[str, PublicKey]]
-_ModelT = TypeVar("_ModelT", bound=Model)
 _MESSAGES: Mapping[str, type[Model]] = {
     "rollout": CommandRequest,
     "fleet": FleetCommandRequest,

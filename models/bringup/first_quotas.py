@@ -53,13 +53,6 @@ def too_much(entry: BringupEntry, policy: Policy) -> str:
     return ""
 
 
-def owed(entry: BringupEntry, granted: Mapping[str, int]) -> dict[str, int]:
-    """What the leaves lack of the entry's values; those that lack nothing are left out."""
-    parents = {q.parent for q in entry.quotas}
-    lack = {q.team: q.gpus - granted.get(q.team, 0) for q in entry.quotas if q.team not in parents}
-    return {team: gpus for team, gpus in lack.items() if gpus > 0}
-
-
 def next_values(
     entry: BringupEntry, islands: Sequence[Island], granted: Mapping[str, int], policy: Policy
 ) -> dict[str, int]:

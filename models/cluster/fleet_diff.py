@@ -274,9 +274,6 @@ def _texts_of(old: str, new: str) -> dict[str, str]:
     return {"before": old, "after": new, **({"why": BEYOND} if old == new else {})}
 
 
-_Places = Mapping[str, FilePlace]
-
-
 def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: FilePlace) -> list[Line]:
     """What the import writes; what touches the quotas of a cluster whose rollout is open is refused."""
     islands = {i.name: n for n, i in enumerate(spec.islands)}

@@ -27,7 +27,7 @@ from models.audit import AuditEntry
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.bringup.commands import BringupOrder
 from models.bringup.entry import BringupEntry
-from models.bringup.first_quotas import first_plan, next_values, owed, too_much
+from models.bringup.first_quotas import first_plan, next_values, too_much
 from models.bringup.messages import (
     BRINGUP_WORKFLOW,
     BringupAnswer,
@@ -51,6 +51,7 @@ from models.cluster.policy import Policy
 from models.errors import BadInput, Unavailable
 from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TASK_QUEUE
 from tests.e2e.world import PATIENCE, seen
+from tests.unit.bringup_world import owed
 from tests.waiting import async_attempts
 from workers.bringups import BringupParts
 from workers.main import make_worker

@@ -18,7 +18,7 @@ from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.bringup.commands import BringupOrder, obey, refusal
 from models.bringup.decide import decide
 from models.bringup.entry import BringupEntry
-from models.bringup.first_quotas import first_plan, next_values, owed
+from models.bringup.first_quotas import first_plan, next_values
 from models.bringup.messages import BringupStart, HandedOver, WoundDown
 from models.bringup.recipe import ClusterRecipe
 from models.bringup.runs import RunPhase, RunReport
@@ -80,6 +80,13 @@ def entry(**changes: Any) -> BringupEntry:
 
 def report(phase: RunPhase = RunPhase.SUCCEEDED, said: str = "exit status 0", **more: Any) -> RunReport:
     return RunReport(phase=phase, said=said, **more)
+
+
+def owed(entry: BringupEntry, granted: Mapping[str, int]) -> dict[str, int]:
+    """What the leaves lack of the entry's values, as the ledger counts it; those that lack nothing are left out."""
+    parents = {q.parent for q in entry.quotas}
+    lack = {q.team: q.gpus - granted.get(q.team, 0) for q in entry.quotas if q.team not in parents}
+    return {team: gpus for team, gpus in lack.items() if gpus > 0}
 
 
 class BringupWorld:

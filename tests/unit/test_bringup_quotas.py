@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from models.bringup.first_quotas import first_plan, next_values, owed, too_much
+from models.bringup.first_quotas import first_plan, next_values, too_much
 from models.bringup.stages import BringupStage
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -52,28 +52,25 @@ def test_a_block_that_no_ordered_island_holds_is_refused_at_entry() -> None:
 
 
 @pytest.mark.parametrize(
-    ("came", "minimum", "values", "lack"),
+    ("came", "minimum", "values"),
     [
         # T = 48: C = min(floor(40.8), 40) = 40, 14 to cut. S = 0, so all of it is unscheduled: weights 30 and 24.
         # The 14 largest of 30, 10, 6, 4.29, 3.33, 2.73, 2.31, 2.0 (8 of a) and 24, 8, 4.8, 3.43, 2.67, 2.18 (6 of b).
-        (6, 0, {"a": 22, "b": 18}, {"a": 8, "b": 6}),
+        (6, 0, {"a": 22, "b": 18}),
         # The same with a floor of 20 under b: weights 30 and 4, b gives 2 (4, 1.33) and a 12 (30 ... 1.304).
-        (6, 20, {"a": 18, "b": 22}, {"a": 12, "b": 2}),
+        (6, 20, {"a": 18, "b": 22}),
         # T = 56: C = min(floor(47.6), 48) = 47, 7 to cut: 30, 10, 6, 4.29 of a and 24, 8, 4.8 of b.
-        (7, 0, {"a": 26, "b": 21}, {"a": 4, "b": 3}),
-        (8, 0, {"a": 30, "b": 24}, {}),
+        (7, 0, {"a": 26, "b": 21}),
+        (8, 0, {"a": 30, "b": 24}),
         # One node: C = min(6, 0) = 0.
-        (1, 0, {"a": 0, "b": 0}, {"a": 30, "b": 24}),
+        (1, 0, {"a": 0, "b": 0}),
     ],
 )
-def test_what_missing_nodes_cut_is_divided_and_owed(
-    came: int, minimum: int, values: dict[str, int], lack: dict[str, int]
-) -> None:
+def test_what_missing_nodes_cut_is_divided(came: int, minimum: int, values: dict[str, int]) -> None:
     asked = entry(quotas=[A_AND_B[0], A_AND_B[1] | {"minimum_gpus": minimum}])
     plan = first_plan(asked, nodes(came), POLICY)
     assert plan.values == values
     assert plan.backed
-    assert owed(asked, plan.values) == lack
 
 
 def test_what_is_owed_is_granted_as_more_comes_and_never_taken_back() -> None:
@@ -94,7 +91,6 @@ def test_parents_rise_with_their_children() -> None:
     after = next_values(asked, nodes(7), first, POLICY)
     assert after == {"org": 47, "a": 26, "b": 21}
     assert QuotaTree(asked.quotas).assigned(after) == 47
-    assert owed(asked, after) == {"a": 4, "b": 3}
 
 
 def handed_over(came: tuple[Island, ...] | None = None, **more: Any) -> BringupWorld:
