@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 
+from activities.regular_files import regular_file
 from models.cluster.contacts import SECRET
 from models.errors import Refusal, Unavailable
 
@@ -53,11 +53,7 @@ def _content(name: str, folder: Path, whose: str) -> bytes:
         path = os.path.realpath(os.path.join(root, name), strict=True)
         if os.path.commonpath((root, path)) != root:
             raise _unusable(name, "it leads out of the folder", whose)
-        # Not blocking, or a FIFO would hold the worker up; what it is is looked at once it is open.
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(opened, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(opened).st_mode):
-                raise _unusable(name, "it is no file", whose)
+        with regular_file(path, os.O_NOFOLLOW) as (file, _):
             return file.read(LARGEST_SECRET + 1)
     except OSError as error:
         raise _unusable(name, (error.strerror or "it cannot be read").lower(), whose) from None

@@ -10,7 +10,6 @@ import binascii
 import hashlib
 import hmac
 import os
-import stat
 import time
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from activities.clock import Clock, utc_now
+from activities.regular_files import regular_file
 from client.places import home
 from client.private_files import write_private
 from models.base import Model, Time
@@ -86,11 +86,7 @@ def new_key(now: datetime, use_from: datetime) -> PayloadKey:
 def read_keys(path: Path) -> PayloadKeys:
     """Errors: BadInput naming the file and the fault; what a key is is not said."""
     try:
-        opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(opened, "rb") as file:
-            status = os.fstat(opened)
-            if not stat.S_ISREG(status.st_mode):
-                raise BadInput(f"{path} is no file of payload keys")
+        with regular_file(path) as (file, status):
             if status.st_mode & 0o077 and not _is_mounted_for_us(status):
                 raise BadInput(f"{path} holds keys and may be read by others: chmod 600 {path}")
             content = file.read(_FILE_BYTES + 1)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Sequence
 from pathlib import Path
 
+from activities.regular_files import regular_file
 from client.places import home
 from models.errors import BadInput
 from models.seals import ORIGIN, Seal, checked_seals, seals_in, verifier_of
@@ -36,11 +35,7 @@ def _key_text(text: str) -> str:
 
 def _content(place: Path) -> bytes:
     try:
-        opened = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(opened, "rb") as file:
-            status = os.fstat(opened)
-            if not stat.S_ISREG(status.st_mode):
-                raise BadInput(f"{place} is no file")
+        with regular_file(place) as (file, status):
             if status.st_size > _MOST:
                 raise BadInput(f"{place} is too large")
             return file.read()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from activities.regular_files import regular_file
 from models.errors import BadInput, Unavailable
 from models.seals import SealedSeal, seals_in
 
@@ -42,11 +43,9 @@ def read_seals(path: Path) -> list[SealedSeal]:
     """A file of seals, or the one in a folder. Errors: BadInput naming the line, Unavailable."""
     place = path / FILE_NAME if path.is_dir() else path
     try:
-        opened = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(opened, "rb") as file:
-            status = os.fstat(opened)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_FILE:
-                raise BadInput(f"{place} is no file of seals")
+        with regular_file(place) as (file, status):
+            if status.st_size > _MOST_FILE:
+                raise BadInput(f"{place} is no file of seals: it is too large")
             content = file.read()
     except OSError as error:
         raise Unavailable(f"{place} (seals) cannot be read: {error.strerror}") from None
