@@ -1,4 +1,4 @@
-"""Since when a rollout does what it did not do before: the patches of workflows/cluster_rollout.py, and of all (marks).
+"""Since when a workflow does what it did not do before: the patches of all workflows.
 
 A history that began before one of them replays as it was. docs/change-a-workflow.md says when one may go.
 """
@@ -27,6 +27,8 @@ TOGETHER = "records-together"
 """What is archived while a rollout acts travels together, at most LINGER later."""
 LEAVES_MARKS = "leaves-marks"
 """No workflow task leads to nothing (workflows/marks.py)."""
+GIVES_UP = "mail-given-up"
+"""A request that is over waits for its mail for a while; earlier runs try until their history ends."""
 STEPS_IN_SIGHT = "steps-in-sight"
 """A bring-up sends a start again itself, and notes that a step runs (workflows/bringup_runs.py)."""
 LEAVES_IN_TIME = "leaves-in-time"

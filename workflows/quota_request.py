@@ -36,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from models.requests.state import RequestState
     from models.rollout.messages import EffectRequest
     from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
+    from workflows import patches
     from workflows.cancellation import lived
     from workflows.durable import Durable, refused
     from workflows.failures import reason_of
@@ -50,8 +51,6 @@ _LONGEST_PAUSE = timedelta(minutes=1)
 """Between two tries of what is in the way of a grant."""
 _MAIL_PAUSE, _LONGEST_MAIL_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
 _LAST_MAIL = timedelta(minutes=5)
-_GIVES_UP = "mail-given-up"
-"""Earlier runs try mail until their history ends."""
 
 
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -89,7 +88,7 @@ class QuotaRequest(Durable[RequestState]):
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
         mailing.cancel()
-        if self._state.mail and workflow.patched(_GIVES_UP):
+        if self._state.mail and workflow.patched(patches.GIVES_UP):
             lost = {n.key: "it could not be delivered before the request's end" for n in self._state.mail}
             self._set(reducers.gave_up(self._state, lost, self._state.mail, workflow.now()))
         await self._keep()
@@ -142,7 +141,7 @@ class QuotaRequest(Durable[RequestState]):
         idle = not self._telling and not self._state.outbox and not self._cancelled and workflow.all_handlers_finished()
         if not (workflow.info().is_continue_as_new_suggested() and idle):
             return
-        if not self._state.mail or workflow.patched(_GIVES_UP):
+        if not self._state.mail or workflow.patched(patches.GIVES_UP):
             workflow.continue_as_new(RequestInput(ask=start.ask, state=self._state, spent=self._tickets.carried()))
 
     async def _write(self) -> None:
@@ -231,7 +230,7 @@ class QuotaRequest(Durable[RequestState]):
             now = workflow.now()
             lost = reducers.undeliverable(self._state, answer, now)
             self._value = reducers.mailed(self._state, answer, now)  # not by _set: nothing waits for it
-            if lost and workflow.patched(_GIVES_UP):
+            if lost and workflow.patched(patches.GIVES_UP):
                 self._set(reducers.gave_up(self._state, lost, batch, now))
             leave_mark()
             if self._state.mail:
@@ -239,7 +238,7 @@ class QuotaRequest(Durable[RequestState]):
 
     async def _pause(self, now: datetime) -> None:
         """The longer, the longer it has been tried; what is new in the mail does not wait for what is dead."""
-        if not workflow.patched(_GIVES_UP):
+        if not workflow.patched(patches.GIVES_UP):
             await asyncio.sleep(_MAIL_PAUSE.total_seconds())
             return
         tried = now - min(self._state.unsent.values(), default=now)
@@ -251,7 +250,7 @@ class QuotaRequest(Durable[RequestState]):
             )
 
     def _gives_up(self) -> bool:
-        return workflow.patched(_GIVES_UP)
+        return workflow.patched(patches.GIVES_UP)
 
     # --- messages -------------------------------------------------------------------------------
 
