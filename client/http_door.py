@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from client.alone import acts_alone
 from client.exchange import FrontPlace, NotHeard, Reply
-from client.operations import API, COMPOSED, Operation, by_method, type_of
+from client.operations import API, Operation, by_method, composed, type_of
 from client.problems import told
 from client.telemetry import traced
 from models.errors import Unavailable
@@ -75,10 +75,8 @@ class HttpDoor:
         return answer
 
     def __getattr__(self, name: str) -> Any:
-        if name in COMPOSED or name == "_pages":
-            from client.composed import Composed
-
-            return getattr(Composed, name).__get__(self)
+        if (method := composed(self, name)) is not None:
+            return method
         operation = by_method().get(name)
         if operation is None:
             raise AttributeError(name)

@@ -329,9 +329,20 @@ COMPOSED = (
     *("calendar", "tallies", "past", "archived", "import_fleet", "take_fleet", "fleet_pages", "add_health", "add_jobs"),
 )
 """Methods that are made of questions, each a call by itself (client/composed.py): in parts that a request can hold."""
+_THEIR_OWN = ("_pages", "_now")
+"""What those methods call of each other's."""
 
 INNER = frozenset({"archive", "token_of", "aim", "keep_waiting", "turn_waiting", "tell_emergency"})
 """Questions that only the door and the front ask: what people say goes into the archive by what they do."""
+
+
+def composed(door: Any, name: str) -> Any:
+    """A method of `client.composed.Composed` as one of this door, which has `ask`. None: it has no such method."""
+    if name not in COMPOSED and name not in _THEIR_OWN:
+        return None
+    from client.composed import Composed
+
+    return vars(Composed)[name].__get__(door)
 
 
 @cache

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from client.operations import COMPOSED, by_method
+from client.operations import by_method, composed
 from models.access.rights import READS_DESK
 from models.errors import Refusal
 
@@ -42,10 +42,8 @@ class ReadingDoor:
         return await self._door.ask(question, payload)
 
     def __getattr__(self, name: str) -> Any:
-        if name in COMPOSED or name == "_pages":  # made of questions, each of which comes back here
-            from client.composed import Composed
-
-            return getattr(Composed, name).__get__(self)
+        if (method := composed(self, name)) is not None:  # made of questions, each of which comes back here
+            return method
         operation = by_method().get(name)
         if operation is None:
             raise AttributeError(name)

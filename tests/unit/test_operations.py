@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from typing import get_type_hints
+from datetime import UTC
+from typing import Any, get_type_hints
 
 import pytest
 
+from cli.agents.reading import ReadingDoor
 from client.backstop import Backstop
 from client.composed import Composed
 from client.http_door import HttpDoor
 from client.operations import COMPOSED, INNER, OPERATIONS, Operation, by_method, questions, type_of
-from models.questions import QUESTIONS
+from models.cluster.windows import Entry
+from models.questions import QUESTIONS, Calendar
 from web.routes import all_routes
 
 NOT_CALLS = {"connect", "client", "close", "ask"}
@@ -54,6 +57,23 @@ def test_the_door_over_http_has_the_same_methods() -> None:
         assert getattr(door, name) is not None
     with pytest.raises(AttributeError):
         _ = door.nothing_like_it
+
+
+@pytest.mark.parametrize("kind", [HttpDoor, ReadingDoor])
+async def test_what_is_composed_has_all_that_it_calls_on_each_door(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = kind(*(None for name in inspect.signature(kind).parameters))  # nothing is said
+    for name in COMPOSED:
+        for part in {*vars(Composed)[name].__code__.co_names} & {*vars(Composed)}:
+            assert callable(getattr(door, part)), (name, part)
+    asked: list[Calendar] = []
+
+    async def ask(_: object, question: Calendar) -> tuple[Entry, ...]:
+        asked.append(question)
+        return ()
+
+    monkeypatch.setattr(kind, "ask", ask)
+    assert await door.calendar("alpha") == ()
+    assert [(question.cluster, question.since.tzinfo) for question in asked] == [("alpha", UTC)]
 
 
 def test_no_two_are_asked_for_in_the_same_way() -> None:
