@@ -46,6 +46,9 @@ class Activities:
         limit = order.schedule_to_close_timeout.ToTimedelta().total_seconds()
         if limit:
             self._loop.call_later(limit, self._late, call, TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE, None)
+        limit = order.schedule_to_start_timeout.ToTimedelta().total_seconds()
+        if limit:
+            self._loop.call_later(limit, self._late, call, TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START, None)
         self._attempt(call)
 
     def _attempt(self, call: Call) -> None:
@@ -111,19 +114,24 @@ class Activities:
                 self._resolve(call, job)
             case "failed":
                 self._failed(call, completion.result.failed.failure)
-            case "cancelled":
+            case "cancelled" if call.cancel_asked:
                 self._cancelled(call)
+            case "cancelled":  # its worker shuts down
+                self._failed(call, completion.result.cancelled.failure)
 
     def _late(self, call: Call, kind: Any, token: bytes | None) -> None:
         """A limit is over; `token`: of the attempt that it was of, None: of all of them."""
         if call.run.calls.get(call.order.seq) is not call or (token is not None and token != call.token):
             return
+        if kind == TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_START and (call.token or call.attempt > 1):
+            return
         name = TimeoutType.Name(kind).removeprefix("TIMEOUT_TYPE_")
         words = "".join(word.capitalize() for word in name.split("_"))
         failure = Failure(message=f"activity {words} timeout")
         failure.timeout_failure_info.timeout_type = kind
+        failure.timeout_failure_info.last_heartbeat_details.payloads.extend(call.details)
         if token is None:
-            self._give_up(call, call.last_failure or failure, RetryState.RETRY_STATE_TIMEOUT)
+            self._give_up(call, failure, RetryState.RETRY_STATE_TIMEOUT)
         else:
             self._failed(call, failure)
 
@@ -181,6 +189,7 @@ class Activities:
         failure = job.resolve_activity.result.cancelled.failure
         failure.message = "Activity cancelled"
         failure.cause.canceled_failure_info.SetInParent()
+        failure.activity_failure_info.retry_state = RetryState.RETRY_STATE_CANCEL_REQUESTED
         self._name(failure, call)
         self._resolve(call, job)
 

@@ -84,6 +84,8 @@ class Run:
     started: datetime
     memo: dict[str, Payload] = field(default_factory=dict)
     attributes: dict[str, Payload] = field(default_factory=dict)
+    ends_by: datetime | None = None
+    """Its execution timeout, of all its runs."""
     first_run: str = ""
     continued_from: str = ""
     status: int = _RUNNING
@@ -91,6 +93,9 @@ class Run:
     result: list[Payload] = field(default_factory=list)
     failure: Failure | None = None
     next_run: str = ""
+    reason: str = ""
+    """Why it was terminated."""
+    cancel_asked: bool = False
     events: int = 2
     jobs: list[WorkflowActivationJob] = field(default_factory=list)
     queries: deque[tuple[service.QueryWorkflowRequest, asyncio.Future[service.QueryWorkflowResponse]]] = field(

@@ -123,19 +123,18 @@ class InMemoryTemporal(_BridgeServiceClient):
     async def _request_cancel_workflow_execution(
         self, request: service.RequestCancelWorkflowExecutionRequest
     ) -> service.RequestCancelWorkflowExecutionResponse:
-        run = self.workflows.opened(request.workflow_execution)
-        job = WorkflowActivationJob()
-        job.cancel_workflow.reason = request.reason
-        self.workflows.add(run, job)
+        run = self.workflows.known(request.workflow_execution)
+        if run.runs and not run.cancel_asked:  # else nothing comes of it, and nobody is told
+            run.cancel_asked = True
+            job = WorkflowActivationJob()
+            job.cancel_workflow.reason = request.reason
+            self.workflows.add(run, job)
         return service.RequestCancelWorkflowExecutionResponse()
 
     async def _terminate_workflow_execution(
         self, request: service.TerminateWorkflowExecutionRequest
     ) -> service.TerminateWorkflowExecutionResponse:
-        self.workflows.end(
-            self.workflows.opened(request.workflow_execution),
-            WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TERMINATED,
-        )
+        self.workflows.terminate(self.workflows.opened(request.workflow_execution), request.reason)
         return service.TerminateWorkflowExecutionResponse()
 
     async def _query_workflow(self, request: service.QueryWorkflowRequest) -> service.QueryWorkflowResponse:
@@ -220,7 +219,7 @@ class InMemoryTemporal(_BridgeServiceClient):
             case "CANCELED":
                 event.workflow_execution_canceled_event_attributes.SetInParent()
             case "TERMINATED":
-                event.workflow_execution_terminated_event_attributes.SetInParent()
+                event.workflow_execution_terminated_event_attributes.reason = run.reason
             case "TIMED_OUT":
                 event.workflow_execution_timed_out_event_attributes.SetInParent()
             case "CONTINUED_AS_NEW":

@@ -6,10 +6,10 @@ import asyncio
 import re
 import uuid
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from temporalio.api.common.v1 import Memo, SearchAttributes, WorkflowExecution
+from temporalio.api.common.v1 import Memo, Payload, SearchAttributes, WorkflowExecution
 from temporalio.api.enums.v1 import (
     WorkflowExecutionStatus,
     WorkflowIdConflictPolicy,
@@ -32,6 +32,8 @@ from tests.loop.turned_loop import TurnedLoop
 _SUGGESTED_EVENTS = 4096
 """Events from which on a server suggests to continue as new."""
 
+_UNANSWERED = "Workflow Update failed because the Workflow completed before the Update completed."
+
 
 class Workflows:
     def __init__(self, loop: TurnedLoop, namespace: str) -> None:
@@ -41,6 +43,7 @@ class Workflows:
         """All runs by workflow id, the newest last."""
         self._by_run: dict[str, Run] = {}
         self._unserved: list[Run] = []
+        self._again: asyncio.Future[None] | None = None
         self._replays: dict[str, asyncio.Future[WorkflowActivationCompletion]] = {}
         self._activities = Activities(loop, namespace, self.core, self.add)
         self.answered, self.beat = self._activities.answered, self._activities.beat
@@ -70,11 +73,13 @@ class Workflows:
 
     def started(self, request: service.StartWorkflowExecutionRequest) -> tuple[Run, bool]:
         """The run that there is now, and whether it has just begun. Errors: RPCError, ALREADY_EXISTS."""
-        last = self.newest(request.workflow_id)
+        last, conflicts = self.newest(request.workflow_id), WorkflowIdConflictPolicy
         if last is not None and last.runs:
-            if request.workflow_id_conflict_policy == WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING:
+            if request.workflow_id_conflict_policy == conflicts.WORKFLOW_ID_CONFLICT_POLICY_USE_EXISTING:
                 return last, False
-            raise already_started(last)
+            if request.workflow_id_conflict_policy != conflicts.WORKFLOW_ID_CONFLICT_POLICY_TERMINATE_EXISTING:
+                raise already_started(last)
+            self.terminate(last, "TerminateIfRunning WorkflowIdReusePolicy Policy")
         policies = WorkflowIdReusePolicy
         failed_only = policies.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE_FAILED_ONLY
         well = last is not None and last.status == WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_COMPLETED
@@ -92,16 +97,18 @@ class Workflows:
             attributes=dict(request.search_attributes.indexed_fields),
         )
         run.first_run = run.run_id
-        limit = request.workflow_execution_timeout.ToTimedelta().total_seconds()
-        if limit:
-            out = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TIMED_OUT
-            self._loop.call_later(limit, lambda: self.end(run, out) if run.runs else None)
+        limit = request.workflow_execution_timeout.ToTimedelta()
+        run.ends_by = run.started + limit if limit else None
         self._begin(run)
         return run, True
 
     def _begin(self, run: Run) -> None:
         self._runs.setdefault(run.id, []).append(run)
         self._by_run[run.run_id] = run
+        if run.ends_by is not None:
+            out = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TIMED_OUT
+            left = (run.ends_by - self._loop.now()).total_seconds()
+            self._loop.call_later(left, lambda: self.end(run, out) if run.runs else None)
         job = WorkflowActivationJob()
         first = job.initialize_workflow
         first.workflow_type, first.workflow_id = run.kind, run.id
@@ -210,6 +217,10 @@ class Workflows:
                 self.wake(run)
                 return
             raise AssertionError(f"a task of {run.id} failed: {why.message}\n{why.stack_trace}")
+        if asked is None and run.runs and _is_unhandled(run.jobs, completion.successful.commands):
+            run.busy = True
+            self._again = asyncio.ensure_future(self._done_again(run))
+            return
         if asked is None:
             run.tasks[-1][1].extend(copied(command) for command in completion.successful.commands)
         if not run.runs and asked is None:
@@ -247,10 +258,11 @@ class Workflows:
                 self._responded(run, command.update_response)
             case "upsert_workflow_search_attributes":
                 run.events += 1
-                run.attributes.update(command.upsert_workflow_search_attributes.search_attributes.indexed_fields)
+                fields = command.upsert_workflow_search_attributes.search_attributes.indexed_fields
+                run.attributes = _upserted(run.attributes, fields)
             case "modify_workflow_properties":
                 run.events += 1
-                run.memo.update(command.modify_workflow_properties.upserted_memo.fields)
+                run.memo = _upserted(run.memo, command.modify_workflow_properties.upserted_memo.fields)
             case "set_patch_marker":
                 run.events += 2
             case "complete_workflow_execution":
@@ -288,6 +300,10 @@ class Workflows:
         job.fire_timer.seq = seq
         self.add(run, job)
 
+    def terminate(self, run: Run, reason: str) -> None:
+        run.reason = reason or "terminated by user via frontend"
+        self.end(run, WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_TERMINATED)
+
     def end(self, run: Run, status: int) -> None:
         run.status, run.closed = status, self._loop.now()
         run.events += 1
@@ -300,15 +316,15 @@ class Workflows:
             for update in run.updates.values():
                 if not update.outcome.done():
                     update.lost = not update.accepted.is_set()
-                    failure = Failure(message="Workflow Update failed because the Workflow completed before the Update")
+                    failure = Failure(message=_UNANSWERED)
                     failure.application_failure_info.type = "AcceptedUpdateCompletedWorkflow"
                     update.outcome.set_result(Outcome(failure=failure))
         run.jobs.clear()
         run.ended.set()
 
     def _continue(self, run: Run, command: Any) -> None:
-        """The next run takes over what came meanwhile, as a server that has the last task done again lets it."""
-        left = [job for job in run.jobs if job.HasField("signal_workflow") or job.HasField("do_update")]
+        """The next run takes over the updates that came meanwhile, as a server's door asks it again."""
+        left = [job for job in run.jobs if job.HasField("do_update")]
         after = Run(
             id=run.id,
             run_id=str(uuid.uuid4()),
@@ -318,6 +334,7 @@ class Workflows:
             started=self._loop.now(),
             memo={**run.memo, **command.memo},
             attributes={**run.attributes, **command.search_attributes.indexed_fields},
+            ends_by=run.ends_by,
             first_run=run.first_run,
             continued_from=run.run_id,
         )
@@ -337,11 +354,37 @@ class Workflows:
                 await self._replayed(run)
 
     async def _replayed(self, run: Run) -> None:
+        for number, (task, expected) in enumerate(self._replays_of(run, f"{run.run_id}, again")):
+            again = list((await self._handed(run, task)).successful.commands)
+            assert again == expected, f"{run.id} parts ways at task {number}: {again} instead of {expected}"
+
+    async def _done_again(self, run: Run) -> None:
+        """Its last task is given to it once more, with what came meanwhile: what it made of it counts for nothing."""
+        given, _ = run.tasks.pop()
+        leave = WorkflowActivation(run_id=run.run_id)
+        leave.jobs.add().remove_from_cache.message = "its last task counts for nothing"
+        await self._handed(run, leave)
+        for task, _ in self._replays_of(run, run.run_id):
+            await self._handed(run, task)
+        run.jobs[:0] = given.jobs
+        run.busy = False
+        self.wake(run)
+
+    async def _handed(self, run: Run, task: WorkflowActivation) -> WorkflowActivationCompletion:
+        """What its worker makes of this, which leads to nothing."""
+        done: asyncio.Future[WorkflowActivationCompletion] = self._loop.create_future()
+        self._replays[task.run_id] = done
+        assert run.worker is not None
+        run.worker.tasks.put_nowait(task)
+        return await done
+
+    def _replays_of(self, run: Run, run_id: str) -> Iterator[tuple[WorkflowActivation, list[WorkflowCommand]]]:
+        """Its tasks as a worker that plays them again gets them, and the commands that must come of each."""
         made = [command for _, commands in run.tasks for command in commands]
         patches = [command.set_patch_marker.patch_id for command in made if command.HasField("set_patch_marker")]
         refused = _answered(made, "rejected") - _answered(made, "accepted")  # a server notes nothing of these
         for number, (given, commands) in enumerate(run.tasks):
-            task = WorkflowActivation(run_id=f"{run.run_id}, again", is_replaying=True)
+            task = WorkflowActivation(run_id=run_id, is_replaying=True)
             task.MergeFrom(copied(given, but=("run_id", "jobs")))
             if not number:
                 for patch in patches:
@@ -352,14 +395,23 @@ class Workflows:
                 elif job.do_update.id not in refused:
                     task.jobs.add().CopyFrom(job)
                     task.jobs[-1].do_update.run_validator = False
-            if len(task.jobs) == 0:
-                continue
-            done = self._replays[task.run_id] = self._loop.create_future()
-            assert run.worker is not None
-            run.worker.tasks.put_nowait(task)
-            again = list((await done).successful.commands)
-            expected = [command for command in commands if command.update_response.protocol_instance_id not in refused]
-            assert again == expected, f"{run.id} parts ways at task {number}: {again} instead of {expected}"
+            if len(task.jobs) > 0:
+                yield task, [c for c in commands if c.update_response.protocol_instance_id not in refused]
+
+
+_LAST = ("complete", "fail", "cancel", "continue_as_new")
+
+
+def _is_unhandled(jobs: Iterable[WorkflowActivationJob], commands: Iterable[WorkflowCommand]) -> bool:
+    """A workflow ends without having heard what came meanwhile. An update that nobody has accepted does not count."""
+    ends = any(command.HasField(f"{last}_workflow_execution") for command in commands for last in _LAST)  # type: ignore[arg-type]
+    return ends and not all(job.HasField("do_update") for job in jobs)
+
+
+def _upserted(fields: Mapping[str, Payload], new: Mapping[str, Payload]) -> dict[str, Payload]:
+    """An empty value removes a name."""
+    merged = {**fields, **new}
+    return {name: value for name, value in merged.items() if value.metadata["encoding"] != b"binary/null"}
 
 
 def _answered(commands: Iterable[WorkflowCommand], how: str) -> set[str]:
