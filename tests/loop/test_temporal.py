@@ -203,7 +203,9 @@ class Caller:
     async def run(self, order: list[Any]) -> Any:
         """`order`: the activity's name, its options, and what is done to it while it is under way."""
         name, options, then = order
-        times: dict[str, Any] = {n: timedelta(seconds=v) for n, v in options.items() if n.endswith(("timeout", "interval", "delay"))}
+        times: dict[str, Any] = {
+            n: timedelta(seconds=v) for n, v in options.items() if n.endswith(("timeout", "interval", "delay"))
+        }
         policy = RetryPolicy(
             initial_interval=times.pop("initial_interval", TENTH),
             backoff_coefficient=options.get("coefficient", 2.0),
