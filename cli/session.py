@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
-from cli.lightly import import_lightly
+from cli.lazy_models import import_lightly
 from client.alone import NEEDS_FRONT, acts_alone
 from models.errors import BadInput, Refusal
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from models.base import gpus_text
 from models.bringup.checks import CheckKind
 from models.bringup.entry import BringupEntry
-from models.bringup.filling import placeholders
 from models.bringup.graph import ready
+from models.bringup.placeholders import placeholders
 from models.bringup.recipe import ClusterRecipe, RecipeCheck, RecipeStep
 from models.bringup.runs import Runner
 from models.cluster.policy import Policy

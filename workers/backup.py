@@ -23,7 +23,7 @@ from client.payload_keys import keys_file
 from client.private_files import write_private
 from models.errors import BadInput, Refusal, Unavailable
 from workers.main import run_and_exit
-from workers.private import keep_private
+from workers.private_files import keep_private
 from workers.settings import load_settings
 
 _FILE = "sqlite:///"

@@ -38,7 +38,7 @@ from temporalio.service import RPCError
 from client.connection import NAMESPACE
 from models.errors import Refusal, Unavailable
 from models.wire import SEARCH_ATTRIBUTES
-from workers.private import UMASK
+from workers.private_files import UMASK
 
 LOOPBACK = "127.0.0.1"
 PORT = 7233

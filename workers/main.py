@@ -67,7 +67,7 @@ from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
 from workers.in_clear import nothing_in_clear
 from workers.keys import KeysKept, TicketsWanted, renewed
-from workers.private import keep_private
+from workers.private_files import keep_private
 from workers.quiet_log import quiet_log
 from workers.sealer import sealing
 from workers.settings import Settings, load_settings
@@ -168,7 +168,9 @@ def make_worker(
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     prometheuses = Prometheuses(ledger, prometheus or {}, slurms.every, secrets=secrets)
     held = quotas or SlurmQuotas(slurms)
-    admission = Admission(ledger.access, ledger.doings, ledger.registry, short_by(held, ledger.health, ledger.registry))
+    admission = Admission(
+        ledger.access, ledger.attribution, ledger.registry, short_by(held, ledger.health, ledger.registry)
+    )
     warrants = Warrants(keys, ledger.warrants, ledger.registry, now, wanted=wanted.now, admission=admission)
     ledger.fleet.tokens_in_clear = lambda: not warrants.required
     ledger.fleet.policy_takes_two = lambda: warrants.required and admission.two_persons

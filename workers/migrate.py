@@ -10,7 +10,7 @@ from activities.adapters.ledger.facade import upgrade
 from activities.adapters.ledger.move import move
 from models.errors import BadInput
 from workers.main import run_and_exit
-from workers.private import keep_private
+from workers.private_files import keep_private
 from workers.settings import load_settings
 
 

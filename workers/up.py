@@ -26,7 +26,7 @@ from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
 from workers.front import front_beside
 from workers.main import run_and_exit, serving
-from workers.private import keep_private
+from workers.private_files import keep_private
 from workers.quiet_log import quiet_log
 from workers.settings import Settings, load_settings
 

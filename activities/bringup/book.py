@@ -1,4 +1,4 @@
-"""The way of a bring-up's cluster into the fleet; activities/bringup/exit.py is its way out.
+"""The way of a bring-up's cluster into the fleet; activities/bringup/retirement.py is its way out.
 
 What came goes in with the first quotas that it backs, by the ledger's book in one transaction. As more comes, what is
 owed is granted: each grant by a plan, under the approval of the entry, with a receipt; through the cluster's rollout
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from activities.bringup.exit import BringupExit
+from activities.bringup.retirement import BringupExit
 from activities.ports.bringup_ledger import BringupLedger, Incoming, Owed
 from activities.ports.ports import OpenRollout
 from models.audit import AuditEntry, AuditKind

@@ -12,8 +12,8 @@ from activities.ports.access import AccessPort
 from models import access_questions as ask
 from models.access.access_file import BACKSTOP_ITSELF, SERVICE, USER, AccessFile
 from models.access.decision import Permitted, Target, countersigned, decide, granted
+from models.access.lost_readers import no_longer_read
 from models.access.principals import Principal, asserted
-from models.access.reading import no_longer_read
 from models.access.rights import RIGHTS, Case
 from models.access.roles import with_included
 from models.access.standing import (

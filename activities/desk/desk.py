@@ -11,13 +11,14 @@ from typing import Any, TypeVar
 
 from temporalio import activity
 
+from activities.bad_rows import its_own_trouble, one_of
 from activities.clock import Clock, utc_now
 from activities.desk.access_files import AccessDesk, asserted_by
 from activities.desk.pulse import other_than
 from activities.desk.pushing import looked_for
 from activities.desk.report_facts import ReportFacts
 from activities.desk.second_persons import SecondPersonsDesk
-from activities.desk.speaking import speaker, spoken_by
+from activities.desk.speaker import speaker, spoken_by
 from activities.failures import translated
 from activities.ports.bringup_ledger import BringupLedger
 from activities.ports.ports import (
@@ -35,7 +36,6 @@ from activities.ports.ports import (
     TallyPort,
 )
 from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
-from activities.sense import its_own_trouble, one_of
 from activities.tickets.warrants import Warrants
 from models import countersign_questions as two
 from models import import_questions as coming

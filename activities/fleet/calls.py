@@ -15,11 +15,11 @@ from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from activities.bad_rows import its_own_trouble, making_sense
 from activities.failures import translated
 from activities.ports.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from activities.ports.warrants import Drawn
 from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
-from activities.sense import its_own_trouble, making_sense
 from activities.tickets.warrants import Warrants
 from models.audit import AuditEntry
 from models.cluster.fleet_file import merged_policy

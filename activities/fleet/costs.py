@@ -12,10 +12,10 @@ from datetime import datetime
 from fractions import Fraction
 from typing import NamedTuple
 
+from activities.bad_rows import making_sense
 from activities.ports.ports import RegistryPort, UsagePort
 from activities.rollout.many_looks import ManyLooks
 from activities.rollout.observing import to_plan
-from activities.sense import making_sense
 from models.base import fraction_text
 from models.cluster.evidence import Evidence
 from models.cluster.jobs import Job, RunsOn

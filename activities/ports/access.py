@@ -126,7 +126,7 @@ class OpenOne(NamedTuple):
     stage: str = ""
 
 
-class DoingsPort(Protocol):
+class AttributionPort(Protocol):
     """Whose doing something is, asked of the ledger narrowly: each call is a few statements that an index answers."""
 
     def open_one(self, cluster: str) -> OpenOne | None: ...

@@ -10,6 +10,7 @@ from typing import Any
 from temporalio import activity
 
 from activities import metrics as meters
+from activities.bad_rows import making_sense, one_of
 from activities.clock import Clock, utc_now
 from activities.failures import translated
 from activities.fleet.costs import FleetCosts
@@ -28,7 +29,6 @@ from activities.rollout.health_buffers import Deriver
 from activities.rollout.many_looks import ManyLooks
 from activities.rollout.observing import as_it_stands, observed, surplus_of, to_plan
 from activities.rollout.team_work import Works
-from activities.sense import making_sense, one_of
 from activities.tickets.warrants import Warrants, plan_drawn
 from models.buffers.hourly_health import HealthHours
 from models.cluster.derived_buffer import stepped

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from activities import metrics as meters
+from activities.bad_rows import one_of
 from activities.ports.ports import CalendarPort, HealthPort
-from activities.sense import one_of
 from models.buffers.estimator import REMEMBERED, derived
 from models.buffers.hourly_health import Series, hourly
 from models.cluster.derived_buffer import Derived, HealthTerms

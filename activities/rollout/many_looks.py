@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from activities.bad_rows import making_sense, one_of
 from activities.ports.ports import (
     ByCluster,
     CalendarPort,
@@ -22,7 +23,6 @@ from activities.ports.ports import (
     RegistryPort,
     UsagePort,
 )
-from activities.sense import making_sense, one_of
 from models.cluster.evidence import Evidence
 from models.cluster.jobs import Job, flex_lives
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage, truthful

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Protocol
 
-from activities.ports.access import AccessPort, DoingsPort, OpenOne
+from activities.bad_rows import one_of
+from activities.ports.access import AccessPort, AttributionPort, OpenOne
 from activities.ports.ports import HealthPort, QuotaPort, RegistryPort
 from activities.ports.warrants import LoneDeed
 from activities.rollout.observing import as_it_stands
-from activities.sense import one_of
 from models.access.aiming import asks_ledger, target_of
 from models.access.countersigning import countersigned_by
 from models.access.decision import Permitted, Target, decide, granted
@@ -58,12 +58,12 @@ class Admission:
     def __init__(
         self,
         access: AccessPort,
-        doings: DoingsPort,
+        attribution: AttributionPort,
         registry: RegistryPort,
         short: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self._access = access
-        self._doings = doings
+        self._attribution = attribution
         self._registry = registry
         self._short = short
 
@@ -155,14 +155,14 @@ class Admission:
     def _of_fleet(self, command: str, target: Target, fleet: str, signed: SignedBook) -> Target:
         launches = command == "fleet.launch"
         # What is being launched adopts the one before it, whichever it says that it adopts.
-        about = self._doings.newest_fleet(but=fleet) if launches or not fleet else fleet
+        about = self._attribution.newest_fleet(but=fleet) if launches or not fleet else fleet
         if Case.UNDO in target.cases:
-            return target.but(breaker_open=bool(about) and self._doings.breaker_open(about))
+            return target.but(breaker_open=bool(about) and self._attribution.breaker_open(about))
         first = self._fleet_launched(about, signed) if about else ""
         return self._with_changers(command, target.but(first=first), "", signed)
 
     def _of_rollout(self, command: str, target: Target, signed: SignedBook) -> Target:
-        one = self._doings.open_one(target.cluster)
+        one = self._attribution.open_one(target.cluster)
         if command == "rollout.launch" and one is None:
             return target.but(cases=target.cases - {Case.ADOPT})  # nothing is there to adopt
         if command == "rollout.close" and one is not None and self._at_risk(target.cluster, one):
@@ -174,7 +174,7 @@ class Admission:
     def _with_changers(self, command: str, target: Target, cluster: str, signed: SignedBook) -> Target:
         if not _asks(command, target, Second.NOT_CHANGER):
             return target
-        return target.but(changed=self._doings.changed_by(cluster, proven=bool(signed.keys)))
+        return target.but(changed=self._attribution.changed_by(cluster, proven=bool(signed.keys)))
 
     def _at_risk(self, cluster: str, one: OpenOne) -> bool:
         stage = one.stage
@@ -186,16 +186,16 @@ class Admission:
         if own is not None and not (own.inherits and one.fleet):
             return giver_of(own, signed.keys)
         if one.fleet:
-            return self._fleet_launched(one.fleet, signed) or self._doings.begun_by(one.rollout)
-        return self._doings.begun_by(one.rollout)
+            return self._fleet_launched(one.fleet, signed) or self._attribution.begun_by(one.rollout)
+        return self._attribution.begun_by(one.rollout)
 
     def _fleet_launched(self, fleet: str, signed: SignedBook) -> str:
         launch = signed.live(fleet, "fleet.launch")
-        return self._doings.begun_by(fleet) if launch is None else giver_of(launch, signed.keys)
+        return self._attribution.begun_by(fleet) if launch is None else giver_of(launch, signed.keys)
 
     def _entered(self, cluster: str, signed: SignedBook) -> str:
         added = signed.live(f"{_BRINGUP}{cluster}", "bringup.add")
-        return self._doings.entered_by(cluster) if added is None else giver_of(added, signed.keys)
+        return self._attribution.entered_by(cluster) if added is None else giver_of(added, signed.keys)
 
 
 _STAGES = frozenset(stage.value for stage in Stage)

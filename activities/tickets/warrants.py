@@ -15,7 +15,7 @@ from temporalio import activity
 
 from activities.clock import Clock, utc_now
 from activities.desk.access_files import asserted_by
-from activities.desk.speaking import spoken_by
+from activities.desk.speaker import spoken_by
 from activities.failures import translated
 from activities.fleet.members import ends_member, inherited, member_launched
 from activities.ports.ports import OpenRollout, RegistryPort

@@ -14,7 +14,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
-from cli.agents.reading import PROPOSES, ReadingDoor
+from cli.agents.read_only import PROPOSES, ReadingDoor
 from cli.agents.tools import TOOLS, Tool
 from cli.session import asked
 from models.errors import BackstopError

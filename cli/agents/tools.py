@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, ValidationError
 
-from cli.agents.reading import ReadingDoor
+from cli.agents.read_only import ReadingDoor
 from cli.answers_plan import PlanAnswer
 from models.base import Model, in_one_sentence
 from models.errors import BadInput

@@ -178,8 +178,8 @@ def recover(
     from cli.answers_access import AccessRecoveredAnswer
     from cli.direct import recover_access
     from cli.output import show, show_json
+    from models.access.lost_readers import no_longer_read
     from models.access.principals import asserted
-    from models.access.reading import no_longer_read
     from views.words import line
 
     if not reason.strip():

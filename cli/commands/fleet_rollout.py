@@ -245,7 +245,7 @@ def _show_failed(order: TypedOrder, person: str) -> None:
 
 def _ending(person: str, *, undo: bool) -> list[RenderableType]:
     """What an abort leads to, by the fleet rollout's own word, and by that of each rollout that ends with it."""
-    from cli.giving import aheads_of
+    from cli.send_command import aheads_of
     from models.rollout.stages import Command
     from views.consequence import refusing_parts, undo_parts
     from views.fleet_rollout import abort_parts

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.lightly import import_lightly
+from cli.lazy_models import import_lightly
 from cli.lists import Listing, listed
 from cli.options import (
     LOOK,

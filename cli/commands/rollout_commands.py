@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from cli.giving import give
 from cli.orders import add_orders
 from cli.selection import Selection
+from cli.send_command import give
 from models.rollout.command_rows import ROLLOUT_ROWS
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from cli.lightly import import_lightly
+from cli.lazy_models import import_lightly
+from cli.ledger_fallback import LastWord, ask_or_read
 from cli.lists import Form, Listing, field_of, listed
 from cli.names import note_holds, note_stages
 from cli.options import LOOK, Actor, ClusterOrAll, examples, who
-from cli.unattended import LastWord, ask_or_read
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 

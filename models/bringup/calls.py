@@ -6,8 +6,8 @@ import math
 from datetime import datetime, timedelta
 
 from models.bringup.checks import CheckKind, CheckOrder
-from models.bringup.filling import RUN_KEY, filled, filled_url
 from models.bringup.messages import FollowRun, HandOverRequest, SupplyRequest, WindDownRequest
+from models.bringup.placeholders import RUN_KEY, filled, filled_url
 from models.bringup.recipe import CAPACITY, SUPPLY, Reading
 from models.bringup.runs import UNDO_SUFFIX, RunOrder
 from models.bringup.state import Bringup

@@ -18,7 +18,7 @@ from models.base import (
     gpus_text,
     in_one_sentence,
 )
-from models.bringup.filling import (
+from models.bringup.placeholders import (
     LATER,
     RUN_KEY,
     URL_FIELDS,

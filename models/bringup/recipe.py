@@ -16,8 +16,8 @@ from pydantic import ConfigDict, Field, model_validator
 
 from models.base import HOUR, Count, Documented, Duration, PositiveCount, Text, Words, brief, content_hash, fault_at
 from models.bringup.checks import CheckKind, EnoughOf
-from models.bringup.filling import placeholders, spelled
 from models.bringup.graph import circle, unknown_after
+from models.bringup.placeholders import placeholders, spelled
 from models.bringup.runs import NO_TIME_LIMIT, Runner
 from models.cluster.policy import MOST_NAMES
 

@@ -14,13 +14,13 @@ from models.audit import AuditKind
 from models.base import duration_text, gpus_text, some_of
 from models.bringup.checks import CheckAnswer, Colour
 from models.bringup.decide import may_unmake, overlong_at, spared, startable
-from models.bringup.filling import filled
+from models.bringup.leftovers import standing
 from models.bringup.messages import BringupStart, HandedOver, WoundDown
+from models.bringup.placeholders import filled
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import NOTHING_BEGUN, UNDO_SUFFIX, RunPhase, RunReport
 from models.bringup.soak import CheckState, colour_at, colours, ticked, turned
 from models.bringup.stages import BringupStage
-from models.bringup.standing import standing
 from models.bringup.state import (
     MOST_ATTEMPTS,
     Bringup,

@@ -10,13 +10,13 @@ from pydantic import Field
 from models.base import Count, Duration, Model, Name, PositiveCount, Text, Time, duration_text, gpus_text, verb_of
 from models.bringup.checks import Colour
 from models.bringup.decide import asks, soaked
-from models.bringup.filling import filled
+from models.bringup.leftovers import standing
 from models.bringup.messages import BringupRow
+from models.bringup.placeholders import filled
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import colour_at, gathered
 from models.bringup.stages import BringupStage
-from models.bringup.standing import standing
 from models.bringup.state import Bringup, HeldBy, Leaving, Production, StepPhase, StepRun, touchable, waits_for
 from models.bringup.troubles import line, troubles
 from models.cluster.island import Island

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
-from models.planning.ground import BlockCounts, Ground, Placement, SolverFailed
+from models.planning.island_reach import BlockCounts, Ground, Placement, SolverFailed
 
 
 class BlockProgram:

@@ -13,7 +13,7 @@ from models.cluster.snapshot import Snapshot
 from models.planning.backing import touched
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import TiersTaken
-from models.planning.ground import BlockCounts
+from models.planning.island_reach import BlockCounts
 from models.planning.placement import PlacementSolver
 
 

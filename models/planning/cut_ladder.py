@@ -17,7 +17,7 @@ from models.cluster.policy import TIERS, ShareBy, Tier
 from models.cluster.quota import Quota
 from models.planning.cut_reasons import Mends
 from models.planning.divide import divide, divide_within
-from models.planning.ground import BlockCounts
+from models.planning.island_reach import BlockCounts
 from models.planning.placement import PlacementSolver
 
 OracleAnswer = TypeVar("OracleAnswer")

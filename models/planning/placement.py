@@ -1,9 +1,9 @@
 """Where protected blocks go, and the largest assignment of GPUs to quotas.
 
 Theory of operation. A placed block takes its GPUs out of one island and out of its quota first; the rest is a flow
-(models/planning/ground.py). Where to put the blocks is an integer program; it is only asked where first-fit placement
-does not already reach the bound that no placement can beat, and where there are too many ways to place them for trying
-each (models/planning/block_program.py, HiGHS through scipy).
+(models/planning/island_reach.py). Where to put the blocks is an integer program; it is only asked where first-fit
+placement does not already reach the bound that no placement can beat, and where there are too many ways to place them
+for trying each (models/planning/block_program.py, HiGHS through scipy).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import comb, prod
 
-from models.planning.ground import BlockCounts, Ground, Placement, SolverFailed
+from models.planning.island_reach import BlockCounts, Ground, Placement, SolverFailed
 
 FEW = 32
 """Ways to place blocks up to which each is tried: that takes no longer than the integer program, nor its import."""

@@ -21,7 +21,7 @@ from models.planning.ceiling import after_buffer, buffer_of, ceiling_of, with_bu
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import ShortIslands, no_room_text, reason_for, short_islands
 from models.planning.divide import divide, divide_within
-from models.planning.ground import BlockCounts
+from models.planning.island_reach import BlockCounts
 from models.planning.placement import PlacementSolver
 
 

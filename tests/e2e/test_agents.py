@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cli.agents.reading import PROPOSES, READS, ReadingDoor, may
+from cli.agents.read_only import PROPOSES, READS, ReadingDoor, may
 from cli.agents.tools import TOOLS
 from client.operations import OPERATIONS
 from models.access.principals import Principal

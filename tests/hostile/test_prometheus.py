@@ -340,7 +340,7 @@ def test_an_answer_that_drips_costs_its_own_clusters_alone_and_in_time(
             time.sleep(0.25)
 
     world.limits(timedelta(seconds=1))
-    world.sources._aside._patience = 2.0
+    world.sources._threads._patience = 2.0
     server.whole = drip
     began = time.monotonic()
     world.read()
@@ -350,7 +350,7 @@ def test_an_answer_that_drips_costs_its_own_clusters_alone_and_in_time(
 
 def test_a_slow_prometheus_is_waited_for_once(server: Server, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A round that waited for it each time would see every other cluster's failure late."""
-    aside, answers, waited = world.sources._aside, threading.Event(), list[list[str]]()
+    aside, answers, waited = world.sources._threads, threading.Event(), list[list[str]]()
     wait = aside._wait
 
     def waits_for(names: Iterable[str]) -> None:

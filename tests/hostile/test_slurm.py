@@ -432,7 +432,7 @@ def test_an_account_may_be_called_anything(rubbish: Rubbish, world: World) -> No
 def test_a_slurm_that_hangs_holds_nobody_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for one that was late before."""
     world.healthy()
-    aside, folder, waited = world.slurms._aside["nodes"], world.tools["bad"].folder, list[list[str]]()
+    aside, folder, waited = world.slurms._threads["nodes"], world.tools["bad"].folder, list[list[str]]()
     wait = aside._wait
 
     def waits_for(names: Iterable[str]) -> None:
@@ -501,7 +501,7 @@ def all_but_one(checks: Iterable[Future[object]]) -> tuple[set[Future[object]], 
 def test_a_slurmdbd_that_hangs_hides_no_health_from_the_guard(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look, and the watch, judge today's health by the last known limits; the others' limits are read on."""
     world.quotas()
-    aside, folder, ledger = world.slurms._aside["limits"], world.tools["bad"].folder, world.ledger
+    aside, folder, ledger = world.slurms._threads["limits"], world.tools["bad"].folder, world.ledger
     monkeypatch.setattr(aside, "_patience", 0.3)
     (folder / "sacctmgr").write_text(f"#!/bin/sh\nwhile [ ! -e {folder}/go ]; do sleep 0.05; done\n")
     world.tools["bad"].says(nodes=json.dumps({"nodes": [node(1)]}))

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from models.cluster.policy import Policy
 from models.cluster.snapshot import Snapshot
-from models.planning import flow, placement
+from models.planning import max_flow, placement
 from models.planning.backing import back, touched
-from models.planning.flow import FlowNetwork
+from models.planning.max_flow import FlowNetwork
 from models.planning.placement import PlacementSolver
 from models.planning.plan import make_plan
 from tests.strategies import large_snapshots, policies, small_snapshots
@@ -30,7 +30,7 @@ NODES = 7
 
 @contextmanager
 def up_to(edges: int, ways: int) -> Iterator[None]:
-    with mock.patch.object(flow, "SMALL", edges), mock.patch.object(placement, "FEW", ways):
+    with mock.patch.object(max_flow, "SMALL", edges), mock.patch.object(placement, "FEW", ways):
         yield
 
 

@@ -52,7 +52,7 @@ R: dict[str, Any] = {"actor": "user:tpm", "reason": "r"}
 
 @dataclass
 class Ledger:
-    """AccessPort, DoingsPort and SignedBook in memory, as far as admission asks them."""
+    """AccessPort, AttributionPort and SignedBook in memory, as far as admission asks them."""
 
     file: AccessFile | None = FILE
     first: str = "user:tpm"

@@ -25,10 +25,10 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 
 import views
-from cli.giving import answered
 from cli.main import run
 from cli.output import show
 from cli.selection import Selection
+from cli.send_command import answered
 from client.answers import Check
 from client.inputs.documents import read_fleet, read_flex_demand, read_flex_story
 from models.access.access_file import AccessFile

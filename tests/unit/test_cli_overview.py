@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cli.ledger_fallback import LastWord
 from cli.main import run
-from cli.unattended import LastWord
 from client.answers import Check
 from client.doctor import clock_check, health_check, histories_check, rollouts_check, unheard
 from models.questions import LedgerCheck, Overview

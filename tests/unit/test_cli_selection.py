@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from cli.giving import _undone_together
 from cli.main import run
 from cli.many import AT_ONCE, each
 from cli.selection import chosen, selection
+from cli.send_command import _undone_together
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.ahead import Ahead
@@ -255,7 +255,7 @@ def agree(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return True
 
     monkeypatch.setattr("cli.consent.can_ask", lambda **_: True)
-    monkeypatch.setattr("cli.giving.can_ask", lambda **_: True)
+    monkeypatch.setattr("cli.send_command.can_ask", lambda **_: True)
     monkeypatch.setattr("typer.confirm", confirm)
     return questions
 
@@ -455,7 +455,7 @@ def test_a_promote_of_one_is_not_asked_about_where_there_is_nothing_to_say_or_no
     assert run(["promote", "h100-1", "--reason", "why"]) == 0
     fake.aheads["h100-1"] = at(Stage.PLANNED, promote_leaves=("nobody was told",))
     assert run(["promote", "h100-1", "--reason", "why", "--yes"]) == 0
-    monkeypatch.setattr("cli.giving.can_ask", lambda **_: False)
+    monkeypatch.setattr("cli.send_command.can_ask", lambda **_: False)
     assert run(["promote", "h100-1", "--reason", "why"]) == 0
     assert not agree
     assert commanded(fake) == [("h100-1", "promote")] * 3

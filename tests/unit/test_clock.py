@@ -42,7 +42,7 @@ EXCEPTIONS = {
     "client/versions.py": 1,  # as the doctor
     "workers/demo.py": 2,
     "workers/demo_story.py": 6,
-    "workers/last_word.py": 1,
+    "workers/offline_status.py": 1,
     "workers/up.py": 1,
 }
 """How often a file may do so. Processes that a person starts and waits for, and comparisons with other programs."""

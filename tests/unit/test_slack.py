@@ -27,11 +27,11 @@ from tests.unit.test_rendering import FULLEST, KINDS, notice
 from web.failures import Problem
 from web.settings import load_front_settings
 from web.slack import messages
-from web.slack.acts import _split
+from web.slack.actions import _split
+from web.slack.confirmation import SECONDS, Sure, sure_of
 from web.slack.desk import REPLIES
 from web.slack.reading import SlackPerson, typed
 from web.slack.signing import Signatures, signature_of
-from web.slack.sure import SECONDS, Sure, sure_of
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 

@@ -26,7 +26,7 @@ from activities.adapters.slurm.parsing import (
     tres_of,
     use_of,
 )
-from activities.adapters.slurm.unread import limiting_qos_in, unread
+from activities.adapters.slurm.unsupported import limiting_qos_in, unread
 from models.cluster.jobs import RunsOn
 from models.cluster.readings import LimitMode
 from models.cluster.sources import SlurmSource

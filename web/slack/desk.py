@@ -27,7 +27,7 @@ from web.giving import Giving
 from web.limits import Rate, body_of
 from web.metrics import slack_ended
 from web.slack import messages
-from web.slack.acts import Acts, Caller, Reply
+from web.slack.actions import Acts, Caller, Reply
 from web.slack.reading import MOST_BYTES, Pressed, SlackPerson, Typed, form_of, pressed, typed
 from web.slack.replies import send
 from web.slack.signing import Signatures

@@ -23,8 +23,8 @@ from activities.adapters.ledger.observations import health_row
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.ledger.removal import remove_rows
 from activities.adapters.ledger.standing import fleet_policy
+from activities.bad_rows import those_that_do
 from activities.ports.bringup_ledger import Incoming, Owed
-from activities.sense import those_that_do
 from models.audit import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of
 from models.bringup.entry import policy_fault

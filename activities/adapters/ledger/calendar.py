@@ -14,8 +14,8 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import Row, add, among
 from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.bad_rows import making_sense, why_senseless
 from activities.ports.ports import ByCluster
-from activities.sense import making_sense, why_senseless
 from models.audit import AuditEntry, Deed
 from models.base import gpus_text, some_of, verb_of
 from models.cluster.windows import FILE, FLEET_HOLD, Declaration, Declared, Entry, Window, WindowKind

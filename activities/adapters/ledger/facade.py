@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from activities.adapters.ledger.access import LedgerAccess
+from activities.adapters.ledger.attribution import LedgerAttribution
 from activities.adapters.ledger.bringups import LedgerBringups
 from activities.adapters.ledger.calendar import LedgerCalendar
 from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Database, upgrade
-from activities.adapters.ledger.doings import LedgerDoings
 from activities.adapters.ledger.fleet import LedgerFleet
 from activities.adapters.ledger.health_pushes import LedgerPushes
 from activities.adapters.ledger.jobs import LedgerJobs
@@ -65,7 +65,7 @@ class Ledger:
         self.seals = LedgerSeals(self._database)
         self.access = LedgerAccess(self._database)
         self.second_persons = LedgerSecondPersons(self._database)
-        self.doings = LedgerDoings(self._database)
+        self.attribution = LedgerAttribution(self._database)
         self.warrants = LedgerWarrants(self._database)
         self.pulse = LedgerPulse(self._database)
 

@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import among
-from activities.adapters.ledger.facts import settings_of
+from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.jobs import classes_of, job_of
 from activities.adapters.ledger.observations import latest_usage_rows, usage_of
-from activities.sense import SENSELESS, fault_of
+from activities.bad_rows import SENSELESS, fault_of
 from models.base import MOST_GPUS
 from models.cluster.classes import classes_text
 from models.cluster.fleet_file import merged_policy

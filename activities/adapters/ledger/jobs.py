@@ -11,7 +11,7 @@ from sqlmodel import Session, col, or_, select
 
 from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
-from activities.sense import those_that_do
+from activities.bad_rows import those_that_do
 from models.base import gpus_text
 from models.cluster.classes import classes_text
 from models.cluster.jobs import ClusterJob, Job, RunsOn

@@ -19,8 +19,8 @@ from activities.adapters.ledger.bulk import among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
+from activities.bad_rows import each, those_that_do
 from activities.ports.ports import ByCluster
-from activities.sense import each, those_that_do
 from models.base import HOUR, count_text, duration_text
 from models.buffers.hourly_health import Stretch
 from models.cluster.island import Island

@@ -20,7 +20,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import among, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
-from activities.sense import SENSELESS, those_that_do, why_senseless
+from activities.bad_rows import SENSELESS, those_that_do, why_senseless
 from models.base import hash_of
 from models.cluster.contacts import is_log
 from models.digests import (

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.proving import Given, Link, proving
-from activities.desk.speaking import speaker
+from activities.adapters.ledger.warrant_match import Given, Link, proving
+from activities.desk.speaker import speaker
 from models.access.principals import Principal, Proof, proof_data
 from models.access.warrants import BACKSTOP_SERVICE
 from models.access_tables import WarrantRow

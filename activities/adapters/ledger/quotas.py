@@ -17,8 +17,8 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, among, update
 from activities.adapters.ledger.database import Database
+from activities.bad_rows import each, making_sense
 from activities.ports.ports import ByCluster
-from activities.sense import each, making_sense
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
 from models.errors import Conflict, Drift, HistoryLapse, NoSuchCluster
 from models.rollout.effect_table import FOLLOWS_AFTER, GUARDED_BY_GENERATION, MODE_AFTER, WRITES_RESERVATION

@@ -22,12 +22,12 @@ from sqlmodel import Session, col, func, select
 from activities.adapters.ledger.archive import LedgerArchive, append_all, never_dropped
 from activities.adapters.ledger.blast_radius import booked, give_back, release_breach, reserve, reserve_breach
 from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
 from activities.adapters.ledger.database import Database
-from activities.adapters.ledger.facts import contacts_in, facts_of
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import locked_cluster
+from activities.bad_rows import each, making_sense, one_of, those_that_do
 from activities.ports.ports import ByCluster, OpenRollout
-from activities.sense import each, making_sense, one_of, those_that_do
 from models.audit import AuditEntry
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot

@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.tally_means import TallyMeans
-from activities.sense import those_that_do
+from activities.bad_rows import those_that_do
 from activities.watch.tallies import KEPT_WHOLE
 from models.audit import AuditEntry, AuditKind
 from models.base import DAY

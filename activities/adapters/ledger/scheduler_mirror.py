@@ -19,8 +19,8 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import among, keep, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import locked_cluster, signed
+from activities.bad_rows import each
 from activities.ports.ports import ByCluster
-from activities.sense import each
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode, Present
 from models.cluster.snapshot import Snapshot

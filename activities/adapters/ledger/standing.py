@@ -10,9 +10,9 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import among
 from activities.adapters.ledger.calendar import file_windows
-from activities.adapters.ledger.facts import settings_of
+from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.quotas import present_of
-from activities.sense import SENSELESS, fault_of
+from activities.bad_rows import SENSELESS, fault_of
 from models.base import count_text, gpus_text, json_object
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team

@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import httpx
 from pydantic import Field
 
-from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.http import EVERYWHERE, Asked, fetch
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.prometheus.queries import (
@@ -25,6 +24,7 @@ from activities.adapters.prometheus.queries import (
     samples_of,
     wanted,
 )
+from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
 from activities.secret_files import SecretFiles
 from models.base import Duration, Model, Name
 from models.cluster.sources import PrometheusSource, Sources
@@ -87,7 +87,7 @@ class Prometheuses:
         self._every = every.total_seconds()
         self._read_at: dict[str, float] = {}
         self._faults = Faults(ledger.now)
-        self._aside = Aside(lambda *_: None, patience)  # what is wrong is told of each cluster
+        self._threads = SourceThreads(lambda *_: None, patience)  # what is wrong is told of each cluster
 
     def refresh_health(self, sources: Sources) -> dict[str, str]:
         """What each Prometheus says of its clusters is in the ledger. Answers late faults, by cluster."""
@@ -96,7 +96,7 @@ class Prometheuses:
         due = [name for name in by_connection if now - self._read_at.get(name, -self._every) >= self._every]
         for name in due:
             self._read_at[name] = now
-        self._aside.read({name: partial(self._look, name, by_connection[name]) for name in due})
+        self._threads.read({name: partial(self._look, name, by_connection[name]) for name in due})
         return self._faults.lately()
 
     def check(self) -> dict[str, str]:
@@ -116,7 +116,7 @@ class Prometheuses:
             sentences.update(dict.fromkeys(by_connection[name], text))
 
         by_connection = self._by_connection(sources)
-        Aside(wrong, timedelta(seconds=25)).read({n: partial(look, n, its) for n, its in by_connection.items()})
+        SourceThreads(wrong, timedelta(seconds=25)).read({n: partial(look, n, its) for n, its in by_connection.items()})
         return sentences
 
     @staticmethod

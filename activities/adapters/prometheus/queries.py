@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from activities.sense import why_senseless
+from activities.bad_rows import why_senseless
 from models.base import MOST_GPUS, Model, Name, brief
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, HealthSample

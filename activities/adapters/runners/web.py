@@ -13,7 +13,7 @@ from activities.adapters.http import EVERYWHERE, Answered, Asked, Reach, exchang
 from activities.adapters.runners.settings import Allowed
 from activities.adapters.runners.words import one_line
 from models.base import brief
-from models.bringup.filling import leads_aside
+from models.bringup.placeholders import leads_aside
 from models.errors import BadInput, Refusal, Unavailable
 
 MOST_ANSWER = 4_000_000

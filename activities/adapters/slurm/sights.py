@@ -7,7 +7,7 @@ from typing import Any
 
 from activities.adapters.slurm.command_line import Talk
 from activities.adapters.slurm.parsing import Node, SlurmJob, document_in, islands_in, jobs_in, nodes_in, qos_in_use
-from activities.adapters.slurm.unread import QOS_LIMITS, limiting_qos_in
+from activities.adapters.slurm.unsupported import QOS_LIMITS, limiting_qos_in
 from models.cluster.sources import SlurmSource
 from models.errors import Unavailable
 

@@ -17,7 +17,6 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from activities.adapters.aside import WAITED, Aside, Faults, sentence
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
 from activities.adapters.slurm import sights
@@ -40,7 +39,8 @@ from activities.adapters.slurm.parsing import (
     quotas_of,
     use_of,
 )
-from activities.adapters.slurm.unread import unread
+from activities.adapters.slurm.unsupported import unread
+from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
 from models.base import count_text
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.island import Island
@@ -91,12 +91,12 @@ class Slurms:
         self._associations: dict[str, tuple[str, str]] = {}
         """By cluster: what was printed last, and its numbers."""
         self.faults = Faults(ledger.now)
-        self._aside = {
-            what: Aside(partial(self.faults.found, f"{what} of Slurm"), patience)
+        self._threads = {
+            what: SourceThreads(partial(self.faults.found, f"{what} of Slurm"), patience)
             for what in ("limits", "nodes", "jobs")
         }
         # Of these nothing is to be answered: nobody waits.
-        self._aside["classes"] = Aside(partial(self.faults.found, "classes of Slurm"), None)
+        self._threads["classes"] = SourceThreads(partial(self.faults.found, "classes of Slurm"), None)
 
     def talk(self, source: SlurmSource) -> Talk:
         talk = self._talks.get(source.connection)
@@ -292,13 +292,13 @@ class Slurms:
     def refresh_health(self, sources: Sources) -> dict[str, str]:
         """What nodes are now is in the ledger, but for clusters whose health a Prometheus has. Answers late faults."""
         due = [c for c in sources.slurm if c not in sources.prometheus and self.due("health", c, self.every)]
-        self._aside["nodes"].read({c: partial(self._look_at_nodes, c, sources.slurm[c]) for c in due})
+        self._threads["nodes"].read({c: partial(self._look_at_nodes, c, sources.slurm[c]) for c in due})
         return self.faults.lately()
 
     def refresh_use(self, sources: Sources) -> dict[str, str]:
         """What jobs hold now is in the ledger, where the last sample is old enough. Answers late faults."""
         due = [c for c in sources.slurm if self.due("use", c, self.use_every)]
-        self._aside["jobs"].read({c: partial(self._look_at_jobs, c, sources.slurm[c]) for c in due})
+        self._threads["jobs"].read({c: partial(self._look_at_jobs, c, sources.slurm[c]) for c in due})
         return self.faults.lately()
 
     def refresh_limits(self, clusters: Sequence[str]) -> None:
@@ -306,11 +306,11 @@ class Slurms:
         sources = self.book.sources(clusters)
         due = {c: source for c, source in sources.items() if self.due("limits", c, self.every)}
         self.sync_aside(due)
-        self._aside["classes"].read({c: partial(self.look_at_classes, c, source) for c, source in due.items()})
+        self._threads["classes"].read({c: partial(self.look_at_classes, c, source) for c, source in due.items()})
 
     def sync_aside(self, sources: Mapping[str, SlurmSource]) -> dict[str, str]:
         """As `sync`, of all at once, and nobody waits long. Answers by cluster why its limits could not be read."""
-        return self._aside["limits"].read({c: partial(self.sync, c, source) for c, source in sources.items()})
+        return self._threads["limits"].read({c: partial(self.sync, c, source) for c, source in sources.items()})
 
     def look_at_classes(self, cluster: str, source: SlurmSource) -> None:
         """They are in step with the limits, or the next look is soon. Nobody's look at limits waits for this."""

@@ -10,8 +10,8 @@ import pytest
 from cli.main import run
 from models.access.access_file import AccessFile
 from models.access.decision import Denied, Target, decide
+from models.access.lost_readers import no_longer_read
 from models.access.principals import Principal
-from models.access.reading import no_longer_read
 from tests.unit.access_world import ADMINS, access, at_provider, grant
 
 ALL = (grant("user:tpm", "viewer"), grant("user:sre-lead", "viewer"))

@@ -1,7 +1,7 @@
-"""A question that a worker should answer, and what the ledger says where none does.
+"""Asks a worker, and reads the ledger if none answers.
 
-The ledger is read by a program of the workers' (workers/last_word.py): the command line knows no adapter. It is begun
-beside the question as soon as an answer is late, so that a person reads something within three seconds.
+A program of the workers' reads the ledger (workers/offline_status.py), because the command line imports no adapter. It
+starts beside the question once an answer is late, so that a person reads something within three seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LATE_SECONDS, _SILENT_SECONDS = 0.4, 2.0
 """An answer is late, or there is none, if no worker has said anything by then."""
-_PROGRAM = program("workers.last_word")
+_PROGRAM = program("workers.offline_status")
 _PROGRAM_SECONDS = 5
 _T = TypeVar("_T")
 

@@ -1,8 +1,8 @@
-"""Sources that are read beside each other, so that one which is slow, broken or mad costs nobody but itself.
+"""Reads each source in a thread of its own, so that a slow or broken one delays no other.
 
-Each is read in a thread of its own, one reading at a time. A round waits for all of them together no longer than
-`patience`, and not at all for one that was late the last time; what such a one says counts when it has said it.
-Whatever goes wrong with one is kept as its fault, in a sentence, until some time after it was last seen.
+A source has one reading at a time. A round waits for all sources together no longer than `patience`, and not at all for
+one that was late the last time; a late answer counts when it arrives. A source's error is kept as one sentence, its
+fault, until some time after it was last seen.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Faults:
         return {name: "; ".join(texts) for name, texts in texts_of.items()}
 
 
-class Aside:
+class SourceThreads:
     """Readings beside each other. `wrong` is told of each that fails: its name, and what went wrong.
 
     `patience` None: a round waits for none of them, so that none is late.

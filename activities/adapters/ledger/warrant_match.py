@@ -1,7 +1,7 @@
-"""Whether a row of the archive says what a warrant's ticket was signed for. Pure.
+"""Checks that a row of the archive says what a warrant's ticket was signed for. Pure.
 
-Of what a worker brings to be archived nothing is believed of who did it: it has to be told at its own place, with the
-signed reason and arguments, in the words in which Backstop tells of that command.
+The archive does not believe a worker about who did something: the row must be in the chain that the ticket is for, with
+the signed reason and arguments, in the words that Backstop uses for that command.
 """
 
 from __future__ import annotations

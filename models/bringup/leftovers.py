@@ -1,4 +1,4 @@
-"""What is left standing of a bring-up that is unmade, each with why: nothing that was begun is left unnamed."""
+"""Lists what remains after a bring-up is undone, each with the reason: everything that was begun is named."""
 
 from __future__ import annotations
 

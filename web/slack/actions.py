@@ -1,5 +1,5 @@
-"""What a button or a slash command does, for a person who is known: everything through the door that pages and the API
-have (web/giving.py), in the words that they have.
+"""Does what a button or a slash command asks, for a person who is known, by the same door as pages and the API
+(web/giving.py), and answers in the same words.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from web.console.forms import filled, number
 from web.console.parts import place
 from web.console.visit import Visit
 from web.slack import messages
+from web.slack.confirmation import SECONDS, Sure, sure_of
 from web.slack.messages import REASON, SURE, Answered, Message
 from web.slack.reading import Pressed, SlackPerson, Typed
-from web.slack.sure import SECONDS, Sure, sure_of
 
 _MOST_KEPT = 1000
 _WORD = re.compile(r'\s*(?:"([^"]*)"|(\S+))')

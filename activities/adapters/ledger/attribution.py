@@ -1,6 +1,6 @@
-"""Whose doing something is, by rows that an index leads to: no chain of the archive is read from its beginning.
+"""Finds who began, approved or changed something, by indexed rows: it reads no chain of the archive from its start.
 
-An import's entry in a cluster's chain is found by its key, as the book of imports names the import and who made it.
+The book of imports names each import and who made it; that gives the key of the import's entry in a cluster's chain.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _RENAMED = '%"command":"rename_cluster"%'
 """As canonical JSON has them; what people wrote is escaped in it, and cannot look so."""
 
 
-class LedgerDoings:
-    """DoingsPort on the ledger."""
+class LedgerAttribution:
+    """AttributionPort on the ledger."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

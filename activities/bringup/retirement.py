@@ -1,9 +1,9 @@
-"""The way of a retired cluster out of the fleet.
+"""Takes a retired cluster out of the fleet.
 
-An ordinary rollout, with its notice and its guard, takes the quotas to nothing: its policy keeps as many GPUs spare as
-there are installed, so that C = 0, and the quotas' floors are given up before it is launched. Who retires the cluster
-approves its plan. What it could still bring back stands: only once it is monitored are the quotas nothing. Then, when
-no job runs, it is closed, and the cluster is removed as `fleet remove` does. Source: docs/adr/0053.
+An ordinary rollout, with its notice and its guard, lowers the quotas to 0: its policy keeps as many GPUs spare as are
+installed, so that C = 0, and the quotas' floors are removed before it is launched. The person who retires the cluster
+approves the plan. Until the rollout is monitored it can still restore the quotas. Then, when no job runs, it is closed,
+and the cluster is removed as `fleet remove` does. Source: docs/adr/0053.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ground that quotas stand on: which islands can serve which leaf, and how much fits in all.
+"""Which islands can serve which leaf quota, and how many GPUs fit in all.
 
 Without protected blocks, "how many GPUs can these quotas get" is a maximum flow:
 source -> roots of the quota tree -> ... -> leaves -> sets of islands -> islands -> sink.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from models.cluster.snapshot import Snapshot
-from models.planning.flow import FlowNetwork
+from models.planning.max_flow import FlowNetwork
 
 Placement = dict[tuple[str, int, str], int]
 """How many blocks of (team, size) stand in an island, by (team, size, island)."""

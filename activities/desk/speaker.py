@@ -1,4 +1,4 @@
-"""Who speaks at the ledger's desk: known to whatever is archived of what they do, without a word of every port."""
+"""Who gives the ledger's desk a command: the archive learns it from here, and no port takes it as an argument."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The second press of a command that asks twice: what it does, for whom, until when, and that this front's kind asked.
+"""Signs and checks the confirmation button of a command that asks first: which command, for whom, until when.
 
-A button's value comes back as it was sent, but whoever knows a webhook's address can send one. So what does something
-is signed, under a key that is made of the signing secret and that every front of the installation has; nothing has
-to be kept. Source: docs/adr/0075.
+Slack returns a button's value as it was sent, but anybody who knows a webhook's address can send one. So the value is
+signed, with a key that is made of the signing secret and that every front of the installation has; no front has to
+keep anything. Source: docs/adr/0075.
 """
 
 from __future__ import annotations

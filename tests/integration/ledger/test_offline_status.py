@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.ledger.last_word import last_word
+from activities.adapters.ledger.offline_status import overviews_in_ledger
 from models.errors import Refusal, Unavailable
 from models.questions import Overview
 from tests.integration.ledger.world import LEDGER_NOW, NOW, minutes, note_stage, open_rollout
@@ -21,15 +21,15 @@ HEAVY = {"sqlalchemy", "sqlmodel", "pydantic", "temporalio", "numpy"}
 
 
 def test_open_rollouts_are_told_as_the_registry_tells_them(ledger: Ledger, ledger_url: str) -> None:
-    assert last_word(ledger_url, LEDGER_NOW) == []
+    assert overviews_in_ledger(ledger_url, LEDGER_NOW) == []
     open_rollout(ledger, shadow=True)
     note_stage(ledger, "r-1", "planned", ended=False, completed=False, needs="approve the plan")
-    told = tuple(Overview.model_validate(row) for row in last_word(ledger_url, LEDGER_NOW))
+    told = tuple(Overview.model_validate(row) for row in overviews_in_ledger(ledger_url, LEDGER_NOW))
     assert told == ledger.registry.overview() != ()
     long_ago = NOW - timedelta(days=1)  # no sample of then: none is known
-    assert [row["health_at"] for row in last_word(ledger_url, long_ago)] == [None]
+    assert [row["health_at"] for row in overviews_in_ledger(ledger_url, long_ago)] == [None]
     note_stage(ledger, "r-1", "aborted", ended=True, completed=False)
-    assert last_word(ledger_url, LEDGER_NOW + minutes(1)) == []
+    assert overviews_in_ledger(ledger_url, LEDGER_NOW + minutes(1)) == []
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_open_rollouts_are_told_as_the_registry_tells_them(ledger: Ledger, ledge
 def test_without_a_ledger_nothing_is_made_and_nothing_told(url: str, error: type[Exception], tmp_path: Path) -> None:
     (tmp_path / "bare.db").touch()
     with pytest.raises(error) as refused:
-        last_word(url.format(home=tmp_path), LEDGER_NOW)
+        overviews_in_ledger(url.format(home=tmp_path), LEDGER_NOW)
     assert "sEcReT" not in str(refused.value)
     assert [path.name for path in tmp_path.iterdir()] == ["bare.db"]
 
@@ -57,11 +57,11 @@ def test_a_ledger_that_nobody_has_open_is_read_and_left_as_it_was(sqlite_ledger_
     with closing(sqlite3.connect(copy)) as book:
         assert book.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
     before = copy.read_bytes()
-    assert last_word(f"sqlite:///{copy}", LEDGER_NOW) == []
+    assert overviews_in_ledger(f"sqlite:///{copy}", LEDGER_NOW) == []
     assert copy.read_bytes() == before
 
 
 def test_the_program_imports_nothing_that_takes_long() -> None:
-    script = "import sys, workers.last_word; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    script = "import sys, workers.offline_status; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) & HEAVY == set()

@@ -1,4 +1,4 @@
-"""The most that flows from a source to a sink through edges of whole capacities.
+"""The maximum flow from a source to a sink through edges of whole capacities.
 
 A small network is answered here (Dinic's algorithm), a large one by scipy, which is faster there and takes half a
 second to import: the command line plans a fleet file in less. The value of a maximum flow is one, and so is the set of

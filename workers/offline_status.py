@@ -1,7 +1,7 @@
-"""What the ledger has of open rollouts, as JSON: `python -m workers.last_word`.
+"""Prints the ledger's open rollouts as JSON: `python -m workers.offline_status`.
 
-For `backstop status` where no worker answers; a person waits, so nothing is imported that takes time. Exit code 3: no
-ledger can be reached from here; 1: one can, and cannot be read.
+`backstop status` runs it when no worker answers. A person waits, so it imports nothing that takes time. Exit code 3: it
+cannot reach a ledger; 1: it reaches one and cannot read it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import sys
 from datetime import UTC, datetime
 
-from activities.adapters.ledger.last_word import last_word
+from activities.adapters.ledger.offline_status import overviews_in_ledger
 from client.places import ledger_url
 from models.errors import BackstopError, Refusal
 
@@ -18,7 +18,7 @@ from models.errors import BackstopError, Refusal
 def main() -> None:
     now = datetime.now(UTC)
     try:
-        rows = last_word(ledger_url(), now)
+        rows = overviews_in_ledger(ledger_url(), now)
     except BackstopError as error:
         sys.stderr.write(error.message)
         sys.exit(3 if isinstance(error, Refusal) else 1)  # models.wire.NO_LEDGER_EXIT

@@ -1,7 +1,7 @@
-"""Rows that make no sense are their own cluster's trouble: the answer for all others stands.
+"""A row that makes no sense affects its own cluster only: all other clusters get their answer.
 
-Tools write the ledger's tables by plain SQL, and its constraints judge one row at a time: what they let pass, or what
-was there before them, meets our models here. Source: docs/adr/0031.
+Tools write the ledger's tables by plain SQL, and its constraints check one row at a time. Our models check here what
+the constraints let pass, and rows that are older than they. Source: docs/adr/0031.
 """
 
 from __future__ import annotations

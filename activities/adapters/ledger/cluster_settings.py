@@ -1,4 +1,4 @@
-"""What the registry holds of clusters beside their quotas: models, policies, and whom to tell."""
+"""Reads a cluster's GPU model, policy and contacts from the registry."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import among
+from activities.bad_rows import making_sense
 from activities.ports.ports import ByCluster
-from activities.sense import making_sense
 from models.base import brief
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy

@@ -1,7 +1,7 @@
-"""Who could read before an access file, and can no longer once it is in force: said before it goes in.
+"""Finds who can read now and could not once a new access file is in force, so that an import warns first.
 
-Reading is `viewer`, which operator and approver include and admin does not: whoever makes themselves an admin and no
-more has shut themselves out of what they look at each day.
+The role `viewer` lets people read; operator and approver include it, admin does not. Somebody who gives themselves only
+admin can no longer see the pages that they look at each day.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A door that reads, and lets one ask for more quota: nothing else goes through it, whatever a tool would do.
+"""A door for agents: it reads and asks for more quota, and refuses every other operation.
 
-Theory of operation. The tools of agents (cli/agents/tools.py) have this in place of the door of the command line. It
-knows each operation by its key in the table of rights. That a tool approves nothing is no property of the tools: what
-is not on the list here is refused before it is said to anybody.
+Theory of operation. The tools of agents (cli/agents/tools.py) use this door instead of the command line's. It knows
+each operation by its key in the table of rights, and refuses one that is not on its list before it sends anything. So
+no tool can approve anything, whatever the tool does.
 """
 
 from __future__ import annotations

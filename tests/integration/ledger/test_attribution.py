@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from activities.adapters.ledger.facade import Ledger
-from activities.desk.speaking import spoken_by
+from activities.desk.speaker import spoken_by
 from activities.ports.access import OpenOne
 from activities.tickets.admission import Admission
 from activities.tickets.warrants import Warrants
@@ -84,12 +84,12 @@ def test_who_launched_it_is_found_by_the_key_of_its_first_entry(ledger: Ledger) 
             entry("f-2/000002", FLEET, data={"command": "approve"}),
         ],
     )
-    doings = ledger.doings
+    attribution = ledger.attribution
     with statements() as asked:
-        assert doings.begun_by("r-7") == "user:7"
+        assert attribution.begun_by("r-7") == "user:7"
     assert len(asked) == 1
-    assert (doings.begun_by("r-x"), doings.begun_by("r-none"), doings.begun_by("f-1")) == ("", "", BO)
-    assert (doings.newest_fleet(), doings.newest_fleet(but="f-2"), doings.newest_fleet(but="f-9")) == (
+    assert (attribution.begun_by("r-x"), attribution.begun_by("r-none"), attribution.begun_by("f-1")) == ("", "", BO)
+    assert (attribution.newest_fleet(), attribution.newest_fleet(but="f-2"), attribution.newest_fleet(but="f-9")) == (
         "f-2",
         "f-1",
         "f-2",
@@ -97,18 +97,18 @@ def test_who_launched_it_is_found_by_the_key_of_its_first_entry(ledger: Ledger) 
 
 
 def test_the_open_rollout_and_one_whose_reservation_stands(ledger: Ledger) -> None:
-    assert ledger.doings.open_one(CLUSTER) is None
+    assert ledger.attribution.open_one(CLUSTER) is None
     open_rollout(ledger, fleet="f-1")
     with statements() as asked:
-        assert ledger.doings.open_one(CLUSTER) == OpenOne("r-1", "f-1", "planned")
+        assert ledger.attribution.open_one(CLUSTER) == OpenOne("r-1", "f-1", "planned")
     assert len(asked) == 1
-    assert ledger.doings.open_one("beta") is None
-    assert ledger.doings.open_one("nowhere") is None
+    assert ledger.attribution.open_one("beta") is None
+    assert ledger.attribution.open_one("nowhere") is None
 
 
 def test_who_changed_policy_or_quotas_since_the_last_approved_plan(ledger: Ledger) -> None:
     """The small fleet was imported by a name that nobody checked: that is nobody's."""
-    changed: Callable[[], tuple[str, ...]] = lambda: ledger.doings.changed_by(CLUSTER, proven=True)  # noqa: E731
+    changed: Callable[[], tuple[str, ...]] = lambda: ledger.attribution.changed_by(CLUSTER, proven=True)  # noqa: E731
     assert changed() == ()
     imports(ledger, ANA, 20, fleet(a=99))
     imports(ledger, BO, 21, fleet(a=99))  # what changes nothing changes nothing
@@ -117,11 +117,11 @@ def test_who_changed_policy_or_quotas_since_the_last_approved_plan(ledger: Ledge
     with statements() as asked:
         assert changed() == ("service:ci", ANA), "the policy of all is every cluster's"
     assert len(asked) == 4
-    assert ledger.doings.changed_by("beta", proven=True) == ("service:ci",)
+    assert ledger.attribution.changed_by("beta", proven=True) == ("service:ci",)
     open_rollout(ledger)
     approved(ledger, "r-1", 23)
     assert changed() == ()
-    assert ledger.doings.changed_by("beta", proven=True) == ("service:ci",)
+    assert ledger.attribution.changed_by("beta", proven=True) == ("service:ci",)
     imports(ledger, BO, 24, {**fleet(a=99), "policy": {"notice": "2d"}, "teams": [{"name": "a", "contacts": []}]})
     assert changed() == ()
 
@@ -131,31 +131,31 @@ def test_whoever_changed_a_quota_is_known_by_whatever_name_the_cluster_goes_sinc
     for number, (before, after) in enumerate([(CLUSTER, "gamma"), ("gamma", "delta")]):
         by = Signature(actor=BO, at=NOW + timedelta(minutes=21 + number), key=f"desk/rename-{number}")
         ledger.fleet.rename_cluster(before, after, by, dry_run=False)
-        assert ledger.doings.changed_by(after, proven=True) == (ANA,)
-        assert ledger.doings.changed_by(before, proven=True) == (ANA,)
-    assert ledger.doings.changed_by("beta", proven=True) == ()
+        assert ledger.attribution.changed_by(after, proven=True) == (ANA,)
+        assert ledger.attribution.changed_by(before, proven=True) == (ANA,)
+    assert ledger.attribution.changed_by("beta", proven=True) == ()
 
 
 def test_an_approval_that_the_archive_tells_of_counts_where_no_keys_are(ledger: Ledger) -> None:
     imports(ledger, ANA, 20, fleet(a=99))
     archived(ledger, [entry("r-1/000004", minutes=21, data={"command": "approve"}, refused=True)])
-    assert ledger.doings.changed_by(CLUSTER, proven=False) == (ANA,)
+    assert ledger.attribution.changed_by(CLUSTER, proven=False) == (ANA,)
     archived(ledger, [entry("r-1/000005", minutes=22, data={"command": "approve"})])
     with statements() as asked:
-        assert ledger.doings.changed_by(CLUSTER, proven=False) == ()
+        assert ledger.attribution.changed_by(CLUSTER, proven=False) == ()
     assert len(asked) <= 3
-    assert ledger.doings.changed_by(CLUSTER, proven=True) == (ANA,), "whoever archives could have written that"
+    assert ledger.attribution.changed_by(CLUSTER, proven=True) == (ANA,), "whoever archives could have written that"
 
 
 def test_a_fleets_plan_is_changed_by_whoever_changed_any_cluster(ledger: Ledger) -> None:
     imports(ledger, ANA, 20, fleet(a=99))
     imports(ledger, BO, 21, fleet(a=99))
     with statements() as asked:
-        assert ledger.doings.changed_by("", proven=True) == (ANA,)
+        assert ledger.attribution.changed_by("", proven=True) == (ANA,)
     assert len(asked) == 2
     open_rollout(ledger, fleet="f-1")
     approved(ledger, "f-1", 22, "fleet.approve")
-    assert ledger.doings.changed_by("", proven=True) == ()
+    assert ledger.attribution.changed_by("", proven=True) == ()
 
 
 def test_a_breaker_is_open_from_its_hold_to_the_resume(ledger: Ledger) -> None:
@@ -170,9 +170,9 @@ def test_a_breaker_is_open_from_its_hold_to_the_resume(ledger: Ledger) -> None:
     for open_, after in steps:
         archived(ledger, after.outbox)
         with statements() as asked:
-            assert ledger.doings.breaker_open("f-1") is open_
+            assert ledger.attribution.breaker_open("f-1") is open_
         assert len(asked) == 1
-    assert not ledger.doings.breaker_open("f-2")
+    assert not ledger.attribution.breaker_open("f-2")
 
 
 def test_no_chain_is_read_from_its_beginning(ledger: Ledger, ledger_url: str) -> None:
@@ -190,11 +190,11 @@ def test_no_chain_is_read_from_its_beginning(ledger: Ledger, ledger_url: str) ->
 
     sa.event.listen(sa.Engine, "before_cursor_execute", explain)
     try:
-        ledger.doings.begun_by("r-1")
-        ledger.doings.newest_fleet()
-        ledger.doings.breaker_open("f-1")
-        ledger.doings.changed_by(CLUSTER, proven=True)
-        ledger.doings.changed_by(CLUSTER, proven=False)
+        ledger.attribution.begun_by("r-1")
+        ledger.attribution.newest_fleet()
+        ledger.attribution.breaker_open("f-1")
+        ledger.attribution.changed_by(CLUSTER, proven=True)
+        ledger.attribution.changed_by(CLUSTER, proven=False)
     finally:
         sa.event.remove(sa.Engine, "before_cursor_execute", explain)
     assert plans
@@ -208,7 +208,7 @@ def test_an_approval_is_judged_by_eight_reads_however_long_the_archive_is(ledger
     launch = entry("r-1/000001", data={"command": "launch"})
     archived(ledger, [launch, *(entry(f"r-1/{n:06d}") for n in range(2, 500))])
     warrants = Warrants(dict, ledger.warrants, ledger.registry, admission=None)
-    admission = Admission(ledger.access, ledger.doings, ledger.registry)
+    admission = Admission(ledger.access, ledger.attribution, ledger.registry)
     with statements() as asked:
         assert ledger.access.access() is None
         found = admission.filled("rollout.approve", Target(cluster=CLUSTER), "", warrants)
@@ -218,6 +218,6 @@ def test_an_approval_is_judged_by_eight_reads_however_long_the_archive_is(ledger
 def test_a_launch_by_a_name_that_nobody_checked_is_nobodys(ledger: Ledger) -> None:
     launch = {"command": "launch"}
     ledger.registry.archive([entry("r-1/000001", data=launch)])
-    assert ledger.doings.begun_by("r-1") == "", "else whoever launches straight at Temporal is who they say"
+    assert ledger.attribution.begun_by("r-1") == "", "else whoever launches straight at Temporal is who they say"
     archived(ledger, [entry("r-2/000001", data=launch)])
-    assert ledger.doings.begun_by("r-2") == ANA
+    assert ledger.attribution.begun_by("r-2") == ANA

@@ -1,4 +1,4 @@
-"""A command to one rollout or to several: who is meant, what it leads to, and what became of it in each."""
+"""Sends a command to one rollout or to several: selects them, shows the impact, and reports each result."""
 
 from __future__ import annotations
 

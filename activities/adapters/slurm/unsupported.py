@@ -1,6 +1,6 @@
-"""What a Slurm has that Backstop does not read, in a sentence each, for an import and the doctor. Pure.
+"""Names each Slurm setting that Backstop does not read, in one sentence, for an import and the doctor. Pure.
 
-Silence about a limit that stands elsewhere would look like a cluster without limits.
+Without it a cluster whose limits are elsewhere would look like one without limits.
 """
 
 from __future__ import annotations

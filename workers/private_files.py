@@ -1,4 +1,4 @@
-"""What Backstop keeps on this machine is its user's alone: quotas, addresses with tokens, everybody's words."""
+"""Makes files that only this user can read: they hold quotas, addresses with tokens, and what people wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pydantic and our models in the way of a command, which ends in a moment. It imports nothing else by itself."""
+"""Imports pydantic and our models fast, for a command that ends in a moment."""
 
 from __future__ import annotations
 
