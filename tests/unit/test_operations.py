@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from cli.agents.reading import ReadingDoor
+from cli.agents.read_only import ReadingDoor
 from client.backstop import Backstop
 from client.composed import Composed
 from client.http_door import HttpDoor
