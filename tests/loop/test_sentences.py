@@ -19,7 +19,7 @@ from models.questions import Declare, WhyNot
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import World, cluster, eventually, fresh, team
+from tests.e2e.world import PATIENCE, World, cluster, eventually, fresh, team
 from views.fleet_rollout import status_parts as fleet_status_parts
 from views.status import status_parts
 from views.why import in_full, summary
@@ -66,7 +66,7 @@ async def test_all_that_is_read_of_a_story_is_true_and_counts(world: World) -> N
         sizes(asked, 100, [team("evals", 30), team("research", 40, busy=20)]),
     )
     await world.start_fleet(fresh("fleet"), {"max_failed": "0.9"})
-    await world.until_fleet(lambda s: s.stage.ended)
+    await world.until_fleet(lambda s: s.stage.ended, 3 * PATIENCE)  # three waves, one after another
     texts: dict[str, str] = {}
 
     async def look(when: str) -> None:
