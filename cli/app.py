@@ -108,14 +108,14 @@ class Commands(LazyGroup):
             DECIDE,
             "Confirm that a health source is right about clusters whose health fell together.",
         ),
-        "fleet": Listed("fleet", SET_UP, "Import the fleet, show it, and steer its rollout."),
+        "fleet": Listed("fleet", ROLL_OUT, "Import the fleet, show it, and roll it out in waves."),
         "builds": Listed("builds", SET_UP, "Bring another build of the worker into service."),
         "keys": Listed("keys", SET_UP, "Keys that sign tickets and encrypt what Temporal keeps."),
         "access": Listed("access", SET_UP, "Say who may do what: roles, second persons and tokens."),
         "flex": Listed("flex", LOOK, "Healthy GPUs that are not promised, and how teams share them."),
         "milestones": Listed("milestones", LOOK, "Milestones of the plan."),
         "calendar": Listed("calendar", LOOK, "Maintenance windows, incidents and freezes."),
-        "bringup": Listed("bringup", SET_UP, "Bring clusters from an order to production."),
+        "bringup": Listed("bringup", ROLL_OUT, "Bring clusters from an order to production."),
         "countersign": Listed(
             "countersign", DECIDE, "Countersign, as the second person, what somebody else has given."
         ),

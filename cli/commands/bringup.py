@@ -11,7 +11,7 @@ import typer
 from cli.consent import Yes, consent
 from cli.lists import Listing, listed
 from cli.options import (
-    SET_UP,
+    ROLL_OUT,
     Actor,
     Alone,
     AsJson,
@@ -67,7 +67,7 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(check)
     group.add_typer(recipes, name="recipe")
-    app.add_typer(group, name="bringup", rich_help_panel=SET_UP)
+    app.add_typer(group, name="bringup", rich_help_panel=ROLL_OUT)
 
 
 # --- recipes -----------------------------------------------------------------------------------

@@ -7,13 +7,13 @@ import typer
 from cli.commands import fleet_file, fleet_import, fleet_rollout
 from cli.lists import Listing, listed
 from cli.names import note_fleet
-from cli.options import SET_UP, Actor, ClusterOrAll, examples, who
+from cli.options import ROLL_OUT, Actor, ClusterOrAll, examples, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
 
 def add_to(app: typer.Typer) -> None:
-    group = typer.Typer(no_args_is_help=True, help="Import the fleet, show it, and steer its rollout.")
+    group = typer.Typer(no_args_is_help=True, help="Import the fleet, show it, and roll it out in waves.")
     fleet_import.add_to(group)
     fleet_file.add_to(group)
     group.command(
@@ -24,7 +24,7 @@ def add_to(app: typer.Typer) -> None:
         ),
     )(show_)
     fleet_rollout.add_to(group)
-    app.add_typer(group, name="fleet", rich_help_panel=SET_UP)
+    app.add_typer(group, name="fleet", rich_help_panel=ROLL_OUT)
 
 
 @listed
