@@ -1,34 +1,142 @@
-"""Calls about a bring-up's runs, each on the task queue of whoever can answer it.
+"""BringupRuns: how a bring-up starts, follows and stops the runs of its steps, and what it takes in of them.
 
-A command belongs to the host that it was started on, and is asked about there. Where nobody takes a call on a host's
-queue for as long as the recipe lets a start settle, the host counts as gone.
+Each call goes to the task queue of whoever can answer it. What was noted as started is followed by its key, whoever
+started it. A command belongs to the host that it was started on, and is asked about there. Where nobody takes a call on
+a host's queue for as long as the recipe lets a start settle, the host counts as gone.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from datetime import timedelta
 from typing import TypedDict
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType, is_cancelled_exception
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import RunActivities
     from models.base import shortened
-    from models.bringup import calls
+    from models.bringup import calls, reducers
+    from models.bringup.decide import startable
     from models.bringup.messages import BRINGUP_QUEUE, ChosenHost, FollowedRun, StoppedRun, runs_queue
-    from models.bringup.runs import NO_TIME_LIMIT, UNDO_SUFFIX, Runner, RunReport
+    from models.bringup.runs import NO_TIME_LIMIT, UNDO_SUFFIX, Runner, RunPhase, RunReport
     from models.bringup.state import Bringup, StepRun
     from workflows import patches
+    from workflows.durable import Durable
     from workflows.failures import reason_of
-    from workflows.options import BRINGUP_CALL, BRINGUP_LONG_CALL, BRINGUP_START_CALL
+    from workflows.options import BRINGUP_CALL, BRINGUP_LONG_CALL, BRINGUP_START_CALL, START_PAUSES
 
-
-REFUSED, STUCK = ("BadInput", "Refusal"), "Stuck"
+_REFUSED, _STUCK = ("BadInput", "Refusal"), "Stuck"
 """Types of errors: it is not started, and nobody will ever say how it stands."""
 _ANSWER_BYTES = 1000
+
+
+class BringupRuns(Durable[Bringup]):
+    """The host of a bring-up, as far as it starts, follows and stops runs."""
+
+    async def _start_run(self, run: str) -> None:
+        host = ""
+        if _needs_host(self._state, run):
+            host = await self._choose_host(run)
+            if not host or self._state.hold is not None or run not in startable(self._state, workflow.now()):
+                return  # somebody has spoken meanwhile
+        self._set(reducers.begun(self._state, run, workflow.now()))
+        attempt = self._state.runs[run].attempt
+        self._set(reducers.hosted(self._state, run, attempt, host))
+        for pause in (*START_PAUSES, None):
+            try:
+                report = await _call_start(self._state, run)
+            except ActivityError as error:
+                if pause is None or not _may_be_sent_again(self._state.runs[run], error):
+                    self._not_started(run, attempt, error)
+                    return
+                self._set(reducers.unheard(self._state, run, attempt, reason_of(error)[1], workflow.now()))
+                await asyncio.sleep(pause.total_seconds())
+                if not self._state.runs[run].phase.under_way or self._state.runs[run].stopping:
+                    return  # its time limit is over, or somebody stops it
+            else:
+                self._reported(run, attempt, report)
+                return
+
+    def _not_started(self, run: str, attempt: int, error: ActivityError) -> None:
+        kind, why = reason_of(error)
+        if _untaken(error):
+            why = f"nobody took it on host {self._state.runs[run].host}"
+            self._set(reducers.not_begun(self._state, run, attempt, why, workflow.now()))
+        elif kind in _REFUSED:
+            self._set(reducers.refused(self._state, run, attempt, why, workflow.now()))
+        elif kind == _STUCK:
+            self._unanswered(run, attempt, error)
+        else:
+            self._set(reducers.lost(self._state, run, attempt, why, workflow.now()))
+
+    async def _choose_host(self, run: str) -> str:
+        try:
+            return (await _call_for_host(run)).host
+        except ActivityError as error:
+            self._set(reducers.no_host(self._state, run, reason_of(error)[1], workflow.now()))
+            return ""
+
+    async def _follow(self, run: str, attempt: int) -> None:
+        try:
+            followed = await _call_follow(self._state, run)
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            if _untaken(error):
+                await self._follow_elsewhere(run, attempt)
+            else:
+                self._unanswered(run, attempt, error)
+            return
+        if followed.unheard:
+            self._set(reducers.unheard(self._state, run, attempt, followed.unheard, workflow.now()))
+        elif followed.report is None:
+            self._set(reducers.untraced(self._state, run, attempt, workflow.now()))
+        else:
+            self._reported(run, attempt, followed.report)
+
+    def _reported(self, run: str, attempt: int, report: RunReport) -> None:
+        news = report.phase is RunPhase.RUNNING and _is_news(self._state.runs[run], attempt)
+        b = reducers.reported(self._state, run, attempt, report, workflow.now())
+        self._set(reducers.seen_to_run(b, run, workflow.now()) if news else b)
+
+    def _unanswered(self, run: str, attempt: int, error: ActivityError) -> None:
+        """A call about it failed: it is made again, unless nobody can ever answer it."""
+        kind, why = reason_of(error)
+        failed = reducers.host_gone if kind == _STUCK else reducers.unanswered
+        self._set(failed(self._state, run, attempt, why, workflow.now()))
+
+    async def _follow_elsewhere(self, run: str, attempt: int) -> None:
+        """Nobody serves its host."""
+        report, answer = None, ""
+        try:
+            report = (await _call_follow_elsewhere(self._state, run)).report
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            answer = _last_answer(error)
+        if report is None:
+            why = f"host {self._state.runs[run].host} is gone, and no other worker sees what became of it{answer}"
+            self._set(reducers.host_gone(self._state, run, attempt, why, workflow.now()))
+            return
+        self._reported(run, attempt, report)
+
+    async def _stop(self, run: str, attempt: int) -> None:
+        try:
+            report = (await _call_stop(self._state, run)).report
+        except ActivityError as error:
+            self._unanswered(run, attempt, error)
+            return
+        if report is None:
+            self._set(reducers.untraced(self._state, run, attempt, workflow.now()))
+        elif report.phase is RunPhase.RUNNING:
+            why, now = report.said, workflow.now()
+            self._set(reducers.unanswered(self._state, run, attempt, why, now, endless=report.endless))
+        else:
+            self._reported(run, attempt, report)
 
 
 class _Where(TypedDict):
@@ -43,42 +151,42 @@ def _where(b: Bringup, run: str) -> _Where:
     return {"task_queue": runs_queue(host), "schedule_to_start_timeout": b.recipe.settle}
 
 
-def needs_host(b: Bringup, run: str) -> bool:
+def _needs_host(b: Bringup, run: str) -> bool:
     """A step that runs on a host, which has to be chosen before its start is noted."""
     step = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
     return step.runner(undo=run.endswith(UNDO_SUFFIX)) is Runner.COMMAND
 
 
-def untaken(error: ActivityError) -> bool:
+def _untaken(error: ActivityError) -> bool:
     """No worker took the call in time: nothing of it has begun."""
     return isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_START
 
 
-def is_news(run: StepRun, attempt: int) -> bool:
+def _is_news(run: StepRun, attempt: int) -> bool:
     """That this attempt runs: it was not known, or its runner had answered nothing of it meanwhile."""
     first = run.attempt == attempt and run.phase.under_way and (not run.seen or bool(run.unheard))
     return first and workflow.patched(patches.STEPS_IN_SIGHT)
 
 
-def may_be_sent_again(run: StepRun, error: ActivityError) -> bool:
+def _may_be_sent_again(run: StepRun, error: ActivityError) -> bool:
     """The answer to its start is lost: the same start finds what it began. Not on a host, nor where it is stopped."""
-    once = reason_of(error)[0] in (*REFUSED, STUCK) or run.host or run.stopping
+    once = reason_of(error)[0] in (*_REFUSED, _STUCK) or run.host or run.stopping
     return not once and workflow.patched(patches.STEPS_IN_SIGHT)
 
 
-def last_answer(error: ActivityError) -> str:
+def _last_answer(error: ActivityError) -> str:
     """After a colon what its latest try met, where it was given up as its time was over; empty: nobody knows."""
     cause = error.cause.__cause__ if isinstance(error.cause, ActivityTimeout) else error.cause
     return f": {shortened(cause.message, _ANSWER_BYTES)}" if isinstance(cause, ApplicationError) else ""
 
 
-def choose_host(run: str) -> Awaitable[ChosenHost]:
+def _call_for_host(run: str) -> Awaitable[ChosenHost]:
     return workflow.execute_activity_method(
         RunActivities.choose_host, **BRINGUP_CALL, task_queue=BRINGUP_QUEUE, summary=f"a host for {run}"
     )
 
 
-def start(b: Bringup, run: str) -> Awaitable[RunReport]:
+def _call_start(b: Bringup, run: str) -> Awaitable[RunReport]:
     return workflow.execute_activity_method(
         RunActivities.start,
         calls.run_order(b, run),
@@ -88,7 +196,7 @@ def start(b: Bringup, run: str) -> Awaitable[RunReport]:
     )
 
 
-def follow(b: Bringup, run: str) -> Awaitable[FollowedRun]:
+def _call_follow(b: Bringup, run: str) -> Awaitable[FollowedRun]:
     return workflow.execute_activity_method(
         RunActivities.follow,
         calls.follow_request(b, run),
@@ -99,7 +207,7 @@ def follow(b: Bringup, run: str) -> Awaitable[FollowedRun]:
     )
 
 
-def follow_elsewhere(b: Bringup, run: str) -> Awaitable[FollowedRun]:
+def _call_follow_elsewhere(b: Bringup, run: str) -> Awaitable[FollowedRun]:
     """Another worker sees the run only where it shares `runs_dir` with the host that is gone."""
     return workflow.execute_activity_method(
         RunActivities.follow,
@@ -112,7 +220,7 @@ def follow_elsewhere(b: Bringup, run: str) -> Awaitable[FollowedRun]:
     )
 
 
-def stop(b: Bringup, run: str) -> Awaitable[StoppedRun]:
+def _call_stop(b: Bringup, run: str) -> Awaitable[StoppedRun]:
     return workflow.execute_activity_method(
         RunActivities.stop, calls.run_order(b, run), **BRINGUP_CALL, **_where(b, run), summary=f"stop {run}"
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -25,7 +25,7 @@ with workflow.unsafe.imports_passed_through():
     from models.lifecycle.outgoing import Lifecycle
     from models.notices import Notice
     from models.wire import TellAnswer, TellRequest
-    from workflows.failures import reason_of
+    from workflows.failures import reason_of, to_application_error
     from workflows.marks import leave_mark, patience
     from workflows.next_run import next_run_is_due
     from workflows.options import FLEET_MAIL_CALL, CallOptions
@@ -42,6 +42,9 @@ _Answer = TypeVar("_Answer")
 
 class Host(Generic[_State]):
     """Holds the one state value of a lifecycle; whoever changes it wakes the loop."""
+
+    wakes: ClassVar[str] = "until something is due"
+    """What it waits for, as Temporal's own page shows it."""
 
     def __init__(self, state: _State | None, trouble: ApplicationError | None = None) -> None:
         self._value = state
@@ -61,6 +64,22 @@ class Host(Generic[_State]):
             self._value = state
             self._changes += 1
 
+    async def _take_in(
+        self,
+        call: Awaitable[_Answer],
+        succeeded: Callable[[_State, _Answer, datetime], _State],
+        failed: Callable[[_State, str, datetime], _State],
+    ) -> None:
+        """Makes a call and takes its outcome into the state: the answer, or the reason why it failed."""
+        try:
+            answer = await call
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            self._set(failed(self._state, reason_of(error)[1], workflow.now()))
+        else:
+            self._set(succeeded(self._state, answer, workflow.now()))
+
     def _show(self, attributes: list[SearchAttributeUpdate[Any]], details: str) -> None:
         """In Temporal's own list and page; the list is written only on change."""
         if attributes != self._shown:
@@ -77,8 +96,6 @@ class Host(Generic[_State]):
 class Durable(Host[_Carrier]):
     """The host of a lifecycle whose state carries what is still to be archived and told."""
 
-    wakes: ClassVar[str] = "until something is due"
-    """What it waits for, as Temporal's own page shows it."""
     delivery_wakes: ClassVar[bool] = False
     """The loop decides anew after something was archived or delivered."""
     mail_call: ClassVar[CallOptions] = FLEET_MAIL_CALL
@@ -90,8 +107,7 @@ class Durable(Host[_Carrier]):
         try:
             return await call
         except ActivityError as error:
-            kind, reason = reason_of(error)
-            self._trouble = ApplicationError(reason, type=kind, non_retryable=True)
+            self._trouble = to_application_error(error)
             return None
 
     async def _never_began(self) -> ApplicationError:
@@ -100,12 +116,22 @@ class Durable(Host[_Carrier]):
         assert self._trouble is not None
         return self._trouble
 
+    async def _begun(self) -> None:
+        """Returns once it is archived that it began, or it is known why it did not."""
+        await workflow.wait_condition(
+            lambda: self._trouble is not None or (self._value is not None and not self._value.outbox)
+        )
+
     async def _settle(self) -> None:
         """Everything is archived; people are told, or have been tried for long enough."""
         await workflow.wait_condition(lambda: not self._state.outbox)
+        await self._last_mail()
+        await workflow.wait_condition(lambda: not self._state.outbox)
+
+    async def _last_mail(self) -> None:
+        """People are told, or have been tried for long enough."""
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
-        await workflow.wait_condition(lambda: not self._state.outbox)
 
     # --- the loop ---------------------------------------------------------------------------------
 
@@ -175,6 +201,11 @@ class Durable(Host[_Carrier]):
             self._set(state)
         else:
             self._value = state
+
+
+def missing_input(needs: str) -> ApplicationError:
+    """What a workflow that was started by hand without its argument ends with."""
+    return ApplicationError(f"{needs} as its input", type="BadInput", non_retryable=True)
 
 
 def refused(why: str | None) -> None:

@@ -23,6 +23,12 @@ def reason_of(error: ActivityError) -> tuple[str, str]:
     return type(cause).__name__, shortened(str(cause), _WORDS_BYTES)
 
 
+def to_application_error(error: ActivityError) -> ApplicationError:
+    """The same failure, as a workflow raises it to its caller."""
+    kind, reason = reason_of(error)
+    return ApplicationError(reason, type=kind, non_retryable=True)
+
+
 def room_at(error: ActivityError) -> datetime | None:
     """When a blast radius has room again, where its error says so."""
     cause = error.cause

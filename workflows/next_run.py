@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NoReturn
 
 from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from models.base import Model
 
 _SETTLED = timedelta(seconds=10)
 """A run this old moves on to another build; a deployment that flaps must not make a storm of runs."""
@@ -14,3 +18,9 @@ def next_run_is_due() -> bool:
     info = workflow.info()
     settled = workflow.now() - info.start_time >= _SETTLED
     return info.is_continue_as_new_suggested() or (settled and info.is_target_worker_deployment_version_changed())
+
+
+def begin_next_run(run: Model) -> NoReturn:
+    """Continues as new, on the newest build of the worker."""
+    upgrade = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+    workflow.continue_as_new(run, initial_versioning_behavior=upgrade)

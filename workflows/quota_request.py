@@ -14,43 +14,32 @@ from typing import ClassVar
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
-from temporalio.exceptions import ActivityError, ApplicationError
+from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities.requests.calls import RequestActivities
     from activities.rollout.effects import QuotaActivities
     from models.lifecycle.actions import Finish, Wait
     from models.planning.grants import Granted, GrantOutcome
-    from models.requests import reducers
+    from models.requests import calls, messages, reducers
     from models.requests.actions import Keep, Write
     from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
     from models.requests.decide import decide
-    from models.requests.messages import (
-        AssessRequest,
-        KeepRequest,
-        OwnersRequest,
-        PrepareRequest,
-        RequestInput,
-        ThroughRequest,
-    )
     from models.requests.state import RequestState
-    from models.rollout.messages import EffectRequest
     from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
     from workflows import patches
     from workflows.cancellation import lived
-    from workflows.durable import Durable, refused
-    from workflows.failures import reason_of
+    from workflows.durable import Durable, missing_input, refused
+    from workflows.failures import reason_of, to_application_error
     from workflows.marks import leave_mark
     from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL, CallOptions
-    from workflows.search_attributes import BY_CLUSTER, BY_STAGE
+    from workflows.search_attributes import request_attributes
     from workflows.tickets import TicketBook
     from workflows.updates import take_commands
 
-_FIRST_PAUSE = timedelta(seconds=2)
-_LONGEST_PAUSE = timedelta(minutes=1)
+_FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=2), timedelta(minutes=1)
 """Between two tries of what is in the way of a grant."""
 _MAIL_PAUSE, _LONGEST_MAIL_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
-_LAST_MAIL = timedelta(minutes=5)
 
 
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -59,34 +48,29 @@ class QuotaRequest(Durable[RequestState]):
     mail_call: ClassVar[CallOptions] = MAIL_CALL
 
     @workflow.init
-    def __init__(self, start: RequestInput | None = None) -> None:
+    def __init__(self, start: messages.RequestInput | None = None) -> None:
         super().__init__(None if start is None else start.state)
-        self._writing = False
-        self._telling = False
-        self._cancelled = False
+        self._writing = self._telling = self._cancelled = False
         self._tickets = TicketBook("request", () if start is None else start.spent)
         take_commands(RequestCommand, RequestOrder, check=self._check, obey=self._obey, tickets=self._tickets)
 
     @workflow.run
-    async def run(self, start: RequestInput | None = None) -> RequestState:
+    async def run(self, start: messages.RequestInput | None = None) -> RequestState:
         """The request has ended, or was granted for good."""
         if start is None:
-            raise ApplicationError(
-                "a request needs what is asked for as its input", type="BadInput", non_retryable=True
-            )
+            raise missing_input("a request needs what is asked for")
         return await lived(self._life(start), self._cancel)
 
     def _cancel(self) -> None:
         self._cancelled = True
         self._changes += 1
 
-    async def _life(self, start: RequestInput) -> RequestState:
+    async def _life(self, start: messages.RequestInput) -> RequestState:
         if self._value is None and not await self._open(start):
             raise await self._never_began()
         mailing = asyncio.create_task(self._mail())
         await self._live(start)
-        with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
+        await self._last_mail()
         mailing.cancel()
         if self._state.mail and workflow.patched(patches.GIVES_UP):
             lost = {n.key: "it could not be delivered before the request's end" for n in self._state.mail}
@@ -95,11 +79,11 @@ class QuotaRequest(Durable[RequestState]):
         await workflow.wait_condition(workflow.all_handlers_finished)
         return self._state
 
-    async def _open(self, start: RequestInput) -> bool:
+    async def _open(self, start: messages.RequestInput) -> bool:
         assessment = await self._opening(
             workflow.execute_activity_method(
                 RequestActivities.assess,
-                AssessRequest(ask=start.ask, at=workflow.now()),
+                messages.AssessRequest(ask=start.ask, at=workflow.now()),
                 **LONG_ASKED_CALL,
                 summary=f"does it fit: {start.ask.gpus} more for {start.ask.team}",
             )
@@ -108,14 +92,12 @@ class QuotaRequest(Durable[RequestState]):
             self._set(reducers.opened(start.ask, assessment, workflow.now()))
         return assessment is not None
 
-    async def _live(self, start: RequestInput) -> None:
+    async def _live(self, start: messages.RequestInput) -> None:
         pause = _FIRST_PAUSE
         while True:
             if self._cancelled:
                 self._cancelled = False
-                by_ticket = self._state.ticketed or bool(start.ask.ticket)
-                over = reducers.cancel_ignored if by_ticket else reducers.cancelled
-                self._set(over(self._state, workflow.now()))
+                self._set(reducers.cancelled(self._state, workflow.now(), by_ticket=bool(start.ask.ticket)))
             self._set(reducers.advance(self._state, workflow.now()))
             await self._keep()
             match decide(self._state):
@@ -137,12 +119,11 @@ class QuotaRequest(Durable[RequestState]):
                     pause = min(2 * pause, _LONGEST_PAUSE)
             self._leave(start)
 
-    def _leave(self, start: RequestInput) -> None:
+    def _leave(self, start: messages.RequestInput) -> None:
         idle = not self._telling and not self._state.outbox and not self._cancelled and workflow.all_handlers_finished()
-        if not (workflow.info().is_continue_as_new_suggested() and idle):
-            return
-        if not self._state.mail or workflow.patched(patches.GIVES_UP):
-            workflow.continue_as_new(RequestInput(ask=start.ask, state=self._state, spent=self._tickets.carried()))
+        due = workflow.info().is_continue_as_new_suggested() and idle
+        if due and (not self._state.mail or workflow.patched(patches.GIVES_UP)):
+            workflow.continue_as_new(start.but(state=self._state, spent=self._tickets.carried()))
 
     async def _write(self) -> None:
         """One try to write the order, or to take it back."""
@@ -150,60 +131,38 @@ class QuotaRequest(Durable[RequestState]):
         try:
             answer = await self._try()
         except ActivityError as error:
-            order = self._state.order
             kind, reason = reason_of(error)
             reason = "its quotas have just been changed: it is tried again" if kind == "Drift" else reason
-            answer = _answer(order.request, GrantOutcome.LATER, reason, ends=order.ends)
+            answer = calls.answer(self._state.order, GrantOutcome.LATER, reason)
         finally:
             self._writing = False
         self._set(reducers.tried(self._state, answer, workflow.now()))
 
     async def _try(self) -> Granted:
         state, order = self._state, self._state.order
-        fence = state.fence + 1
         prepared = await workflow.execute_activity_method(
             RequestActivities.prepare,
-            PrepareRequest(
-                order=order,
-                cluster=state.ask.cluster,
-                namespace=state.ask.namespace,
-                hands=state.hands,
-                fence=fence,
-                at=workflow.now(),
-            ),
+            calls.prepare(state, workflow.now()),
             **LONG_CALL,
             summary=f"{'take back' if order.ends else 'grant'} {order.gpus} of {order.team}",
         )
         if prepared.through:
+            request = messages.ThroughRequest(order=order, cluster=state.ask.cluster)
             answer = await workflow.execute_activity_method(
-                RequestActivities.through,
-                ThroughRequest(order=order, cluster=state.ask.cluster),
-                **CALL,
-                summary="through the rollout that is open",
+                RequestActivities.through, request, **CALL, summary="through the rollout that is open"
             )
             return answer.model_copy(update={"hands": prepared.hands})
         if prepared.change is None:
-            return _answer(order.request, prepared.outcome, prepared.said, ends=order.ends)
+            return calls.answer(order, prepared.outcome, prepared.said)
+        fence = state.fence + 1
         self._set(self._state.but(fence=fence))
         receipt = await workflow.execute_activity_method(
             QuotaActivities.apply_effect,
-            EffectRequest(
-                change=prepared.change,
-                shadow=False,
-                limit_gpus=None,
-                order=order if state.ticketed else None,
-                at=workflow.now(),
-            ),
+            calls.write(state, prepared.change, workflow.now()),
             **CALL,
             summary=f"write it (fence {fence})",
         )
-        if receipt.conflicts:
-            theirs = ", ".join(c.team for c in receipt.conflicts)
-            outcome = GrantOutcome.NO if order.ends else GrantOutcome.LATER
-            return _answer(order.request, outcome, f"others have changed the quota of {theirs} since", ends=order.ends)
-        moves = ", ".join(f"{t} {receipt.before[t]} -> {gpus}" for t, gpus in sorted(receipt.after.items()))
-        done = _answer(order.request, GrantOutcome.DONE, moves, ends=order.ends)
-        return done.model_copy(update={"raised": prepared.raised, "hands": prepared.hands})
+        return calls.outcome_of(order, prepared, receipt)
 
     # --- side calls -----------------------------------------------------------------------------
 
@@ -212,12 +171,9 @@ class QuotaRequest(Durable[RequestState]):
         state = self._state
         if not state.outbox:
             return
-        await workflow.execute_activity_method(
-            RequestActivities.keep,
-            KeepRequest(request=state.but(mail=())),
-            **CALL,
-            summary="; ".join(e.text for e in state.outbox)[:180],
-        )
+        texts = "; ".join(entry.text for entry in state.outbox)[:180]
+        request = messages.KeepRequest(request=state.but(mail=()))
+        await workflow.execute_activity_method(RequestActivities.keep, request, **CALL, summary=texts)
         self._set(self._state.recorded(entry.key for entry in state.outbox))
 
     async def _mail(self) -> None:
@@ -256,9 +212,7 @@ class QuotaRequest(Durable[RequestState]):
 
     def _set(self, state: RequestState) -> None:
         if self._value is None or state.stage is not self._value.stage:
-            workflow.upsert_search_attributes(
-                [BY_CLUSTER.value_set(state.ask.cluster), BY_STAGE.value_set(state.stage.value)]
-            )
+            workflow.upsert_search_attributes(request_attributes(state))
         if state != self._value:
             super()._set(state)
 
@@ -269,9 +223,7 @@ class QuotaRequest(Durable[RequestState]):
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> RequestState:
         """Answers once it is known whether it fits, and stands in the book."""
-        await workflow.wait_condition(
-            lambda: self._trouble is not None or (self._value is not None and not self._value.outbox)
-        )
+        await self._begun()
         return self._state
 
     def _check(self, command: RequestCommand, request: RequestOrder, owners: tuple[str, ...] | None = None) -> None:
@@ -285,17 +237,12 @@ class QuotaRequest(Durable[RequestState]):
         try:
             owners = await workflow.execute_activity_method(
                 RequestActivities.owners,
-                OwnersRequest(cluster=self._state.ask.cluster),
+                messages.OwnersRequest(cluster=self._state.ask.cluster),
                 **ASKED_CALL,
                 summary=f"who decides on {command} by {request.actor}",
             )
         except ActivityError as error:
-            kind, reason = reason_of(error)
-            raise ApplicationError(reason, type=kind, non_retryable=True) from error
+            raise to_application_error(error) from error
         self._check(command, request, owners.names)  # it may have moved on meanwhile
         self._set(obey(self._state, command, request, workflow.now()))
         return self._state
-
-
-def _answer(request: str, outcome: GrantOutcome, reason: str, *, ends: bool) -> Granted:
-    return Granted(request=request, ends=ends, outcome=outcome, said=reason)

@@ -8,14 +8,17 @@ from temporalio import workflow
 from temporalio.common import SearchAttributeKey, SearchAttributeUpdate
 
 with workflow.unsafe.imports_passed_through():
+    from models.bringup.state import Bringup
+    from models.fleet.state import FleetRollout
+    from models.requests.state import RequestState
     from models.rollout.state import Rollout
     from models.rollout.status import standing_now
     from models.wire import SearchName
 
-BY_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
-BY_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
-BY_WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
-BY_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
+_BY_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
+_BY_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)
+_BY_WAVE = SearchAttributeKey.for_keyword(SearchName.WAVE)
+_BY_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
 _UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
 
 
@@ -23,9 +26,21 @@ def rollout_attributes(r: Rollout) -> list[SearchAttributeUpdate[Any]]:
     """As the state has it; two that are alike are equal."""
     stands = standing_now(r)
     return [
-        BY_CLUSTER.value_set(r.cluster),
-        BY_STAGE.value_set(r.stage.value),
-        BY_WAVE.value_set("none" if r.plan is None else r.plan.wave.value),
-        BY_OWNER.value_set(r.owner),
+        _BY_CLUSTER.value_set(r.cluster),
+        _BY_STAGE.value_set(r.stage.value),
+        _BY_WAVE.value_set("none" if r.plan is None else r.plan.wave.value),
+        _BY_OWNER.value_set(r.owner),
         _UNBACKED.value_set(max(0, stands.assigned_gpus - stands.backed_gpus)),
     ]
+
+
+def fleet_attributes(f: FleetRollout) -> list[SearchAttributeUpdate[Any]]:
+    return [_BY_STAGE.value_set(f.stage.value), _BY_WAVE.value_set(f.wave.value), _BY_OWNER.value_set(f.owner)]
+
+
+def request_attributes(state: RequestState) -> list[SearchAttributeUpdate[Any]]:
+    return [_BY_CLUSTER.value_set(state.ask.cluster), _BY_STAGE.value_set(state.stage.value)]
+
+
+def bringup_attributes(b: Bringup) -> list[SearchAttributeUpdate[Any]]:
+    return [_BY_CLUSTER.value_set(b.cluster), _BY_STAGE.value_set(b.stage.value), _BY_OWNER.value_set(b.entry.owner)]

@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from models.access.tickets import LIFETIME, SKEW, nonce_of
     from models.access.warrants import AdmitRequest, Spent
     from models.base import Model
-    from workflows.failures import reason_of
+    from workflows.failures import to_application_error
     from workflows.options import ASKED_CALL
 
 _KEPT = 2 * (LIFETIME + 2 * SKEW) + timedelta(minutes=1)
@@ -93,8 +93,7 @@ class TicketBook:
                 Warrants.admit, request, **ASKED_CALL, summary=f"admit {command} of {getattr(message, 'actor', '')}"
             )
         except ActivityError as error:
-            kind, reason = reason_of(error)
-            raise ApplicationError(reason, type=kind, non_retryable=True) from error
+            raise to_application_error(error) from error
         self._admitted = {nonce: None if answer.roles is None else bool(answer.roles)}
 
 

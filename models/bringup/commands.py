@@ -226,6 +226,20 @@ def obey(b: Bringup, command: BringupCommand, order: BringupOrder, now: datetime
             return _retire(b, order, now)
 
 
+def cancelled(b: Bringup, now: datetime, under_way: Collection[BringupAction], *, by_ticket: bool) -> Bringup:
+    """Temporal's own cancel is a person's, who waits for what runs; in production it changes nothing.
+
+    `by_ticket`: it was begun so, and then only a ticket cancels it.
+    """
+    if by_ticket:
+        return b.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket cancels", now)
+    order = BringupOrder(actor="temporal", reason="the workflow was cancelled")
+    refuses = refusal(b, BringupCommand.CANCEL, order, now, under_way) is not None
+    if refuses or b.stage is BringupStage.IN_PRODUCTION:
+        return b
+    return obey(b, BringupCommand.CANCEL, order, now)[0]
+
+
 def _named(b: Bringup, command: BringupCommand, order: BringupOrder) -> str:
     """The run that the command is about; empty: none."""
     if command is _DO.CHECK_IN and not order.step:

@@ -59,11 +59,6 @@ def opened(start: BringupStart, number: int, now: datetime) -> Bringup:
     return b.noting(AuditKind.COMMAND, text, now, actor=start.actor, reason=start.reason, **data)
 
 
-def cancel_ignored(b: Bringup, now: datetime) -> Bringup:
-    """Its workflow was cancelled in Temporal."""
-    return b.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket cancels", now)
-
-
 # --- time -------------------------------------------------------------------------------------------
 
 

@@ -165,6 +165,17 @@ def obey(
             return _abort(f, request, now)
 
 
+def cancelled(f: FleetRollout, now: datetime, *, by_ticket: bool) -> FleetRollout:
+    """Temporal's own cancel is an abort that undoes nothing.
+
+    `by_ticket`: it was launched so, and then only a ticket aborts it.
+    """
+    if by_ticket:
+        return f.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket aborts", now)
+    request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
+    return f if refusal(f, "abort", request) is not None else obey(f, "abort", request, now)[0]
+
+
 def _resume(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
     """Every hold is lifted; failures that are known by now count no more, and what rests begins to rest anew."""
     members = {c: m.but(forgiven=True) if m.failed_at is not None else m for c, m in f.members.items()}

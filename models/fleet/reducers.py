@@ -62,11 +62,6 @@ def opened(launch: FleetLaunch, now: datetime) -> FleetRollout:
     return f.noting(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, **data)
 
 
-def cancel_ignored(f: FleetRollout, now: datetime) -> FleetRollout:
-    """Its workflow was cancelled in Temporal."""
-    return f.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket aborts", now)
-
-
 def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime) -> FleetRollout:
     """With every cluster in its wave; what is open there already is followed."""
     if f.stage is not FleetStage.PLANNED:

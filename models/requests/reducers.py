@@ -112,8 +112,14 @@ def _returned(state: RequestState, answer: Granted, now: datetime) -> RequestSta
     return left.noting(AuditKind.COMMAND, left.said, now).telling((*state.assessment.owners, *state.askers), text)
 
 
-def cancelled(state: RequestState, now: datetime) -> RequestState:
-    """Its workflow was cancelled in Temporal: what was granted for a time is given back, what was not is over."""
+def cancelled(state: RequestState, now: datetime, *, by_ticket: bool) -> RequestState:
+    """Temporal's own cancel: what was granted for a time is given back, what was not is over.
+
+    `by_ticket`: it was asked for so, and then only a ticket withdraws it.
+    """
+    if state.ticketed or by_ticket:
+        ignored = "a cancel from Temporal was ignored: here only a ticket withdraws it"
+        return state.noting(AuditKind.COMMAND, ignored, now)
     why = "cancelled in Temporal"
     if state.stage is RequestStage.GRANTED and not state.ended:
         return state.reaching(RequestStage.RETURNING, now, why).noting(
@@ -123,11 +129,6 @@ def cancelled(state: RequestState, now: datetime) -> RequestState:
         over = state.reaching(RequestStage.WITHDRAWN, now, why).noting(AuditKind.COMMAND, why, now)
         return over.telling(state.askers, f"Your request for {state.wants} is over: {why}.")
     return state
-
-
-def cancel_ignored(state: RequestState, now: datetime) -> RequestState:
-    """Its workflow was cancelled in Temporal: people who may decide do so with a ticket."""
-    return state.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket withdraws it", now)
 
 
 def mailed(state: RequestState, answer: TellAnswer, now: datetime) -> RequestState:

@@ -12,7 +12,7 @@ from rich.console import Console
 from models.bringup import actions as do
 from models.bringup import reducers
 from models.bringup.checks import Colour
-from models.bringup.commands import BringupOrder, obey
+from models.bringup.commands import BringupOrder, cancelled, obey
 from models.bringup.decide import decide
 from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupCommand, BringupStage
@@ -343,6 +343,17 @@ def test_cancel_unmakes_in_reverse_order_and_names_what_has_no_undo() -> None:
     assert w.stage is BringupStage.CANCELLED
     assert w.b.because == "report is left standing: it has no undo"
     assert w.told()[-1] == "h100-new is cancelled: report is left standing: it has no undo"
+
+
+@pytest.mark.parametrize("by_ticket", [False, True])
+def test_a_cancel_by_temporal_is_one_by_a_person_unless_tickets_are_needed(by_ticket: bool) -> None:
+    w = made()
+    after = cancelled(w.b, w.now, (), by_ticket=by_ticket)
+    assert after.stage == (BringupStage.PROVISIONED if by_ticket else BringupStage.CANCELLING)
+    entry_text = after.outbox[-1].text
+    assert ("a cancel from Temporal was ignored" in entry_text) is by_ticket
+    in_production = w.b.but(stage=BringupStage.IN_PRODUCTION)
+    assert cancelled(in_production, w.now, (), by_ticket=False) == in_production
 
 
 def test_what_a_failed_undo_depends_on_is_spared_and_the_others_are_unmade() -> None:

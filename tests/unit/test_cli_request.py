@@ -92,7 +92,7 @@ def test_a_notice_is_tried_for_a_day_and_then_it_is_said_who_was_not_told(
 def test_a_cancelled_grant_is_given_back_unless_it_is_for_good(
     more: dict[str, Any], stage: RequestStage, ends: bool
 ) -> None:
-    found = cancelled(granted(**more), NOW)
+    found = cancelled(granted(**more), NOW, by_ticket=False)
     assert (found.stage, found.overdue(NOW)) == (stage, False)
     assert found.overdue(NOW + timedelta(minutes=2)) is ends
     assert granted(**more).overdue(NOW + 2 * DAY) is ends

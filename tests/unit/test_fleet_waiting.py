@@ -6,8 +6,9 @@ from datetime import timedelta
 
 from models.cluster.windows import Window, WindowKind
 from models.fleet import reducers
+from models.fleet.commands import cancelled
 from models.fleet.messages import FleetStatus, Noted, PickAnswer, Picked
-from models.fleet.state import BudgetLeft, MemberState, Pace
+from models.fleet.state import BudgetLeft, FleetStage, MemberState, Pace
 from models.fleet.status import status_of
 from tests.property.test_fleet_machine import START, Fleet, prospect
 from views.fleet_rollout import facts_of
@@ -95,3 +96,14 @@ def test_a_member_that_somebody_launched_by_hand_is_followed_at_once() -> None:
     assert (one.state, one.rollout, one.joined) == (MemberState.RUNNING, "c0001/by-hand", True)
     assert fleet.f.members["c0000"].rollout == "c0000/1", "its own goes on as its own"
     assert fleet.f.outbox[-1].text == "followed from now on, launched by others: c0001"
+
+
+def test_a_cancel_by_temporal_aborts_unless_tickets_are_needed() -> None:
+    fleet = Fleet([prospect(0, cut=10)], PACE)
+    running = fleet.f
+    ignored = cancelled(running, fleet.now, by_ticket=True)
+    assert (ignored.stage, len(ignored.outbox)) == (FleetStage.RUNNING, len(running.outbox) + 1)
+    assert ignored.outbox[-1].text == "a cancel from Temporal was ignored: here only a ticket aborts"
+    aborted = cancelled(running, fleet.now, by_ticket=False)
+    assert (aborted.stage, aborted.undo) == (FleetStage.ABORTING, False)
+    assert cancelled(aborted, fleet.now, by_ticket=False) == aborted

@@ -1,0 +1,44 @@
+"""The requests of a quota request's calls, built from its state, and what the answers come to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from models.planning.grants import Granted, GrantOrder, GrantOutcome
+from models.requests.messages import Prepared, PrepareRequest
+from models.requests.state import RequestState
+from models.rollout.effects import Change, Receipt
+from models.rollout.messages import EffectRequest
+
+
+def prepare(state: RequestState, now: datetime) -> PrepareRequest:
+    """Whether the order can be written now, by whom, and what."""
+    return PrepareRequest(
+        order=state.order,
+        cluster=state.ask.cluster,
+        namespace=state.ask.namespace,
+        hands=state.hands,
+        fence=state.fence + 1,
+        at=now,
+    )
+
+
+def write(state: RequestState, change: Change, now: datetime) -> EffectRequest:
+    """The one fenced call that changes the quota, where no rollout is open."""
+    order = state.order if state.ticketed else None
+    return EffectRequest(change=change, shadow=False, limit_gpus=None, order=order, at=now)
+
+
+def answer(order: GrantOrder, outcome: GrantOutcome, reason: str) -> Granted:
+    return Granted(request=order.request, ends=order.ends, outcome=outcome, said=reason)
+
+
+def outcome_of(order: GrantOrder, prepared: Prepared, receipt: Receipt) -> Granted:
+    """What became of the order; where others changed the quota meanwhile, nothing was written."""
+    if receipt.conflicts:
+        theirs = ", ".join(c.team for c in receipt.conflicts)
+        outcome = GrantOutcome.NO if order.ends else GrantOutcome.LATER
+        return answer(order, outcome, f"others have changed the quota of {theirs} since")
+    moves = ", ".join(f"{team} {receipt.before[team]} -> {gpus}" for team, gpus in sorted(receipt.after.items()))
+    done = answer(order, GrantOutcome.DONE, moves)
+    return done.model_copy(update={"raised": prepared.raised, "hands": prepared.hands})
