@@ -19,7 +19,7 @@ from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.long_run import may_apply
-from models.rollout.messages import LaunchAnswer
+from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.shown import UNGUARDED, ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus, WouldStand
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, proposed_changes
@@ -99,6 +99,10 @@ def launch_answer(r: Rollout) -> LaunchAnswer:
         lifters=may_lift(r, objection=True),
         deciders=may_lift(r, objection=False),
     )
+
+
+def not_launched(launch: LaunchRequest, why: str) -> LaunchAnswer:
+    return LaunchAnswer(launched=False, rollout=launch.rollout, cluster=launch.cluster, stage=Stage.ABORTED, reason=why)
 
 
 def _proposal(r: Rollout) -> ProposalStatus | None:

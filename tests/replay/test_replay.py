@@ -29,7 +29,16 @@ from tests.replay.bringup_scenes import BRINGUPS
 from tests.replay.record import HISTORIES, LARGEST, SCENES
 from tests.replaying import replays
 from workers.main import FAILURES, sandbox
-from workflows import bringup_runs, cluster_rollout, haste, marks, owner_calls, quota_request
+from workflows import (
+    bringup_runs,
+    cluster_rollout,
+    haste,
+    marks,
+    owner_calls,
+    quota_request,
+    rollout_actions,
+    rollout_post,
+)
 from workflows import patches as since
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout
@@ -178,6 +187,16 @@ async def test_a_plan_in_a_history_has_the_hash_that_was_approved() -> None:
 NEWEST = ("rested", "together", "freed", "reported", "asked", "refitted", "aimed_again")
 
 
+ASK_FOR_PATCHES = (
+    cluster_rollout,
+    rollout_actions,
+    rollout_post,
+    haste,
+    marks,
+    owner_calls,
+    bringup_runs,
+    quota_request,
+)
 WAITED = [True, False, True, False]
 """Of `freed`, the runs that waited for something before they left."""
 
@@ -193,7 +212,7 @@ def patches(path: Path) -> set[str]:
 def test_a_patched_shape_has_a_history_from_before_and_one_from_after() -> None:
     asked = [
         name
-        for module in (cluster_rollout, haste, marks, owner_calls, bringup_runs, quota_request)
+        for module in ASK_FOR_PATCHES
         for name in re.findall(r"workflow\.patched\(patches\.(\w+)\)", inspect.getsource(module))
     ]
     known = {getattr(since, name) for name in asked}

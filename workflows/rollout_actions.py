@@ -1,0 +1,107 @@
+"""RolloutActions: what a rollout does for each action that `models.rollout.decide.decide` names.
+
+Each is one call, and the reducer that takes its outcome into the state.
+"""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.rollout.clusters import ClusterActivities
+    from activities.rollout.effects import QuotaActivities
+    from models.errors import HistoryLapse
+    from models.rollout import calls, effect_reducers, long_run, look_reducers, plan_reducers
+    from models.rollout.actions import Action, Aim, Draft, Look, Perform
+    from models.rollout.decide import confirms_breach
+    from models.rollout.effect_table import EFFECT
+    from models.rollout.effects import EffectKind
+    from models.rollout.warnings import news_of_risk, warned
+    from workflows import options, patches
+    from workflows.failures import reason_of, room_at
+    from workflows.rollout_post import RolloutPost
+
+
+class RolloutActions(RolloutPost):
+    """The host of a rollout, as far as it acts."""
+
+    async def _act(self, action: Action) -> None:
+        match action:
+            case Look():
+                await self._look(action)
+            case Draft():
+                await self._draft(action)
+            case Aim():
+                await self._aim()
+            case Perform():
+                await self._perform(action.kind)
+
+    async def _look(self, action: Look) -> None:
+        r = self._state
+        try:
+            seen = await workflow.execute_activity_method(
+                ClusterActivities.observe,
+                calls.look_at(r, action, workflow.now()),
+                **(options.DUE_READ_CALL if confirms_breach(r, workflow.now()) else options.READ_CALL),
+                summary=f"look: {action.why}",
+            )
+        except ActivityError as error:
+            self._set(look_reducers.look_failed(self._state, reason_of(error)[1], workflow.now()))
+            return
+        now = workflow.now()
+        rises = look_reducers.rise_waits(self._state, seen) and workflow.patched(patches.CONFIRMS_RISES)
+        asks = look_reducers.asks_of(self._state, seen) and workflow.patched(patches.ASKS_OF_DRIFT)
+        self._set(look_reducers.looked(self._state, seen, now, r.fence, rises=rises, asks=asks))
+        if any(news_of_risk(self._state, now)) and workflow.patched(patches.WARNS):
+            self._set(warned(self._state, now))
+
+    async def _draft(self, action: Draft) -> None:
+        try:
+            drafted = await workflow.execute_activity_method(
+                ClusterActivities.draft_plan,
+                calls.draft(self._state, action, workflow.now()),
+                **options.LONG_CALL,
+                summary=f"plan: {action.why}",
+            )
+        except ActivityError as error:
+            failed = long_run.not_reconsidered if action.islands else plan_reducers.draft_failed
+            self._set(failed(self._state, reason_of(error)[1], workflow.now()))
+            return
+        if action.islands:
+            self._set(long_run.reconsidered(self._state, drafted.plan, workflow.now()))
+        else:
+            self._set(plan_reducers.drafted(self._state, drafted, workflow.now()))
+
+    async def _aim(self) -> None:
+        try:
+            target = await workflow.execute_activity_method(
+                ClusterActivities.aim_rollback,
+                calls.aim(self._state, workflow.now()),
+                **options.AIM_CALL,
+                summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
+            )
+        except ActivityError as error:
+            self._set(plan_reducers.aim_failed(self._state, *reason_of(error), workflow.now()))
+            return
+        self._set(plan_reducers.aimed(self._state, target, workflow.now()))
+
+    async def _perform(self, kind: EffectKind) -> None:
+        begun, change = effect_reducers.began(self._state, kind)
+        self._set(begun)
+        try:
+            receipt = await workflow.execute_activity_method(
+                QuotaActivities.apply_effect,
+                calls.effect(begun, change, workflow.now()),
+                **(options.EFFECT_CALL if kind in EFFECT else options.INVERSE_CALL),
+                summary=calls.effect_summary(change),
+            )
+        except ActivityError as error:
+            if (why := reason_of(error))[0] == HistoryLapse.__name__:
+                self._lapses.suspected = True
+                self._set(self._state.but(fence=begun.fence - 1))
+                return
+            self._set(effect_reducers.failed(self._state, change, *why, workflow.now(), room_at(error)))
+            return
+        again = effect_reducers.aims_again(self._state, receipt) and workflow.patched(patches.AIMS_AGAIN)
+        self._set(effect_reducers.landed(self._state, change, receipt, workflow.now(), again=again))

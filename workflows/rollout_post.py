@@ -1,0 +1,158 @@
+"""RolloutPost: the side loops of a rollout, which archive what happened and post notices, so that neither delays it.
+
+They differ from those of the other lifecycles (workflows/durable.py). They start nothing while a breach is answered or
+while the rollout waits for its next run; entries wait for others that travel with them; some notices wait for a look;
+and the archive is also told the stage, which others count on, where no entry is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import datetime, timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.notices.telling import NoticeActivities
+    from activities.rollout.archive import ArchiveActivities
+    from models.audit import AuditEntry
+    from models.rollout import calls, mailing
+    from models.rollout.messages import RecordRequest, RolloutInput
+    from models.rollout.stages import Stage
+    from models.rollout.state import Rollout
+    from models.wire import TellAnswer
+    from workflows import options, patches
+    from workflows.durable import Host
+    from workflows.failures import reason_of
+    from workflows.haste import Haste
+    from workflows.lapses import Lapses
+    from workflows.marks import leave_mark
+
+_MAIL_PAUSE = timedelta(seconds=30)
+
+
+class RolloutPost(Host[Rollout]):
+    """The host of a rollout, as far as it archives and tells."""
+
+    def __init__(self, start: RolloutInput) -> None:
+        super().__init__(start.state)
+        self._recording: RecordRequest | None = None
+        """What is on its way to the archive."""
+        self._busy_mailing = False
+        self._leaving = False
+        """The side loops start nothing new, so that a busy rollout, too, comes to its next run."""
+        self._leaving_since: datetime | None = None
+        self._haste = Haste()
+        self._looks_first = False
+        self._waits: int | None = None
+        """The main loop waits by a timer, which starts anew whatever happens; it has seen so many changes."""
+        self._lapses = Lapses(start)
+
+    # --- the archive ------------------------------------------------------------------------
+
+    async def _record(self) -> None:
+        while True:
+            await workflow.wait_condition(self._may_record)
+            if workflow.patched(patches.TOGETHER):
+                await self._linger()
+                if not self._may_record():  # a breach came between
+                    leave_mark()
+                    continue
+            self._recording = request = calls.record(self._state, workflow.now())
+            try:
+                await workflow.execute_activity_method(
+                    ArchiveActivities.record,
+                    request,
+                    **options.CALL,
+                    summary="; ".join(e.text for e in request.entries)[:180] or f"stage {request.stage}",
+                )
+            except ActivityError as error:
+                # The registry belongs to somebody else by now. The entries stand in this history.
+                workflow.logger.error("not archived: %s", reason_of(error)[1])
+            self._recording = None
+            self._set(mailing.recorded(self._state, request))
+            if self._waits is None:
+                leave_mark()
+
+    def _unsent(self) -> tuple[AuditEntry, ...]:
+        """Entries that are neither archived nor on their way there."""
+        sent = () if self._recording is None else self._recording.entries
+        return tuple(entry for entry in self._state.post.outbox if entry not in sent)
+
+    def _may_record(self) -> bool:
+        stays = self._leaving or self._lapses.reset
+        if stays or self._state.closing:  # closing: the registry would end the rollout before its last effect
+            return False
+        post = self._state.post
+        return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on)
+
+    async def _linger(self) -> None:
+        """Until the main loop waits: each call is seven events and a workflow task, however many entries it takes."""
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(self._records_now, timeout=options.LINGER, timeout_summary="for more entries")
+
+    def _records_now(self) -> bool:
+        """Nothing more is about to come; or others count on the stage, as the fleet's brake does on rollbacks."""
+        r = self._state
+        rolls_back = r.stage is Stage.ROLLING_BACK and r.post.noted is not r.stage
+        return self._waits == self._changes or r.stage.ended or rolls_back
+
+    # --- notices ----------------------------------------------------------------------------
+
+    def _may_mail(self) -> bool:
+        may_mail = mailing.may_mail if self._looks_first else mailing.ready
+        stays = self._leaving or self._lapses.reset or self._haste.on
+        return not stays and bool(may_mail(self._state, workflow.now()))
+
+    async def _mail_is_due(self) -> None:
+        """A timer runs only where the ledger sends something that the notice period waits for."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(self._may_mail, timeout=mailing.asks_in(self._state, workflow.now()))
+                return
+
+    async def _mail(self) -> None:
+        while True:
+            await self._mail_is_due()
+            self._busy_mailing = True
+            request = calls.tell(self._state, workflow.now())
+            try:
+                answer = await workflow.execute_activity_method(
+                    NoticeActivities.tell,
+                    request,
+                    **options.MAIL_CALL,
+                    summary="tell " + ", ".join(f"{n.audience} ({n.kind})" for n in request.notices)[:170],
+                )
+            except ActivityError as error:
+                why = reason_of(error)[1]
+                answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
+            self._busy_mailing = False
+            self._set(mailing.mailed(self._state, request.notices, answer, workflow.now()))
+            if self._waits is None:
+                leave_mark()
+            if self._state.post.trouble:
+                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+                leave_mark()
+
+    # --- the end of a run ---------------------------------------------------------------------
+
+    def _may_continue(self, now: datetime) -> bool:
+        """Nothing is under way that the next run would have to do again, or it has been so for too long."""
+        busy = self._recording is not None or self._busy_mailing
+        overdue = self._leaving_since is not None and now - self._leaving_since >= options.OVERDUE
+        return (overdue or not busy) and workflow.all_handlers_finished()
+
+    async def _settle(self) -> None:
+        """Everything is archived; the teams are told, or have been tried for long enough."""
+        await workflow.wait_condition(self._all_recorded)
+        try:
+            await workflow.wait_condition(lambda: not mailing.in_hand(self._state), timeout=options.LAST_MAIL)
+        except TimeoutError:
+            workflow.logger.warning("ended with %d notices undelivered", len(mailing.in_hand(self._state)))
+        await workflow.wait_condition(self._all_recorded)
+
+    def _all_recorded(self) -> bool:
+        post = self._state.post
+        return not post.outbox and post.noted is self._state.stage and self._recording is None
