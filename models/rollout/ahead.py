@@ -74,71 +74,75 @@ class Ahead(Model):
         return ""
 
 
-def ahead_of(r: Rollout, now: datetime) -> Ahead:
+def ahead_of(rollout: Rollout, now: datetime) -> Ahead:
     """As things stand. Where a rollback is under way or done, what is still owed."""
-    plan = _awaiting(r)
+    plan = _awaiting(rollout)
     ahead = Ahead(
-        cluster=r.cluster,
-        rollout=r.id,
-        stage=r.stage,
-        shadow=r.shadow,
+        cluster=rollout.cluster,
+        rollout=rollout.id,
+        stage=rollout.stage,
+        shadow=rollout.shadow,
         plan=plan,
-        undone=r.rollbacks > 0 and not r.effects_stand,
-        close_told=_heard(r, r.baseline.tree.leaves if r.values_stand else r.affected),
-        approve_told=() if plan is None else _heard(r, _told_of(r, plan)),
-        promote_leaves=() if r.stay.waived else not_waived(r, now),
-        at_risk=r.at_risk,
+        undone=rollout.rollbacks > 0 and not rollout.effects_stand,
+        close_told=_heard(rollout, rollout.baseline.tree.leaves if rollout.values_stand else rollout.affected),
+        approve_told=() if plan is None else _heard(rollout, _told_of(rollout, plan)),
+        promote_leaves=() if rollout.stay.waived else not_waived(rollout, now),
+        at_risk=rollout.at_risk,
     )
-    if not r.effects_stand or r.stage.ended:
-        return ahead.but(told=_heard(r, sorted(r.announced.cuts)))
-    undone = r if r.stage in (Stage.ROLLING_BACK, Stage.STUCK) else undoing(r, now, actor=r.owner, reason="asked ahead")
+    if not rollout.effects_stand or rollout.stage.ended:
+        return ahead.but(told=_heard(rollout, sorted(rollout.announced.cuts)))
+    undone = (
+        rollout
+        if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK)
+        else undoing(rollout, now, actor=rollout.owner, reason="asked ahead")
+    )
     if undone.undo is None:  # stuck before there was one: somebody newer owns the cluster
         return ahead
     return ahead.but(
         undoes=tuple(kind.value for kind in undone.owed),
-        back=() if r.shadow else _back(r, undone),
+        back=() if rollout.shadow else _back(rollout, undone),
         unbacked_gpus=undone.undo.unbacked_gpus,
-        told=_heard(r, r.affected),
+        told=_heard(rollout, rollout.affected),
     )
 
 
-def _heard(r: Rollout, teams: Iterable[str]) -> tuple[str, ...]:
+def _heard(rollout: Rollout, teams: Iterable[str]) -> tuple[str, ...]:
     """A shadow's notices go to the log alone."""
-    return () if r.shadow else tuple(teams)
+    return () if rollout.shadow else tuple(teams)
 
 
-def _awaiting(r: Rollout) -> Plan | None:
+def _awaiting(rollout: Rollout) -> Plan | None:
     """The plan that `approve` would take: a proposal's before the standing one."""
-    if r.proposal is not None:
-        envelope = r.envelope
-        approved = envelope is not None and envelope.plan_hash == r.proposal.plan.hash
-        return None if approved else r.proposal.plan
-    return None if r.plan is None or r.stay.replan or r.approved else r.plan
+    if rollout.proposal is not None:
+        envelope = rollout.envelope
+        approved = envelope is not None and envelope.plan_hash == rollout.proposal.plan.hash
+        return None if approved else rollout.proposal.plan
+    return None if rollout.plan is None or rollout.stay.replan or rollout.approved else rollout.plan
 
 
-def _told_of(r: Rollout, plan: Plan) -> Iterable[str]:
+def _told_of(rollout: Rollout, plan: Plan) -> Iterable[str]:
     """At the gate those whose cut is larger than they know; in place, when it is written, those whom it is about."""
-    if not r.stage.guarded:
-        return newly_cut(r, plan)
-    before = r.plan_standing
-    if r.proposal is None or before is None:
+    if not rollout.stage.guarded:
+        return newly_cut(rollout, plan)
+    before = rollout.plan_standing
+    if rollout.proposal is None or before is None:
         return [q.team for q in plan.quotas if q.leaf and q.cut_gpus]
     return [q.team for q in plan.quotas if q.leaf and before.values.get(q.team) != q.after_gpus]
 
 
-def _back(r: Rollout, undone: Rollout) -> tuple[TeamBack, ...]:
+def _back(rollout: Rollout, undone: Rollout) -> tuple[TeamBack, ...]:
     assert undone.undo is not None
-    present, target, changed = present_values(r), undone.undo.target, undone.undo.changed
+    present, target, changed = present_values(rollout), undone.undo.target, undone.undo.changed
     after = {team: changed.get(team, target.get(team, gpus)) for team, gpus in present.items()}
-    backing = backing_of(r, after)
+    backing = backing_of(rollout, after)
     return tuple(
         TeamBack(
             team=team,
             gpus=present[team],
             back_gpus=after[team],
             backing_gpus=None if backing is None else backing.of.get(team, 0),
-            by_others=team in changed or team in r.foreign,
+            by_others=team in changed or team in rollout.foreign,
         )
-        for team in sorted(r.baseline.tree.leaves)
+        for team in sorted(rollout.baseline.tree.leaves)
         if team in present and (present[team] != after[team] or team in changed)
     )

@@ -34,71 +34,73 @@ _NEEDS = 500
 """Characters of what a person has to do, in the registry; the status has all."""
 
 
-def look_at(r: Rollout, look: Look, now: datetime) -> ObserveRequest:
+def look_at(rollout: Rollout, look: Look, now: datetime) -> ObserveRequest:
     """What a look needs to know; the baseline itself would be most of a large rollout's history."""
     return ObserveRequest(
-        cluster=r.cluster,
+        cluster=rollout.cluster,
         values=look.values,
-        gpus_per_node=r.baseline.gpus_per_node,
-        generation=r.generation,
-        flex_after=r.policy.clear_after if r.stage.promises else None,
-        long_run=r.policy.replan_window if may_propose(r, now) else None,
-        derive=r.policy.terms if derives(r, now) else None,
-        shadow=r.shadow,
-        plausible_drop=r.policy.plausible_drop,
-        max_breaching_clusters=r.policy.max_breaching_clusters,
+        gpus_per_node=rollout.baseline.gpus_per_node,
+        generation=rollout.generation,
+        flex_after=rollout.policy.clear_after if rollout.stage.promises else None,
+        long_run=rollout.policy.replan_window if may_propose(rollout, now) else None,
+        derive=rollout.policy.terms if derives(rollout, now) else None,
+        shadow=rollout.shadow,
+        plausible_drop=rollout.policy.plausible_drop,
+        max_breaching_clusters=rollout.policy.max_breaching_clusters,
         at=now,
     )
 
 
-def draft(r: Rollout, action: Draft, now: datetime) -> DraftRequest:
+def draft(rollout: Rollout, action: Draft, now: datetime) -> DraftRequest:
     """A plan: on the islands that the action names, else on what is believed where a newer sample is not."""
-    believed = r.sight.known.islands if r.sight.unknown and r.sight.known is not None else None
-    derived = None if r.plan is None else r.plan.derived
+    believed = rollout.sight.known.islands if rollout.sight.unknown and rollout.sight.known is not None else None
+    derived = None if rollout.plan is None else rollout.plan.derived
     return DraftRequest(
-        cluster=r.cluster,
-        policy=r.policy,
-        baseline=r.baseline if r.values_stand else None,
-        frozen=r.baseline,
-        keep_usage=r.approval is not None,
+        cluster=rollout.cluster,
+        policy=rollout.policy,
+        baseline=rollout.baseline if rollout.values_stand else None,
+        frozen=rollout.baseline,
+        keep_usage=rollout.approval is not None,
         islands=action.islands or believed,
         promised=None if derived is None else derived.promise,
         promised_of=None if derived is None else derived.total,
-        rollout=r.id,
+        rollout=rollout.id,
         at=now,
     )
 
 
-def aim(r: Rollout, now: datetime) -> AimRequest:
+def aim(rollout: Rollout, now: datetime) -> AimRequest:
     """Where a breach rollback goes, from what the quota system holds and what is believed of health."""
-    others = theirs(r)
+    others = theirs(rollout)
     return AimRequest(
-        cluster=r.cluster,
-        baseline=r.baseline if r.seen is None else beside(r.baseline, r.seen.reading.quotas, others),
-        current=r.written if r.shadow or r.seen is None else r.seen.reading.values,
+        cluster=rollout.cluster,
+        baseline=rollout.baseline
+        if rollout.seen is None
+        else beside(rollout.baseline, rollout.seen.reading.quotas, others),
+        current=rollout.written if rollout.shadow or rollout.seen is None else rollout.seen.reading.values,
         theirs=tuple(others),
-        islands=r.baseline.islands if r.sight.known is None else r.sight.known.islands,
-        policy=r.policy,
-        exempt=r.stay.exempt,
-        shadow=r.shadow,
-        rollout=r.id,
+        islands=rollout.baseline.islands if rollout.sight.known is None else rollout.sight.known.islands,
+        policy=rollout.policy,
+        exempt=rollout.stay.exempt,
+        shadow=rollout.shadow,
+        rollout=rollout.id,
         at=now,
     )
 
 
-def effect(r: Rollout, change: Change, now: datetime) -> EffectRequest:
+def effect(rollout: Rollout, change: Change, now: datetime) -> EffectRequest:
     """One fenced call, and how much it may move."""
-    limited = change.kind in EFFECT and EFFECT[change.kind].limited and not r.stay.exempt
-    order: GrantOrder | None = r.grant_order if change.kind is EffectKind.GRANT else None
+    limited = change.kind in EFFECT and EFFECT[change.kind].limited and not rollout.stay.exempt
+    order: GrantOrder | None = rollout.grant_order if change.kind is EffectKind.GRANT else None
     # Another plan may have been made since the launch, or others' values accepted: whoever adopts this has to know.
-    first = r.baseline if (change.kind is EffectKind.RESERVE or change.refits) and not r.shadow else None
+    first = rollout.baseline if (change.kind is EffectKind.RESERVE or change.refits) and not rollout.shadow else None
     return EffectRequest(
         change=change,
-        shadow=r.shadow,
-        limit_gpus=r.policy.max_moved_gpus if limited else None,
-        limit_day_gpus=r.policy.max_moved_gpus_day if limited else None,
-        baseline=first if order is None else baseline_with(r, order),
-        order=order if r.ticketed else None,
+        shadow=rollout.shadow,
+        limit_gpus=rollout.policy.max_moved_gpus if limited else None,
+        limit_day_gpus=rollout.policy.max_moved_gpus_day if limited else None,
+        baseline=first if order is None else baseline_with(rollout, order),
+        order=order if rollout.ticketed else None,
         at=now,
     )
 
@@ -109,17 +111,17 @@ def effect_summary(change: Change) -> str:
     return f"{change.kind} (fence {change.fence.counter}){': ' + ', '.join(moved) if moved else ''}"[:190]
 
 
-def record(r: Rollout, now: datetime) -> RecordRequest:
+def record(rollout: Rollout, now: datetime) -> RecordRequest:
     """The next entries for the archive, and what the registry shows of the rollout."""
     return RecordRequest(
-        rollout=r.id,
-        entries=_carried(r.post.outbox),
-        stage=r.stage,
-        ended=r.stage.ended,
-        completed=r.completed,
-        needs=needs_of(r, now)[:_NEEDS],
-        rollbacks=r.failed_rollbacks,
-        fence=r.fence,
+        rollout=rollout.id,
+        entries=_carried(rollout.post.outbox),
+        stage=rollout.stage,
+        ended=rollout.stage.ended,
+        completed=rollout.completed,
+        needs=needs_of(rollout, now)[:_NEEDS],
+        rollbacks=rollout.failed_rollbacks,
+        fence=rollout.fence,
     )
 
 
@@ -133,15 +135,17 @@ def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
     return outbox[:_BATCH]
 
 
-def tell(r: Rollout, now: datetime) -> TellRequest:
+def tell(rollout: Rollout, now: datetime) -> TellRequest:
     """The next notices, with what can be answered now."""
-    return TellRequest(cluster=r.cluster, notices=tuple(_answerable(r, n, now) for n in ready(r, now)[:_BATCH]))
+    return TellRequest(
+        cluster=rollout.cluster, notices=tuple(_answerable(rollout, n, now) for n in ready(rollout, now)[:_BATCH])
+    )
 
 
-def _answerable(r: Rollout, notice: Notice, now: datetime) -> Notice:
+def _answerable(rollout: Rollout, notice: Notice, now: datetime) -> Notice:
     facts = dict(notice.facts)
     if notice.kind is NoticeKind.HELD or (facts.get("to_owner") and notice.kind in _WITH_COMMANDS):
-        facts["commands"] = [{"does": c.does, "line": c.line} for c in choices_now(r, now)]
-    if r.stage.ended:
+        facts["commands"] = [{"does": c.does, "line": c.line} for c in choices_now(rollout, now)]
+    if rollout.stage.ended:
         facts["ends"] = True
     return notice if facts == notice.facts else notice.model_copy(update={"facts": facts})

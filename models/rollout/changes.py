@@ -16,103 +16,105 @@ from models.rollout.gates import awaited, mode_drift
 from models.rollout.state import Rollout, UndoCause
 
 
-def baseline_with(r: Rollout, order: GrantOrder) -> Snapshot:
+def baseline_with(rollout: Rollout, order: GrantOrder) -> Snapshot:
     """The baseline with the grant, or after its end."""
-    values = {q.team: q.gpus for q in r.baseline.quotas}
-    raised = order.raised or raises(r.baseline.tree, values, order.team, order.gpus)
-    return r.baseline.with_values(moved(values, raised, ends=order.ends))
+    values = {q.team: q.gpus for q in rollout.baseline.quotas}
+    raised = order.raised or raises(rollout.baseline.tree, values, order.team, order.gpus)
+    return rollout.baseline.with_values(moved(values, raised, ends=order.ends))
 
 
-def _granting(r: Rollout) -> dict[str, Any]:
+def _granting(rollout: Rollout) -> dict[str, Any]:
     """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
-    order = r.grant_order
+    order = rollout.grant_order
     assert order is not None
-    after = baseline_with(r, order)
+    after = baseline_with(rollout, order)
     kept = {q.team: q.gpus for q in after.quotas}
-    raised = order.raised or {t: kept[t] - q.gpus for q in r.baseline.quotas if kept[t := q.team] != q.gpus}
-    there = {t: g for t, g in raised.items() if t in kept and t in r.written}
-    values = {t: min(r.written[t], kept[t]) if order.ends else r.written[t] + g for t, g in there.items()}
+    raised = order.raised or {t: kept[t] - q.gpus for q in rollout.baseline.quotas if kept[t := q.team] != q.gpus}
+    there = {t: g for t, g in raised.items() if t in kept and t in rollout.written}
+    values = {t: min(rollout.written[t], kept[t]) if order.ends else rollout.written[t] + g for t, g in there.items()}
     return {
-        "expected_generation": r.generation,
-        "writes": _writes(r, values, dict.fromkeys(values, _mode(r))),
-        "reserve": _reserve(r.but(baseline=after), {**r.written, **values}),
+        "expected_generation": rollout.generation,
+        "writes": _writes(rollout, values, dict.fromkeys(values, _mode(rollout))),
+        "reserve": _reserve(rollout.but(baseline=after), {**rollout.written, **values}),
     }
 
 
-def change_for(r: Rollout, kind: EffectKind) -> Change:
+def change_for(rollout: Rollout, kind: EffectKind) -> Change:
     """The call that makes one effect, under the next fence."""
-    fence = Fence(rollout=r.id, counter=r.fence + 1)
-    return Change(cluster=r.cluster, kind=kind, fence=fence, **_content(r, kind))
+    fence = Fence(rollout=rollout.id, counter=rollout.fence + 1)
+    return Change(cluster=rollout.cluster, kind=kind, fence=fence, **_content(rollout, kind))
 
 
-def _content(r: Rollout, kind: EffectKind) -> dict[str, Any]:
+def _content(rollout: Rollout, kind: EffectKind) -> dict[str, Any]:
     """What the call writes. Forward calls name the generation they were made from."""
-    plan = r.plan
+    plan = rollout.plan
     match kind:
         case EffectKind.RESERVE:
             assert plan is not None
-            return {"expected_generation": plan.generation, "reserve": _reserve(r, plan.values)}
-        case EffectKind.SET_SOFT if r.stay.restoring:
-            assert r.seen is not None
-            reading = r.seen.reading
-            return {"expected_generation": reading.generation, "writes": _writing_again(r, reading.values)}
-        case EffectKind.SET_SOFT if r.stay.refitting and not r.realigning:
-            return {"expected_generation": r.generation, "writes": _writes(r, r.written, {})}
+            return {"expected_generation": plan.generation, "reserve": _reserve(rollout, plan.values)}
+        case EffectKind.SET_SOFT if rollout.stay.restoring:
+            assert rollout.seen is not None
+            reading = rollout.seen.reading
+            return {"expected_generation": reading.generation, "writes": _writing_again(rollout, reading.values)}
+        case EffectKind.SET_SOFT if rollout.stay.refitting and not rollout.realigning:
+            return {"expected_generation": rollout.generation, "writes": _writes(rollout, rollout.written, {})}
         case EffectKind.SET_SOFT:
             assert plan is not None
-            writes = _writes(r, plan.values, dict.fromkeys(plan.values, _mode(r)))
+            writes = _writes(rollout, plan.values, dict.fromkeys(plan.values, _mode(rollout)))
             return {"expected_generation": plan.generation, "writes": writes}
         case EffectKind.HARDEN:
-            return {"expected_generation": r.generation, "mode": MODE_AFTER[kind]}
-        case EffectKind.FOLLOW if flex_moves(r, kind):
+            return {"expected_generation": rollout.generation, "mode": MODE_AFTER[kind]}
+        case EffectKind.FOLLOW if flex_moves(rollout, kind):
             # Flex is what the present quotas leave over, whoever wrote them: a shrink waits for nobody.
-            return {"flex_gpus": flex_wanted(r), "flex_band_gpus": flex_band(r)}
+            return {"flex_gpus": flex_wanted(rollout), "flex_band_gpus": flex_band(rollout)}
         case EffectKind.FOLLOW:
-            band = flex_band(r)
-            return {"expected_generation": r.generation, "flex_gpus": _surplus(r), "flex_band_gpus": band}
+            band = flex_band(rollout)
+            return {"expected_generation": rollout.generation, "flex_gpus": _surplus(rollout), "flex_band_gpus": band}
         case EffectKind.GRANT:
-            return _granting(r)
+            return _granting(rollout)
         case EffectKind.RELEASE:
-            keeps = r.undo is not None and r.undo.why is UndoCause.BREACH
-            return {"reserve": _reserve(r, _target(r))} if keeps else {}
+            keeps = rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
+            return {"reserve": _reserve(rollout, _target(rollout))} if keeps else {}
         case EffectKind.RESTORE:
-            return {"writes": _restoring(r)}
+            return {"writes": _restoring(rollout)}
         case EffectKind.SOFTEN:
             return {"mode": MODE_AFTER[kind]}
         case EffectKind.UNFOLLOW | EffectKind.CLOSE:
             return {}
 
 
-def _surplus(r: Rollout) -> int | None:
-    return None if r.seen is None or r.seen.flex is None else r.seen.flex.surplus_gpus
+def _surplus(rollout: Rollout) -> int | None:
+    return None if rollout.seen is None or rollout.seen.flex is None else rollout.seen.flex.surplus_gpus
 
 
-def _mode(r: Rollout) -> LimitMode:
+def _mode(rollout: Rollout) -> LimitMode:
     """Soft, but for what is written in place where limits are hard already."""
-    return LimitMode.HARD if EffectKind.HARDEN in r.standing else LimitMode.SOFT
+    return LimitMode.HARD if EffectKind.HARDEN in rollout.standing else LimitMode.SOFT
 
 
-def _target(r: Rollout) -> dict[str, int]:
-    assert r.undo is not None
-    return r.undo.target
+def _target(rollout: Rollout) -> dict[str, int]:
+    assert rollout.undo is not None
+    return rollout.undo.target
 
 
-def _restoring(r: Rollout) -> tuple[ValueWrite, ...]:
+def _restoring(rollout: Rollout) -> tuple[ValueWrite, ...]:
     """Values back to the order's target; the expected present values guard what others changed.
 
     An undo brings the baseline's modes back too; a breach leaves limits soft.
     """
-    assert r.undo is not None
-    target = _target(r)
-    return _writes(r, target, r.modes if r.undo.why is UndoCause.UNDO else dict.fromkeys(target, LimitMode.SOFT))
+    assert rollout.undo is not None
+    target = _target(rollout)
+    return _writes(
+        rollout, target, rollout.modes if rollout.undo.why is UndoCause.UNDO else dict.fromkeys(target, LimitMode.SOFT)
+    )
 
 
-def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, LimitMode]) -> tuple[ValueWrite, ...]:
-    tree = r.baseline.tree
+def _writes(rollout: Rollout, values: Mapping[str, int], modes: Mapping[str, LimitMode]) -> tuple[ValueWrite, ...]:
+    tree = rollout.baseline.tree
     return tuple(
         ValueWrite(
             team=team,
-            expected_gpus=r.written.get(team, gpus),
+            expected_gpus=rollout.written.get(team, gpus),
             gpus=gpus,
             mode=modes.get(team),
             leaf=team not in tree.children,
@@ -121,19 +123,21 @@ def _writes(r: Rollout, values: Mapping[str, int], modes: Mapping[str, LimitMode
     )
 
 
-def _writing_again(r: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
+def _writing_again(rollout: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
     """Our values over those of others, which are named as expected: nobody's change goes unseen."""
-    tree, modes = r.baseline.tree, mode_drift(r)
+    tree, modes = rollout.baseline.tree, mode_drift(rollout)
     return tuple(
-        ValueWrite(team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(r), leaf=team not in tree.children)
-        for team, gpus in sorted(awaited(r).items())
+        ValueWrite(
+            team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(rollout), leaf=team not in tree.children
+        )
+        for team, gpus in sorted(awaited(rollout).items())
         if team in present and (present[team] != gpus or team in modes)
     )
 
 
-def _reserve(r: Rollout, values: dict[str, int]) -> Reserve:
+def _reserve(rollout: Rollout, values: dict[str, int]) -> Reserve:
     """What the rollout keeps from others at these values."""
-    return reserve_beside(r.baseline, values)
+    return reserve_beside(rollout.baseline, values)
 
 
 def reserve_beside(baseline: Snapshot, values: Mapping[str, int]) -> Reserve:

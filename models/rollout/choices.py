@@ -35,68 +35,72 @@ _LIFTS: dict[HoldKind, str] = {
 CONFIRMS = "Confirm that what the source says of all its clusters is so"
 
 
-def choices_now(r: Rollout, now: datetime) -> tuple[Choice, ...]:
+def choices_now(rollout: Rollout, now: datetime) -> tuple[Choice, ...]:
     """Those that its owner could give, what holds it first."""
-    doubt = doubt_of(r)
+    doubt = doubt_of(rollout)
     source = () if doubt is None else (Choice(command="confirm", line=doubt.confirming, does=CONFIRMS),)
     own = tuple(
-        Choice(command=command.value, line=line_of(r.cluster, command, request), does=does)
-        for command, request, does in _possible(r, now)
-        if refusal(r, command, request) is None
+        Choice(command=command.value, line=line_of(rollout.cluster, command, request), does=does)
+        for command, request, does in _possible(rollout, now)
+        if refusal(rollout, command, request) is None
     )
     return source + own
 
 
-def _possible(r: Rollout, now: datetime) -> Iterator[tuple[Command, CommandRequest, str]]:
-    plan = r.plan if r.proposal is None else r.proposal.plan
+def _possible(rollout: Rollout, now: datetime) -> Iterator[tuple[Command, CommandRequest, str]]:
+    plan = rollout.plan if rollout.proposal is None else rollout.proposal.plan
     if plan is not None:
-        request = CommandRequest(actor=r.owner, plan_hash=plan.hash)
+        request = CommandRequest(actor=rollout.owner, plan_hash=plan.hash)
         yield Command.APPROVE, request, "Approve the plan"
-    for hold in holds_standing(r, now):
-        yield Command.RESOLVE, _resolving(r, hold), _LIFTS.get(hold.kind, f"Lift the hold ({hold.reason})")
-    if r.proposal is not None:
-        yield Command.RESOLVE, CommandRequest(actor=r.owner, reason=_REASON, hold=PROPOSAL), "Decline the proposed plan"
-    yield Command.RESUME, CommandRequest(actor=r.owner), "Lift the pause"
+    for hold in holds_standing(rollout, now):
+        yield Command.RESOLVE, _resolving(rollout, hold), _LIFTS.get(hold.kind, f"Lift the hold ({hold.reason})")
+    if rollout.proposal is not None:
+        yield (
+            Command.RESOLVE,
+            CommandRequest(actor=rollout.owner, reason=_REASON, hold=PROPOSAL),
+            "Decline the proposed plan",
+        )
+    yield Command.RESUME, CommandRequest(actor=rollout.owner), "Lift the pause"
     for command, does in _ENDS.items():
-        yield command, CommandRequest(actor=r.owner, reason=_REASON), does
+        yield command, CommandRequest(actor=rollout.owner, reason=_REASON), does
 
 
-def lifted_by(r: Rollout, now: datetime) -> dict[str, str]:
+def lifted_by(rollout: Rollout, now: datetime) -> dict[str, str]:
     """By hold that the owner could lift now, the line that does."""
-    standing, doubt = holds_standing(r, now), doubt_of(r)
-    lines = {hold.id: lifting_line(r, hold) for hold in standing if lifts(r, hold)}
+    standing, doubt = holds_standing(rollout, now), doubt_of(rollout)
+    lines = {hold.id: lifting_line(rollout, hold) for hold in standing if lifts(rollout, hold)}
     if doubt is not None:
         lines |= {hold.id: doubt.confirming for hold in standing if hold.kind is HoldKind.UNKNOWN_HEALTH}
     return lines
 
 
-def lifts(r: Rollout, hold: Hold) -> bool:
+def lifts(rollout: Rollout, hold: Hold) -> bool:
     """Whether its owner could lift the hold now."""
-    return refusal(r, *_lifting(r, hold)) is None
+    return refusal(rollout, *_lifting(rollout, hold)) is None
 
 
-def lifting_line(r: Rollout, hold: Hold) -> str:
+def lifting_line(rollout: Rollout, hold: Hold) -> str:
     """How the owner lifts it."""
-    return line_of(r.cluster, *_lifting(r, hold))
+    return line_of(rollout.cluster, *_lifting(rollout, hold))
 
 
-def lifters(r: Rollout, needs: str, now: datetime) -> tuple[str, ...]:
+def lifters(rollout: Rollout, needs: str, now: datetime) -> tuple[str, ...]:
     """Who may give the `resolve` that is needed, where no access file says who may do what; none: it needs none."""
-    resolved = (h for h in holds_standing(r, now) if h.kind is not HoldKind.PAUSED)
-    hold = next((h for h in resolved if lifting_line(r, h) in needs), None)
-    if hold is None or doubt_of(r) is not None:
+    resolved = (h for h in holds_standing(rollout, now) if h.kind is not HoldKind.PAUSED)
+    hold = next((h for h in resolved if lifting_line(rollout, h) in needs), None)
+    if hold is None or doubt_of(rollout) is not None:
         return ()
-    return may_lift(r, objection=hold.kind is HoldKind.OBJECTION)
+    return may_lift(rollout, objection=hold.kind is HoldKind.OBJECTION)
 
 
-def _lifting(r: Rollout, hold: Hold) -> tuple[Command, CommandRequest]:
+def _lifting(rollout: Rollout, hold: Hold) -> tuple[Command, CommandRequest]:
     if hold.kind is HoldKind.PAUSED:
-        return Command.RESUME, CommandRequest(actor=r.owner)
-    return Command.RESOLVE, _resolving(r, hold)
+        return Command.RESUME, CommandRequest(actor=rollout.owner)
+    return Command.RESOLVE, _resolving(rollout, hold)
 
 
-def _resolving(r: Rollout, hold: Hold) -> CommandRequest:
-    return CommandRequest(actor=r.owner, reason=_REASON, hold=hold.id)
+def _resolving(rollout: Rollout, hold: Hold) -> CommandRequest:
+    return CommandRequest(actor=rollout.owner, reason=_REASON, hold=hold.id)
 
 
 def line_of(cluster: str, command: Command, request: CommandRequest) -> str:

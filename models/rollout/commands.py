@@ -46,36 +46,36 @@ class CommandRequest(Order):
 GOES_BACK = frozenset({Command.ABORT, Command.ROLLBACK})
 
 
-def refusal(r: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None) -> str | None:
+def refusal(rollout: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None) -> str | None:
     """Why the command cannot be taken now, in one sentence; None when it can.
 
     `by_roles`: whether an access file says who may give it, so that the policy's owners and authorities do not. None:
     it does where the rollout was opened with a ticket.
     """
-    cell = answer(r.stage, command, effects_stand=r.effects_stand)
+    cell = answer(rollout.stage, command, effects_stand=rollout.effects_stand)
     if isinstance(cell, Refused):
-        return f"{command} is not possible while {r.cluster} is {r.stage}: {cell.reason}"
+        return f"{command} is not possible while {rollout.cluster} is {rollout.stage}: {cell.reason}"
     if ROLLOUT_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
     if command is Command.RESOLVE:
-        return _refuse_resolve(r, request, by_roles=r.ticketed if by_roles is None else by_roles)
+        return _refuse_resolve(rollout, request, by_roles=rollout.ticketed if by_roles is None else by_roles)
     refuse = _REFUSE.get(command)
-    return None if refuse is None else refuse(r, request)
+    return None if refuse is None else refuse(rollout, request)
 
 
-def _refuse_unknown_team(r: Rollout, request: CommandRequest) -> str | None:
+def _refuse_unknown_team(rollout: Rollout, request: CommandRequest) -> str | None:
     """Who has a quota now is told what becomes of it, and may answer, also where others have added the quota."""
-    now = () if r.seen is None else (q.team for q in r.seen.reading.quotas)
-    teams = {*r.written, *now, *(q.team for q in r.baseline.quotas)}
-    return None if request.team in teams else f"team {request.team!r} has no quota in {r.cluster}"
+    now = () if rollout.seen is None else (q.team for q in rollout.seen.reading.quotas)
+    teams = {*rollout.written, *now, *(q.team for q in rollout.baseline.quotas)}
+    return None if request.team in teams else f"team {request.team!r} has no quota in {rollout.cluster}"
 
 
-def _paused(r: Rollout) -> bool:
-    return any(h.kind is HoldKind.PAUSED for h in r.holds)
+def _paused(rollout: Rollout) -> bool:
+    return any(h.kind is HoldKind.PAUSED for h in rollout.holds)
 
 
-def _refuse_close(r: Rollout, request: CommandRequest) -> str | None:
-    return reason_lacking(r.stage, at_risk=bool(r.at_risk or r.breach_of), reason=request.reason)
+def _refuse_close(rollout: Rollout, request: CommandRequest) -> str | None:
+    return reason_lacking(rollout.stage, at_risk=bool(rollout.at_risk or rollout.breach_of), reason=request.reason)
 
 
 def reason_lacking(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
@@ -85,25 +85,25 @@ def reason_lacking(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
     return f"close needs a reason while {'stuck' if stage is Stage.STUCK else 'a quota is at risk'}"
 
 
-def _refuse_retry(r: Rollout, _: CommandRequest) -> str | None:
-    if r.stage is Stage.STUCK and r.superseded:
-        return f"superseded ({r.superseded}): somebody newer owns the cluster; only `close` is left"
+def _refuse_retry(rollout: Rollout, _: CommandRequest) -> str | None:
+    if rollout.stage is Stage.STUCK and rollout.superseded:
+        return f"superseded ({rollout.superseded}): somebody newer owns the cluster; only `close` is left"
     return None
 
 
-def _refuse_approve(r: Rollout, request: CommandRequest) -> str | None:
-    if r.proposal is not None:
-        return _refuse_proposal(r, r.proposal.plan.hash, request)
-    if r.plan is None or r.stay.replan:
+def _refuse_approve(rollout: Rollout, request: CommandRequest) -> str | None:
+    if rollout.proposal is not None:
+        return _refuse_proposal(rollout, rollout.proposal.plan.hash, request)
+    if rollout.plan is None or rollout.stay.replan:
         return "no plan awaits approval: a new one is being made"
-    if request.plan_hash != r.plan.hash:
-        return other_plan(r.plan.hash, request.plan_hash)
-    if not r.plan.honest:
-        return f"plan {r.plan.hash} cannot be approved: {r.plan.fault}"
-    if not r.plan.backed:
-        return f"plan {r.plan.hash} is not backed by healthy GPUs and cannot be approved"
-    if r.approved:
-        return f"plan {r.plan.hash} is approved already, by {r.approved_by}"
+    if request.plan_hash != rollout.plan.hash:
+        return other_plan(rollout.plan.hash, request.plan_hash)
+    if not rollout.plan.honest:
+        return f"plan {rollout.plan.hash} cannot be approved: {rollout.plan.fault}"
+    if not rollout.plan.backed:
+        return f"plan {rollout.plan.hash} is not backed by healthy GPUs and cannot be approved"
+    if rollout.approved:
+        return f"plan {rollout.plan.hash} is approved already, by {rollout.approved_by}"
     return None
 
 
@@ -112,58 +112,60 @@ def other_plan(stands: str, meant: str) -> str:
     return f"the plan is {stands}, not {meant or '(none given)'}: look at it and approve that"
 
 
-def _refuse_proposal(r: Rollout, proposed: str, request: CommandRequest) -> str | None:
+def _refuse_proposal(rollout: Rollout, proposed: str, request: CommandRequest) -> str | None:
     if request.plan_hash != proposed:
         meant = request.plan_hash or "(none given)"
         return f"the proposed plan is {proposed}, not {meant}: look at it and approve that"
-    if r.envelope is not None and r.envelope.plan_hash == proposed:
-        return f"plan {proposed} is approved already, by {r.approved_by}"
+    if rollout.envelope is not None and rollout.envelope.plan_hash == proposed:
+        return f"plan {proposed} is approved already, by {rollout.approved_by}"
     return None
 
 
-def _refuse_resolve(r: Rollout, request: CommandRequest, *, by_roles: bool) -> str | None:
-    hold = next((h for h in r.holds if h.id == request.hold), None)
+def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool) -> str | None:
+    hold = next((h for h in rollout.holds if h.id == request.hold), None)
     if hold is None:
-        return _refuse_resolve_of_none(r, request.hold)
+        return _refuse_resolve_of_none(rollout, request.hold)
     if hold.kind is HoldKind.PAUSED:
         return "a pause is lifted by `resume`"
     if request.team and request.team != hold.team:
         whose = f"the objection of {hold.team}" if hold.team else "no objection"
         return f"hold {hold.id} is {whose}, and none of {request.team}'s"
     objection = hold.kind is HoldKind.OBJECTION
-    if not by_roles and not is_one_of(request.actor, may := may_lift(r, objection=objection)):
+    if not by_roles and not is_one_of(request.actor, may := may_lift(rollout, objection=objection)):
         what = f"{'an objection' if objection else f'hold {hold.id}'} here"
         return f"{request.actor} has no authority to resolve {what}: ask {' or '.join(may)}"
-    if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and r.looked_after != r.fence:
+    if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and rollout.looked_after != rollout.fence:
         # What was seen is older than our own last write, which would be taken for somebody else's change.
-        if r.stage in (Stage.ROLLING_BACK, Stage.STUCK):
+        if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK):
             return (
                 "the rollback leaves alone what others changed: resolve the drift when it is over, if it still stands"
             )
         return "what was written has not been read back yet: look at the drift again in a moment"
     if request.how not in ("", "accept", "restore"):
         return f"how must be accept or restore, not {request.how!r}"
-    if request.how == "restore" and (hold.id != "drift" or not r.stage.guarded or r.shadow):
-        return f"only a drift of a rollout that has set quotas can be restored, and {r.cluster} is {r.stage}"
+    if request.how == "restore" and (hold.id != "drift" or not rollout.stage.guarded or rollout.shadow):
+        return (
+            f"only a drift of a rollout that has set quotas can be restored, and {rollout.cluster} is {rollout.stage}"
+        )
     return None
 
 
-def may_lift(r: Rollout, *, objection: bool) -> tuple[str, ...]:
+def may_lift(rollout: Rollout, *, objection: bool) -> tuple[str, ...]:
     """Who answers for the rollout; beside them who decides in the cluster, but not on what its teams object to."""
-    owners = () if objection else r.policy.owners
-    return tuple(dict.fromkeys((r.owner, *r.policy.authorities, *owners)))
+    owners = () if objection else rollout.policy.owners
+    return tuple(dict.fromkeys((rollout.owner, *rollout.policy.authorities, *owners)))
 
 
-def _refuse_resolve_of_none(r: Rollout, name: str) -> str | None:
+def _refuse_resolve_of_none(rollout: Rollout, name: str) -> str | None:
     """No hold has this name; a proposal, and a sample that awaits confirmation, are answered the same way."""
-    if name == PROPOSAL and r.proposal is not None:
+    if name == PROPOSAL and rollout.proposal is not None:
         return None
-    if name == "unknown_health" and (doubt := doubt_of(r)) is not None:
+    if name == "unknown_health" and (doubt := doubt_of(rollout)) is not None:
         return f"{doubt.why}: that is confirmed for the source as a whole, by {doubt.confirming}"
     if name == "unknown_health":
         lifted = "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
-        return lifted if r.sight.suspect is None else None
-    standing = ", ".join(h.id for h in r.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
+        return lifted if rollout.sight.suspect is None else None
+    standing = ", ".join(h.id for h in rollout.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
     return f"no such hold: {name or '(none given)'}; standing: {standing}"
 
 
@@ -182,7 +184,7 @@ _PROMOTED = "already promoted: the other conditions of this gate cannot be waive
 
 
 def obey(
-    r: Rollout,
+    rollout: Rollout,
     command: Command,
     request: CommandRequest,
     now: datetime,
@@ -195,7 +197,7 @@ def obey(
     `one_objection`: an actor's objection takes the place of the one before; so it is since patch `one-objection`.
     `refits`: the limit above all quotas follows what a person accepts; so it is since patch `bound-refitted`.
     """
-    after = r.noting(
+    after = rollout.noting(
         AuditKind.COMMAND,
         f"{command} by {request.actor}",
         now,
@@ -217,7 +219,7 @@ def obey(
             hold = Hold(id="paused", kind=HoldKind.PAUSED, reason=request.reason, actor=request.actor, at=now)
             return _held(after, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
         case Command.RESUME:
-            soaks = r.stage in (Stage.BUFFERED, Stage.ENFORCED)
+            soaks = rollout.stage in (Stage.BUFFERED, Stage.ENFORCED)
             return _resume(after, now), f"resumed{'; the soak starts anew' * soaks}"
         case Command.RESOLVE:
             return _resolve(after, request, now, refits)
@@ -229,45 +231,45 @@ def obey(
             return _retry(after, request, now)
         case Command.CLOSE:
             closed = after.but(ended_because=request.reason or f"closed by {request.actor}")
-            return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), _closed(r)
+            return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), _closed(rollout)
 
 
-def without_approval(r: Rollout) -> Rollout:
+def without_approval(rollout: Rollout) -> Rollout:
     """What undoes takes the approval back, in the ledger before all else: the next plan has to be approved anew."""
-    return r.but(approval=None)
+    return rollout.but(approval=None)
 
 
-def _closed(r: Rollout) -> str:
-    if r.stage is not Stage.STUCK:
+def _closed(rollout: Rollout) -> str:
+    if rollout.stage is not Stage.STUCK:
         return "closed; the promise ends and the values stay"
-    if r.superseded:
+    if rollout.superseded:
         return "closed; nothing is written, and the cluster is left to whoever owns it now"
     return "closed as it is; the values and limits stay, nothing more is undone"
 
 
-def _approve(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
-    if r.proposal is not None:
-        plan = r.proposal.plan
-        agreed = r.but(approval=Approval(envelope=envelope_of(plan), by=request.actor), look_asked=True)
+def _approve(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    if rollout.proposal is not None:
+        plan = rollout.proposal.plan
+        agreed = rollout.but(approval=Approval(envelope=envelope_of(plan), by=request.actor), look_asked=True)
         return agreed, f"plan {plan.hash} is approved, and written if today's health backs it"
-    assert r.plan is not None
-    approved = drift.agreed(r).but(approval=Approval(envelope=envelope_of(r.plan), by=request.actor))
-    return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {r.plan.hash} is approved"
+    assert rollout.plan is not None
+    approved = drift.agreed(rollout).but(approval=Approval(envelope=envelope_of(rollout.plan), by=request.actor))
+    return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {rollout.plan.hash} is approved"
 
 
-def _object(r: Rollout, request: CommandRequest, now: datetime, one_objection: bool) -> tuple[Rollout, str]:
-    hold = objections.objection(r, request.team, request.actor, request.reason, now, one_each=one_objection)
+def _object(rollout: Rollout, request: CommandRequest, now: datetime, one_objection: bool) -> tuple[Rollout, str]:
+    hold = objections.objection(rollout, request.team, request.actor, request.reason, now, one_each=one_objection)
     late = hold.after_enforced
     consequence = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
-    gone = objections.earlier(r, hold) if one_objection else ()
+    gone = objections.earlier(rollout, hold) if one_objection else ()
     instead = " in place of the one before" if {*gone} - {hold.id} else ""
-    held = _held(r.but(holds=tuple(h for h in r.holds if h.id not in gone)), hold, now)
+    held = _held(rollout.but(holds=tuple(h for h in rollout.holds if h.id not in gone)), hold, now)
     return held, f"the objection{f' of {request.team} is' * late} {consequence}{instead}"
 
 
-def _held(r: Rollout, hold: Hold, now: datetime) -> Rollout:
-    others = tuple(h for h in r.holds if h.id != hold.id)
-    return r.but(holds=(*others, hold)).noting(
+def _held(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
+    others = tuple(h for h in rollout.holds if h.id != hold.id)
+    return rollout.but(holds=(*others, hold)).noting(
         AuditKind.HOLD,
         f"hold {hold.id}: {hold.reason}",
         now,
@@ -277,49 +279,53 @@ def _held(r: Rollout, hold: Hold, now: datetime) -> Rollout:
     )
 
 
-def holding(r: Rollout, hold: Hold, now: datetime) -> Rollout:
+def holding(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
     """With one more hold (the same id replaces)."""
-    return _held(r, hold, now)
+    return _held(rollout, hold, now)
 
 
-def breach_holding(r: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH) -> Rollout:
+def breach_holding(
+    rollout: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH
+) -> Rollout:
     """Held until a person decides, or health is good again; the owner is called."""
     hold = Hold(id=hold_id, kind=kind, reason=reason, actor="guard", at=now)
-    return holding(r, hold, now).telling(NoticeKind.HELD, [], detail=reason)
+    return holding(rollout, hold, now).telling(NoticeKind.HELD, [], detail=reason)
 
 
-def lifting(r: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
+def lifting(rollout: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
     """Without a hold, if it stood."""
-    if not any(h.id == hold_id for h in r.holds):
-        return r
-    return r.but(holds=tuple(h for h in r.holds if h.id != hold_id)).noting(
+    if not any(h.id == hold_id for h in rollout.holds):
+        return rollout
+    return rollout.but(holds=tuple(h for h in rollout.holds if h.id != hold_id)).noting(
         AuditKind.HOLD, f"hold {hold_id} lifted", now, actor=actor, reason=reason, hold=hold_id
     )
 
 
-def _resume(r: Rollout, now: datetime) -> Rollout:
-    left = tuple(h for h in r.holds if h.kind is not HoldKind.PAUSED)
-    return r.but(holds=left, look_asked=True).staying(soak_since=now)
+def _resume(rollout: Rollout, now: datetime) -> Rollout:
+    left = tuple(h for h in rollout.holds if h.kind is not HoldKind.PAUSED)
+    return rollout.but(holds=left, look_asked=True).staying(soak_since=now)
 
 
-def _resolve(r: Rollout, request: CommandRequest, now: datetime, refits: bool) -> tuple[Rollout, str]:
-    hold = next((h for h in r.holds if h.id == request.hold), None)
-    if hold is None and request.hold == PROPOSAL and r.proposal is not None:
-        declined = r.proposal.plan.hash
-        return r.looking_out(
+def _resolve(rollout: Rollout, request: CommandRequest, now: datetime, refits: bool) -> tuple[Rollout, str]:
+    hold = next((h for h in rollout.holds if h.id == request.hold), None)
+    if hold is None and request.hold == PROPOSAL and rollout.proposal is not None:
+        declined = rollout.proposal.plan.hash
+        return rollout.looking_out(
             proposal=None
         ), f"plan {declined} is declined; the quotas stay, and so does the plan they are from"
     if hold is None:  # unknown health: a person confirms what was seen
-        return r.but(sight=r.sight.confirmed(), look_asked=True), "the sample is confirmed and counts from now on"
-    freed = lifting(r, hold.id, now, request.actor, request.reason).but(look_asked=True)
+        return rollout.but(
+            sight=rollout.sight.confirmed(), look_asked=True
+        ), "the sample is confirmed and counts from now on"
+    freed = lifting(rollout, hold.id, now, request.actor, request.reason).but(look_asked=True)
     if hold.id == REPLAN:
         return freed.staying(replan=f"asked again by {request.actor}"), "another plan is being made"
     if hold.id == REALIGN:
-        again = freed.but(plan=r.plan_standing).staying(realigning=None)
+        again = freed.but(plan=rollout.plan_standing).staying(realigning=None)
         return again, "another plan is made, if quotas are still short"
     match hold.kind:
         case HoldKind.DRIFT:
-            return drift.answered(r, freed, request.how, now, refits=refits)
+            return drift.answered(rollout, freed, request.how, now, refits=refits)
         case HoldKind.BLAST_RADIUS:
             return freed.staying(exempt=True), "the blast radius is lifted for what is next written"
         case HoldKind.BREACH:
@@ -328,15 +334,15 @@ def _resolve(r: Rollout, request: CommandRequest, now: datetime, refits: bool) -
             return freed, f"hold {hold.id} is lifted"
 
 
-def _undo(r: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+def _undo(rollout: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     then = Stage.ABORTED if command is Command.ABORT else Stage.ROLLED_BACK
-    if not r.effects_stand:
-        ended = r.telling(NoticeKind.CLOSED, sorted(r.announced.cuts), detail=request.reason).but(
+    if not rollout.effects_stand:
+        ended = rollout.telling(NoticeKind.CLOSED, sorted(rollout.announced.cuts), detail=request.reason).but(
             ended_because=request.reason
         )
-        had = "what it had applied is undone already" if r.rollbacks else "nothing had been applied"
+        had = "what it had applied is undone already" if rollout.rollbacks else "nothing had been applied"
         return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), f"aborted; {had}"
-    undone = undoing(r, now, actor=request.actor, reason=request.reason, then=then)
+    undone = undoing(rollout, now, actor=request.actor, reason=request.reason, then=then)
     sentence = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
     missing = undone.undo.unbacked_gpus if undone.undo is not None else 0
     return undone, sentence + (f"; {_have(missing, 'it')} no healthy hardware today" if missing else "")
@@ -346,10 +352,10 @@ def _have(gpus: int, of: str) -> str:
     return f"{gpus_text(gpus)} of {of} {'has' if gpus == 1 else 'have'}"
 
 
-def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
+def undoing(rollout: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
     """On the way back to exactly the baseline."""
-    target, changed = _baseline_left_to(r), changed_by_others(r)
-    backing = backing_of(r, {**target, **changed})
+    target, changed = _baseline_left_to(rollout), changed_by_others(rollout)
+    backing = backing_of(rollout, {**target, **changed})
     missing = 0 if backing is None else backing.phantom_gpus
     undo = Undo(
         why=UndoCause.UNDO,
@@ -360,51 +366,55 @@ def undoing(r: Rollout, now: datetime, *, actor: str, reason: str, then: Stage =
         target=target,
         changed=changed,
         unbacked_gpus=missing,
-        owed=tuple(reversed(r.standing)),
+        owed=tuple(reversed(rollout.standing)),
     )
     note = f"; {_have(missing, 'the baseline')} no healthy hardware today" if missing else ""
-    moved = without_own_holds(r).but(undo=undo, breach_of=())
+    moved = without_own_holds(rollout).but(undo=undo, breach_of=())
     return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
 
 
-def backing_of(r: Rollout, values: dict[str, int]) -> Backing | None:
+def backing_of(rollout: Rollout, values: dict[str, int]) -> Backing | None:
     """What the health that is believed would back of these values; None: none is known."""
-    if r.sight.known is None:
+    if rollout.sight.known is None:
         return None
-    return back(on_islands(r.baseline.with_values(values), r.sight.known.islands))
+    return back(on_islands(rollout.baseline.with_values(values), rollout.sight.known.islands))
 
 
-def _baseline_left_to(r: Rollout) -> dict[str, int]:
+def _baseline_left_to(rollout: Rollout) -> dict[str, int]:
     """The baseline's values; but where others changed one after us theirs stays, and what they deleted stays away."""
-    values = {q.team: q.gpus for q in r.baseline.quotas}
-    theirs = {*r.foreign}
-    return {t: r.written[t] if t in theirs else v for t, v in values.items() if t not in theirs or t in r.written}
+    values = {q.team: q.gpus for q in rollout.baseline.quotas}
+    theirs = {*rollout.foreign}
+    return {
+        t: rollout.written[t] if t in theirs else v
+        for t, v in values.items()
+        if t not in theirs or t in rollout.written
+    }
 
 
-def without_own_holds(r: Rollout) -> Rollout:
+def without_own_holds(rollout: Rollout) -> Rollout:
     """What stopped an attempt from going on has no meaning once it is undone."""
     own = (BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN)
-    return r.but(holds=tuple(h for h in r.holds if h.id not in own))
+    return rollout.but(holds=tuple(h for h in rollout.holds if h.id not in own))
 
 
-def _retry(r: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
-    if r.stage is Stage.STUCK:
-        left = left_to_undo(r)
-        standing = tuple(k for k in INVERSE if k in {*r.standing, *left})
-        undone = tuple(k for k in r.undone if k not in left)
-        again = r.but(standing=standing).rolling_back(owed=left, undone=undone, stuck_on=())
+def _retry(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
+    if rollout.stage is Stage.STUCK:
+        left = left_to_undo(rollout)
+        standing = tuple(k for k in INVERSE if k in {*rollout.standing, *left})
+        undone = tuple(k for k in rollout.undone if k not in left)
+        again = rollout.but(standing=standing).rolling_back(owed=left, undone=undone, stuck_on=())
         return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
             f"running {', '.join(INVERSE[kind] for kind in left)} again; if that fails, it is stuck as before"
         )
-    return next_attempt(r, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
+    return next_attempt(rollout, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
 
 
-def left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
+def left_to_undo(rollout: Rollout) -> tuple[EffectKind, ...]:
     """What a stuck rollback still owes. Softening makes every quota soft: the baseline's modes come after it."""
-    left = tuple(u.kind for u in r.stuck_on)
+    left = tuple(u.kind for u in rollout.stuck_on)
     if (
-        r.undo is None
-        or r.undo.why is not UndoCause.UNDO
+        rollout.undo is None
+        or rollout.undo.why is not UndoCause.UNDO
         or EffectKind.HARDEN not in left
         or EffectKind.SET_SOFT in left
     ):
@@ -413,9 +423,9 @@ def left_to_undo(r: Rollout) -> tuple[EffectKind, ...]:
     return (*left[:after], EffectKind.SET_SOFT, *left[after:])
 
 
-def next_attempt(r: Rollout, now: datetime, actor: str, why: str) -> Rollout:
+def next_attempt(rollout: Rollout, now: datetime, actor: str, why: str) -> Rollout:
     """Planned again, from the same baseline."""
-    fresh = r.but(attempt=r.attempt + 1, undo=None, breach_of=())
-    return fresh.reaching(Stage.PLANNED, now, f"attempt {r.attempt + 1}: {why}", actor).staying(
-        replan=f"attempt {r.attempt + 1}"
+    fresh = rollout.but(attempt=rollout.attempt + 1, undo=None, breach_of=())
+    return fresh.reaching(Stage.PLANNED, now, f"attempt {rollout.attempt + 1}: {why}", actor).staying(
+        replan=f"attempt {rollout.attempt + 1}"
     )

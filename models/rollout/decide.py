@@ -34,122 +34,155 @@ FRESH = timedelta(seconds=5)
 """A gate opens only on a look that is not older than this."""
 
 
-def decide(r: Rollout, now: datetime) -> Action:
+def decide(rollout: Rollout, now: datetime) -> Action:
     """The next action. Never answers the same action twice without an outcome in between."""
-    if r.stage.ended:
-        return Perform(EffectKind.CLOSE) if r.closing else Finish()
-    if r.stage is Stage.STUCK:
+    if rollout.stage.ended:
+        return Perform(EffectKind.CLOSE) if rollout.closing else Finish()
+    if rollout.stage is Stage.STUCK:
         return Wait(None)
-    if r.stage is Stage.ROLLING_BACK and r.stay.aiming:
-        if r.look_asked:
+    if rollout.stage is Stage.ROLLING_BACK and rollout.stay.aiming:
+        if rollout.look_asked:
             return Look("before it is aimed again", None)
-        if r.looked_after == r.fence and not r.look_failed:  # else what is written stands, and the drift is asked about
+        if (
+            rollout.looked_after == rollout.fence and not rollout.look_failed
+        ):  # else what is written stands, and the drift is asked about
             return Aim()
-    if r.stage is Stage.ROLLING_BACK:
-        return Perform(INVERSE[r.owed[0]]) if r.owed else Wait(now)  # with nothing owed, `advance` ends it
-    if r.stay.aiming:
+    if rollout.stage is Stage.ROLLING_BACK:
+        return Perform(INVERSE[rollout.owed[0]]) if rollout.owed else Wait(now)  # with nothing owed, `advance` ends it
+    if rollout.stay.aiming:
         return Aim()
-    if r.stay.replan:
-        return Draft(r.stay.replan)
-    if r.stay.restoring:
+    if rollout.stay.replan:
+        return Draft(rollout.stay.replan)
+    if rollout.stay.restoring:
         return Perform(EffectKind.SET_SOFT)
-    if _wants_look(r, now):
-        return Look(_why_look(r, now), _tested(r))
-    if (refit := _refit(r, now)) is not None:
+    if _wants_look(rollout, now):
+        return Look(_why_look(rollout, now), _tested(rollout))
+    if (refit := _refit(rollout, now)) is not None:
         return refit
-    flexed = _flex(r, now)
-    if flexed is None and r.stay.outlook.reconsider:
-        return Draft("long-run health has changed", r.stay.outlook.reconsider)
-    return flexed or _realignment(r, now) or _grant(r, now) or _step(r, now) or Wait(_wake(r, now))
+    flexed = _flex(rollout, now)
+    if flexed is None and rollout.stay.outlook.reconsider:
+        return Draft("long-run health has changed", rollout.stay.outlook.reconsider)
+    return (
+        flexed or _realignment(rollout, now) or _grant(rollout, now) or _step(rollout, now) or Wait(_wake(rollout, now))
+    )
 
 
-def urgent(r: Rollout, action: Action) -> bool:
+def urgent(rollout: Rollout, action: Action) -> bool:
     """Whether it answers a breach: until then a promise stands that hardware does not keep."""
-    breach = r.undo is not None and r.undo.why is UndoCause.BREACH
-    return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in r.owed)
+    breach = rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
+    return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in rollout.owed)
 
 
-def confirms_breach(r: Rollout, now: datetime) -> bool:
+def confirms_breach(rollout: Rollout, now: datetime) -> bool:
     """Whether a breach waits for a look, and for nothing else."""
-    due = breach_due(r)
+    due = breach_due(rollout)
     return due is not None and due <= now
 
 
-def _step(r: Rollout, now: datetime) -> Action | None:
+def _step(rollout: Rollout, now: datetime) -> Action | None:
     """The next effect, while its gate is open; each is preceded by a look of its own."""
-    if not is_open(r, now) or r.look_failed:
+    if not is_open(rollout, now) or rollout.look_failed:
         return None
-    return Perform(_next_effect(r)) if looked_recently(r, now) else Look("before the step", _tested(r))
+    return (
+        Perform(_next_effect(rollout)) if looked_recently(rollout, now) else Look("before the step", _tested(rollout))
+    )
 
 
-def _refit(r: Rollout, now: datetime) -> Action | None:
+def _refit(rollout: Rollout, now: datetime) -> Action | None:
     """The limit above all quotas as accepted values need it. No hold stops it: no quota moves, and all are backed."""
-    if not r.stay.refitting or r.realigning or r.look_failed or r.seen is None or r.looked_after != r.fence:
+    if (
+        not rollout.stay.refitting
+        or rollout.realigning
+        or rollout.look_failed
+        or rollout.seen is None
+        or rollout.looked_after != rollout.fence
+    ):
         return None
-    if r.seen.reading.generation != r.generation or drift_of(r) or not health_fresh(r):
+    if rollout.seen.reading.generation != rollout.generation or drift_of(rollout) or not health_fresh(rollout):
         return None
-    if not looked_recently(r, now) or not tests(r.seen, r.seen.reading.values):
+    if not looked_recently(rollout, now) or not tests(rollout.seen, rollout.seen.reading.values):
         return Look("before the limit above all quotas moves", None)
-    return Perform(EffectKind.SET_SOFT) if r.seen.backed else None
+    return Perform(EffectKind.SET_SOFT) if rollout.seen.backed else None
 
 
-def _flex(r: Rollout, now: datetime) -> Action | None:
+def _flex(rollout: Rollout, now: datetime) -> Action | None:
     """The flex pool as it should be. No hold stops it: it moves no quota, and says what hardware there is."""
-    if flex_wanted(r) is None or (r.flex.failed_at is not None and now < r.flex.failed_at + RECHECK):
+    if flex_wanted(rollout) is None or (rollout.flex.failed_at is not None and now < rollout.flex.failed_at + RECHECK):
         return None
-    return Perform(EffectKind.FOLLOW) if looked_recently(r, now) else Look("before flex moves", _tested(r))
+    return Perform(EffectKind.FOLLOW) if looked_recently(rollout, now) else Look("before flex moves", _tested(rollout))
 
 
-def flex_due(r: Rollout) -> datetime | None:
+def flex_due(rollout: Rollout) -> datetime | None:
     """When a larger surplus will have stood for long enough, or another try to publish one is due."""
-    if r.stage is not Stage.MONITORED:
+    if rollout.stage is not Stage.MONITORED:
         return None
-    if r.flex.failed_at is not None:
-        return r.flex.failed_at + RECHECK
-    if r.flex.more_since is None or r.looked_at is None:
+    if rollout.flex.failed_at is not None:
+        return rollout.flex.failed_at + RECHECK
+    if rollout.flex.more_since is None or rollout.looked_at is None:
         return None
     # It takes a new look, and while the last one counts as fresh none is made.
-    return max(r.flex.more_since + r.policy.clear_after, r.looked_at + FRESH + timedelta(milliseconds=1))
+    return max(
+        rollout.flex.more_since + rollout.policy.clear_after, rollout.looked_at + FRESH + timedelta(milliseconds=1)
+    )
 
 
-def _realignment(r: Rollout, now: datetime) -> Action | None:
+def _realignment(rollout: Rollout, now: datetime) -> Action | None:
     """A new plan written in place. Like a rollback it waits for no gate, but never writes what is not backed."""
-    if not r.realigning or r.plan is None or not (r.approved and not r.plan.fault and health_fresh(r)) or r.look_failed:
+    if (
+        not rollout.realigning
+        or rollout.plan is None
+        or not (rollout.approved and not rollout.plan.fault and health_fresh(rollout))
+        or rollout.look_failed
+    ):
         return None
-    if any(h.id == REALIGN for h in r.holds):
+    if any(h.id == REALIGN for h in rollout.holds):
         return None
-    values = beside_others(r, r.plan.values)
-    if not looked_recently(r, now) or not tests(r.seen, values):
+    values = beside_others(rollout, rollout.plan.values)
+    if not looked_recently(rollout, now) or not tests(rollout.seen, values):
         return Look("before the realignment", values)
-    if r.seen is None or not r.seen.backed:
+    if rollout.seen is None or not rollout.seen.backed:
         return None  # `looked` has asked for another plan, or holds
-    return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in r.stay.done else EffectKind.RESERVE)
+    return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in rollout.stay.done else EffectKind.RESERVE)
 
 
-def _grant(r: Rollout, now: datetime) -> Action | None:
+def _grant(rollout: Rollout, now: datetime) -> Action | None:
     """A request's order, once nothing else is wanted; more quota only where today's health backs it."""
-    order = r.grant_order
-    if order is None or not at_rest(r, now):
+    order = rollout.grant_order
+    if order is None or not at_rest(rollout, now):
         return None
     if order.ends:
-        return Perform(EffectKind.GRANT) if looked_recently(r, now) else Look("before a grant ends", None)
-    values = {q.team: q.gpus for q in baseline_with(r, order).quotas}
-    if not looked_recently(r, now) or r.seen is None or any(r.seen.tested.get(t) != g for t, g in values.items()):
+        return Perform(EffectKind.GRANT) if looked_recently(rollout, now) else Look("before a grant ends", None)
+    values = {q.team: q.gpus for q in baseline_with(rollout, order).quotas}
+    if (
+        not looked_recently(rollout, now)
+        or rollout.seen is None
+        or any(rollout.seen.tested.get(t) != g for t, g in values.items())
+    ):
         return Look("before the grant", values)
     return Perform(EffectKind.GRANT)
 
 
-def at_rest(r: Rollout, now: datetime) -> bool:
+def at_rest(rollout: Rollout, now: datetime) -> bool:
     """Monitored, backed, no drift, no hold, and nothing else wanted."""
-    busy = r.stay.restoring or r.stay.replan or r.stay.aiming or r.breach_of or r.look_failed
-    if r.stage is not Stage.MONITORED or busy or r.seen is None or not r.seen.backed or not health_fresh(r):
+    busy = (
+        rollout.stay.restoring or rollout.stay.replan or rollout.stay.aiming or rollout.breach_of or rollout.look_failed
+    )
+    if (
+        rollout.stage is not Stage.MONITORED
+        or busy
+        or rollout.seen is None
+        or not rollout.seen.backed
+        or not health_fresh(rollout)
+    ):
         return False
-    return r.seen.reading.generation == r.generation and not drift_of(r) and not holds_now(r, now)
+    return (
+        rollout.seen.reading.generation == rollout.generation and not drift_of(rollout) and not holds_now(rollout, now)
+    )
 
 
-def looked_recently(r: Rollout, now: datetime) -> bool:
+def looked_recently(rollout: Rollout, now: datetime) -> bool:
     """Nothing irreversible is done on an older look, whether it succeeded or not."""
-    return r.looked_at is not None and now - r.looked_at <= FRESH
+    return rollout.looked_at is not None and now - rollout.looked_at <= FRESH
 
 
 def tests(seen: Observation | None, values: Mapping[str, int]) -> bool:
@@ -157,136 +190,154 @@ def tests(seen: Observation | None, values: Mapping[str, int]) -> bool:
     return seen is not None and all(seen.tested.get(team, gpus) == gpus for team, gpus in values.items())
 
 
-def beside_others(r: Rollout, values: Mapping[str, int]) -> dict[str, int]:
+def beside_others(rollout: Rollout, values: Mapping[str, int]) -> dict[str, int]:
     """These values where they can be written: what others have set stays as it is."""
-    return {**values, **{team: gpus for team, gpus in theirs(r).items() if gpus is not None}}
+    return {**values, **{team: gpus for team, gpus in theirs(rollout).items() if gpus is not None}}
 
 
-def planned_on(r: Rollout, sample: HealthSample | None) -> bool:
+def planned_on(rollout: Rollout, sample: HealthSample | None) -> bool:
     """True when a new plan would find the same health as the last one did."""
-    return sample is None or all(island in r.baseline.islands for island in sample.islands)
+    return sample is None or all(island in rollout.baseline.islands for island in sample.islands)
 
 
-def _next_effect(r: Rollout) -> EffectKind:
-    step = STEP_FROM[r.stage]
-    return next(kind for kind in step.effects if kind not in r.stay.done)
+def _next_effect(rollout: Rollout) -> EffectKind:
+    step = STEP_FROM[rollout.stage]
+    return next(kind for kind in step.effects if kind not in rollout.stay.done)
 
 
-def _tested(r: Rollout) -> dict[str, int] | None:
+def _tested(rollout: Rollout) -> dict[str, int] | None:
     """Whose backing matters now: the plan's before it is written, else what stands."""
-    if r.plan is not None and r.stage in (Stage.PLANNED, Stage.ROLLED_BACK):
-        return r.plan.values
-    return r.written if r.shadow else None
+    if rollout.plan is not None and rollout.stage in (Stage.PLANNED, Stage.ROLLED_BACK):
+        return rollout.plan.values
+    return rollout.written if rollout.shadow else None
 
 
-def _wants_look(r: Rollout, now: datetime) -> bool:
-    if r.look_asked or r.looked_at is None or now >= _next_look(r):
+def _wants_look(rollout: Rollout, now: datetime) -> bool:
+    if rollout.look_asked or rollout.looked_at is None or now >= _next_look(rollout):
         return True
-    return not looked_recently(r, now) and any(t <= now for t in _guard_times(r, now))
+    return not looked_recently(rollout, now) and any(t <= now for t in _guard_times(rollout, now))
 
 
-def _next_look(r: Rollout) -> datetime:
-    assert r.looked_at is not None
-    due = r.looked_at + (r.policy.resting_poll if r.rests and at_rest(r, r.looked_at) else r.policy.safety_poll)
-    if r.rests and (stale := _stale_at(r)) is not None:
+def _next_look(rollout: Rollout) -> datetime:
+    assert rollout.looked_at is not None
+    due = rollout.looked_at + (
+        rollout.policy.resting_poll
+        if rollout.rests and at_rest(rollout, rollout.looked_at)
+        else rollout.policy.safety_poll
+    )
+    if rollout.rests and (stale := _stale_at(rollout)) is not None:
         due = min(due, stale)
-    if r.sight.known is None or r.look_failed:
-        due = min(due, r.looked_at + RECHECK)
-    if r.sight.suspect is not None:  # the longer a source says nothing new, the seldomer it is asked
-        due = min(due, r.looked_at + max(RECHECK, r.looked_at - r.sight.suspect.at))
-    for window in r.seen.windows if r.seen is not None else ():
+    if rollout.sight.known is None or rollout.look_failed:
+        due = min(due, rollout.looked_at + RECHECK)
+    if rollout.sight.suspect is not None:  # the longer a source says nothing new, the seldomer it is asked
+        due = min(due, rollout.looked_at + max(RECHECK, rollout.looked_at - rollout.sight.suspect.at))
+    for window in rollout.seen.windows if rollout.seen is not None else ():
         for edge in (window.starts, window.ends):
-            if r.looked_at < edge:
+            if rollout.looked_at < edge:
                 due = min(due, edge)
     return due
 
 
-def _stale_at(r: Rollout) -> datetime | None:
+def _stale_at(rollout: Rollout) -> datetime | None:
     """When a sample that the watch has told of as old is so by the policy as well; None where none is about to be."""
-    if r.sight.known is None or r.looked_at is None:
+    if rollout.sight.known is None or rollout.looked_at is None:
         return None
-    at = r.sight.known.at + r.policy.stale_after
-    return at if r.looked_at - r.sight.known.at >= TOLD_STALE and at > r.looked_at else None
+    at = rollout.sight.known.at + rollout.policy.stale_after
+    return at if rollout.looked_at - rollout.sight.known.at >= TOLD_STALE and at > rollout.looked_at else None
 
 
-def _why_look(r: Rollout, now: datetime) -> str:
-    if r.looked_at is None:
+def _why_look(rollout: Rollout, now: datetime) -> str:
+    if rollout.looked_at is None:
         return "first look"
-    if r.look_asked:
+    if rollout.look_asked:
         return "asked"
-    return "safety poll" if now >= _next_look(r) else "before the guard acts"
+    return "safety poll" if now >= _next_look(rollout) else "before the guard acts"
 
 
-def _wake(r: Rollout, now: datetime) -> datetime | None:
-    return min((t for t in _times(r, now) if t > now), default=None)
+def _wake(rollout: Rollout, now: datetime) -> datetime | None:
+    return min((t for t in _times(rollout, now) if t > now), default=None)
 
 
-def _times(r: Rollout, now: datetime) -> Iterator[datetime]:
-    if r.looked_at is not None:
-        yield _next_look(r)
-    for condition in conditions(r, now):
+def _times(rollout: Rollout, now: datetime) -> Iterator[datetime]:
+    if rollout.looked_at is not None:
+        yield _next_look(rollout)
+    for condition in conditions(rollout, now):
         if not condition.met and condition.until is not None:
             yield condition.until
-    for hold in holds_now(r, now):
+    for hold in holds_now(rollout, now):
         if hold.until is not None:
             yield hold.until
-    yield from _guard_times(r, now)
+    yield from _guard_times(rollout, now)
 
 
-def _guard_times(r: Rollout, now: datetime) -> Iterator[datetime]:
+def _guard_times(rollout: Rollout, now: datetime) -> Iterator[datetime]:
     """When time alone brings something about, if a look confirms it."""
-    for due in (breach_due(r), clear_due(r), retry_due(r, now), flex_due(r)):
+    for due in (breach_due(rollout), clear_due(rollout), retry_due(rollout, now), flex_due(rollout)):
         if due is not None:
             yield due
 
 
-def breach_due(r: Rollout) -> datetime | None:
+def breach_due(rollout: Rollout) -> datetime | None:
     """When the first short quota breaches; None where nothing acts on it."""
-    if r.stage.guarded:
-        return r.clocks.next_breach(r.policy.breach_after, but=r.breach_of if answered(r) else ())
-    if r.stage is Stage.PLANNED and r.plan is not None and not r.stay.replan and not planned_on(r, r.sight.known):
-        return r.clocks.next_breach(r.policy.breach_after)
+    if rollout.stage.guarded:
+        return rollout.clocks.next_breach(
+            rollout.policy.breach_after, but=rollout.breach_of if answered(rollout) else ()
+        )
+    if (
+        rollout.stage is Stage.PLANNED
+        and rollout.plan is not None
+        and not rollout.stay.replan
+        and not planned_on(rollout, rollout.sight.known)
+    ):
+        return rollout.clocks.next_breach(rollout.policy.breach_after)
     return None
 
 
-def answered(r: Rollout) -> bool:
+def answered(rollout: Rollout) -> bool:
     """The breach of `breach_of` is being answered, or waits for a person: only other teams' is news."""
-    match r.policy.on_breach:
+    match rollout.policy.on_breach:
         case OnBreach.HOLD:
             return True
         case OnBreach.ROLLBACK:
-            return bool(r.stay.aiming) or any(h.id == ROLLBACK for h in r.holds)
+            return bool(rollout.stay.aiming) or any(h.id == ROLLBACK for h in rollout.holds)
         case OnBreach.REALIGN:
-            return (r.realigning and not r.proposing) or any(h.id in (REALIGN, RADIUS) for h in r.holds)
+            return (rollout.realigning and not rollout.proposing) or any(
+                h.id in (REALIGN, RADIUS) for h in rollout.holds
+            )
 
 
-def clear_due(r: Rollout) -> datetime | None:
+def clear_due(rollout: Rollout) -> datetime | None:
     """When a breach that was not rolled back is over, if health stays good."""
-    if not r.breach_of or not r.stage.guarded or r.stay.aiming or r.clocks.all_good_since is None:
+    if (
+        not rollout.breach_of
+        or not rollout.stage.guarded
+        or rollout.stay.aiming
+        or rollout.clocks.all_good_since is None
+    ):
         return None
-    return r.clocks.all_good_since + r.policy.clear_after
+    return rollout.clocks.all_good_since + rollout.policy.clear_after
 
 
-def recovery_pause(r: Rollout) -> timedelta:
+def recovery_pause(rollout: Rollout) -> timedelta:
     """How long health must have been good before the next attempt: it doubles with each failure."""
-    doubled: int = 2 ** min(max(0, r.failures - 1), 6)
-    return r.policy.recover_after * doubled
+    doubled: int = 2 ** min(max(0, rollout.failures - 1), 6)
+    return rollout.policy.recover_after * doubled
 
 
-def retries_by_itself(r: Rollout) -> bool:
+def retries_by_itself(rollout: Rollout) -> bool:
     """True after a breach rollback with attempts left."""
     return (
-        r.stage is Stage.ROLLED_BACK
-        and r.undo is not None
-        and r.undo.why is UndoCause.BREACH
-        and r.failures < r.policy.attempts
+        rollout.stage is Stage.ROLLED_BACK
+        and rollout.undo is not None
+        and rollout.undo.why is UndoCause.BREACH
+        and rollout.failures < rollout.policy.attempts
     )
 
 
-def retry_due(r: Rollout, now: datetime) -> datetime | None:
+def retry_due(rollout: Rollout, now: datetime) -> datetime | None:
     """When the next attempt begins by itself, if health stays good and nothing holds."""
-    if not retries_by_itself(r) or r.clocks.all_good_since is None or not health_fresh(r):
+    if not retries_by_itself(rollout) or rollout.clocks.all_good_since is None or not health_fresh(rollout):
         return None
-    if holds_now(r, now):
+    if holds_now(rollout, now):
         return None
-    return r.clocks.all_good_since + recovery_pause(r)
+    return rollout.clocks.all_good_since + recovery_pause(rollout)

@@ -20,13 +20,13 @@ from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
 
-def is_bounded(r: Rollout) -> bool:
+def is_bounded(rollout: Rollout) -> bool:
     """The quota system has a limit above all quotas, which what stands of ours bounds."""
-    bound = None if r.seen is None else r.seen.reading.bound_gpus
-    return bound is not None and r.stage.guarded and r.values_stand and not r.shadow
+    bound = None if rollout.seen is None else rollout.seen.reading.bound_gpus
+    return bound is not None and rollout.stage.guarded and rollout.values_stand and not rollout.shadow
 
 
-def answered(r: Rollout, freed: Rollout, how: str, now: datetime, *, refits: bool) -> tuple[Rollout, str]:
+def answered(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, refits: bool) -> tuple[Rollout, str]:
     """After a person's answer, which says what is done: that may be less than was asked.
 
     What others added or removed cannot be written again. `freed`: the rollout without the hold. `refits`: the limit
@@ -34,81 +34,85 @@ def answered(r: Rollout, freed: Rollout, how: str, now: datetime, *, refits: boo
     """
     if how != "restore":
         taken, sentence = taken_as_given(freed, now, approved=True), "the changed values are taken as given"
-        if not (refits and is_bounded(r)):
+        if not (refits and is_bounded(rollout)):
             return taken, sentence
         return taken.staying(refitting=True), f"{sentence}; the limit above all quotas follows once hardware backs them"
-    present, ours = {} if r.seen is None else r.seen.reading.values, awaited(r)
+    present, ours = {} if rollout.seen is None else rollout.seen.reading.values, awaited(rollout)
     back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
-    limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(r)) else []
+    limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(rollout)) else []
     written = f"written again: {', '.join([*back, *limits])}" if back or limits else "nothing of ours is left to write"
     gone, new = sorted(ours.keys() - present.keys()), sorted(present.keys() - ours.keys())
-    answers, waits = [written], r.asks and bool(gone or new)
+    answers, waits = [written], rollout.asks and bool(gone or new)
     fate = "still waits for an answer" if waits else "taken as given"
     answers += [f"removed by others, {fate}: {', '.join(gone)}"] if gone else []
     answers += [f"added by others, {fate}: {', '.join(new)}"] if new else []
     answers += ["accept that, or undo it in the quota system"] if waits else []
-    held = r.but(look_asked=True) if waits else freed
+    held = rollout.but(look_asked=True) if waits else freed
     if back or limits:
         return restoring(held, now), "; ".join(answers)
     return held if waits else taken_as_given(freed, now), "; ".join(answers)
 
 
-def restoring(r: Rollout, now: datetime) -> Rollout:
+def restoring(rollout: Rollout, now: datetime) -> Rollout:
     """Our values are to be written again over those of others; what they added or took away is left to a person."""
-    if not r.asks:
-        return taken_as_given(r, now, but_values=True).staying(restoring=True)
-    return r.staying(restoring=True, replan="others changed the cluster" if r.realigning else r.stay.replan)
+    if not rollout.asks:
+        return taken_as_given(rollout, now, but_values=True).staying(restoring=True)
+    return rollout.staying(
+        restoring=True, replan="others changed the cluster" if rollout.realigning else rollout.stay.replan
+    )
 
 
-def writable(r: Rollout) -> bool:
+def writable(rollout: Rollout) -> bool:
     """Whether others changed a quota of ours that is still there."""
-    assert r.seen is not None
-    present, ours = r.seen.reading.values, awaited(r)
-    return bool(mode_drift(r)) or any(present.get(team, gpus) != gpus for team, gpus in ours.items())
+    assert rollout.seen is not None
+    present, ours = rollout.seen.reading.values, awaited(rollout)
+    return bool(mode_drift(rollout)) or any(present.get(team, gpus) != gpus for team, gpus in ours.items())
 
 
-def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False, approved: bool = False) -> Rollout:
+def taken_as_given(rollout: Rollout, now: datetime, *, but_values: bool = False, approved: bool = False) -> Rollout:
     """What others changed is the new truth: the baseline follows it, so that an undo leaves it alone.
 
     `but_values`: the values of quotas that we know stay ours, to be written again. `approved`: a person says so; else
     what is more than was approved is no promise.
     """
-    if r.seen is None:
-        return r
-    reading = r.seen.reading
-    present, ours = {q.team: q for q in reading.quotas}, awaited(r)
+    if rollout.seen is None:
+        return rollout
+    reading = rollout.seen.reading
+    present, ours = {q.team: q for q in reading.quotas}, awaited(rollout)
     changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
-    modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(r).items()}
+    modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(rollout).items()}
     if but_values:
         changed -= {*present} & {*ours}
-    others_teams = changed | {*r.foreign}
-    baseline_of = {q.team: q for q in r.baseline.quotas}
+    others_teams = changed | {*rollout.foreign}
+    baseline_of = {q.team: q for q in rollout.baseline.quotas}
     parents = {q.parent for q in reading.quotas}
     quotas = tuple(
         _quota_from(q, None if t in others_teams else baseline_of.get(t), baseline_of.get(t), t in parents)
         for t, q in present.items()
     )
     written = {
-        t: r.written[t] if t in r.written and t not in changed and (r.shadow or but_values) else q.gpus
+        t: rollout.written[t]
+        if t in rollout.written and t not in changed and (rollout.shadow or but_values)
+        else q.gpus
         for t, q in present.items()
     }
-    undo = r.undo
-    if undo is not None and r.stage is Stage.ROLLING_BACK:
+    undo = rollout.undo
+    if undo is not None and rollout.stage is Stage.ROLLING_BACK:
         undo = undo.but(
             target={t: present[t].gpus if t in changed else v for t, v in undo.target.items() if t in present}
         )
-    baseline = r.baseline.model_copy(update={"quotas": quotas, "generation": reading.generation})
-    taken = r.but(
-        baseline=on_islands(baseline, r.baseline.islands),
+    baseline = rollout.baseline.model_copy(update={"quotas": quotas, "generation": reading.generation})
+    taken = rollout.but(
+        baseline=on_islands(baseline, rollout.baseline.islands),
         generation=reading.generation,
-        modes={**{t: q.mode for t, q in present.items()}, **r.modes, **modes},
-        modes_given={**r.modes_given, **modes},
+        modes={**{t: q.mode for t, q in present.items()}, **rollout.modes, **modes},
+        modes_given={**rollout.modes_given, **modes},
         written=written,
-        foreign=tuple(sorted({*r.foreign, *changed} & {*present})) if r.values_stand else (),
-        unapproved={} if approved else _unapproved(r, changed, reading.values),
+        foreign=tuple(sorted({*rollout.foreign, *changed} & {*present})) if rollout.values_stand else (),
+        unapproved={} if approved else _unapproved(rollout, changed, reading.values),
         undo=undo,
     )
-    if r.stage is Stage.PLANNED or r.realigning:
+    if rollout.stage is Stage.PLANNED or rollout.realigning:
         taken = taken.staying(replan="others changed the cluster")
     return taken.noting(
         AuditKind.PLAN,
@@ -119,9 +123,9 @@ def taken_as_given(r: Rollout, now: datetime, *, but_values: bool = False, appro
     )
 
 
-def _unapproved(r: Rollout, changed: Iterable[str], present: Mapping[str, int]) -> dict[str, int | None]:
+def _unapproved(rollout: Rollout, changed: Iterable[str], present: Mapping[str, int]) -> dict[str, int | None]:
     """What stands above what was approved, after these changes of others."""
-    was = {**{team: r.written.get(team) for team in changed}, **r.unapproved}
+    was = {**{team: rollout.written.get(team) for team in changed}, **rollout.unapproved}
     return {t: gpus for t, gpus in was.items() if t in present and (gpus is None or present[t] > gpus)}
 
 
@@ -135,43 +139,43 @@ def _quota_from(present: Present, ours: Quota | None, known: Quota | None, paren
     return value.as_quota(known.scheduled_gpus, idle)
 
 
-def promised(r: Rollout, present: Mapping[str, int]) -> frozenset[str]:
+def promised(rollout: Rollout, present: Mapping[str, int]) -> frozenset[str]:
     """Teams whose quota is a promise, where these values stand: approved, and no more than the quotas above allow.
 
     The children of a quota are promised as much beyond it as by the plan, and no more.
     """
-    if not r.stage.promises or r.shadow:
+    if not rollout.stage.promises or rollout.shadow:
         return frozenset()
-    quotas = r.baseline.quotas if r.seen is None else r.seen.reading.quotas
+    quotas = rollout.baseline.quotas if rollout.seen is None else rollout.seen.reading.quotas
     parents = {q.team: q.parent for q in quotas if q.team in present}
-    approved = {team: _approved(r, team) for team in parents}
+    approved = {team: _approved(rollout, team) for team in parents}
     counted = {team: min(present[team], gpus or 0) for team, gpus in approved.items()}
-    planned = {} if r.plan_standing is None else r.plan_standing.values
+    planned = {} if rollout.plan_standing is None else rollout.plan_standing.values
     before, now = _beyond(parents, planned, planned), _beyond(parents, counted, present)
     bound = {team for team, gpus in now.items() if gpus > before.get(team, 0)}
-    if beyond_bound(r, present) is not None:
+    if beyond_bound(rollout, present) is not None:
         return frozenset()
     kept = set()
     for team, gpus in approved.items():
         above = list(_above(parents, team))
         fits = all(present[team] <= present[one] for one in above) and not bound & {team, *above}
-        if gpus is not None and present[team] <= gpus and fits and team not in r.breach_of:
+        if gpus is not None and present[team] <= gpus and fits and team not in rollout.breach_of:
             kept.add(team)
     return frozenset(kept)
 
 
-def beyond_bound(r: Rollout, present: Mapping[str, int]) -> tuple[int, int] | None:
+def beyond_bound(rollout: Rollout, present: Mapping[str, int]) -> tuple[int, int] | None:
     """What all approved quotas need together, and the lower limit above them; None: there is none, or they fit."""
-    if r.seen is None or r.seen.reading.bound_gpus is None:
+    if rollout.seen is None or rollout.seen.reading.bound_gpus is None:
         return None
-    tops = [q.team for q in r.seen.reading.quotas if q.team in present and q.parent is None]
-    together = sum(min(present[team], _approved(r, team) or 0) for team in tops)
-    return (together, r.seen.reading.bound_gpus) if together > r.seen.reading.bound_gpus else None
+    tops = [q.team for q in rollout.seen.reading.quotas if q.team in present and q.parent is None]
+    together = sum(min(present[team], _approved(rollout, team) or 0) for team in tops)
+    return (together, rollout.seen.reading.bound_gpus) if together > rollout.seen.reading.bound_gpus else None
 
 
-def _approved(r: Rollout, team: str) -> int | None:
+def _approved(rollout: Rollout, team: str) -> int | None:
     """None: nobody has approved that it is there."""
-    return r.unapproved[team] if team in r.unapproved else r.written.get(team)
+    return rollout.unapproved[team] if team in rollout.unapproved else rollout.written.get(team)
 
 
 def _above(parents: Mapping[str, str | None], team: str) -> Iterator[str]:
@@ -195,38 +199,38 @@ def _beyond(
     return {team: max(0, gpus - limits.get(team, 0)) for team, gpus in sums.items()}
 
 
-def met(r: Rollout, others: Mapping[str, int | None], before: Mapping[str, int]) -> Rollout:
+def met(rollout: Rollout, others: Mapping[str, int | None], before: Mapping[str, int]) -> Rollout:
     """These quotas stand as others set them (None: gone), and nobody has answered for it. `before`: what ours were."""
     was = {team: before.get(team) for team, gpus in others.items() if before.get(team) != gpus}
     stands = {team: gpus for team, gpus in others.items() if gpus is not None}
-    return r.but(
-        written={**{team: gpus for team, gpus in r.written.items() if team not in others}, **stands},
-        foreign=tuple(sorted({*r.foreign, *others})),
-        unapproved={**was, **r.unapproved} if r.asks else r.unapproved,
+    return rollout.but(
+        written={**{team: gpus for team, gpus in rollout.written.items() if team not in others}, **stands},
+        foreign=tuple(sorted({*rollout.foreign, *others})),
+        unapproved={**was, **rollout.unapproved} if rollout.asks else rollout.unapproved,
     )
 
 
-def taken_back(r: Rollout) -> Rollout:
+def taken_back(rollout: Rollout) -> Rollout:
     """What others have set back to what was approved is ours again."""
-    assert r.seen is not None
-    present = r.seen.reading.values
-    back = {team: gpus for team, gpus in r.unapproved.items() if present.get(team) == gpus}
+    assert rollout.seen is not None
+    present = rollout.seen.reading.values
+    back = {team: gpus for team, gpus in rollout.unapproved.items() if present.get(team) == gpus}
     if not back:
-        return r
+        return rollout
     ours = {team: gpus for team, gpus in back.items() if gpus is not None}
-    return r.but(
-        unapproved={team: gpus for team, gpus in r.unapproved.items() if team not in back},
-        written={**{team: gpus for team, gpus in r.written.items() if team not in back}, **ours},
-        foreign=tuple(team for team in r.foreign if team not in back),
+    return rollout.but(
+        unapproved={team: gpus for team, gpus in rollout.unapproved.items() if team not in back},
+        written={**{team: gpus for team, gpus in rollout.written.items() if team not in back}, **ours},
+        foreign=tuple(team for team in rollout.foreign if team not in back),
     )
 
 
-def agreed(r: Rollout) -> Rollout:
+def agreed(rollout: Rollout) -> Rollout:
     """A person approves the plan: of what others had set, that which it begins with."""
-    assert r.plan is not None
-    begins = {q.team: q.before_gpus for q in r.plan.quotas}
-    left = {team: gpus for team, gpus in r.unapproved.items() if begins.get(team) != r.written.get(team)}
-    return r.but(unapproved=left)
+    assert rollout.plan is not None
+    begins = {q.team: q.before_gpus for q in rollout.plan.quotas}
+    left = {team: gpus for team, gpus in rollout.unapproved.items() if begins.get(team) != rollout.written.get(team)}
+    return rollout.but(unapproved=left)
 
 
 def beside(baseline: Snapshot, present: Sequence[Present], others: Collection[str]) -> Snapshot:

@@ -25,10 +25,10 @@ _WINDOW_HOLDS = {
 }
 
 
-def holds_now(r: Rollout, now: datetime) -> tuple[Hold, ...]:
+def holds_now(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
     """Every hold in force: what people and the guard set, the calendar, and unknown health."""
-    standing = [h for h in r.holds if not h.after_enforced and (h.until is None or now < h.until)]
-    windows = r.seen.windows if r.seen is not None else ()
+    standing = [h for h in rollout.holds if not h.after_enforced and (h.until is None or now < h.until)]
+    windows = rollout.seen.windows if rollout.seen is not None else ()
     for window in active(windows, now):
         kind = _WINDOW_HOLDS[window.kind]
         standing.append(
@@ -41,161 +41,165 @@ def holds_now(r: Rollout, now: datetime) -> tuple[Hold, ...]:
                 until=window.ends,
             )
         )
-    unknown = unknown_since(r)
-    if r.seen is not None and r.seen.ahead_to is not None:
-        why = f"health samples dated ahead of now, up to {_at(r.seen.ahead_to)}, are left out"
-        standing.append(_unknown_health(why, r.seen.at))
-    elif (doubt := doubt_of(r)) is not None:
+    unknown = unknown_since(rollout)
+    if rollout.seen is not None and rollout.seen.ahead_to is not None:
+        why = f"health samples dated ahead of now, up to {_at(rollout.seen.ahead_to)}, are left out"
+        standing.append(_unknown_health(why, rollout.seen.at))
+    elif (doubt := doubt_of(rollout)) is not None:
         standing.append(_unknown_health(doubt.why, doubt.since))
-    elif (beyond := beyond_of(r)) is not None:
+    elif (beyond := beyond_of(rollout)) is not None:
         standing.append(_unknown_health(beyond.text, beyond.at))
-    elif r.looked_at is not None and r.looked_at - unknown >= r.policy.stale_after:
+    elif rollout.looked_at is not None and rollout.looked_at - unknown >= rollout.policy.stale_after:
         why = f"no believable health since {_at(unknown)}"
-        standing.append(_unknown_health(why, unknown + r.policy.stale_after))
+        standing.append(_unknown_health(why, unknown + rollout.policy.stale_after))
     return tuple(standing)
 
 
-def holds_standing(r: Rollout, now: datetime) -> tuple[Hold, ...]:
+def holds_standing(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
     """Those in force, and objections that came too late to hold anything: all that wait for an answer."""
-    return (*holds_now(r, now), *(h for h in r.holds if h.after_enforced))
+    return (*holds_now(rollout, now), *(h for h in rollout.holds if h.after_enforced))
 
 
 def _unknown_health(why: str, at: datetime) -> Hold:
     return Hold(id="unknown_health", kind=HoldKind.UNKNOWN_HEALTH, reason=why, actor="health", at=at)
 
 
-def doubt_of(r: Rollout) -> Doubt | None:
+def doubt_of(rollout: Rollout) -> Doubt | None:
     """Why the last look's sample is not believed, where that is for its source."""
-    return None if r.seen is None or not r.sight.doubted else r.seen.doubt
+    return None if rollout.seen is None or not rollout.sight.doubted else rollout.seen.doubt
 
 
-def beyond_of(r: Rollout) -> Excess | None:
+def beyond_of(rollout: Rollout) -> Excess | None:
     """What the last look left out because it cannot be so."""
-    return None if r.seen is None or r.seen.health is None else r.seen.health.beyond
+    return None if rollout.seen is None or rollout.seen.health is None else rollout.seen.health.beyond
 
 
-def unknown_since(r: Rollout) -> datetime:
+def unknown_since(rollout: Rollout) -> datetime:
     """The time of the last sample that was believed."""
-    return r.launched_at if r.sight.known is None else r.sight.known.at
+    return rollout.launched_at if rollout.sight.known is None else rollout.sight.known.at
 
 
-def health_fresh(r: Rollout) -> bool:
+def health_fresh(rollout: Rollout) -> bool:
     """Known, believed, and fresh when last looked at: unknown and stale health opens no gate.
 
     Between looks the watch tells when samples stop; a gate always looks again before it opens.
     """
-    if r.sight.unknown or r.sight.known is None or r.looked_at is None:
+    if rollout.sight.unknown or rollout.sight.known is None or rollout.looked_at is None:
         return False
-    if r.seen is not None and r.seen.ahead_to is not None:
+    if rollout.seen is not None and rollout.seen.ahead_to is not None:
         return False  # what seems fresh may be a sample that was dated ahead when it was written
-    if beyond_of(r) is not None:
+    if beyond_of(rollout) is not None:
         return False
-    return r.looked_at - r.sight.known.at < r.policy.stale_after
+    return rollout.looked_at - rollout.sight.known.at < rollout.policy.stale_after
 
 
-def conditions(r: Rollout, now: datetime) -> tuple[Condition, ...]:
+def conditions(rollout: Rollout, now: datetime) -> tuple[Condition, ...]:
     """What the gate before the next step asks for; empty where no step follows."""
-    step = STEP_FROM.get(r.stage)
+    step = STEP_FROM.get(rollout.stage)
     if step is None:
         return ()
     match step.gate:
         case Gate.MAY_START:
-            own: Sequence[Condition] = (_planned(r), _approved(r), _notice(r, now))
+            own: Sequence[Condition] = (_planned(rollout), _approved(rollout), _notice(rollout, now))
         case Gate.MAY_ENFORCE:
-            own = (_soak(r, now, r.policy.soak_buffered), _acks(r, now), _no_drift(r))
+            own = (_soak(rollout, now, rollout.policy.soak_buffered), _acks(rollout, now), _no_drift(rollout))
         case Gate.MAY_MONITOR:
-            own = (_soak(r, now, r.policy.soak_enforced), _no_drift(r))
+            own = (_soak(rollout, now, rollout.policy.soak_enforced), _no_drift(rollout))
         case _:
             assert_never(step.gate)
-    return (*own, _no_hold(r, now), _backed(r))
+    return (*own, _no_hold(rollout, now), _backed(rollout))
 
 
-def is_open(r: Rollout, now: datetime) -> bool:
+def is_open(rollout: Rollout, now: datetime) -> bool:
     """True where a step follows and all its conditions are met."""
-    asked = conditions(r, now)
+    asked = conditions(rollout, now)
     return bool(asked) and all(c.met for c in asked)
 
 
-def _planned(r: Rollout) -> Condition:
-    if r.plan is None or r.stay.replan:
-        return Condition(name="plan", met=False, text=f"a new plan is being made: {r.stay.replan or 'the first'}")
-    if not r.plan.honest:
-        return Condition(name="plan", met=False, text=r.plan.fault)
-    if not r.plan.backed:
+def _planned(rollout: Rollout) -> Condition:
+    if rollout.plan is None or rollout.stay.replan:
+        return Condition(name="plan", met=False, text=f"a new plan is being made: {rollout.stay.replan or 'the first'}")
+    if not rollout.plan.honest:
+        return Condition(name="plan", met=False, text=rollout.plan.fault)
+    if not rollout.plan.backed:
         return Condition(name="plan", met=False, text="the plan is not backed; it cannot be started")
-    if r.plan.generation != r.generation:
+    if rollout.plan.generation != rollout.generation:
         return Condition(name="plan", met=False, text="others changed the cluster after the plan was made")
-    return Condition(name="plan", met=True, text=f"plan {r.plan.hash}, backed")
+    return Condition(name="plan", met=True, text=f"plan {rollout.plan.hash}, backed")
 
 
-def _approved(r: Rollout) -> Condition:
-    if r.approved:
-        return Condition(name="approval", met=True, text=f"approved by {r.approved_by}")
-    name = r.plan.hash if r.plan is not None else "HASH"
+def _approved(rollout: Rollout) -> Condition:
+    if rollout.approved:
+        return Condition(name="approval", met=True, text=f"approved by {rollout.approved_by}")
+    name = rollout.plan.hash if rollout.plan is not None else "HASH"
     return Condition(
-        name="approval", met=False, text=f"waits for approval: {command_line(Command.APPROVE, r.cluster)} --plan {name}"
+        name="approval",
+        met=False,
+        text=f"waits for approval: {command_line(Command.APPROVE, rollout.cluster)} --plan {name}",
     )
 
 
-def _notice(r: Rollout, now: datetime) -> Condition:
-    if r.stay.waived:
+def _notice(rollout: Rollout, now: datetime) -> Condition:
+    if rollout.stay.waived:
         return Condition(name="notice", met=True, text="waived")
-    if not r.approved:
-        announcement = "what teams would be told is written to the log" if r.shadow else "teams are told"
+    if not rollout.approved:
+        announcement = "what teams would be told is written to the log" if rollout.shadow else "teams are told"
         return Condition(name="notice", met=False, text=f"{announcement} once the plan is approved")
-    if r.announced.undelivered:
-        return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(r.announced.undelivered)}")
-    trouble = f" (trying again: {r.post.trouble})" if r.post.trouble else ""
-    if r.announced.delivered_at is None and r.post.waiting:
-        teams = some_of(sorted({n.audience for n in r.post.mail if n.key in r.post.waiting}), 5)
-        at = _at(max(r.post.waiting.values()))
+    if rollout.announced.undelivered:
+        return Condition(name="notice", met=False, text=f"not delivered: {'; '.join(rollout.announced.undelivered)}")
+    trouble = f" (trying again: {rollout.post.trouble})" if rollout.post.trouble else ""
+    if rollout.announced.delivered_at is None and rollout.post.waiting:
+        teams = some_of(sorted({n.audience for n in rollout.post.mail if n.key in rollout.post.waiting}), 5)
+        at = _at(max(rollout.post.waiting.values()))
         text = f"to be told at {at}, and the notice runs from then: {teams}{trouble}"
         return Condition(name="notice", met=False, text=text)
-    if r.announced.delivered_at is None:
+    if rollout.announced.delivered_at is None:
         return Condition(name="notice", met=False, text=f"notices are being sent{trouble}")
-    due = r.announced.delivered_at + r.policy.notice
-    length = duration_text(r.policy.notice)
+    due = rollout.announced.delivered_at + rollout.policy.notice
+    length = duration_text(rollout.policy.notice)
     return Condition(
-        name="notice", met=now >= due, text=f"notice of {length} from {_at(r.announced.delivered_at)}", until=due
+        name="notice", met=now >= due, text=f"notice of {length} from {_at(rollout.announced.delivered_at)}", until=due
     )
 
 
-def _soak(r: Rollout, now: datetime, length: timedelta) -> Condition:
-    if r.breach_of:
-        return Condition(name="soak", met=False, text=f"in breach: {', '.join(r.breach_of)}")
-    if r.stay.waived:
+def _soak(rollout: Rollout, now: datetime, length: timedelta) -> Condition:
+    if rollout.breach_of:
+        return Condition(name="soak", met=False, text=f"in breach: {', '.join(rollout.breach_of)}")
+    if rollout.stay.waived:
         return Condition(name="soak", met=True, text="waived")
-    due = r.stay.soak_since + length
-    text = f"soak of {duration_text(length)} from {_at(r.stay.soak_since)}"
+    due = rollout.stay.soak_since + length
+    text = f"soak of {duration_text(length)} from {_at(rollout.stay.soak_since)}"
     return Condition(name="soak", met=now >= due, text=text, until=due)
 
 
-def _acks(r: Rollout, now: datetime) -> Condition:
-    wanted = r.affected
-    acks = [team for team in wanted if team in r.announced.acks]
-    needed = {Acks.NONE: 0, Acks.MAJORITY: len(wanted) // 2 + 1 if wanted else 0, Acks.ALL: len(wanted)}[r.policy.acks]
+def _acks(rollout: Rollout, now: datetime) -> Condition:
+    wanted = rollout.affected
+    acks = [team for team in wanted if team in rollout.announced.acks]
+    needed = {Acks.NONE: 0, Acks.MAJORITY: len(wanted) // 2 + 1 if wanted else 0, Acks.ALL: len(wanted)}[
+        rollout.policy.acks
+    ]
     text = f"{len(acks)} of {needed} acknowledgements"
-    if r.stay.waived or len(acks) >= needed:
-        return Condition(name="acks", met=True, text="waived" if r.stay.waived else text)
-    due = (r.announced.delivered_at or r.launched_at) + r.policy.ack_deadline
+    if rollout.stay.waived or len(acks) >= needed:
+        return Condition(name="acks", met=True, text="waived" if rollout.stay.waived else text)
+    due = (rollout.announced.delivered_at or rollout.launched_at) + rollout.policy.ack_deadline
     return Condition(name="acks", met=now >= due, text=f"{text}, or their deadline", until=due)
 
 
-def _no_drift(r: Rollout) -> Condition:
-    if r.looked_after != r.fence:
+def _no_drift(rollout: Rollout) -> Condition:
+    if rollout.looked_after != rollout.fence:
         return Condition(name="drift", met=False, text="what was written has not been read back yet")
-    drifted = drift_of(r)
+    drifted = drift_of(rollout)
     if drifted:
         return Condition(name="drift", met=False, text=f"{CHANGED_BY_OTHERS}: {', '.join(drifted)}")
     return Condition(name="drift", met=True, text="read-back equals what was written")
 
 
-def drift_of(r: Rollout) -> tuple[str, ...]:
+def drift_of(rollout: Rollout) -> tuple[str, ...]:
     """Teams whose present value or mode is not the one we believe in, one text each; by whom, where that is known."""
-    if r.seen is None or r.looked_after != r.fence:
+    if rollout.seen is None or rollout.looked_after != rollout.fence:
         return ()
-    present, expected, modes = r.seen.reading.values, awaited(r), mode_drift(r)
-    changes = {c.team: c for c in r.seen.changes}
+    present, expected, modes = rollout.seen.reading.values, awaited(rollout), mode_drift(rollout)
+    changes = {c.team: c for c in rollout.seen.changes}
 
     def text(team: str) -> str:
         moved = [f"{expected.get(team, 'absent')} -> {present.get(team, 'absent')}"]
@@ -211,56 +215,56 @@ def drift_of(r: Rollout) -> tuple[str, ...]:
     )
 
 
-def mode_drift(r: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
+def mode_drift(rollout: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
     """Our mode and the present one, by team, of quotas that we wrote and whose mode others have set since."""
-    if r.seen is None or r.looked_after != r.fence or not r.seen.reading.counts_modes:
+    if rollout.seen is None or rollout.looked_after != rollout.fence or not rollout.seen.reading.counts_modes:
         return {}
-    if r.shadow or not (r.stage.guarded and r.values_stand):
+    if rollout.shadow or not (rollout.stage.guarded and rollout.values_stand):
         return {}
-    ours = LimitMode.HARD if EffectKind.HARDEN in r.standing else LimitMode.SOFT
+    ours = LimitMode.HARD if EffectKind.HARDEN in rollout.standing else LimitMode.SOFT
     return {
         q.team: (expected, q.mode)
-        for q in r.seen.reading.quotas
-        if q.team in r.written
-        and q.team not in r.foreign
-        and (expected := r.modes_given.get(q.team, ours)) is not q.mode
+        for q in rollout.seen.reading.quotas
+        if q.team in rollout.written
+        and q.team not in rollout.foreign
+        and (expected := rollout.modes_given.get(q.team, ours)) is not q.mode
     }
 
 
-def changed_by_others(r: Rollout) -> dict[str, int]:
+def changed_by_others(rollout: Rollout) -> dict[str, int]:
     """The last seen values of quotas that we know and others have changed, by team; {} after a write of ours."""
-    if r.seen is None or r.looked_after != r.fence:
+    if rollout.seen is None or rollout.looked_after != rollout.fence:
         return {}
-    expected = believed(r)
-    return {t: gpus for t, gpus in r.seen.reading.values.items() if t in expected and expected[t] != gpus}
+    expected = believed(rollout)
+    return {t: gpus for t, gpus in rollout.seen.reading.values.items() if t in expected and expected[t] != gpus}
 
 
-def believed(r: Rollout) -> dict[str, int]:
+def believed(rollout: Rollout) -> dict[str, int]:
     """The values that we think the quota system holds, by team: those of a shadow rollout are not in it."""
-    return {q.team: q.gpus for q in r.baseline.quotas} if r.shadow else r.written
+    return {q.team: q.gpus for q in rollout.baseline.quotas} if rollout.shadow else rollout.written
 
 
-def awaited(r: Rollout) -> dict[str, int]:
+def awaited(rollout: Rollout) -> dict[str, int]:
     """The values that were approved, by team: those before a change of others that nobody has answered.
 
     Where the policy accepts what others change, nobody is asked; nor where nothing of ours stands.
     """
-    values = believed(r)
-    if not r.asks or r.shadow or not r.values_stand or r.policy.on_drift is OnDrift.ACCEPT:
+    values = believed(rollout)
+    if not rollout.asks or rollout.shadow or not rollout.values_stand or rollout.policy.on_drift is OnDrift.ACCEPT:
         return values
-    return {team: gpus for team, gpus in {**values, **r.unapproved}.items() if gpus is not None}
+    return {team: gpus for team, gpus in {**values, **rollout.unapproved}.items() if gpus is not None}
 
 
-def theirs(r: Rollout) -> dict[str, int | None]:
+def theirs(rollout: Rollout) -> dict[str, int | None]:
     """What others hold and nobody has answered for, by team as last seen; None: the quota is gone."""
-    if not r.asks or r.shadow or r.seen is None or r.looked_after != r.fence:
+    if not rollout.asks or rollout.shadow or rollout.seen is None or rollout.looked_after != rollout.fence:
         return {}
-    present, approved = r.seen.reading.values, awaited(r)
+    present, approved = rollout.seen.reading.values, awaited(rollout)
     return {t: present.get(t) for t in sorted({*present, *approved}) if present.get(t) != approved.get(t)}
 
 
-def _no_hold(r: Rollout, now: datetime) -> Condition:
-    held = holds_now(r, now)
+def _no_hold(rollout: Rollout, now: datetime) -> Condition:
+    held = holds_now(rollout, now)
     if not held:
         return Condition(name="holds", met=True, text="no hold")
     until = min((h.until for h in held if h.until is not None), default=None) if all(h.until for h in held) else None
@@ -272,13 +276,13 @@ def _no_hold(r: Rollout, now: datetime) -> Condition:
     )
 
 
-def _backed(r: Rollout) -> Condition:
-    if r.seen is None:
+def _backed(rollout: Rollout) -> Condition:
+    if rollout.seen is None:
         return Condition(name="backed", met=False, text="the cluster has not been looked at yet")
-    if r.seen.health is None or not health_fresh(r):
+    if rollout.seen.health is None or not health_fresh(rollout):
         return Condition(name="backed", met=False, text="health is unknown or stale and counts as zero")
-    if not r.seen.backed:
-        missing = lacks_text(r.seen.shortage)
+    if not rollout.seen.backed:
+        missing = lacks_text(rollout.seen.shortage)
         return Condition(name="backed", met=False, text=f"not backed by today's health: {missing}")
     return Condition(name="backed", met=True, text="backed by today's health")
 

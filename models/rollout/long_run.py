@@ -15,103 +15,127 @@ from models.rollout.stages import Stage
 from models.rollout.state import Proposal, Realigning, Rollout, proposed_changes
 
 
-def may_propose(r: Rollout, now: datetime) -> bool:
+def may_propose(rollout: Rollout, now: datetime) -> bool:
     """A plan on the long-run health may be proposed, as far as time and what is under way go."""
-    if r.stage is not Stage.MONITORED or r.policy.on_long_run is OnLongRun.IGNORE or r.realigning or r.stay.replan:
+    if (
+        rollout.stage is not Stage.MONITORED
+        or rollout.policy.on_long_run is OnLongRun.IGNORE
+        or rollout.realigning
+        or rollout.stay.replan
+    ):
         return False
-    return r.proposed_at is None or now - r.proposed_at >= r.policy.replan_window
+    return rollout.proposed_at is None or now - rollout.proposed_at >= rollout.policy.replan_window
 
 
-def derives(r: Rollout, now: datetime) -> bool:
+def derives(rollout: Rollout, now: datetime) -> bool:
     """A buffer from health history is derived anew once in a window, if a plan may come of it."""
-    return may_propose(r, now) and now - (r.stay.outlook.derived_at or r.stay.since) >= r.policy.replan_window
+    return (
+        may_propose(rollout, now)
+        and now - (rollout.stay.outlook.derived_at or rollout.stay.since) >= rollout.policy.replan_window
+    )
 
 
-def may_apply(r: Rollout, now: datetime) -> bool:
+def may_apply(rollout: Rollout, now: datetime) -> bool:
     """The proposal may be written: approved itself, or inside what was and the policy lets it; and nothing holds."""
-    if r.proposal is None or r.envelope is None or r.realigning or not at_rest(r, now):
+    if rollout.proposal is None or rollout.envelope is None or rollout.realigning or not at_rest(rollout, now):
         return False
-    plan = r.proposal.plan
-    if plan.hash == r.envelope.plan_hash:
+    plan = rollout.proposal.plan
+    if plan.hash == rollout.envelope.plan_hash:
         return True
-    return r.policy.on_long_run is OnLongRun.APPLY and r.envelope.holds(plan) and not promises_less(r, plan)
+    return (
+        rollout.policy.on_long_run is OnLongRun.APPLY
+        and rollout.envelope.holds(plan)
+        and not promises_less(rollout, plan)
+    )
 
 
-def promises_less(r: Rollout, plan: Plan) -> bool:
+def promises_less(rollout: Rollout, plan: Plan) -> bool:
     """Health history lets the plan promise less than the one that stands: a person decides, whatever was approved."""
-    if plan.derived is None or r.plan is None or r.plan.derived is None:
+    if plan.derived is None or rollout.plan is None or rollout.plan.derived is None:
         return False
-    return (plan.derived.promise or 0) < (r.plan.derived.promise or 0)
+    return (plan.derived.promise or 0) < (rollout.plan.derived.promise or 0)
 
 
-def considered(r: Rollout, now: datetime) -> Rollout:
+def considered(rollout: Rollout, now: datetime) -> Rollout:
     """A proposal that has become stale goes, one that may be written is, and another is made where health moved."""
-    seen = r.seen
+    seen = rollout.seen
     assert seen is not None
-    if r.proposal is not None and r.proposal.plan.generation != seen.reading.generation:
-        r = (
-            r.but(proposed_at=None)
+    if rollout.proposal is not None and rollout.proposal.plan.generation != seen.reading.generation:
+        rollout = (
+            rollout.but(proposed_at=None)
             .looking_out(proposal=None, considered_gpus=None)
             .noting(
                 AuditKind.PLAN,
-                f"the proposed plan {r.proposal.plan.hash} is given up: others changed the cluster",
+                f"the proposed plan {rollout.proposal.plan.hash} is given up: others changed the cluster",
                 now,
             )
         )
-    if may_apply(r, now):
-        return _begun(r, now)
-    if r.plan is None or not may_propose(r, now) or not at_rest(r, now):
-        return r
+    if may_apply(rollout, now):
+        return _begun(rollout, now)
+    if rollout.plan is None or not may_propose(rollout, now) or not at_rest(rollout, now):
+        return rollout
     if seen.derived is not None:
-        r = _rederived(r, seen.derived, now)
+        rollout = _rederived(rollout, seen.derived, now)
     usual = sum(i.healthy_gpus for i in seen.long_run)
-    if not seen.long_run or r.stay.outlook.reconsider or r.plan is None:
-        return r
-    gpus_before = r.plan.healthy_gpus if r.stay.outlook.considered_gpus is None else r.stay.outlook.considered_gpus
-    least = r.baseline.gpus_per_node if r.policy.replan_gpus is None else r.policy.replan_gpus
-    return r.looking_out(reconsider=seen.long_run) if abs(usual - gpus_before) > least else r
+    if not seen.long_run or rollout.stay.outlook.reconsider or rollout.plan is None:
+        return rollout
+    gpus_before = (
+        rollout.plan.healthy_gpus
+        if rollout.stay.outlook.considered_gpus is None
+        else rollout.stay.outlook.considered_gpus
+    )
+    least = rollout.baseline.gpus_per_node if rollout.policy.replan_gpus is None else rollout.policy.replan_gpus
+    return rollout.looking_out(reconsider=seen.long_run) if abs(usual - gpus_before) > least else rollout
 
 
-def _rederived(r: Rollout, found: Derived, now: datetime) -> Rollout:
+def _rederived(rollout: Rollout, found: Derived, now: datetime) -> Rollout:
     """The buffer asked of health history once more: where it moves the promise, a plan is wanted."""
-    seen = r.seen
+    seen = rollout.seen
     assert seen is not None
-    assert r.plan is not None
-    standing, of = (None, None) if r.plan.derived is None else (r.plan.derived.promise, r.plan.derived.total)
+    assert rollout.plan is not None
+    standing, of = (
+        (None, None) if rollout.plan.derived is None else (rollout.plan.derived.promise, rollout.plan.derived.total)
+    )
     promise = followed(standing, found, of=of)
     text = f"the buffer is derived anew: {found.needed:,} of {gpus_text(found.total)}, {found.text}"
-    r = r.looking_out(derived_at=now).noting(AuditKind.PLAN, text, now, promised=standing, may_promise=promise)
+    rollout = rollout.looking_out(derived_at=now).noting(
+        AuditKind.PLAN, text, now, promised=standing, may_promise=promise
+    )
     islands = seen.long_run or (() if seen.health is None else seen.health.islands)
-    return r if promise == standing else r.looking_out(reconsider=islands)
+    return rollout if promise == standing else rollout.looking_out(reconsider=islands)
 
 
-def _begun(r: Rollout, now: datetime) -> Rollout:
-    assert r.proposal is not None
-    plan = r.proposal.plan
-    begun = r.but(plan=plan).staying(realigning=Realigning(before=r.plan, proposed=True), done=())
+def _begun(rollout: Rollout, now: datetime) -> Rollout:
+    assert rollout.proposal is not None
+    plan = rollout.proposal.plan
+    begun = rollout.but(plan=plan).staying(realigning=Realigning(before=rollout.plan, proposed=True), done=())
     begun = begun.looking_out(proposal=None)
-    why = "approved" if r.envelope is not None and r.envelope.plan_hash == plan.hash else "inside what was approved"
+    why = (
+        "approved"
+        if rollout.envelope is not None and rollout.envelope.plan_hash == plan.hash
+        else "inside what was approved"
+    )
     return begun.noting(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
 
 
-def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
+def reconsidered(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
     """After a plan on the long-run health: a proposal, if it would change anything and nothing came first."""
     if (
-        not r.stay.outlook.reconsider
-        or not at_rest(r, now)
-        or r.realigning
-        or plan.generation != r.generation
-        or r.plan is None
+        not rollout.stay.outlook.reconsider
+        or not at_rest(rollout, now)
+        or rollout.realigning
+        or plan.generation != rollout.generation
+        or rollout.plan is None
     ):
-        return r.looking_out(reconsider=())
-    before, gpus_before = r.plan.healthy_gpus, r.stay.outlook.considered_gpus
-    r = r.looking_out(reconsider=(), considered_gpus=plan.healthy_gpus)
-    moved = proposed_changes(r, plan)
+        return rollout.looking_out(reconsider=())
+    before, gpus_before = rollout.plan.healthy_gpus, rollout.stay.outlook.considered_gpus
+    rollout = rollout.looking_out(reconsider=(), considered_gpus=plan.healthy_gpus)
+    moved = proposed_changes(rollout, plan)
     if not moved:
-        return r
-    r = r.but(proposed_at=now).looking_out(proposal=None if plan.fault else Proposal(plan=plan, at=now))
-    inside = r.envelope is not None and r.envelope.holds(plan)
-    window = duration_text(r.policy.replan_window)
+        return rollout
+    rollout = rollout.but(proposed_at=now).looking_out(proposal=None if plan.fault else Proposal(plan=plan, at=now))
+    inside = rollout.envelope is not None and rollout.envelope.holds(plan)
+    window = duration_text(rollout.policy.replan_window)
     text = f"on the usual health of {window} ({gpus_text(plan.healthy_gpus)} healthy, {before:,} when planned): "
     text += ", ".join(f"{t} {old:,} -> {new:,}" for t, (old, new) in moved.items())
     text += (
@@ -122,7 +146,7 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
         text += f"; it cannot be approved: {plan.fault}"
     elif not plan.backed:
         text += f"; not backed within max_tier {plan.max_tier}, so it cannot be approved"
-    r = r.noting(
+    rollout = rollout.noting(
         AuditKind.PLAN,
         f"proposed plan {plan.hash} {text}",
         now,
@@ -132,19 +156,19 @@ def reconsidered(r: Rollout, plan: Plan, now: datetime) -> Rollout:
         considered_gpus=gpus_before,
         inside=inside,
     )
-    if not plan.fault and may_apply(r, now):
-        return _begun(r, now)
-    return r.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
+    if not plan.fault and may_apply(rollout, now):
+        return _begun(rollout, now)
+    return rollout.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
 
 
-def not_reconsidered(r: Rollout, reason: str, now: datetime) -> Rollout:
+def not_reconsidered(rollout: Rollout, reason: str, now: datetime) -> Rollout:
     """No proposal could be made; the next one is tried when another would be due."""
-    tried = r.but(proposed_at=now).looking_out(reconsider=())
+    tried = rollout.but(proposed_at=now).looking_out(reconsider=())
     return tried.noting(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
 
 
-def given_up(r: Rollout, why: str, now: datetime) -> Rollout:
+def given_up(rollout: Rollout, why: str, now: datetime) -> Rollout:
     """The proposal under way comes to nothing; the plan that stood stands."""
-    assert r.plan is not None
-    back = r.but(plan=r.plan_standing, look_asked=True).staying(realigning=None, done=())
-    return back.noting(AuditKind.PLAN, f"the proposed plan {r.plan.hash} is given up: {why}", now)
+    assert rollout.plan is not None
+    back = rollout.but(plan=rollout.plan_standing, look_asked=True).staying(realigning=None, done=())
+    return back.noting(AuditKind.PLAN, f"the proposed plan {rollout.plan.hash} is given up: {why}", now)

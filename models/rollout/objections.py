@@ -22,65 +22,67 @@ WORDS_BYTES = 600
 """What a hold keeps of its reason."""
 
 
-def refused(r: Rollout, team: str, actor: str) -> str | None:
+def refused(rollout: Rollout, team: str, actor: str) -> str | None:
     """Why the team cannot object once more; None where it can, or takes another one's place."""
-    standing = [h for h in r.holds if h.kind is HoldKind.OBJECTION]
-    mine = list(of_team(r, team))
+    standing = [h for h in rollout.holds if h.kind is HoldKind.OBJECTION]
+    mine = list(of_team(rollout, team))
     if not mine or any(h.actor == actor for h in mine):
         return None
-    person = "an approver" if r.ticketed else r.owner
+    person = "an approver" if rollout.ticketed else rollout.owner
     who = f"{', '.join(sorted({h.actor for h in mine}))} can say theirs anew, or {person} can resolve one"
     if len(mine) >= OF_A_TEAM:
-        return f"{team} has {count_text(len(mine), 'objection')} standing in {r.cluster}, and no more are taken: {who}"
+        its = count_text(len(mine), "objection")
+        return f"{team} has {its} standing in {rollout.cluster}, and no more are taken: {who}"
     if len(standing) >= OF_ALL:
         every = count_text(len(standing), "objection")
-        return f"{r.cluster} has {every} already, and {team} has one of them already: {who}"
+        return f"{rollout.cluster} has {every} already, and {team} has one of them already: {who}"
     return None
 
 
-def objection(r: Rollout, team: str, actor: str, reason: str, now: datetime, *, one_each: bool = True) -> Hold:
+def objection(rollout: Rollout, team: str, actor: str, reason: str, now: datetime, *, one_each: bool = True) -> Hold:
     """The hold that it makes. `one_each`: it takes the place of the actor's earlier one for this team."""
     words = shortened(reason, WORDS_BYTES)
     return Hold(
-        id=(_id_after if one_each else _lowest_id)(r, team, actor, words),
+        id=(_id_after if one_each else _lowest_id)(rollout, team, actor, words),
         kind=HoldKind.OBJECTION,
         reason=words,
         actor=actor,
         at=now,
         team=team,
-        after_enforced=r.stage in (Stage.ENFORCED, Stage.MONITORED),  # rolled back, it is early for the next attempt
+        after_enforced=rollout.stage
+        in (Stage.ENFORCED, Stage.MONITORED),  # rolled back, it is early for the next attempt
     )
 
 
-def of_team(r: Rollout, team: str) -> Iterator[Hold]:
+def of_team(rollout: Rollout, team: str) -> Iterator[Hold]:
     """Those that stand for the team."""
-    return (h for h in r.holds if h.kind is HoldKind.OBJECTION and h.team == team)
+    return (h for h in rollout.holds if h.kind is HoldKind.OBJECTION and h.team == team)
 
 
-def earlier(r: Rollout, new: Hold) -> tuple[str, ...]:
+def earlier(rollout: Rollout, new: Hold) -> tuple[str, ...]:
     """The ids of those whose place the new one takes."""
-    return tuple(h.id for h in of_team(r, new.team or "") if h.actor == new.actor)
+    return tuple(h.id for h in of_team(rollout, new.team or "") if h.actor == new.actor)
 
 
-def _id_after(r: Rollout, team: str, actor: str, words: str) -> str:
+def _id_after(rollout: Rollout, team: str, actor: str, words: str) -> str:
     """Its own id for each objection: a resolve on its way means the one that was read, not what came after.
 
     The same words of the same person are the same objection, said again.
     """
     first, last = _first_id(team), 0
-    for hold in of_team(r, team):
+    for hold in of_team(rollout, team):
         if (hold.actor, shortened(hold.reason, WORDS_BYTES)) == (actor, words):
             return hold.id
         number = hold.id.removeprefix(first).lstrip("-")
         last = max(last, int(number) if number.isdecimal() else 1)
-    taken = {h.id for h in r.holds}  # also that of a team whose name ends with a number
+    taken = {h.id for h in rollout.holds}  # also that of a team whose name ends with a number
     names = (first if number == 1 else f"{first}-{number}" for number in count(last + 1))
     return next(name for name in names if name not in taken)
 
 
-def _lowest_id(r: Rollout, team: str, actor: str, words: str) -> str:
+def _lowest_id(rollout: Rollout, team: str, actor: str, words: str) -> str:
     """As rollouts counted them while each new wording stood beside the one before."""
-    standing = {h.id: h for h in r.holds}
+    standing = {h.id: h for h in rollout.holds}
     for number in range(1, len(standing) + 2):
         name = _first_id(team) if number == 1 else f"{_first_id(team)}-{number}"
         hold = standing.get(name)

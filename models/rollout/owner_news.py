@@ -33,68 +33,70 @@ class News(NamedTuple):
     facts: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
 
-def news_for_owner(r: Rollout, now: datetime) -> tuple[News, ...]:
+def news_for_owner(rollout: Rollout, now: datetime) -> tuple[News, ...]:
     """What stands and has not been told."""
-    return tuple(n for n in _standing(r, now) if n.mark not in r.post.owner_told)
+    return tuple(n for n in _standing(rollout, now) if n.mark not in rollout.post.owner_told)
 
 
-def rollback_for_owner(r: Rollout) -> tuple[News, ...]:
+def rollback_for_owner(rollout: Rollout) -> tuple[News, ...]:
     """A rollback that is complete, and of which its owner has not been told."""
-    return tuple(n for n in _rolled_back(r) if n.mark not in r.post.owner_told)
+    return tuple(n for n in _rolled_back(rollout) if n.mark not in rollout.post.owner_told)
 
 
-def owner_told(r: Rollout, news_for_them: Iterable[News]) -> Rollout:
+def owner_told(rollout: Rollout, news_for_them: Iterable[News]) -> Rollout:
     """With a notice for each in the mail."""
     for news in news_for_them:
-        r = r.telling(news.kind, [r.owner], detail=news.detail, facts=news.facts)
-        r = r.but(post=r.post.but(owner_told=(*r.post.owner_told, news.mark)))
-    return r
+        rollout = rollout.telling(news.kind, [rollout.owner], detail=news.detail, facts=news.facts)
+        rollout = rollout.but(post=rollout.post.but(owner_told=(*rollout.post.owner_told, news.mark)))
+    return rollout
 
 
-def forgotten(r: Rollout, now: datetime) -> Rollout:
+def forgotten(rollout: Rollout, now: datetime) -> Rollout:
     """What stands no more is news when it comes again."""
-    if not r.post.owner_told:
-        return r
-    standing = {n.mark for n in (*_standing(r, now), *_rolled_back(r))}
-    left = tuple(mark for mark in r.post.owner_told if mark in standing)
-    return r if left == r.post.owner_told else r.but(post=r.post.but(owner_told=left))
+    if not rollout.post.owner_told:
+        return rollout
+    standing = {n.mark for n in (*_standing(rollout, now), *_rolled_back(rollout))}
+    left = tuple(mark for mark in rollout.post.owner_told if mark in standing)
+    return rollout if left == rollout.post.owner_told else rollout.but(post=rollout.post.but(owner_told=left))
 
 
-def _rolled_back(r: Rollout) -> Iterator[News]:
+def _rolled_back(rollout: Rollout) -> Iterator[News]:
     """What it did to each quota, and why: the reasons of a breach, by quota."""
-    if r.undo is None or r.stage not in (Stage.ROLLED_BACK, Stage.ABORTED):
+    if rollout.undo is None or rollout.stage not in (Stage.ROLLED_BACK, Stage.ABORTED):
         return
-    undo, leaves = r.undo, r.baseline.tree.leaves
-    moved = {team: (undo.was.get(team), r.written.get(team)) for team in sorted(leaves)}
+    undo, leaves = rollout.undo, rollout.baseline.tree.leaves
+    moved = {team: (undo.was.get(team), rollout.written.get(team)) for team in sorted(leaves)}
     left = [
-        f"{team}: {old:,} -> {new:,}{f' ({reason})' if (reason := r.why_set_back(team)) else ''}"
+        f"{team}: {old:,} -> {new:,}{f' ({reason})' if (reason := rollout.why_set_back(team)) else ''}"
         for team, (old, new) in moved.items()
         if old is not None and new is not None
     ]
     more = (
-        [f"and {count_text(len(left) - _MOST, 'more quota')}: backstop audit {r.cluster}"] if len(left) > _MOST else []
+        [f"and {count_text(len(left) - _MOST, 'more quota')}: backstop audit {rollout.cluster}"]
+        if len(left) > _MOST
+        else []
     )
     facts = {
         "to_owner": True,
         "left": [*left[:_MOST], *more],
-        "breach": undo.why is UndoCause.BREACH and r.policy.rollback_to is RollbackTo.BACKED,
+        "breach": undo.why is UndoCause.BREACH and rollout.policy.rollback_to is RollbackTo.BACKED,
     }
     text = undo.reason if undo.actor in (BACKSTOP, _GUARD) else f"{undo.actor} asked for it: {undo.reason}"
     yield News(f"rolled back {undo.at.isoformat()}", NoticeKind.ROLLED_BACK, text, facts)
 
 
-def _standing(r: Rollout, now: datetime) -> Iterator[News]:
-    if r.stage.ended:
+def _standing(rollout: Rollout, now: datetime) -> Iterator[News]:
+    if rollout.stage.ended:
         return
-    if r.breach_of:
-        lacks = r.clocks.lacks(r.breach_of)
-        back = r.stay.aiming or (
-            r.stage is Stage.ROLLING_BACK and r.undo is not None and r.undo.why is UndoCause.BREACH
+    if rollout.breach_of:
+        lacks = rollout.clocks.lacks(rollout.breach_of)
+        back = rollout.stay.aiming or (
+            rollout.stage is Stage.ROLLING_BACK and rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
         )
         facts = {"to_owner": True, **({"goes_back": True} if back else {})}
-        yield News(f"breach {' '.join(r.breach_of)}", NoticeKind.BREACH, lacks, facts)
-    for hold in holds_standing(r, now):
-        text = _text(hold, r.owner)
+        yield News(f"breach {' '.join(rollout.breach_of)}", NoticeKind.BREACH, lacks, facts)
+    for hold in holds_standing(rollout, now):
+        text = _text(hold, rollout.owner)
         if text:  # silent health has a new time with each look
             mark = hold.id if hold.kind is HoldKind.UNKNOWN_HEALTH else f"{hold.id} {hold.at.isoformat()}"
             yield News(mark, NoticeKind.HELD, text, _by_itself(hold))

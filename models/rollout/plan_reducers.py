@@ -43,7 +43,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     """
     adopted = bool(opening.adopted_from)
     follows = (EffectKind.FOLLOW,) if opening.reading.follows_health else ()
-    r = Rollout(
+    rollout = Rollout(
         cluster=launch.cluster,
         id=opening.rollout or launch.rollout,
         owner=launch.owner,
@@ -63,15 +63,15 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         approval=None if opening.envelope is None else Approval(envelope=opening.envelope, by=launch.approved_by),
     )
     if opening.rollout:
-        why = f"{_LAPSED}. It has adopted them, and {UNGUARDED}: see `{command_line('status', r.cluster)}` and approve "
-        why += f"the plan, or restore the baseline with `{command_line(Command.ABORT, r.cluster)}`"
-        r = r.telling(NoticeKind.HELD, [], detail=why)
+        why = f"{_LAPSED}. It has adopted them, and {UNGUARDED}: see `{command_line('status', rollout.cluster)}` and "
+        why += f"approve the plan, or restore the baseline with `{command_line(Command.ABORT, rollout.cluster)}`"
+        rollout = rollout.telling(NoticeKind.HELD, [], detail=why)
     by = launch.actor or launch.owner
     text = f"launched by {by}" + (" (shadow)" if launch.shadow else "")
     text += f" in fleet rollout {launch.fleet}" if launch.fleet else ""
     text += f", adopting {opening.adopted_from}" if adopted else ""
     text += f", because {_LAPSED}" if opening.rollout else ""
-    return r.noting(
+    return rollout.noting(
         AuditKind.COMMAND,
         text,
         now,
@@ -89,51 +89,53 @@ def _added_since(envelope: Envelope | None, baseline: Snapshot) -> dict[str, int
 
 
 def opened_again(
-    r: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, heard: Sequence[AuditEntry] = ()
+    rollout: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, heard: Sequence[AuditEntry] = ()
 ) -> Rollout:
     """The rollout begins anew from what the ledger has, as its history lacked effects: people are asked again.
 
     What people hold it for and an undo that a person ordered still count. `heard`: of these entries, which no call
     archives, the commands are archived under other keys: the lost history had used those.
     """
-    held = tuple(h for h in r.holds if h.kind in (HoldKind.PAUSED, HoldKind.OBJECTION))
+    held = tuple(h for h in rollout.holds if h.kind in (HoldKind.PAUSED, HoldKind.OBJECTION))
     again = opened(launch, opening, now).but(holds=held)
     for entry in heard:
         if entry.kind is AuditKind.COMMAND:
             again = again.noting(
                 entry.kind, entry.text, entry.at, actor=entry.actor, reason=entry.reason, **dict(entry.data)
             )
-    undo = r.undo
-    if undo is not None and undo.why is UndoCause.UNDO and r.stage in (Stage.ROLLING_BACK, Stage.STUCK):
+    undo = rollout.undo
+    if undo is not None and undo.why is UndoCause.UNDO and rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK):
         return undoing(again, now, actor=undo.actor, reason=undo.reason, then=undo.then)
-    if r.stage is Stage.ABORTED:  # as if nothing had been applied
-        return undoing(again, now, actor=BACKSTOP, reason=r.ended_because, then=Stage.ABORTED)
+    if rollout.stage is Stage.ABORTED:  # as if nothing had been applied
+        return undoing(again, now, actor=BACKSTOP, reason=rollout.ended_because, then=Stage.ABORTED)
     return again
 
 
-def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:
+def drafted(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
     """With a new plan, made from the draft's baseline (its quotas are the baseline; its islands are today's)."""
-    if not _wants_plan(r):
-        return r  # somebody's command came first
+    if not _wants_plan(rollout):
+        return rollout  # somebody's command came first
     baseline, reading, plan = draft.baseline, draft.reading, draft.plan
-    first, was_approved = r.plan is None, r.approved
-    if r.values_stand:
-        r = r.but(baseline=on_islands(baseline.model_copy(update={"quotas": r.baseline.quotas}), baseline.islands))
+    first, was_approved = rollout.plan is None, rollout.approved
+    if rollout.values_stand:
+        rollout = rollout.but(
+            baseline=on_islands(baseline.model_copy(update={"quotas": rollout.baseline.quotas}), baseline.islands)
+        )
     else:
-        r = r.but(
+        rollout = rollout.but(
             baseline=baseline,
             generation=reading.generation,
             modes={q.team: q.mode for q in reading.quotas},
             written=reading.values,
             foreign=(),
-            unapproved=_added_since(r.envelope, baseline),
+            unapproved=_added_since(rollout.envelope, baseline),
         )
-    if r.stay.realigning is None:
-        r = r.but(clocks=Clocks())
+    if rollout.stay.realigning is None:
+        rollout = rollout.but(clocks=Clocks())
     else:
-        r = r.staying(realigning=r.stay.realigning.but(before=r.plan_standing))
-    r = (
-        r.but(plan=plan, look_asked=True)
+        rollout = rollout.staying(realigning=rollout.stay.realigning.but(before=rollout.plan_standing))
+    rollout = (
+        rollout.but(plan=plan, look_asked=True)
         .staying(replan="", done=())
         .noting(
             AuditKind.PLAN,
@@ -143,93 +145,97 @@ def drafted(r: Rollout, draft: Drafted, now: datetime) -> Rollout:
             plan=plan.hash,
             snapshot=plan.snapshot_hash,
             generation=plan.generation,
-            approved=r.but(plan=plan).approved,
+            approved=rollout.but(plan=plan).approved,
         )
     )
-    if first and plan.fault and not r.effects_stand:
+    if first and plan.fault and not rollout.effects_stand:
         why = "the plan is not backed by healthy GPUs, so it cannot be launched" if plan.honest else plan.fault
         if plan.honest and plan.suffices is not None:
             why += f"; max_tier {plan.suffices} would suffice"
-        return r.but(ended_because=why).reaching(Stage.ABORTED, now, why)
-    r = lifting(r, REPLAN, now, BACKSTOP, f"plan {plan.hash} was made")
-    if r.realigning:
-        return _proposed(r, now)
-    if not first and not r.approved:
-        r = r.staying(waived=False)  # what was promised of an earlier plan does not hold for this one
+        return rollout.but(ended_because=why).reaching(Stage.ABORTED, now, why)
+    rollout = lifting(rollout, REPLAN, now, BACKSTOP, f"plan {plan.hash} was made")
+    if rollout.realigning:
+        return _proposed(rollout, now)
+    if not first and not rollout.approved:
+        rollout = rollout.staying(waived=False)  # what was promised of an earlier plan does not hold for this one
         if was_approved:
-            r = r.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is outside what was approved")
-    return r
+            rollout = rollout.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is outside what was approved")
+    return rollout
 
 
-def _wants_plan(r: Rollout) -> bool:
-    return bool(r.stay.replan) and (r.stage is Stage.PLANNED or (r.stage.guarded and r.realigning))
+def _wants_plan(rollout: Rollout) -> bool:
+    return bool(rollout.stay.replan) and (
+        rollout.stage is Stage.PLANNED or (rollout.stage.guarded and rollout.realigning)
+    )
 
 
-def _proposed(r: Rollout, now: datetime) -> Rollout:
+def _proposed(rollout: Rollout, now: datetime) -> Rollout:
     """A realignment goes on by itself inside the envelope and where it is backed; else it holds."""
-    assert r.plan is not None
-    if r.approved and not r.plan.fault:
-        return lifting(r, REALIGN, now, BACKSTOP, f"plan {r.plan.hash} is inside what was approved")
+    assert rollout.plan is not None
+    if rollout.approved and not rollout.plan.fault:
+        return lifting(rollout, REALIGN, now, BACKSTOP, f"plan {rollout.plan.hash} is inside what was approved")
     why = "outside what was approved: approve it or roll back"
-    if not r.plan.backed:
-        why = f"not backed by today's health within max_tier {r.plan.max_tier}: roll back, or wait for the hardware"
-    if not r.plan.honest:
-        why = f"nothing to go by: {r.plan.fault}"
-    return breach_holding(r, REALIGN, f"the realigned plan {r.plan.hash} is {why}", now)
+    if not rollout.plan.backed:
+        why = (
+            f"not backed by today's health within max_tier {rollout.plan.max_tier}: roll back, or wait for the hardware"
+        )
+    if not rollout.plan.honest:
+        why = f"nothing to go by: {rollout.plan.fault}"
+    return breach_holding(rollout, REALIGN, f"the realigned plan {rollout.plan.hash} is {why}", now)
 
 
-def draft_failed(r: Rollout, reason: str, now: datetime) -> Rollout:
+def draft_failed(rollout: Rollout, reason: str, now: datetime) -> Rollout:
     """No plan could be made: the first ends the rollout, a later one holds it."""
-    if not _wants_plan(r):
-        return r
-    if r.plan is None and not r.effects_stand:
-        return r.but(ended_because=reason).reaching(Stage.ABORTED, now, reason)
-    if r.realigning:
-        return breach_holding(r.staying(replan=""), REALIGN, f"no new plan: {reason}", now)
+    if not _wants_plan(rollout):
+        return rollout
+    if rollout.plan is None and not rollout.effects_stand:
+        return rollout.but(ended_because=reason).reaching(Stage.ABORTED, now, reason)
+    if rollout.realigning:
+        return breach_holding(rollout.staying(replan=""), REALIGN, f"no new plan: {reason}", now)
     hold = Hold(id=REPLAN, kind=HoldKind.DRIFT, reason=f"no new plan: {reason}", actor="planner", at=now)
-    r = r.staying(replan="")
-    if any(h.id == REPLAN and h.reason == hold.reason for h in r.holds):
-        return r
-    return holding(r, hold, now).telling(NoticeKind.HELD, [], detail=hold.reason)
+    rollout = rollout.staying(replan="")
+    if any(h.id == REPLAN and h.reason == hold.reason for h in rollout.holds):
+        return rollout
+    return holding(rollout, hold, now).telling(NoticeKind.HELD, [], detail=hold.reason)
 
 
-def aimed(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
+def aimed(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     """The breach rollback begins, towards backed values (or the baseline, if the policy says so)."""
-    if not r.stay.aiming:
-        return r  # a person's undo came first
-    if r.stage is Stage.ROLLING_BACK:
-        return _aimed_again(r, target, now)
-    values, others = target.values, theirs(r)
-    if r.policy.rollback_to is RollbackTo.BASELINE:
-        values = {q.team: q.gpus for q in r.baseline.quotas}
+    if not rollout.stay.aiming:
+        return rollout  # a person's undo came first
+    if rollout.stage is Stage.ROLLING_BACK:
+        return _aimed_again(rollout, target, now)
+    values, others = target.values, theirs(rollout)
+    if rollout.policy.rollback_to is RollbackTo.BASELINE:
+        values = {q.team: q.gpus for q in rollout.baseline.quotas}
     values = {team: gpus for team, gpus in values.items() if team not in others}
-    text = r.clocks.lacks(r.stay.aiming)
+    text = rollout.clocks.lacks(rollout.stay.aiming)
     undo = Undo(
         why=UndoCause.BREACH,
         actor="guard",
         reason=f"breach: {text}",
         at=now,
         target=values,
-        changed=changed_by_others(r),
+        changed=changed_by_others(rollout),
         broken_floors=target.broken_floors,
-        taken={} if r.policy.rollback_to is RollbackTo.BASELINE else target.taken,
-        owed=tuple(reversed(r.standing)),
+        taken={} if rollout.policy.rollback_to is RollbackTo.BASELINE else target.taken,
+        owed=tuple(reversed(rollout.standing)),
     )
-    begun = without_own_holds(met(r, others, r.written)).but(undo=undo, failures=r.failures + 1)
+    begun = without_own_holds(met(rollout, others, rollout.written)).but(undo=undo, failures=rollout.failures + 1)
     return begun.reaching(Stage.ROLLING_BACK, now, undo.reason, "guard")
 
 
-def _aimed_again(r: Rollout, target: BreachTarget, now: datetime) -> Rollout:
-    others = theirs(r)
+def _aimed_again(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout:
+    others = theirs(rollout)
     values = {team: gpus for team, gpus in target.values.items() if team not in others}
-    r = met(r, others, r.written).staying(aiming=())
-    r = r.rolling_back(target=values, broken_floors=target.broken_floors, taken=target.taken)
-    return r.noting(AuditKind.GUARD, f"aimed again: others changed {', '.join(sorted(others))} meanwhile", now)
+    rollout = met(rollout, others, rollout.written).staying(aiming=())
+    rollout = rollout.rolling_back(target=values, broken_floors=target.broken_floors, taken=target.taken)
+    return rollout.noting(AuditKind.GUARD, f"aimed again: others changed {', '.join(sorted(others))} meanwhile", now)
 
 
-def aim_failed(r: Rollout, error: str, reason: str, now: datetime) -> Rollout:
+def aim_failed(rollout: Rollout, error: str, reason: str, now: datetime) -> Rollout:
     """The breach cannot be answered automatically: too many at once, or no target."""
-    if not r.stay.aiming or r.stage is Stage.ROLLING_BACK:
-        return r.staying(aiming=())
+    if not rollout.stay.aiming or rollout.stage is Stage.ROLLING_BACK:
+        return rollout.staying(aiming=())
     kind = HoldKind.BLAST_RADIUS if error == "BlastRadius" else HoldKind.BREACH
-    return breach_holding(r.staying(aiming=()), ROLLBACK, reason, now, kind)
+    return breach_holding(rollout.staying(aiming=()), ROLLBACK, reason, now, kind)

@@ -22,60 +22,64 @@ _LEFT_OUT = ("holds", "drift")
 """Conditions: of the first each is named, the second is a hold too, or the next look settles it."""
 
 
-def promoted_text(r: Rollout, now: datetime) -> str:
+def promoted_text(rollout: Rollout, now: datetime) -> str:
     """The answer to a promote."""
-    return "; ".join((WAIVED, *not_waived(r, now)))
+    return "; ".join((WAIVED, *not_waived(rollout, now)))
 
 
-def not_waived(r: Rollout, now: datetime) -> tuple[str, ...]:
+def not_waived(rollout: Rollout, now: datetime) -> tuple[str, ...]:
     """Whom nobody has told, who objects, and what else keeps the gate shut: the same before a promote and after it."""
-    if gate_of(r.stage) is None:
+    if gate_of(rollout.stage) is None:
         return ()
-    return (*_untold(r), *_objections(r, now), *_others(r, now))
+    return (*_untold(rollout), *_objections(rollout, now), *_others(rollout, now))
 
 
-def _untold(r: Rollout) -> Iterator[str]:
+def _untold(rollout: Rollout) -> Iterator[str]:
     """At the first gate the notice itself is waived. Nobody waits for what a shadow writes to its log."""
-    if r.stage is not Stage.PLANNED or r.shadow:
+    if rollout.stage is not Stage.PLANNED or rollout.shadow:
         return
-    if not r.approved:
-        teams = sorted(newly_cut(r, r.plan)) if r.plan is not None and not r.stay.replan else []
+    if not rollout.approved:
+        teams = sorted(newly_cut(rollout, rollout.plan)) if rollout.plan is not None and not rollout.stay.replan else []
         whom = f" ({some_of(teams, _NAMED)})" if teams else ""
-        if r.plan is None or r.stay.replan or teams:
+        if rollout.plan is None or rollout.stay.replan or teams:
             yield (
-                f"the notice of {duration_text(r.policy.notice)} has not begun: teams{whom} are told once a plan is "
-                "approved, and their quotas may change at once"
+                f"the notice of {duration_text(rollout.policy.notice)} has not begun: teams{whom} are told once a plan "
+                "is approved, and their quotas may change at once"
             )
         yield "another plan that awaits approval takes the promotion back"
-    elif r.announced.undelivered:
-        yield f"not told, and their quotas may change: {some_of(r.announced.undelivered, _NAMED, by='; ')}"
-    elif r.announced.delivered_at is None and (cut := _cut(r)):
-        length = duration_text(r.policy.notice)
+    elif rollout.announced.undelivered:
+        yield f"not told, and their quotas may change: {some_of(rollout.announced.undelivered, _NAMED, by='; ')}"
+    elif rollout.announced.delivered_at is None and (cut := _cut(rollout)):
+        length = duration_text(rollout.policy.notice)
         yield (
             f"the notice of {length} has not begun, as it is not delivered yet: the quotas of "
             f"{some_of(cut, _NAMED)} may change before they are told"
         )
 
 
-def _cut(r: Rollout) -> list[str]:
+def _cut(rollout: Rollout) -> list[str]:
     """Teams whose notice is on its way, or is about to be."""
-    return sorted(r.announced.cuts) if r.plan is None else sorted({*r.announced.cuts, *newly_cut(r, r.plan)})
+    return (
+        sorted(rollout.announced.cuts)
+        if rollout.plan is None
+        else sorted({*rollout.announced.cuts, *newly_cut(rollout, rollout.plan)})
+    )
 
 
-def _objections(r: Rollout, now: datetime) -> Iterator[str]:
-    standing = [h for h in holds_now(r, now) if h.kind is HoldKind.OBJECTION]
+def _objections(rollout: Rollout, now: datetime) -> Iterator[str]:
+    standing = [h for h in holds_now(rollout, now) if h.kind is HoldKind.OBJECTION]
     if standing:
         yield f"held, until it is resolved, by the objection of {_some(standing)}"
-    if late := [h for h in r.holds if h.after_enforced]:
+    if late := [h for h in rollout.holds if h.after_enforced]:
         yield f"not answered yet, though it holds nothing: the objection of {_some(late)}"
 
 
-def _others(r: Rollout, now: datetime) -> Iterator[str]:
+def _others(rollout: Rollout, now: datetime) -> Iterator[str]:
     """Beside objections what keeps the gate shut once its wait is waived."""
-    holds = [h for h in holds_now(r, now) if h.kind is not HoldKind.OBJECTION]
+    holds = [h for h in holds_now(rollout, now) if h.kind is not HoldKind.OBJECTION]
     if holds:
         yield f"held: {_some(holds)}"
-    unmet = [c for c in conditions(r.staying(waived=True), now) if not c.met and c.name not in _LEFT_OUT]
+    unmet = [c for c in conditions(rollout.staying(waived=True), now) if not c.met and c.name not in _LEFT_OUT]
     yield from (c.text for c in unmet)
 
 

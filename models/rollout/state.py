@@ -494,7 +494,7 @@ class Rollout(Model):
         return None if self.shadow or not self.written.items() <= present.items() else self.seen.now.backing
 
 
-def proposed_changes(r: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:
+def proposed_changes(rollout: Rollout, plan: Plan) -> dict[str, tuple[int, int]]:
     """Present and planned value of each leaf quota that the plan would change, by team."""
     values = {q.team: q.after_gpus for q in plan.quotas if q.leaf}
-    return {t: (r.written[t], gpus) for t, gpus in values.items() if r.written.get(t, gpus) != gpus}
+    return {t: (rollout.written[t], gpus) for t, gpus in values.items() if rollout.written.get(t, gpus) != gpus}

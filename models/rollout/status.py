@@ -26,78 +26,78 @@ from models.rollout.state import Rollout, UndoCause, proposed_changes
 from models.rollout.stuck import LAUNCH, choices, undoing_of
 
 
-def status_of(r: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:
+def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:
     """The status of a rollout at a time."""
-    seen, plan = r.seen, r.plan
-    action = decide(r, now)
+    seen, plan = rollout.seen, rollout.plan
+    action = decide(rollout, now)
     stands = PresentBacking() if seen is None else seen.now
     return RolloutStatus(
         schema="backstop.status/1",
-        cluster=r.cluster,
-        rollout=r.id,
-        owner=r.owner,
-        shadow=r.shadow,
-        stage=r.stage,
-        entered_at=r.stay.since,
+        cluster=rollout.cluster,
+        rollout=rollout.id,
+        owner=rollout.owner,
+        shadow=rollout.shadow,
+        stage=rollout.stage,
+        entered_at=rollout.stay.since,
         at=now,
-        attempt=r.attempt,
-        failures=r.failures,
-        attempts=r.policy.attempts,
+        attempt=rollout.attempt,
+        failures=rollout.failures,
+        attempts=rollout.policy.attempts,
         plan_hash=None if plan is None else plan.hash,
-        approved_by=r.approved_by if r.approved else "",
-        envelope_holds=r.approved,
+        approved_by=rollout.approved_by if rollout.approved else "",
+        envelope_holds=rollout.approved,
         wave="" if plan is None else plan.wave.value,
-        total_gpus=r.baseline.total_gpus if seen is None or seen.health is None else seen.health.total_gpus,
-        healthy_gpus=None if r.sight.known is None else r.sight.known.healthy_gpus,
-        doubted_gpus=_doubted_gpus(r),
-        health_at=None if r.sight.known is None else r.sight.known.at,
-        health_known=health_fresh(r),
+        total_gpus=rollout.baseline.total_gpus if seen is None or seen.health is None else seen.health.total_gpus,
+        healthy_gpus=None if rollout.sight.known is None else rollout.sight.known.healthy_gpus,
+        doubted_gpus=_doubted_gpus(rollout),
+        health_at=None if rollout.sight.known is None else rollout.sight.known.at,
+        health_known=health_fresh(rollout),
         health_fault="" if seen is None else seen.fault,
         assigned_gpus=stands.assigned_gpus,
         backed_gpus=stands.backed_gpus,
         phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
         flex_gpus=stands.flex_gpus,
         buffer=None if plan is None else plan.derived,
-        buffer_at=r.stay.outlook.derived_at,
-        proposal=_proposal(r),
-        flex_published_gpus=_published(r) if r.stage is Stage.MONITORED else None,
-        would=_would(r),
-        flex_grows_at=None if r.flex.more_since is None else flex_due(r),
+        buffer_at=rollout.stay.outlook.derived_at,
+        proposal=_proposal(rollout),
+        flex_published_gpus=_published(rollout) if rollout.stage is Stage.MONITORED else None,
+        would=_would(rollout),
+        flex_grows_at=None if rollout.flex.more_since is None else flex_due(rollout),
         cut_gpus=0 if plan is None else plan.cut_gpus,
-        gate=gate_of(r.stage),
-        waiting_for=tuple(c for c in conditions(r, now) if not c.met),
+        gate=gate_of(rollout.stage),
+        waiting_for=tuple(c for c in conditions(rollout, now) if not c.met),
         next_at=action.ahead_of(now) if isinstance(action, Wait) else None,
-        holds=holds_now(r, now),
-        recorded_objections=tuple(h for h in r.holds if h.after_enforced),
-        lifts=lifted_by(r, now),
-        at_risk=_risks(r),
-        foretold=_foretold(r, now),
-        breach_of=r.breach_of,
-        undoing=undoing_of(r),
-        teams=_teams(r),
-        needs=(needs := needs_of(r, now)),
-        lifters=lifters(r, needs, now),
-        unguarded=is_unguarded(r),
-        stale_after=r.policy.stale_after,
-        ended_because=r.ended_because,
-        look_failed="" if r.stage.ended else r.look_failed,
-        fence=r.fence,
+        holds=holds_now(rollout, now),
+        recorded_objections=tuple(h for h in rollout.holds if h.after_enforced),
+        lifts=lifted_by(rollout, now),
+        at_risk=_risks(rollout),
+        foretold=_foretold(rollout, now),
+        breach_of=rollout.breach_of,
+        undoing=undoing_of(rollout),
+        teams=_teams(rollout),
+        needs=(needs := needs_of(rollout, now)),
+        lifters=lifters(rollout, needs, now),
+        unguarded=is_unguarded(rollout),
+        stale_after=rollout.policy.stale_after,
+        ended_because=rollout.ended_because,
+        look_failed="" if rollout.stage.ended else rollout.look_failed,
+        fence=rollout.fence,
         history_events=history_events,
         runs=runs,
     )
 
 
-def launch_answer(r: Rollout) -> LaunchAnswer:
+def launch_answer(rollout: Rollout) -> LaunchAnswer:
     """What whoever launched it is told once there is a plan, or an end."""
     return LaunchAnswer(
-        launched=not r.stage.ended,
-        rollout=r.id,
-        cluster=r.cluster,
-        stage=r.stage,
-        reason=r.ended_because,
-        plan=r.plan,
-        lifters=may_lift(r, objection=True),
-        deciders=may_lift(r, objection=False),
+        launched=not rollout.stage.ended,
+        rollout=rollout.id,
+        cluster=rollout.cluster,
+        stage=rollout.stage,
+        reason=rollout.ended_because,
+        plan=rollout.plan,
+        lifters=may_lift(rollout, objection=True),
+        deciders=may_lift(rollout, objection=False),
     )
 
 
@@ -105,67 +105,71 @@ def not_launched(launch: LaunchRequest, why: str) -> LaunchAnswer:
     return LaunchAnswer(launched=False, rollout=launch.rollout, cluster=launch.cluster, stage=Stage.ABORTED, reason=why)
 
 
-def _proposal(r: Rollout) -> ProposalStatus | None:
-    if r.proposal is None or r.plan is None:
+def _proposal(rollout: Rollout) -> ProposalStatus | None:
+    if rollout.proposal is None or rollout.plan is None:
         return None
-    plan = r.proposal.plan
+    plan = rollout.proposal.plan
     return ProposalStatus(
         plan_hash=plan.hash,
-        at=r.proposal.at,
+        at=rollout.proposal.at,
         healthy_gpus=plan.healthy_gpus,
-        planned_gpus=r.plan.healthy_gpus,
-        inside=r.envelope is not None and r.envelope.holds(plan),
+        planned_gpus=rollout.plan.healthy_gpus,
+        inside=rollout.envelope is not None and rollout.envelope.holds(plan),
         buffer=plan.derived,
         values=tuple(
             ProposedValue(team=team, quota_gpus=old, proposed_gpus=new)
-            for team, (old, new) in proposed_changes(r, plan).items()
+            for team, (old, new) in proposed_changes(rollout, plan).items()
         ),
     )
 
 
-def _risks(r: Rollout) -> tuple[Risk, ...]:
+def _risks(rollout: Rollout) -> tuple[Risk, ...]:
     """Both numbers of each quota that lacks hardware, or in shadow would; while health is unknown, as last known."""
-    quotas = r.written if r.shadow else present_values(r)
-    work = () if r.seen is None else r.seen.work
-    due = {t: r.clocks.model_copy(update={"by_team": {t: c}}) for t, c in r.clocks.by_team.items()}
+    quotas = rollout.written if rollout.shadow else present_values(rollout)
+    work = () if rollout.seen is None else rollout.seen.work
+    due = {t: rollout.clocks.model_copy(update={"by_team": {t: c}}) for t, c in rollout.clocks.by_team.items()}
     return tuple(
         Risk(
             team=team,
             quota_gpus=quotas.get(team, 0),
             backing_gpus=max(0, quotas.get(team, 0) - missing),
-            breach_at=due[team].next_breach(r.policy.breach_after) if team in due else None,
+            breach_at=due[team].next_breach(rollout.policy.breach_after) if team in due else None,
             yields=short_of_work([w for w in work if w.team == team], {team: quotas.get(team, 0) - missing}, quotas),
         )
-        for team, missing in r.at_risk.items()
+        for team, missing in rollout.at_risk.items()
     )
 
 
-def _foretold(r: Rollout, now: datetime) -> tuple[Foretold, ...]:
+def _foretold(rollout: Rollout, now: datetime) -> tuple[Foretold, ...]:
     """Of the values that the quota system holds, as last seen."""
-    if r.stage.ended or r.seen is None or r.seen.health is None:
+    if rollout.stage.ended or rollout.seen is None or rollout.seen.health is None:
         return ()
-    values = present_values(r)
-    quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in r.seen.reading.quotas)
-    return foretold(r.cluster, quotas, r.seen.health.islands, r.seen.windows, now)
+    values = present_values(rollout)
+    quotas = tuple(
+        p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in rollout.seen.reading.quotas
+    )
+    return foretold(rollout.cluster, quotas, rollout.seen.health.islands, rollout.seen.windows, now)
 
 
-def present_values(r: Rollout) -> dict[str, int]:
+def present_values(rollout: Rollout) -> dict[str, int]:
     """What the quota system holds, as last seen or as written since."""
-    if r.shadow:
-        return {q.team: q.gpus for q in r.baseline.quotas} if r.seen is None else r.seen.reading.values
-    overtaken = r.looked_after != r.fence
-    return r.written if r.seen is None or overtaken else r.seen.reading.values
+    if rollout.shadow:
+        return (
+            {q.team: q.gpus for q in rollout.baseline.quotas} if rollout.seen is None else rollout.seen.reading.values
+        )
+    overtaken = rollout.looked_after != rollout.fence
+    return rollout.written if rollout.seen is None or overtaken else rollout.seen.reading.values
 
 
-def _published(r: Rollout) -> int | None:
+def _published(rollout: Rollout) -> int | None:
     """What a scheduler reads: in shadow that is nobody's doing here."""
-    if not r.shadow:
-        return flex_published(r)
-    return None if r.seen is None else r.seen.reading.flex_gpus
+    if not rollout.shadow:
+        return flex_published(rollout)
+    return None if rollout.seen is None else rollout.seen.reading.flex_gpus
 
 
-def _would(r: Rollout) -> WouldStand | None:
-    stands = _rehearsed(r) if r.shadow else None
+def _would(rollout: Rollout) -> WouldStand | None:
+    stands = _rehearsed(rollout) if rollout.shadow else None
     if stands is None:
         return None
     return WouldStand(
@@ -173,50 +177,54 @@ def _would(r: Rollout) -> WouldStand | None:
         backed_gpus=stands.backed_gpus,
         phantom_gpus=max(0, stands.assigned_gpus - stands.backed_gpus),
         flex_gpus=stands.flex_gpus,
-        flex_published_gpus=flex_published(r) if r.stage is Stage.MONITORED else None,
+        flex_published_gpus=flex_published(rollout) if rollout.stage is Stage.MONITORED else None,
     )
 
 
-def _rehearsed(r: Rollout) -> PresentBacking | None:
+def _rehearsed(rollout: Rollout) -> PresentBacking | None:
     """In shadow, what its values would stand on; None where no look was at these.
 
     Undone, a rollout looks at what the next attempt would write: its own values are the baseline again, or, after a
     breach, what hardware backed then.
     """
-    if r.seen is None or r.stage is Stage.PLANNED or r.written.items() <= r.seen.tested.items():
-        return standing_now(r)
-    return r.seen.now if r.written.items() <= r.seen.reading.values.items() else None
+    if rollout.seen is None or rollout.stage is Stage.PLANNED or rollout.written.items() <= rollout.seen.tested.items():
+        return standing_now(rollout)
+    return rollout.seen.now if rollout.written.items() <= rollout.seen.reading.values.items() else None
 
 
-def _doubted_gpus(r: Rollout) -> int | None:
+def _doubted_gpus(rollout: Rollout) -> int | None:
     """Healthy GPUs by the sample that the last look tested the backing on, where the guard does not believe it."""
-    suspect = r.sight.suspect
-    return suspect.healthy_gpus if suspect is not None and r.seen is not None and r.seen.health == suspect else None
+    suspect = rollout.sight.suspect
+    return (
+        suspect.healthy_gpus
+        if suspect is not None and rollout.seen is not None and rollout.seen.health == suspect
+        else None
+    )
 
 
-def standing_now(r: Rollout) -> PresentBacking:
+def standing_now(rollout: Rollout) -> PresentBacking:
     """What present values stand on; in shadow, what the values would that the last look was at.
 
     Temporal's search attributes have it: they are set anew where it differs, so its value is a workflow's shape.
     """
-    if r.seen is None:
+    if rollout.seen is None:
         return PresentBacking()
-    return r.seen.model_copy(update={"present": None}).now if r.shadow else r.seen.now
+    return rollout.seen.model_copy(update={"present": None}).now if rollout.shadow else rollout.seen.now
 
 
-def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
-    tree = r.baseline.tree
-    present = present_values(r)
+def _teams(rollout: Rollout) -> tuple[TeamStatus, ...]:
+    tree = rollout.baseline.tree
+    present = present_values(rollout)
     # A look that a write of ours overtook says nothing about the values that it did not see.
-    seen = {} if r.seen is None else r.seen.reading.values
-    stands = {} if r.seen is None else r.seen.now.backing
+    seen = {} if rollout.seen is None else rollout.seen.reading.values
+    stands = {} if rollout.seen is None else rollout.seen.now.backing
     backing = {t: gpus for t, gpus in stands.items() if seen.get(t) == present.get(t)}
-    tested = {} if r.seen is None or not r.shadow else r.seen.tested
+    tested = {} if rollout.seen is None or not rollout.shadow else rollout.seen.tested
     # Before a plan is written, what would stand once it is: so the sums have it.
-    would = {**r.written, **tested} if r.stage is Stage.PLANNED else r.written
-    rehearsed = _rehearsed(r) if r.shadow else None
+    would = {**rollout.written, **tested} if rollout.stage is Stage.PLANNED else rollout.written
+    rehearsed = _rehearsed(rollout) if rollout.shadow else None
     behind = {} if rehearsed is None else rehearsed.backing
-    promises = promised(r, present)
+    promises = promised(rollout, present)
     return tuple(
         TeamStatus(
             team=q.team,
@@ -224,77 +232,77 @@ def _teams(r: Rollout) -> tuple[TeamStatus, ...]:
             leaf=q.team not in tree.children,
             baseline_gpus=q.gpus,
             quota_gpus=present.get(q.team, 0),
-            planned_gpus=None if r.plan is None else r.plan.values.get(q.team),
+            planned_gpus=None if rollout.plan is None else rollout.plan.values.get(q.team),
             backing_gpus=backing.get(q.team),
-            would_gpus=would.get(q.team, 0) if r.shadow else None,
-            would_backing_gpus=behind.get(q.team) if r.shadow else None,
+            would_gpus=would.get(q.team, 0) if rollout.shadow else None,
+            would_backing_gpus=behind.get(q.team) if rollout.shadow else None,
             promise=q.team in promises,
-            acknowledged=q.team in r.announced.acks,
+            acknowledged=q.team in rollout.announced.acks,
         )
-        for q in r.baseline.quotas
+        for q in rollout.baseline.quotas
     )
 
 
-def needs_of(r: Rollout, now: datetime) -> str:
+def needs_of(rollout: Rollout, now: datetime) -> str:
     """What a person has to do for the rollout to go on; empty when it goes on by itself."""
-    if r.stage.ended:
+    if rollout.stage.ended:
         return ""
     needs = (
-        _stuck(r),
-        _plan_needs(r),
-        _hold_needs(r, now),
-        _unpromised_needs(r),
-        _proposal_needs(r, now),
-        _mail_needs(r),
-        _breach_needs(r),
+        _stuck(rollout),
+        _plan_needs(rollout),
+        _hold_needs(rollout, now),
+        _unpromised_needs(rollout),
+        _proposal_needs(rollout, now),
+        _mail_needs(rollout),
+        _breach_needs(rollout),
     )
     need = next((need for need in needs if need), "")
-    return f"{UNGUARDED}; {need}" if need and is_unguarded(r) else need
+    return f"{UNGUARDED}; {need}" if need and is_unguarded(rollout) else need
 
 
-def is_unguarded(r: Rollout) -> bool:
+def is_unguarded(rollout: Rollout) -> bool:
     """It took over quotas that an earlier run had cut, and its own first step has not begun."""
-    return r.stage is Stage.PLANNED and r.attempt == 1 and r.values_stand and not r.stay.done
+    return rollout.stage is Stage.PLANNED and rollout.attempt == 1 and rollout.values_stand and not rollout.stay.done
 
 
-def _line(r: Rollout, command: Command) -> str:
-    return command_line(command, r.cluster)
+def _line(rollout: Rollout, command: Command) -> str:
+    return command_line(command, rollout.cluster)
 
 
-def _stuck(r: Rollout) -> str:
-    if r.stage is not Stage.STUCK:
+def _stuck(rollout: Rollout) -> str:
+    if rollout.stage is not Stage.STUCK:
         return ""
-    lines = [c.line for c in choices(r) if c.command != LAUNCH]
-    if r.superseded:
-        return f"superseded: {r.superseded}. Give: {lines[0]}"
+    lines = [c.line for c in choices(rollout) if c.command != LAUNCH]
+    if rollout.superseded:
+        return f"superseded: {rollout.superseded}. Give: {lines[0]}"
     return f"mend the cause, then give: {lines[0]}, or leave it as it is: {lines[1]}"
 
 
-def _plan_needs(r: Rollout) -> str:
-    if r.plan is None or r.stay.replan or not (r.stage is Stage.PLANNED or r.realigning):
+def _plan_needs(rollout: Rollout) -> str:
+    if rollout.plan is None or rollout.stay.replan or not (rollout.stage is Stage.PLANNED or rollout.realigning):
         return ""
-    if not r.plan.honest:
-        return f"{r.plan.fault}: wait for better health, or {_line(r, Command.ABORT)} --reason ..."
-    if not r.plan.backed:
-        return f"today's health does not back the plan: wait for it, or {_line(r, Command.ABORT)} --reason ..."
-    if r.approved:
+    if not rollout.plan.honest:
+        return f"{rollout.plan.fault}: wait for better health, or {_line(rollout, Command.ABORT)} --reason ..."
+    if not rollout.plan.backed:
+        return f"today's health does not back the plan: wait for it, or {_line(rollout, Command.ABORT)} --reason ..."
+    if rollout.approved:
         return ""
-    undo = f", or restore the baseline: {_line(r, Command.ABORT)} --reason ..." if is_unguarded(r) else ""
-    return f"approve the plan: {_line(r, Command.APPROVE)} --plan {r.plan.hash}{undo}"
+    undo = f", or restore the baseline: {_line(rollout, Command.ABORT)} --reason ..." if is_unguarded(rollout) else ""
+    return f"approve the plan: {_line(rollout, Command.APPROVE)} --plan {rollout.plan.hash}{undo}"
 
 
-def _hold_needs(r: Rollout, now: datetime) -> str:
-    for hold in holds_now(r, now):
+def _hold_needs(rollout: Rollout, now: datetime) -> str:
+    for hold in holds_now(rollout, now):
         if hold.kind is HoldKind.PAUSED:
-            return f"paused by {hold.actor}: {_line(r, Command.RESUME)}"
-        if hold.kind is HoldKind.UNKNOWN_HEALTH and (doubt := doubt_of(r)) is not None:
+            return f"paused by {hold.actor}: {_line(rollout, Command.RESUME)}"
+        if hold.kind is HoldKind.UNKNOWN_HEALTH and (doubt := doubt_of(rollout)) is not None:
             return f"{hold.reason}: mend the source; only if it is so: {doubt.confirming}"
-        if hold.kind is HoldKind.UNKNOWN_HEALTH and (beyond := beyond_of(r)) is not None:
+        if hold.kind is HoldKind.UNKNOWN_HEALTH and (beyond := beyond_of(rollout)) is not None:
             return f"{beyond.text}: mend the source, or import the cluster's new total"
-        if hold.kind is HoldKind.UNKNOWN_HEALTH and r.sight.suspect is None:
+        if hold.kind is HoldKind.UNKNOWN_HEALTH and rollout.sight.suspect is None:
             return f"{hold.reason}: mend the health source"
-        if hold.until is None and lifts(r, hold):
-            return f"a hold stands ({hold.reason}): {lifting_line(r, hold)}"
+        if hold.until is None and lifts(rollout, hold):
+            return f"a hold stands ({hold.reason}): {lifting_line(rollout, hold)}"
     return ""
 
 
@@ -302,91 +310,99 @@ NOBODY_APPROVED = "nobody approved"
 ABOVE_ITS_PARENT = "the quotas above do not allow"
 
 
-def _unpromised_needs(r: Rollout) -> str:
+def _unpromised_needs(rollout: Rollout) -> str:
     """Of quotas that are no promise though the rollout is at a stage that promises, and no breach took them back."""
-    if not r.stage.promises or r.shadow or r.seen is None:
+    if not rollout.stage.promises or rollout.shadow or rollout.seen is None:
         return ""
-    present = present_values(r)
-    kept = promised(r, present)
-    leaves = [t for t in r.baseline.tree.leaves if t in present and t not in kept and t not in r.breach_of]
-    others = [f"{team} at {present[team]:,}" for team in leaves if team in r.unapproved]
-    beyond = [f"{team} at {present[team]:,}" for team in leaves if team not in r.unapproved]
+    present = present_values(rollout)
+    kept = promised(rollout, present)
+    leaves = [t for t in rollout.baseline.tree.leaves if t in present and t not in kept and t not in rollout.breach_of]
+    others = [f"{team} at {present[team]:,}" for team in leaves if team in rollout.unapproved]
+    beyond = [f"{team} at {present[team]:,}" for team in leaves if team not in rollout.unapproved]
     wrong = [f"{NOBODY_APPROVED} {', '.join(others)}"] if others else []
     wrong += [f"{ABOVE_ITS_PARENT} {', '.join(beyond)}"] if beyond else []
-    return f"{'; '.join(wrong)}: no promise. {_promised_again(r, present)}" if wrong else ""
+    return f"{'; '.join(wrong)}: no promise. {_promised_again(rollout, present)}" if wrong else ""
 
 
-def _promised_again(r: Rollout, present: Mapping[str, int]) -> str:
+def _promised_again(rollout: Rollout, present: Mapping[str, int]) -> str:
     """What makes them promises again."""
     close = "close the rollout and approve another with it"
-    beyond = beyond_bound(r, present)
+    beyond = beyond_bound(rollout, present)
     if beyond is None:
         return f"Set it right in the quota system, or {close}"
     needed, bound = beyond
     limit = f"The limit above all quotas is {gpus_text(bound)}, and they need {needed:,}"
-    if not r.stay.refitting:
+    if not rollout.stay.refitting:
         return f"{limit}: lower them in the quota system, or {close}"
-    if drift_of(r):
+    if drift_of(rollout):
         return f"{limit}: it follows once the drift is resolved"
-    if r.seen is not None and r.seen.backed and health_fresh(r):
+    if rollout.seen is not None and rollout.seen.backed and health_fresh(rollout):
         return f"{limit}: it follows with the next write"
-    healthy = "health is unknown" if not health_fresh(r) else "healthy GPUs do not back them"
+    healthy = "health is unknown" if not health_fresh(rollout) else "healthy GPUs do not back them"
     return f"{limit}: it stays while {healthy}"
 
 
-def _proposal_needs(r: Rollout, now: datetime) -> str:
-    if r.proposal is None or may_apply(r, now):
+def _proposal_needs(rollout: Rollout, now: datetime) -> str:
+    if rollout.proposal is None or may_apply(rollout, now):
         return ""
     return (
-        f"a new plan is proposed: {_line(r, Command.APPROVE)} --plan {r.proposal.plan.hash}, or decline it: "
-        f"{_line(r, Command.RESOLVE)} --hold {PROPOSAL} --reason ..."
+        f"a new plan is proposed: {_line(rollout, Command.APPROVE)} --plan {rollout.proposal.plan.hash}, or decline "
+        f"it: {_line(rollout, Command.RESOLVE)} --hold {PROPOSAL} --reason ..."
     )
 
 
-def _mail_needs(r: Rollout) -> str:
-    undelivered = r.announced.undelivered
-    if not undelivered or r.stay.waived or r.stage is not Stage.PLANNED:
+def _mail_needs(rollout: Rollout) -> str:
+    undelivered = rollout.announced.undelivered
+    if not undelivered or rollout.stay.waived or rollout.stage is not Stage.PLANNED:
         return ""
     return (
         f"a notice could not be delivered ({'; '.join(undelivered)}): tell the team, then "
-        f"{_line(r, Command.PROMOTE)} --reason ..."
+        f"{_line(rollout, Command.PROMOTE)} --reason ..."
     )
 
 
-def _breach_needs(r: Rollout) -> str:
-    if r.breach_of and r.stage.guarded and not (r.stay.aiming or r.stay.replan):
-        lack = verb_of(len(r.breach_of), "lacks", "lack")
-        return f"{', '.join(r.breach_of)} {lack} hardware: wait for it, or {_line(r, Command.ROLLBACK)} --reason ..."
-    if r.stage is Stage.ROLLED_BACK and not retries_by_itself(r):
-        return f"rolled back: {_line(r, Command.RETRY)}, or {_line(r, Command.CLOSE)}"
-    if r.stage is Stage.ROLLED_BACK and r.clocks.all_good_since is None:
-        return f"today's health does not back the plan: wait, or plan on today's with {_line(r, Command.RETRY)}"
-    late = next((h for h in r.holds if h.after_enforced), None)
+def _breach_needs(rollout: Rollout) -> str:
+    if rollout.breach_of and rollout.stage.guarded and not (rollout.stay.aiming or rollout.stay.replan):
+        lack = verb_of(len(rollout.breach_of), "lacks", "lack")
+        undo = _line(rollout, Command.ROLLBACK)
+        return f"{', '.join(rollout.breach_of)} {lack} hardware: wait for it, or {undo} --reason ..."
+    if rollout.stage is Stage.ROLLED_BACK and not retries_by_itself(rollout):
+        return f"rolled back: {_line(rollout, Command.RETRY)}, or {_line(rollout, Command.CLOSE)}"
+    if rollout.stage is Stage.ROLLED_BACK and rollout.clocks.all_good_since is None:
+        return f"today's health does not back the plan: wait, or plan on today's with {_line(rollout, Command.RETRY)}"
+    late = next((h for h in rollout.holds if h.after_enforced), None)
     if late is None:
         return ""
-    return f"answer {late.actor}: {late.reason}, then: {lifting_line(r, late)}" if lifts(r, late) else ""
+    return f"answer {late.actor}: {late.reason}, then: {lifting_line(rollout, late)}" if lifts(rollout, late) else ""
 
 
-def waiting_sentence(r: Rollout, now: datetime) -> str:
+def waiting_sentence(rollout: Rollout, now: datetime) -> str:
     """One sentence for the Temporal UI: what the rollout waits for."""
-    if r.stage is Stage.ROLLED_BACK and r.undo is not None and r.undo.why is UndoCause.BREACH and retries_by_itself(r):
-        return f"waits until health has been good for {duration_text(recovery_pause(r))}"
-    unmet = [c.text for c in conditions(r, now) if not c.met]
+    if (
+        rollout.stage is Stage.ROLLED_BACK
+        and rollout.undo is not None
+        and rollout.undo.why is UndoCause.BREACH
+        and retries_by_itself(rollout)
+    ):
+        return f"waits until health has been good for {duration_text(recovery_pause(rollout))}"
+    unmet = [c.text for c in conditions(rollout, now) if not c.met]
     return "; ".join(unmet) if unmet else "watches"
 
 
-def details_of(r: Rollout, now: datetime) -> str:
+def details_of(rollout: Rollout, now: datetime) -> str:
     """What Temporal's UI shows of the rollout, in Markdown."""
-    lines = [f"**{r.cluster}** is **{r.stage}**{' (shadow)' if r.shadow else ''}, attempt {r.attempt}, owner {r.owner}"]
-    if r.plan is not None:
+    stage = f"{rollout.stage}**{' (shadow)' if rollout.shadow else ''}"
+    lines = [f"**{rollout.cluster}** is **{stage}, attempt {rollout.attempt}, owner {rollout.owner}"]
+    if rollout.plan is not None:
+        plan = rollout.plan
         lines.append(
-            f"plan `{r.plan.hash}`: {r.plan.assigned_gpus:,} assigned, ceiling {r.plan.ceiling_gpus:,}, cut "
-            f"{r.plan.cut_gpus:,} {r.plan.composition}, wave {r.plan.wave}"
+            f"plan `{plan.hash}`: {plan.assigned_gpus:,} assigned, ceiling {plan.ceiling_gpus:,}, cut "
+            f"{plan.cut_gpus:,} {plan.composition}, wave {plan.wave}"
         )
-    if not r.stage.ended:
-        lines.append(f"now: {waiting_sentence(r, now)}")
-    if r.clocks.at_risk:
-        lines.append("at risk: " + ", ".join(f"{t} lacks {g}" for t, g in r.clocks.at_risk.items()))
-    if drift_of(r):
-        lines.append("drift: " + ", ".join(drift_of(r)))
+    if not rollout.stage.ended:
+        lines.append(f"now: {waiting_sentence(rollout, now)}")
+    if rollout.clocks.at_risk:
+        lines.append("at risk: " + ", ".join(f"{t} lacks {g}" for t, g in rollout.clocks.at_risk.items()))
+    if drift_of(rollout):
+        lines.append("drift: " + ", ".join(drift_of(rollout)))
     return "\n\n".join(lines)

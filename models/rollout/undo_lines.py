@@ -38,23 +38,23 @@ def undo_of_launch(cluster: str) -> str:
     return f"Undo: {command_line(Command.ABORT, cluster)} {REASON}"
 
 
-def _line(r: Rollout, command: Command, *more: str) -> str:
-    return " ".join((command_line(command, r.cluster), *more))
+def _line(rollout: Rollout, command: Command, *more: str) -> str:
+    return " ".join((command_line(command, rollout.cluster), *more))
 
 
-def _takes(r: Rollout, command: Command) -> bool:
-    return not isinstance(answer(r.stage, command, effects_stand=r.effects_stand), Refused)
+def _takes(rollout: Rollout, command: Command) -> bool:
+    return not isinstance(answer(rollout.stage, command, effects_stand=rollout.effects_stand), Refused)
 
 
-def _paused(r: Rollout) -> bool:
-    return any(h.kind is HoldKind.PAUSED for h in r.holds)
+def _paused(rollout: Rollout) -> bool:
+    return any(h.kind is HoldKind.PAUSED for h in rollout.holds)
 
 
-def _never(r: Rollout) -> str:
+def _never(rollout: Rollout) -> str:
     """With what can be done instead, where a gate is still to open."""
-    if not _takes(r, Command.PAUSE) or _paused(r):
+    if not _takes(rollout, Command.PAUSE) or _paused(rollout):
         return f"{NEVER}."
-    return f"{NEVER}; to keep the next gate shut: {_line(r, Command.PAUSE, REASON)}"
+    return f"{NEVER}; to keep the next gate shut: {_line(rollout, Command.PAUSE, REASON)}"
 
 
 def _approved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
@@ -85,9 +85,9 @@ def _resolved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     return _never(after)
 
 
-def _launch(r: Rollout) -> str:
+def _launch(rollout: Rollout) -> str:
     """One like it: after a shadow no line that is pasted opens a real rollout."""
-    return command_line("launch", r.cluster) + (" --shadow" if r.shadow else "")
+    return command_line("launch", rollout.cluster) + (" --shadow" if rollout.shadow else "")
 
 
 def _going_back(before: Rollout, after: Rollout, request: CommandRequest) -> str:

@@ -14,24 +14,28 @@ from models.notices import NoticeKind
 from models.rollout.state import Rollout
 
 
-def news_of_risk(r: Rollout, now: datetime) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def news_of_risk(rollout: Rollout, now: datetime) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Teams to tell that their quota is at risk, and those to tell that it is backed again."""
-    if not r.stage.guarded:
+    if not rollout.stage.guarded:
         return (), ()
-    short = r.at_risk
-    risen = tuple(sorted(short.keys() - {*r.warned, *r.breach_of}))
-    good_since = r.clocks.all_good_since
-    settled = good_since is None or now - good_since >= r.policy.clear_after
-    over = tuple(t for t in r.warned if settled and t not in short and t not in r.clocks.by_team)
+    short = rollout.at_risk
+    risen = tuple(sorted(short.keys() - {*rollout.warned, *rollout.breach_of}))
+    good_since = rollout.clocks.all_good_since
+    settled = good_since is None or now - good_since >= rollout.policy.clear_after
+    over = tuple(t for t in rollout.warned if settled and t not in short and t not in rollout.clocks.by_team)
     return risen, over
 
 
-def warned(r: Rollout, now: datetime) -> Rollout:
+def warned(rollout: Rollout, now: datetime) -> Rollout:
     """With the notices of what has just become known of risks in the mail."""
-    risen, over = news_of_risk(r, now)
-    explained = {} if r.seen is None else {t: gpus for t, gpus in r.seen.shortage.items() if t not in r.seen.counted}
-    ends = [w.ends for w in active(() if r.seen is None else r.seen.windows, now)]
-    after = r.but(warned=tuple(sorted({*r.warned, *risen} - {*over})))
+    risen, over = news_of_risk(rollout, now)
+    explained = (
+        {}
+        if rollout.seen is None
+        else {t: gpus for t, gpus in rollout.seen.shortage.items() if t not in rollout.seen.counted}
+    )
+    ends = [w.ends for w in active(() if rollout.seen is None else rollout.seen.windows, now)]
+    after = rollout.but(warned=tuple(sorted({*rollout.warned, *risen} - {*over})))
     for team in risen:
         facts = {"until": max(ends).isoformat()} if team in explained and ends else {}
         after = after.telling(NoticeKind.AT_RISK, [team], facts=facts)
