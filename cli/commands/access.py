@@ -377,7 +377,7 @@ def token_revoke(
     if as_json:
         show_json(TokenMadeAnswer.grown_from(gone, undo=undo).as_json())
         return
-    show(line((gone.name, "bold"), f" of {gone.owner} is revoked: no front lets it in after a minute. {undo}"))
+    show(line((gone.name, "bold"), f" of {gone.owner} is revoked: every front refuses it after a minute. {undo}"))
 
 
 # --- what is read ----------------------------------------------------------------------------------

@@ -303,7 +303,10 @@ def _told_of_chain(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> 
         return parts
     if answer.seal is None:
         return [*parts, line("No seal names it: nothing says that it was not written anew.")]
-    return [*parts, line(f"It is what was sealed, up to SEAL {answer.seal} of {answer.sealed_at:%Y-%m-%d %H:%M:%SZ}.")]
+    return [
+        *parts,
+        line(f"The archive matches its seals, up to SEAL {answer.seal} of {answer.sealed_at:%Y-%m-%d %H:%M:%SZ}."),
+    ]
 
 
 def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how: Listing) -> None:

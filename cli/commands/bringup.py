@@ -289,14 +289,14 @@ def give_up(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a bring-up that Temporal has lost, in the ledger only: nothing that it made is unmade.
+    """End a bring-up that Temporal has lost, in the ledger only. What it made stays.
 
     `backstop doctor` names such bring-ups. To take one up with all that it made, add the same entry again instead.
     """
     from cli.output import show, show_json
     from views.words import line
 
-    stands = f"Nothing that it made is unmade. To take it up instead: add {cluster} again, with the same entry."
+    stands = f"Backstop undoes nothing that it made. To continue it instead: add {cluster} again, with the same entry."
     consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
     row = ask(who(actor), lambda door: door.give_up_bringup(cluster, reason))
     if as_json:

@@ -116,9 +116,7 @@ def _from_ledger(cluster: str, actor: str) -> HealthHours:
 
     history = ask(actor, question)
     if not history.total:
-        raise BadInput(
-            f"the ledger knows no hour of the health of {cluster}: import samples, or name a file (--health)"
-        )
+        raise BadInput(f"the ledger has no health history of {cluster}: import samples, or name a file (--health)")
     return history
 
 

@@ -127,7 +127,7 @@ def test_a_cluster_without_history_or_unknown_is_said_so(
 ) -> None:
     fake.hours = HealthHours(cluster="h100-worked", total_gpus=361, gpus_per_node=8)
     assert run(["buffer", "h100-worked"]) == 2
-    assert "the ledger knows no hour of the health of h100-worked" in capsys.readouterr().err
+    assert "the ledger has no health history of h100-worked" in capsys.readouterr().err
     fake.refuses = Refusal("cluster 'x' is not in the ledger")
     assert run(["buffer", "x"]) == 3
     assert "cluster 'x' is not in the ledger" in capsys.readouterr().err
