@@ -20,9 +20,9 @@ from activities.adapters.ledger.bulk import add, store, update
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.imports import lock_clusters, told_by_others, write_fleet
 from activities.adapters.ledger.observations import health_row
+from activities.adapters.ledger.present_fleet import fleet_policy
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.ledger.removal import remove_rows
-from activities.adapters.ledger.standing import fleet_policy
 from activities.bad_rows import those_that_do
 from activities.ports.bringup_ledger import Incoming, Owed
 from models.audit import AuditEntry, AuditKind, Signature

@@ -16,9 +16,9 @@ from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.faults import faults_of, team_faults
 from activities.adapters.ledger.fleet_file import LedgerFleetFile
 from activities.adapters.ledger.observations import LedgerSamples, latest_health, latest_usage
+from activities.adapters.ledger.present_fleet import teams_by_name
 from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.registry import open_rollouts
-from activities.adapters.ledger.standing import teams_by_name
 from activities.bad_rows import SENSELESS, each, fault_of, those_that_do
 from activities.ports.ports import Described, OpenRollout
 from models.cluster.fleet_file import ClusterSpec, Team

@@ -24,8 +24,8 @@ from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.imports import write_fleet
 from activities.adapters.ledger.observations import latest_health
+from activities.adapters.ledger.present_fleet import barred, fleet_policy, standing, teams_by_name
 from activities.adapters.ledger.removal import history_of, refuse_taken, remove_rows, rename_rows
-from activities.adapters.ledger.standing import barred, fleet_policy, standing, teams_by_name
 from models.access.standing import COUNTERSIGNED_WITHIN
 from models.audit import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, count_text, hash_of, in_one_sentence, some_of

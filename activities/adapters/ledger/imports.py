@@ -19,9 +19,9 @@ from activities.adapters.ledger.bulk import Row, add, among, delete, store, upda
 from activities.adapters.ledger.calendar import comma_joined, file_windows, hold_new_clusters, window_row
 from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.observations import health_row, latest_health
+from activities.adapters.ledger.present_fleet import barred, being_made, fleet_policy, others, standing, teams_by_name
 from activities.adapters.ledger.quotas import signed
 from activities.adapters.ledger.removal import remove_rows
-from activities.adapters.ledger.standing import barred, being_made, fleet_policy, others, standing, teams_by_name
 from activities.bad_rows import those_that_do
 from models.base import canonical_json, count_text, gpus_text
 from models.cluster.fleet_diff import (

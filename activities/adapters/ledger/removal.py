@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlmodel import Session, SQLModel, col
 
 from activities.adapters.ledger.bulk import Row, add
+from activities.adapters.ledger.present_fleet import barred
 from activities.adapters.ledger.quotas import locked_cluster
-from activities.adapters.ledger.standing import barred
 from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal
 from models.tables import (

@@ -1,4 +1,4 @@
-"""What a fleet file may say of clusters, as the ledger has it now: what an import is compared with."""
+"""Reads what a fleet file may say of clusters as the ledger has it now, for an import to compare with."""
 
 from __future__ import annotations
 
