@@ -151,6 +151,8 @@ class FleetBringups(BringupExit):
             sentence = self._alone(request.but(islands=islands), owed, plan, more)
         now = self._ledger.owed(cluster) or owed
         still = _lacking(now.wanted, now.granted) if now.until is not None else {}
+        if not (more or still):
+            sentence = "all that was owed is granted"  # by an earlier attempt, whose answer was lost
         return HandedOver(plan_hash=plan.hash, granted=dict(now.granted), owed=still, islands=islands, said=sentence)
 
     def _caught_up(self, request: HandOverRequest, owed: Owed) -> Owed:

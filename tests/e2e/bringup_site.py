@@ -22,6 +22,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
+from activities.clock import utc_now
 from activities.tickets.warrants import KeysOf
 from models.audit import AuditEntry
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
@@ -88,7 +89,8 @@ BARE: dict[str, Any] = {
 class Site:
     """The outside of one bring-up. Thread-safe: workers ask from threads of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], datetime] = utc_now) -> None:
+        self.now = now
         self._lock = threading.Lock()
         self.runs: dict[str, RunReport] = {}
         """By key: how each run stands that really began."""
@@ -121,7 +123,7 @@ class Site:
         with self._lock:
             if key not in self.runs:
                 self.begun[key] += 1
-                self.runs[key] = RunReport(phase=RunPhase.RUNNING, said="it runs", started_at=datetime.now(UTC))
+                self.runs[key] = RunReport(phase=RunPhase.RUNNING, said="it runs", started_at=self.now())
                 if step in self.ends:
                     self._end(key, self.ends[step])
             if self.lost_answers[step] > 0:
@@ -145,9 +147,7 @@ class Site:
 
     def _end(self, key: str, phase: RunPhase) -> None:
         said, code = ("exit status 0", 0) if phase is RunPhase.SUCCEEDED else ("exit status 1", 1)
-        self.runs[key] = self.runs[key].but(
-            phase=phase, said=said, code=code, tail="the end", ended_at=datetime.now(UTC)
-        )
+        self.runs[key] = self.runs[key].but(phase=phase, said=said, code=code, tail="the end", ended_at=self.now())
 
     # --- checks ----------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class Site:
             threading.Event().wait(30)
         colour = self.says.get(order.name, Colour.GREEN)
         islands = (self.islands or order.islands) if order.kind is CheckKind.CAPACITY else ()
-        return CheckAnswer(colour=colour, said=f"{order.name} is {colour}", at=datetime.now(UTC), islands=islands)
+        return CheckAnswer(colour=colour, said=f"{order.name} is {colour}", at=self.now(), islands=islands)
 
     # --- the ledger and the fleet ---------------------------------------------------------------
 

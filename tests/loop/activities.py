@@ -19,7 +19,7 @@ from temporalio.bridge.proto.workflow_activation import WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import ActivityCancellationType, ScheduleActivity
 
 from tests.loop.core import Core
-from tests.loop.runs import Call, Run
+from tests.loop.runs import Call, Mishap, Run, copied
 from tests.loop.turned_loop import TurnedLoop
 
 STEP_SECONDS = 0.001
@@ -40,9 +40,13 @@ class Activities:
         self._core = core
         self._add = add
         self._tokens: dict[bytes, Call] = {}
+        self.mishap: Callable[[Call], Mishap | None] = lambda call: None
+        """Asked once of each call, when it is made."""
+        self._late_tasks: list[tuple[Call, ActivityTask]] = []
 
     def schedule(self, run: Run, order: ScheduleActivity) -> None:
         call = run.calls[order.seq] = Call(run, order, self._loop.now(), queue=order.task_queue or run.queue)
+        call.mishap = self.mishap(call)
         limit = order.schedule_to_close_timeout.ToTimedelta().total_seconds()
         if limit:
             self._loop.call_later(limit, self._late, call, TimeoutType.TIMEOUT_TYPE_SCHEDULE_TO_CLOSE, None)
@@ -79,7 +83,17 @@ class Activities:
         kind = TimeoutType.TIMEOUT_TYPE_START_TO_CLOSE
         call.timers = [self._loop.call_later(limit, self._late, call, kind, call.token)] if limit else []
         self._listen(call)
+        mishap = call.mishap if call.attempt == 1 else None
+        if mishap in (Mishap.FAILS_ONCE, Mishap.FOR_GOOD):
+            failed = ActivityTaskCompletion(task_token=call.token)
+            failed.result.failed.failure.CopyFrom(_injected(for_good=mishap is Mishap.FOR_GOOD))
+            self._loop.call_soon(self.answered, failed)
+            return
         core.calls.put_nowait(task)
+        if mishap is Mishap.AT_ONCE:
+            core.calls.put_nowait(_unheard(task))
+        elif mishap is Mishap.LATE:
+            self._late_tasks.append((call, _unheard(task)))
 
     def _listen(self, call: Call) -> None:
         """Its next heartbeat is due in so long."""
@@ -107,7 +121,10 @@ class Activities:
         if call is None or call.token != completion.task_token or not call.run.runs:
             return
         match completion.result.WhichOneof("status"):
+            case "completed" if call.mishap is Mishap.ANSWER_LOST and call.attempt == 1:
+                self._failed(call, _injected())
             case "completed":
+                self.send_late(call)
                 job = WorkflowActivationJob()
                 job.resolve_activity.seq = call.order.seq
                 job.resolve_activity.result.completed.result.CopyFrom(completion.result.completed.result)
@@ -118,6 +135,19 @@ class Activities:
                 self._cancelled(call)
             case "cancelled":  # its worker shuts down
                 self._failed(call, completion.result.cancelled.failure)
+
+    def send_late(self, answered: Call | None = None) -> None:
+        """Kept attempts are made once the run's next call of their kind is `answered`; all of them without one."""
+        due = [
+            (call, task)
+            for call, task in self._late_tasks
+            if answered is None or (_name(answered) == _name(call) and answered is not call)
+        ]
+        for call, task in due:
+            self._late_tasks.remove((call, task))
+            core = self._core(call.queue)
+            assert core is not None
+            core.calls.put_nowait(task)
 
     def _late(self, call: Call, kind: Any, token: bytes | None) -> None:
         """A limit is over; `token`: of the attempt that it was of, None: of all of them."""
@@ -197,6 +227,24 @@ class Activities:
         call.rest()
         call.run.calls.pop(call.order.seq, None)
         self._add(call.run, job, 2)
+
+
+def _name(call: Call) -> tuple[str, str]:
+    return call.run.id, call.order.activity_type
+
+
+def _unheard(task: ActivityTask) -> ActivityTask:
+    """The same attempt once more; nothing comes of its answer."""
+    again = copied(task)
+    again.task_token = uuid.uuid4().bytes
+    return again
+
+
+def _injected(*, for_good: bool = False) -> Failure:
+    failure = Failure(message="injected")
+    failure.application_failure_info.type = "Refusal" if for_good else "Unavailable"
+    failure.application_failure_info.non_retryable = for_good
+    return failure
 
 
 def _pause(policy: RetryPolicy, attempt: int) -> float:

@@ -54,6 +54,8 @@ class Core:
 
     async def poll_activity_task(self) -> ActivityTask:
         task = await self.calls.get()
+        while task is not None and task.HasField("cancel") and task.task_token not in self._running:
+            task = await self.calls.get()  # it has ended meanwhile
         if task is None:
             raise PollShutdownError
         if task.HasField("start"):

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import TypeVar
 
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -45,6 +46,21 @@ class Update:
     """Its run ended before anybody took it."""
 
 
+class Mishap(StrEnum):
+    """What may happen to a call between a worker and its server."""
+
+    FAILS_ONCE = "fails once"
+    """Before it does anything; its retry goes well."""
+    ANSWER_LOST = "answer lost"
+    """It is done, nobody hears of it, and its retry does it again."""
+    AT_ONCE = "twice at once"
+    """Two attempts do it beside each other, and one of them is heard."""
+    LATE = "again, late"
+    """A second attempt does it once the run's next call of its kind is over, and is not heard."""
+    FOR_GOOD = "fails for good"
+    """Before it does anything, and nobody tries again."""
+
+
 @dataclass
 class Call:
     """An activity of a run, through all its attempts."""
@@ -59,6 +75,7 @@ class Call:
     details: list[Payload] = field(default_factory=list)
     last_failure: Failure | None = None
     cancel_asked: bool = False
+    mishap: Mishap | None = None
     timers: list[asyncio.TimerHandle] = field(default_factory=list)
     silence: asyncio.TimerHandle | None = None
 

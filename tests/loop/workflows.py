@@ -45,8 +45,8 @@ class Workflows:
         self._unserved: list[Run] = []
         self._again: asyncio.Future[None] | None = None
         self._replays: dict[str, asyncio.Future[WorkflowActivationCompletion]] = {}
-        self._activities = Activities(loop, namespace, self.core, self.add)
-        self.answered, self.beat = self._activities.answered, self._activities.beat
+        self.activities = Activities(loop, namespace, self.core, self.add)
+        self.answered, self.beat = self.activities.answered, self.activities.beat
 
     def newest(self, workflow_id: str) -> Run | None:
         runs = self._runs.get(workflow_id)
@@ -240,12 +240,12 @@ class Workflows:
                 run.timers[timer.seq] = self._loop.call_later(seconds, self._fire, run, timer.seq)
             case "cancel_timer":
                 run.events += 1
-                run.timers.pop(command.cancel_timer.seq).cancel()
+                self._cancel_timer(run, command.cancel_timer.seq)
             case "schedule_activity":
                 run.events += 1
-                self._activities.schedule(run, command.schedule_activity)
+                self.activities.schedule(run, command.schedule_activity)
             case "request_cancel_activity":
-                self._activities.cancel(run, command.request_cancel_activity.seq)
+                self.activities.cancel(run, command.request_cancel_activity.seq)
             case "respond_to_query" if asked is not None and not asked.done():
                 said = command.respond_to_query
                 if said.HasField("failed"):
@@ -293,6 +293,12 @@ class Workflows:
                 outcome = Outcome()
                 outcome.success.payloads.append(response.completed)
                 update.outcome.set_result(outcome)
+
+    def _cancel_timer(self, run: Run, seq: int) -> None:
+        """One that has fired since its worker took the task is not heard of either, as on a real server."""
+        if seq in run.timers:
+            run.timers.pop(seq).cancel()
+        run.jobs[:] = [job for job in run.jobs if not (job.HasField("fire_timer") and job.fire_timer.seq == seq)]
 
     def _fire(self, run: Run, seq: int) -> None:
         del run.timers[seq]

@@ -245,6 +245,9 @@ class LedgerRegistry(LedgerArchive):
     def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
         with never_dropped(), self._database.writing() as session:
             append_all(session, entries)
+            kept = session.get(RequestRow, request.ask.request)
+            if kept is not None and RequestState.model_validate_json(kept.state).serial > request.serial:
+                return  # a late attempt of an earlier call
             row = {
                 "id": request.ask.request,
                 "cluster": request.ask.cluster,
