@@ -239,7 +239,7 @@ class World:
     def signer(self, name: str, **more: Any) -> FrontSigner | None:
         """What a front would sign with, had it seen who this is."""
         principal = Principal(name=name, human=name, proof=Proof.PEER, how="this machine")
-        return None if self.keys is None else FrontSigner(self.keys, principal, now=self.now, **more)
+        return None if self.keys is None else FrontSigner(self.keys, principal, **{"now": self.now, **more})
 
     def person(self, name: str) -> Backstop:
         """Somebody at the client's door."""

@@ -18,9 +18,10 @@ from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.e2e.rogue import asks, asks_as, rogue_worker
 from tests.e2e.world import World, eventually, fresh, worked_case
+from tests.loop.turned_loop import EPOCH
 
 ROOMY: dict[str, Any] = {"name": "main", "total_gpus": 500, "healthy_gpus": 480}
-NOW = datetime.now(UTC).isoformat()
+NOW = EPOCH.isoformat()
 
 
 def effect(cluster: str, kind: str, counter: int, **change: Any) -> tuple[str, dict[str, Any]]:
@@ -229,7 +230,6 @@ async def test_with_a_true_warrant_no_row_is_archived_as_proven_that_says_someth
 
 
 @pytest.mark.parametrize("undo", [False, True])
-@pytest.mark.nightly
 async def test_members_of_an_aborted_fleet_rollout_that_had_written_nothing_write_nothing(
     ticketed: World, undo: bool
 ) -> None:
@@ -257,7 +257,6 @@ async def test_members_of_an_aborted_fleet_rollout_that_had_written_nothing_writ
     assert (await ticketed.ended(name))["stage"] == "aborted"
 
 
-@pytest.mark.nightly
 async def test_what_somebody_adopted_is_not_undone_by_an_abort_of_its_fleet_before(ticketed: World) -> None:
     name = fresh("adopted")
     await ticketed.fleet(worked_case(name))
@@ -286,7 +285,6 @@ async def test_what_somebody_adopted_is_not_undone_by_an_abort_of_its_fleet_befo
     assert ticketed.sql.gpus(name) == {"research": 306}
 
 
-@pytest.mark.nightly
 async def test_a_member_is_opened_within_the_pace_that_was_signed(ticketed: World) -> None:
     """By a rogue in the fleet's place, which says that the budget is another one."""
     names = [fresh("paced") for _ in range(2)]
