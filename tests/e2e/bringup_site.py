@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,7 @@ from models.cluster.policy import Policy
 from models.errors import BadInput, Unavailable
 from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TASK_QUEUE
 from tests.e2e.world import PATIENCE, seen
+from tests.loop.temporal import InMemoryTemporal
 from tests.unit.bringup_world import owed
 from tests.waiting import async_attempts
 from workers.bringups import BringupParts
@@ -92,6 +93,7 @@ class Site:
     def __init__(self, now: Callable[[], datetime] = utc_now) -> None:
         self.now = now
         self._lock = threading.Lock()
+        self.now: Callable[[], datetime] = utc_now
         self.runs: dict[str, RunReport] = {}
         """By key: how each run stands that really began."""
         self.begun: Counter[str] = Counter()
@@ -249,7 +251,11 @@ async def worker_of(
     client: Client, ledger_url: str, home: Path, site: Site, host: str = "", keys: KeysOf | None = None
 ) -> AsyncIterator[None]:
     """A worker that takes part in bring-ups, until the context ends. `keys`: of fronts."""
-    notify = Notifier(home / "notices.jsonl", lambda: datetime.now(UTC), None)
-    with Ledger(ledger_url) as ledger, ThreadPoolExecutor(16) as executor:
+    in_memory = client.service_client if isinstance(client.service_client, InMemoryTemporal) else None
+    site.now = utc_now if in_memory is None else in_memory.now
+    notify = Notifier(home / "notices.jsonl", site.now, None)
+    with Ledger(ledger_url, now=site.now) as ledger, ThreadPoolExecutor(16) as executor:
         async with make_worker(client, ledger, notify, executor, bringups=site.parts(host), keys=keys):
             yield
+            if in_memory is not None:
+                await in_memory.workflows.replay()

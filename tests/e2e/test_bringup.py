@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from temporalio.client import Client, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Replayer
 
@@ -25,7 +25,6 @@ from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.cluster.island import Island
-from models.errors import Stuck
 from tests.e2e.bringup_site import PROVISION, Site, Story, worker_of
 from tests.e2e.world import connected, eventually, fresh
 from tests.integration.runners.servers import Server, serving
@@ -95,29 +94,6 @@ def at(stage: BringupStage) -> Any:
 
 def phase(step: str, wanted: str) -> Any:
     return lambda status: {s.name: s.phase for s in (*status.steps, *status.undos)}.get(step) == wanted
-
-
-async def test_from_an_entry_to_production_with_two_touches(stage: Stage) -> None:
-    async with stage.worker():
-        story = await in_production(stage)
-        await story.say("retire")
-        await story.until(lambda s: "1 job run" in s.waits_for)
-        stage.site.left = stage.site.left.but(jobs=0, said="nothing is left")
-        await is_retired(stage, story)
-    await replayed(story)
-
-
-@pytest.mark.nightly
-async def test_it_soaks_as_long_as_its_recipe_says_and_a_retirement_has_a_deadline(stage: Stage) -> None:
-    async with stage.worker():
-        story = await in_production(stage)
-        status = await story.status()
-        assert status.lasted[BringupStage.PROVISIONED] >= timedelta(seconds=2)
-        await story.say("retire")
-        await story.until(lambda s: "1 job run" in s.waits_for)
-        await story.say("retire", deadline=(await story.status()).at + timedelta(seconds=1))
-        await is_retired(stage, story)
-    await replayed(story)
 
 
 async def in_production(stage: Stage) -> Story:
@@ -192,52 +168,6 @@ async def test_a_long_step_outlives_two_workers_and_runs_once(stage: Stage) -> N
     await replayed(story)
 
 
-async def test_a_start_whose_answer_is_lost_is_found_by_its_key(stage: Stage) -> None:
-    stage.site.lost_answers["nodes"] = 1
-    async with stage.worker():
-        story = await stage.story(provision=[{**PROVISION[2], "after": []}])
-        await story.until(phase("nodes", "running"))
-        assert stage.site.begun == {f"{story.start.entry.cluster}/1/nodes": 1}
-        await story.say("cancel", stop=True)
-        await story.until(phase("nodes/undo", "running"))
-        stage.site.end(f"{story.start.entry.cluster}/1/nodes/undo")
-        assert (await story.handle.result()).reason == "nothing is left standing"
-        assert stage.site.runs[f"{story.start.entry.cluster}/1/nodes"].phase is RunPhase.STOPPED
-    await replayed(story)
-
-
-async def test_a_runner_that_forgets_its_run_is_unclear_and_waits_for_a_person(stage: Stage) -> None:
-    async with stage.worker():
-        story = await stage.story(provision=[{**PROVISION[2], "after": []}])
-        await story.until(phase("nodes", "running"))
-        stage.site.forgets.add(f"{story.start.entry.cluster}/1/nodes")
-        status = await story.until(at(BringupStage.BLOCKED))
-        assert status.because == (
-            "step nodes is unclear: its runner has no trace of it any more (it may run, have run, or never have begun: "
-            "look first)"
-        )
-        await story.handle.terminate("the story is over")
-
-
-async def test_a_run_of_which_nobody_can_ever_say_how_it_stands_is_unclear(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def spoilt(_: RunOrder) -> RunReport:
-        raise Stuck("record.json is spoilt: it is no JSON")
-
-    async with stage.worker():
-        story = await stage.story(provision=[{**PROVISION[2], "after": []}])
-        await story.until(phase("nodes", "running"))
-        monkeypatch.setattr(stage.site, "look", spoilt)
-        status = await story.until(at(BringupStage.BLOCKED))
-        assert status.because == (
-            "step nodes is unclear: record.json is spoilt: it is no JSON (it may run, have run, or never have begun: "
-            "look first)"
-        )
-        assert stage.site.begun == {f"{story.start.entry.cluster}/1/nodes": 1}
-        await story.handle.terminate("the story is over")
-
-
 @pytest.mark.nightly
 async def test_a_host_that_is_gone_makes_its_step_unclear_and_nobody_starts_it_again(stage: Stage) -> None:
     async with stage.worker("h1"):
@@ -271,65 +201,6 @@ async def test_what_a_worker_may_not_run_and_a_check_that_hangs_are_each_one_sen
 
 def _check(status: BringupStatus, name: str) -> str:
     return next(c.said for c in status.checks if c.name == name)
-
-
-async def test_what_a_status_counts_is_counted_when_it_is_asked(stage: Stage) -> None:
-    """While it waits for its supply the workflow has nothing to do, and its own clock stands still."""
-    stage.site.says["supply"] = Colour.RED
-    async with stage.worker():
-        story = await stage.story()
-        await story.until(lambda s: s.waits_for == "waits for its supply: supply is red")
-        for _ in range(2):
-            asked_at = datetime.now(UTC)
-            status = await story.status()
-            assert status.at >= asked_at
-            whole = status.at - status.entered_at
-            assert (status.lasted, status.waited) == ({BringupStage.PLANNED: whole}, {"supply": whole})
-        await story.handle.terminate("the story is over")
-
-
-async def test_an_entry_that_asks_for_too_much_is_refused(stage: Stage) -> None:
-    async with stage.worker():
-        story = await stage.story({"quotas": [{"team": "a", "gpus": 60}]})
-        assert story.answer is not None
-        assert not story.answer.begun
-        assert story.answer.reason.startswith("quotas sum to 60, 6 GPUs above the 54")
-        with pytest.raises(WorkflowFailureError) as refused:
-            await story.handle.result()
-    assert "quotas sum to 60, 6 GPUs above the 54" in str(refused.value.cause)
-
-
-@pytest.mark.parametrize(
-    ("values", "reason"),
-    [
-        ({}, "recipe bare-metal, provision.0.url: {v} is filled by nothing: the entry of"),
-        (
-            {"v": "../../admin/delete"},
-            "recipe bare-metal, provision.0.url: would be 'https://h/clusters/..%2F..%2Fadmin",
-        ),
-    ],
-)
-async def test_an_entry_that_does_not_fill_its_recipe_is_refused_whoever_hands_it_in(
-    stage: Stage, values: dict[str, str], reason: str
-) -> None:
-    """Here straight to Temporal: no command line has looked at it."""
-    step = {"name": "x", "with": "http", "url": "https://h/clusters/{v}/apply"}
-    async with stage.worker():
-        story = await stage.story({"values": values}, supply=None, provision=[step])
-        assert story.answer is not None
-        assert not story.answer.begun
-        assert story.answer.reason.startswith(reason)
-    assert stage.site.opened == stage.site.begun == {}
-
-
-async def test_a_cancel_in_temporal_unmakes_what_was_made(stage: Stage) -> None:
-    stage.site.ends = dict.fromkeys(("bootstrap", "bootstrap/undo"), RunPhase.SUCCEEDED)
-    async with stage.worker():
-        story = await stage.story(provision=PROVISION[:2])
-        await story.until(phase("bootstrap", "done"))
-        await story.handle.cancel()
-        result = await story.handle.result()
-        assert (result.stage, result.reason) == ("cancelled", "nothing is left standing")
 
 
 @pytest.mark.nightly

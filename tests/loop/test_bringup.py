@@ -1,0 +1,146 @@
+"""From an entry to a cluster in production and out again; what needs servers and several workers is in tests/e2e."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from temporalio.client import Client, WorkflowFailureError
+
+from models.bringup.checks import Colour
+from models.bringup.runs import RunOrder, RunPhase, RunReport
+from models.bringup.stages import BringupStage
+from models.errors import Stuck
+from tests.e2e.bringup_site import PROVISION
+from tests.e2e.test_bringup import Stage, at, in_production, is_retired, phase
+
+
+@pytest_asyncio.fixture(loop_scope="function")
+async def stage(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> Stage:
+    return Stage(temporal, sqlite_ledger_url, tmp_path)
+
+
+async def test_from_an_entry_to_production_with_two_touches(stage: Stage) -> None:
+    async with stage.worker():
+        story = await in_production(stage)
+        await story.say("retire")
+        await story.until(lambda s: "1 job run" in s.waits_for)
+        stage.site.left = stage.site.left.but(jobs=0, said="nothing is left")
+        await is_retired(stage, story)
+
+
+async def test_it_soaks_as_long_as_its_recipe_says_and_a_retirement_has_a_deadline(stage: Stage) -> None:
+    async with stage.worker():
+        story = await in_production(stage)
+        status = await story.status()
+        assert status.lasted[BringupStage.PROVISIONED] >= timedelta(seconds=2)
+        await story.say("retire")
+        await story.until(lambda s: "1 job run" in s.waits_for)
+        await story.say("retire", deadline=(await story.status()).at + timedelta(seconds=1))
+        await is_retired(stage, story)
+
+
+async def test_a_start_whose_answer_is_lost_is_found_by_its_key(stage: Stage) -> None:
+    stage.site.lost_answers["nodes"] = 1
+    async with stage.worker():
+        story = await stage.story(provision=[{**PROVISION[2], "after": []}])
+        await story.until(phase("nodes", "running"))
+        assert stage.site.begun == {f"{story.start.entry.cluster}/1/nodes": 1}
+        await story.say("cancel", stop=True)
+        await story.until(phase("nodes/undo", "running"))
+        stage.site.end(f"{story.start.entry.cluster}/1/nodes/undo")
+        assert (await story.handle.result()).reason == "nothing is left standing"
+        assert stage.site.runs[f"{story.start.entry.cluster}/1/nodes"].phase is RunPhase.STOPPED
+
+
+async def test_a_runner_that_forgets_its_run_is_unclear_and_waits_for_a_person(stage: Stage) -> None:
+    async with stage.worker():
+        story = await stage.story(provision=[{**PROVISION[2], "after": []}])
+        await story.until(phase("nodes", "running"))
+        stage.site.forgets.add(f"{story.start.entry.cluster}/1/nodes")
+        status = await story.until(at(BringupStage.BLOCKED))
+        assert status.because == (
+            "step nodes is unclear: its runner has no trace of it any more (it may run, have run, or never have begun: "
+            "look first)"
+        )
+        await story.handle.terminate("the story is over")
+
+
+async def test_a_run_of_which_nobody_can_ever_say_how_it_stands_is_unclear(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(_: RunOrder) -> RunReport:
+        raise Stuck("record.json is spoilt: it is no JSON")
+
+    async with stage.worker():
+        story = await stage.story(provision=[{**PROVISION[2], "after": []}])
+        await story.until(phase("nodes", "running"))
+        monkeypatch.setattr(stage.site, "look", spoilt)
+        status = await story.until(at(BringupStage.BLOCKED))
+        assert status.because == (
+            "step nodes is unclear: record.json is spoilt: it is no JSON (it may run, have run, or never have begun: "
+            "look first)"
+        )
+        assert stage.site.begun == {f"{story.start.entry.cluster}/1/nodes": 1}
+        await story.handle.terminate("the story is over")
+
+
+async def test_what_a_status_counts_is_counted_when_it_is_asked(stage: Stage) -> None:
+    """While it waits for its supply the workflow has nothing to do, and its own clock stands still."""
+    stage.site.says["supply"] = Colour.RED
+    async with stage.worker():
+        story = await stage.story()
+        await story.until(lambda s: s.waits_for == "waits for its supply: supply is red")
+        for _ in range(2):
+            asked_at = stage.site.now()
+            status = await story.status()
+            assert status.at >= asked_at
+            whole = status.at - status.entered_at
+            assert (status.lasted, status.waited) == ({BringupStage.PLANNED: whole}, {"supply": whole})
+        await story.handle.terminate("the story is over")
+
+
+async def test_an_entry_that_asks_for_too_much_is_refused(stage: Stage) -> None:
+    async with stage.worker():
+        story = await stage.story({"quotas": [{"team": "a", "gpus": 60}]})
+        assert story.answer is not None
+        assert not story.answer.begun
+        assert story.answer.reason.startswith("quotas sum to 60, 6 GPUs above the 54")
+        with pytest.raises(WorkflowFailureError) as refused:
+            await story.handle.result()
+    assert "quotas sum to 60, 6 GPUs above the 54" in str(refused.value.cause)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({}, "recipe bare-metal, provision.0.url: {v} is filled by nothing: the entry of"),
+        (
+            {"v": "../../admin/delete"},
+            "recipe bare-metal, provision.0.url: would be 'https://h/clusters/..%2F..%2Fadmin",
+        ),
+    ],
+)
+async def test_an_entry_that_does_not_fill_its_recipe_is_refused_whoever_hands_it_in(
+    stage: Stage, values: dict[str, str], reason: str
+) -> None:
+    """Here straight to Temporal: no command line has looked at it."""
+    step = {"name": "x", "with": "http", "url": "https://h/clusters/{v}/apply"}
+    async with stage.worker():
+        story = await stage.story({"values": values}, supply=None, provision=[step])
+        assert story.answer is not None
+        assert not story.answer.begun
+        assert story.answer.reason.startswith(reason)
+    assert stage.site.opened == stage.site.begun == {}
+
+
+async def test_a_cancel_in_temporal_unmakes_what_was_made(stage: Stage) -> None:
+    stage.site.ends = dict.fromkeys(("bootstrap", "bootstrap/undo"), RunPhase.SUCCEEDED)
+    async with stage.worker():
+        story = await stage.story(provision=PROVISION[:2])
+        await story.until(phase("bootstrap", "done"))
+        await story.handle.cancel()
+        result = await story.handle.result()
+        assert (result.stage, result.reason) == ("cancelled", "nothing is left standing")
