@@ -65,6 +65,13 @@ async def ticketed(temporal: Client, sqlite_ledger_url: str, tmp_path: Path) -> 
 
 
 @pytest_asyncio.fixture(loop_scope="function")
+async def ticketed_on_each(temporal: Client, ledger_url: str, tmp_path: Path) -> AsyncIterator[World]:
+    """The same on SQLite and on PostgreSQL in turn."""
+    async with world_of(temporal, ledger_url, tmp_path, keys=(FRONT_KEY, public_keys)) as found:
+        yield found
+
+
+@pytest_asyncio.fixture(loop_scope="function")
 async def world_by_url(temporal: Client, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
     """On the database that the test's parameter names."""
     url = request.getfixturevalue("sqlite_ledger_url" if request.param == "sqlite" else "postgres_ledger_url")
