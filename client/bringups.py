@@ -7,7 +7,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.calls import QUERY_FAILED, UPDATE_FAILED
-from client.lost_rollouts import runs_there
+from client.lost_rollouts import runs_there, status_there
 from client.lost_words import lost_bringup_sentence
 from client.questions import Questions
 from models.bringup.commands import BringupOrder
@@ -80,10 +80,12 @@ class Bringups(Questions):
     async def _told_of_bringup(self, error: BaseException, cluster: str) -> BackstopError:
         if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
             try:
-                described = await self._client.get_workflow_handle(bringup_workflow_id(cluster)).describe()
-            except RPCError:
+                status = await status_there(self._client, bringup_workflow_id(cluster))
+            except RPCError as silence:
+                return await self._told(silence)
+            if status is None:
                 return Refusal(f"{cluster} is not being brought up: enter it with `backstop bringup add`")
-            if described.status is not WorkflowExecutionStatus.RUNNING:
+            if status is not WorkflowExecutionStatus.RUNNING:
                 for row in await self.ask(BringupsOf()):
                     if row.cluster == cluster:
                         return Refusal(lost_bringup_sentence(row))

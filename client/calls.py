@@ -26,7 +26,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.clock import Clock, utc_now
 from client.connection import TemporalTarget
-from client.lost_rollouts import was_stopped
+from client.lost_rollouts import status_there, was_stopped
 from client.repeats import repeatable, same_id
 from client.versions import none_polls
 from models.access.tickets import Signer
@@ -356,7 +356,11 @@ class Calls:
             return BY_NAME.get(cause.type or "", Unavailable)(cause.message)
         if isinstance(error, RPCError):
             if error.status is RPCStatusCode.NOT_FOUND and cluster:
-                if await self._ever_ran(cluster):
+                try:
+                    status = await status_there(self._client, rollout_workflow_id(cluster))
+                except RPCError as silence:
+                    return await self._told(silence)
+                if status is not None:
                     return Refusal(f"the rollout of {cluster} has ended; launch a new one")
                 return Refusal(f"there is no rollout of {cluster}: launch one with `backstop launch {cluster}`")
             if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
@@ -365,13 +369,6 @@ class Calls:
         if isinstance(error, TimeoutError | WorkflowUpdateRPCTimeoutOrCancelledError):
             return Unavailable(_NO_ANSWER)
         return Unavailable(str(error))
-
-    async def _ever_ran(self, cluster: str) -> bool:
-        try:
-            await self._client.get_workflow_handle(rollout_workflow_id(cluster)).describe()
-        except RPCError:
-            return False
-        return True
 
 
 async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
@@ -395,7 +392,7 @@ async def stopped_again(handle: WorkflowHandle[Any, Any]) -> bool:
     """Whether no worker had taken it up: then it has ended, and was never begun."""
     if (await handle.describe(rpc_timeout=_SHORT)).history_length > NEW_EVENTS:
         return False
-    await handle.terminate("no worker has taken it up", rpc_timeout=_SHORT)
+    await handle.terminate(reason="no worker has taken it up", rpc_timeout=_SHORT)
     return True
 
 

@@ -10,6 +10,7 @@ from temporalio.client import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.calls import QUERY_FAILED, UPDATE_FAILED
+from client.lost_rollouts import runs_there, status_there
 from client.lost_words import lost_fleet_sentence
 from client.questions import Questions
 from models.errors import BackstopError, Refusal
@@ -110,12 +111,11 @@ class FleetRollouts(Questions):
     async def lost_fleet(self) -> KeptFleet | None:
         """The fleet rollout that the ledger has open and Temporal does not run; None where nobody answers in time."""
         try:
-            described = await self._client.get_workflow_handle(FLEET_ID).describe()
-            if described.status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
-                return None
+            status = await status_there(self._client, FLEET_ID)
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
-                raise await self._told(error) from error
+            raise await self._told(error) from error
+        if status in (WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED):
+            return None
         try:
             kept = await asyncio.wait_for(self.ask(FleetKept()), _KEPT_SECONDS)
         except (BackstopError, TimeoutError):
@@ -125,16 +125,17 @@ class FleetRollouts(Questions):
     async def open_fleet(self) -> FleetStatus | None:
         """The fleet rollout that is under way, where there is one and it answers."""
         try:
-            described = await self._client.get_workflow_handle(FLEET_ID).describe()
-            return await self.fleet_status() if described.status is WorkflowExecutionStatus.RUNNING else None
+            return await self.fleet_status() if await runs_there(self._client, FLEET_ID) else None
         except (RPCError, BackstopError):
             return None
 
     async def _told_of_fleet(self, error: BaseException) -> BackstopError:
         if isinstance(error, RPCError) and error.status is RPCStatusCode.NOT_FOUND:
             try:
-                await self._client.get_workflow_handle(FLEET_ID).describe()
-            except RPCError:
+                status = await status_there(self._client, FLEET_ID)
+            except RPCError as silence:
+                return await self._told(silence)
+            if status is None:
                 why = Refusal("there is no fleet rollout: launch one with `backstop launch --fleet`")
             else:
                 why = Refusal("the fleet rollout has ended: launch a new one")

@@ -52,15 +52,16 @@ async def is_running(client: Client, cluster: str) -> bool:
 
 async def runs_there(client: Client, workflow_id: str) -> bool:
     """Temporal runs a workflow of this id."""
-    return await _status(client, workflow_id) is WorkflowExecutionStatus.RUNNING
+    return await status_there(client, workflow_id) is WorkflowExecutionStatus.RUNNING
 
 
 async def was_stopped(client: Client, workflow_id: str) -> bool:
     """Temporal has a workflow of this id that neither runs nor came to its own end."""
-    return await _status(client, workflow_id) in _STOPPED
+    return await status_there(client, workflow_id) in _STOPPED
 
 
-async def _status(client: Client, workflow_id: str) -> WorkflowExecutionStatus | None:
+async def status_there(client: Client, workflow_id: str) -> WorkflowExecutionStatus | None:
+    """What Temporal says of a workflow; None: it has none of this id. Errors: RPCError where it does not say."""
     try:
         return (await client.get_workflow_handle(workflow_id).describe()).status
     except RPCError as error:

@@ -93,7 +93,6 @@ class Site:
     def __init__(self, now: Callable[[], datetime] = utc_now) -> None:
         self.now = now
         self._lock = threading.Lock()
-        self.now: Callable[[], datetime] = utc_now
         self.runs: dict[str, RunReport] = {}
         """By key: how each run stands that really began."""
         self.begun: Counter[str] = Counter()

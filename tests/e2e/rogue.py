@@ -67,7 +67,7 @@ async def asks_as(world: World, workflow_id: str, *asked: tuple[str, Any]) -> li
     """What a rogue in the place of any workflow is answered."""
     client = world.client
     with suppress(RPCError):
-        await client.get_workflow_handle(workflow_id).terminate("a rogue takes its place")
+        await client.get_workflow_handle(workflow_id).terminate(reason="a rogue takes its place")
     answers: list[str] = await client.execute_workflow(
         ROLLOUT_WORKFLOW, [list(one) for one in asked], id=workflow_id, task_queue=ROGUE_QUEUE
     )

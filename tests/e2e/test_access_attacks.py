@@ -54,7 +54,7 @@ async def test_temporals_own_words_undo_nothing(ticketed: World) -> None:
     await asyncio.sleep(3)
     assert ticketed.sql.dump(name) == dump
     with contextlib.suppress(RPCError):  # the run that a reset made ended by itself: its ticket was used
-        await ticketed.client.get_workflow_handle(handle.id).terminate("by hand")
+        await ticketed.client.get_workflow_handle(handle.id).terminate(reason="by hand")
     assert ticketed.sql.dump(name) == dump
     assert [row.rollout for row in await ticketed.tpm.lost(name)] == [f"{name}/1"]
     ticketed.launched.discard(name)  # two runs of one beginning: what a reset makes is not ours to replay

@@ -157,7 +157,7 @@ async def test_what_the_old_list_let_through_is_refused(world: World) -> None:
             with pytest.raises(Refusal, match=f"{TPM} asked for it: another approver has to {command}"):
                 await world.person(TPM).decide_request(ask.request, command, RequestOrder(actor=TPM, reason="r"))
     await launched(world, name)
-    await world.handle(name).terminate("lost")
+    await world.handle(name).terminate(reason="lost")
     again = LaunchRequest(cluster=name, rollout=f"{name}/2", owner="tpm", actor=TPM, reason="r", adopt=True)
     with pytest.raises(Refusal, match=f"{TPM} launched it: another approver has to adopt a rollout"):
         await world.person(TPM).launch(again)

@@ -164,7 +164,7 @@ async def test_a_long_step_outlives_two_workers_and_runs_once(stage: Stage) -> N
     async with stage.worker("h3"):
         await story.until(at(BringupStage.IN_PRODUCTION))
         assert stage.site.begun == {key: 1}
-        await story.handle.terminate("the story is over")
+        await story.handle.terminate(reason="the story is over")
     await replayed(story)
 
 
@@ -180,7 +180,7 @@ async def test_a_host_that_is_gone_makes_its_step_unclear_and_nobody_starts_it_a
             "step nodes is unclear: host h1 is gone, and no other worker sees what became of it"
         )
         assert elsewhere.site.begun == {}
-        await story.handle.terminate("the story is over")
+        await story.handle.terminate(reason="the story is over")
     await replayed(story)
 
 
@@ -196,7 +196,7 @@ async def test_what_a_worker_may_not_run_and_a_check_that_hangs_are_each_one_sen
         await story.say("skip", step="nodes")
         status = await story.until(lambda s: _check(s, "health").startswith("did not"), seconds=30)
         assert _check(status, "health") == "did not answer within 0.1s"
-        await story.handle.terminate("the story is over")
+        await story.handle.terminate(reason="the story is over")
 
 
 def _check(status: BringupStatus, name: str) -> str:
@@ -221,7 +221,7 @@ async def test_six_months_without_supply_cost_few_events(stage: Stage, monkeypat
         assert status.history_events < 4096
         del stage.site.says["supply"]
         await story.until(at(BringupStage.IN_PRODUCTION))
-        await story.handle.terminate("the story is over")
+        await story.handle.terminate(reason="the story is over")
     await replayed(story)
 
 
@@ -249,7 +249,7 @@ async def test_a_history_that_begins_anew_lets_go_of_runs_and_starts_none(
             status = await story.until(at(BringupStage.IN_PRODUCTION))
             assert set(stage.site.begun.values()) == {1}
             assert (status.touches, status.history_events < 120) == (12, True)
-            await story.handle.terminate("the story is over")
+            await story.handle.terminate(reason="the story is over")
         await replayed(story)
 
 
@@ -316,7 +316,7 @@ async def test_a_start_that_may_have_begun_is_unclear_whatever_is_answered_to_it
             assert "HTTP 401: no such token" in step.said
             assert "nothing has begun" not in step.said
             assert "it may run, have run, or never have begun: look first" in status.because
-            await story.handle.terminate("the story is over")
+            await story.handle.terminate(reason="the story is over")
         await replayed(story)
     assert service.keys == [f"{story.start.entry.cluster}/1/x"] * 2
 
@@ -330,7 +330,7 @@ async def test_a_start_that_was_refused_at_once_has_begun_nothing(stage: Stage, 
             story = await stage.story(provision=[{"name": "x", "with": "http", "url": service.url}], supply=None)
             status = await story.until(at(BringupStage.BLOCKED))
             assert status.because == f"step x is failed: {service.url} answered HTTP {status_code}; nothing has begun"
-            await story.handle.terminate("the story is over")
+            await story.handle.terminate(reason="the story is over")
     assert len(service.keys) == 1
 
 
@@ -356,7 +356,7 @@ async def test_a_start_that_meets_nothing_but_errors_shows_the_latest_one(stage:
             service.answers[:] = [(200, b'{"status": "succeeded"}')]
             status = await story.until(lambda s: s.steps[0].phase == "done")
             assert closed not in status.waits_for + status.steps[0].said
-            await story.handle.terminate("the story is over")
+            await story.handle.terminate(reason="the story is over")
         await replayed(story)
     assert set(service.keys) == {f"{story.start.entry.cluster}/1/x"}
 
@@ -437,4 +437,4 @@ async def test_a_real_command_that_ends_while_nobody_looks_is_found_to_have_ende
         status = await story.until(at(BringupStage.IN_PRODUCTION))
         assert next(s.code for s in status.steps) == 0
         assert len((tmp_path / "begun").read_text().splitlines()) == 1
-        await story.handle.terminate("the story is over")
+        await story.handle.terminate(reason="the story is over")

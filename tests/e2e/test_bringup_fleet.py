@@ -159,7 +159,7 @@ async def given_up(temporal: Client, story: Story, sql: Sql) -> None:
     tpm = Backstop(temporal, "tpm", TemporalTarget(options={}, embedded=True))
     with pytest.raises(Refusal, match=f"Temporal runs the bring-up of {name}: `backstop bringup cancel {name}`"):
         await tpm.give_up_bringup(name, "lost")
-    await temporal.get_workflow_handle(story.id).terminate("it is lost")
+    await temporal.get_workflow_handle(story.id).terminate(reason="it is lost")
     with pytest.raises(Refusal, match=f"{name} is open in the ledger .*nobody drives it; add {name} again"):
         await tpm.bringup_command(name, BringupCommand.HOLD, BringupOrder(actor="tpm", reason="it is lost"))
     assert (await tpm.give_up_bringup(name, "lost")).stage is BringupStage.CANCELLED

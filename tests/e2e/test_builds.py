@@ -164,7 +164,7 @@ async def test_a_run_that_another_build_continued_waits_for_one_that_understands
         await world.fleet(worked_case(name))
         await world.launch(name)
         state = await world.state(name)
-        await world.handle(name).terminate("its next run is begun by hand")
+        await world.handle(name).terminate(reason="its next run is begun by hand")
         carried = {"launch": {"cluster": name, "rollout": "r", "owner": "tpm"}, "runs": 2}
         RolloutInput.model_validate({**carried, "state": state})
         handle = await world.client.start_workflow(

@@ -71,7 +71,7 @@ async def test_a_rollout_that_was_terminated_with_news_waiting_is_lost_and_is_no
 
         await killed(worker)
         await world.handle(name).signal(HEALTH_SIGNAL)
-        await world.handle(name).terminate("an operator's mistake")
+        await world.handle(name).terminate(reason="an operator's mistake")
         await running.start("workers.main", "serving", **where)
         with pytest.raises(Refusal, match=f"rollout {name}/1 .*Temporal does not run it.*--adopt"):
             await world.tpm.status(name)

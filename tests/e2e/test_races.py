@@ -608,7 +608,7 @@ async def lost(world: World, hooks: Hooks, kind: EffectKind, stack: contextlib.E
     effect = stack.enter_context(hooks.effect(name, kind))
     await world.approve(name)
     await effect.here()
-    await world.handle(name).terminate("an operator's mistake")
+    await world.handle(name).terminate(reason="an operator's mistake")
     return name, effect
 
 

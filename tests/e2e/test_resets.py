@@ -231,7 +231,7 @@ async def test_a_reset_of_a_rollout_that_has_ended_is_refused_and_writes_nothing
 async def test_a_launch_after_a_terminate_refuses_what_stands_or_adopts_it(world: World) -> None:
     name = fresh("ended")
     before = await monitored(world, name)
-    await world.handle(name).terminate("by hand")
+    await world.handle(name).terminate(reason="by hand")
     with pytest.raises(Refusal, match="still has effects"):
         await world.launch(name, f"{name}/2")
     assert opened(world, name) == f"{name}/1"

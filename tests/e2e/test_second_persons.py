@@ -200,7 +200,7 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     assert (code, "HASH must be 16 to 64 of the digits" in err) == (2, True)
     code, _, err = await front.typed("hw-lead", "countersign", "give", "0" * 16, "--yes", monkeypatch=monkeypatch)
     assert (code, "nothing with the hash" in err) == (3, True)
-    await world.client.get_workflow_handle(bringup_workflow_id(name)).terminate("the story is over")
+    await world.client.get_workflow_handle(bringup_workflow_id(name)).terminate(reason="the story is over")
 
 
 async def test_a_change_of_policy_takes_two_admins_and_the_rest_of_a_file_one(

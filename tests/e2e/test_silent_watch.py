@@ -80,7 +80,7 @@ async def test_a_watch_that_nobody_runs_any_more_is_started_by_a_worker_that_liv
                 await server.start()
             else:
                 client = await connected(server.address)
-                await client.get_workflow_handle(WATCH_ID).terminate("an operator's mistake")
+                await client.get_workflow_handle(WATCH_ID).terminate(reason="an operator's mistake")
             assert await watched(server) != before
 
 
@@ -112,7 +112,7 @@ async def test_a_watch_in_shards_is_well_when_every_shard_is(
         async with serving(dataclasses.replace(whole, watch_shards=2)):
             await until("watching, in 2 shards")
             await listed(*parts)
-            await client.get_workflow_handle(parts[1]).terminate("a story")
+            await client.get_workflow_handle(parts[1]).terminate(reason="a story")
             await until(f"1 of 2 shards; {parts[1]}: not running")
         async with serving(whole):
             await until("watching, last heard of")

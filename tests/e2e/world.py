@@ -520,7 +520,7 @@ async def _silence(client: Client, ids: Iterable[str]) -> None:
     """None of these runs any more."""
     for workflow_id in ids:
         with contextlib.suppress(RPCError):  # it had ended
-            await client.get_workflow_handle(workflow_id).terminate("the story is over")
+            await client.get_workflow_handle(workflow_id).terminate(reason="the story is over")
 
 
 async def forget_fleet(client: Client) -> None:

@@ -115,7 +115,7 @@ async def test_a_start_by_hand_opens_nothing_whatever_state_it_brings(ticketed: 
     await asyncio.sleep(3)
     assert ticketed.sql.gpus(other) == {"research": 345}
     assert ticketed.sql.row("clusters", name=other)["reserve_limit"] is None
-    await ticketed.client.get_workflow_handle(rollout_workflow_id(other)).terminate("the story is over")
+    await ticketed.client.get_workflow_handle(rollout_workflow_id(other)).terminate(reason="the story is over")
 
 
 async def test_a_question_to_the_desk_needs_a_ticket_of_its_own(ticketed: World) -> None:

@@ -263,7 +263,7 @@ async def test_what_somebody_adopted_is_not_undone_by_an_abort_of_its_fleet_befo
     await ticketed.start_fleet(fleet := fresh("fleet"))
     await eventually(lambda: ticketed.sql.gpus(name) == {"research": 306}, "it is cut")
     await ticketed.until(name, Stage.MONITORED)
-    await ticketed.handle(name).terminate("lost")
+    await ticketed.handle(name).terminate(reason="lost")
     ticketed.fleet_replays = False  # what a rogue's history leads to is no business of ours
     signer = ticketed.signer("tpm")
     assert signer is not None

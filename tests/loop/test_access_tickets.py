@@ -90,7 +90,7 @@ async def test_a_lost_rollout_is_adopted_and_its_baseline_comes_back(ticketed: W
     await ticketed.fleet(worked_case(name))
     await ticketed.start(name)
     await ticketed.until(name, Stage.MONITORED)
-    await ticketed.handle(name).terminate("lost")
+    await ticketed.handle(name).terminate(reason="lost")
     await ticketed.start(name, f"{name}/2", adopt=True)
     await ticketed.until(name, Stage.MONITORED)
     assert ticketed.sql.gpus(name) == {"research": 306}

@@ -65,7 +65,7 @@ async def test_a_runner_that_forgets_its_run_is_unclear_and_waits_for_a_person(s
             "step nodes is unclear: its runner has no trace of it any more (it may run, have run, or never have begun: "
             "look first)"
         )
-        await story.handle.terminate("the story is over")
+        await story.handle.terminate(reason="the story is over")
 
 
 async def test_a_run_of_which_nobody_can_ever_say_how_it_stands_is_unclear(
@@ -84,7 +84,7 @@ async def test_a_run_of_which_nobody_can_ever_say_how_it_stands_is_unclear(
             "look first)"
         )
         assert stage.site.begun == {f"{story.start.entry.cluster}/1/nodes": 1}
-        await story.handle.terminate("the story is over")
+        await story.handle.terminate(reason="the story is over")
 
 
 async def test_what_a_status_counts_is_counted_when_it_is_asked(stage: Stage) -> None:
@@ -99,7 +99,7 @@ async def test_what_a_status_counts_is_counted_when_it_is_asked(stage: Stage) ->
             assert status.at >= asked_at
             whole = status.at - status.entered_at
             assert (status.lasted, status.waited) == ({BringupStage.PLANNED: whole}, {"supply": whole})
-        await story.handle.terminate("the story is over")
+        await story.handle.terminate(reason="the story is over")
 
 
 async def test_an_entry_that_asks_for_too_much_is_refused(stage: Stage) -> None:

@@ -339,7 +339,7 @@ async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:
     await eventually(lambda: "plan" in {e["kind"] for e in world.sql.archive("(fleet)")}, "it is archived")
     for handle in (world.client.get_workflow_handle(FLEET_ID), world.handle(name)):
         await idle(handle)
-        await handle.terminate("an operator's mistake")
+        await handle.terminate(reason="an operator's mistake")
     with pytest.raises(Refusal, match=rf"of {name} is open in the ledger \(planned\) and Temporal does not run it"):
         await world.tpm.ahead(name)
     lost = (

@@ -371,7 +371,7 @@ async def test_a_grant_whose_workflow_is_gone_is_named_and_given_back_by_the_wat
         await until(world, one, RequestStage.GRANTED)
     assert (await grants(world)).ok
     for one in (lent, kept):
-        await world.client.get_workflow_handle(request_workflow_id(one.ask.request)).terminate("by mistake")
+        await world.client.get_workflow_handle(request_workflow_id(one.ask.request)).terminate(reason="by mistake")
     await asyncio.sleep(max(0.0, (lent.ask.until - world.now()).total_seconds()) + 1.5 if lent.ask.until else 0)
     found = await grants(world)
     assert (found.ok, quota(world, name)) == (False, 47)

@@ -163,7 +163,7 @@ async def test_the_safety_poll_makes_up_for_a_dead_watch(world: World) -> None:
     await world.fleet(worked_case(name, safety_poll="1s"))
     await world.start(name)
     await world.until(name, Stage.MONITORED)
-    await world.client.get_workflow_handle(WATCH_ID).terminate("nobody watches")
+    await world.client.get_workflow_handle(WATCH_ID).terminate(reason="nobody watches")
     await world.healthy(name, main=(361, 300))
     await world.until(name, Stage.ROLLED_BACK)
     assert world.sql.gpus(name) == {"research": 300}
@@ -311,7 +311,7 @@ async def lost(world: World, lost_in: Stage) -> str:
         await world.say(name, Command.PROMOTE)
         await world.until(name, lost_in)
     await world.archived(name)
-    await world.handle(name).terminate("an operator's mistake")
+    await world.handle(name).terminate(reason="an operator's mistake")
     return name
 
 
@@ -365,7 +365,7 @@ async def test_an_adopted_rollout_restores_the_baseline_that_was_first_cut_from(
             await world.approve(name)
         await asyncio.sleep(0.2)
     await world.until(name, Stage.MONITORED)  # nothing of ours stood: the gate found the change and planned anew
-    await world.handle(name).terminate("an operator's mistake")
+    await world.handle(name).terminate(reason="an operator's mistake")
     await world.launch(name, rollout=f"{name}/9", adopt=True)
     await world.say(name, Command.ABORT)
     await world.ended(name)

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from client import rollouts as asking
-from models.errors import BadInput, Refusal
+from models.errors import BadInput, Refusal, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
 from models.wire import rollout_workflow_id
 from tests.e2e.world import PATIENCE, World, fresh, worked_case, world_of
-
-ROOT = Path(__file__).parents[2]
+from tests.loop.temporal import InMemoryTemporal
 
 
 @pytest_asyncio.fixture(loop_scope="function")
@@ -122,3 +122,21 @@ async def test_a_name_that_the_ledger_does_not_have_is_bad_input_and_no_launch_i
         with pytest.raises(kind, match=re.escape(said)):
             await world.tpm.command(name, Command.PAUSE, CommandRequest(actor="tpm", reason="a look first"))
     assert world.sql.rows("SELECT count(*) FROM clusters WHERE name = ?", unknown) == [(0,)]
+
+
+async def test_silence_of_temporal_is_not_taken_for_nothing_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answered that there is no rollout, and was gone for a moment when it was asked whether there had been one."""
+    name = fresh("silent")
+    await world.fleet(worked_case(name))
+    there = InMemoryTemporal._describe_workflow_execution
+    for ask in (world.tpm.status(name), world.tpm.fleet_status()):
+
+        async def away(*_: object) -> None:
+            monkeypatch.setattr(InMemoryTemporal, "_describe_workflow_execution", there)
+            raise RPCError("connection refused", RPCStatusCode.UNAVAILABLE, b"")
+
+        monkeypatch.setattr(InMemoryTemporal, "_describe_workflow_execution", away)
+        with pytest.raises(Unavailable, match="connection refused"):
+            await ask
