@@ -130,10 +130,6 @@ OTHERS = ("health_watch", "HealthWatch", "LedgerDesk")
 """Workflows that are no lifecycle: the watch looks again by itself, and people ask the desk again."""
 RETRIED = (Mishap.FAILS_ONCE, Mishap.ANSWER_LOST, Mishap.AT_ONCE, Mishap.LATE)
 KNOWN = {
-    "record": (
-        "request",
-        "a late attempt puts the registry's stage back, and a request waits for a rollout that is done",
-    ),
     "plan_fleet": ("fleet", "a late attempt replaces the envelopes that were approved"),
     "open_bringup": ("bringup", "a late attempt, after the end, opens a bring-up that nobody drives"),
 }

@@ -147,7 +147,7 @@ class LedgerRegistry(LedgerArchive):
             append_all(session, request.entries)
             # Most of what is archived changes no stage.
             stands = not request.ended and _stands(session, request)
-            there = stands or self._note(session, request)
+            there = stands or _came_late(session, request) or self._note(session, request)
         if not there:
             raise Refusal(f"the ledger has no rollout {request.rollout!r}")
 
@@ -353,6 +353,25 @@ def _stands(session: Session, request: RecordRequest) -> bool:
     noted = session.connection().execute(_noted(), {"rollout": request.rollout}).first()
     stands = (request.stage.value, request.needs, request.rollbacks)
     return noted is not None and tuple(noted) in ((*stands, True), (*stands, request.completed))
+
+
+def _came_late(session: Session, request: RecordRequest) -> bool:
+    """A later entry of this rollout is archived: the attempt was given up, and the rollout has gone on since.
+
+    An attempt without entries cannot be told from a new one.
+    """
+    if not request.entries:
+        return False
+    last = request.entries[-1]
+    own = sa.select(col(AuditRow.seq)).where(col(AuditRow.cluster) == last.cluster, col(AuditRow.key) == last.key)
+    later = sa.select(col(AuditRow.seq)).where(
+        col(AuditRow.cluster) == last.cluster,
+        col(AuditRow.seq) > own.scalar_subquery(),
+        # Keys of its notices are longer.
+        col(AuditRow.key).startswith(f"{request.rollout}/", autoescape=True),
+        func.length(col(AuditRow.key)) == len(last.key),
+    )
+    return session.execute(later.limit(1)).first() is not None
 
 
 @cache
