@@ -222,4 +222,4 @@ async def test_a_worker_has_one_clock(site: Site, tmp_path: Path, monkeypatch: p
         if any(part in (site.clock, site.ledger.now) for part in inside if isinstance(part, MethodType)):
             told_the_time.add(type(thing).__name__)
         given += [part for part in inside if id(part) not in seen]
-    assert {"Database", "Faults", "ReportFacts", "WatchActivities", "BringupExit", "BuildkiteRunner"} <= told_the_time
+    assert {"Database", "Faults", "ReportFacts", "WatchActivities", "FleetBringups", "BuildkiteRunner"} <= told_the_time
