@@ -28,10 +28,9 @@ with workflow.unsafe.imports_passed_through():
     from workflows.failures import reason_of, to_application_error
     from workflows.marks import leave_mark, patience
     from workflows.next_run import next_run_is_due
-    from workflows.options import FLEET_MAIL_CALL, CallOptions
+    from workflows.options import FLEET_MAIL_CALL, MAIL_PAUSE, CallOptions
 
 _BATCH = 50
-_MAIL_PAUSE = timedelta(seconds=30)
 _LAST_MAIL = timedelta(minutes=5)
 """How long what has ended still tries to tell people."""
 
@@ -176,7 +175,7 @@ class Durable(Host[_Carrier]):
             self._went_out(self._mailed([notice.key for notice in batch], answer))
             leave_mark()
             if answer.failed:
-                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+                await asyncio.sleep(MAIL_PAUSE.total_seconds())
 
     async def _tell(self, batch: tuple[Notice, ...]) -> TellAnswer:
         """What became of these notices. A call that failed for good is an answer, too: nobody takes them."""

@@ -135,5 +135,7 @@ LINGER = timedelta(seconds=2)
 """How long what is archived waits at most for more that travels with it."""
 GRANT_PATIENCE = timedelta(seconds=20)
 """How long a request's order waits for what is in its way; then whoever sent it comes again later."""
+MAIL_PAUSE = timedelta(seconds=30)
+"""After a try to tell people that somebody did not hear."""
 LAST_MAIL = timedelta(minutes=5)
 """How long an ended rollout still tries to tell its teams."""

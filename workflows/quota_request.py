@@ -32,14 +32,14 @@ with workflow.unsafe.imports_passed_through():
     from workflows.durable import Durable, missing_input, refused
     from workflows.failures import reason_of, to_application_error
     from workflows.marks import leave_mark
-    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL, CallOptions
+    from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL, MAIL_PAUSE, CallOptions
     from workflows.search_attributes import request_attributes
     from workflows.tickets import TicketBook
     from workflows.updates import take_commands
 
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=2), timedelta(minutes=1)
 """Between two tries of what is in the way of a grant."""
-_MAIL_PAUSE, _LONGEST_MAIL_PAUSE = timedelta(seconds=30), timedelta(minutes=10)
+_LONGEST_MAIL_PAUSE = timedelta(minutes=10)
 
 
 @workflow.defn(name=REQUEST_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)
@@ -202,13 +202,13 @@ class QuotaRequest(Durable[RequestState]):
     async def _pause(self, now: datetime) -> None:
         """The longer, the longer it has been tried; what is new in the mail does not wait for what is dead."""
         if not workflow.patched(patches.GIVES_UP):
-            await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+            await asyncio.sleep(MAIL_PAUSE.total_seconds())
             return
         tried = now - min(self._state.unsent.values(), default=now)
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
                 lambda: any(n.key not in self._state.unsent for n in self._state.mail),
-                timeout=min(max(_MAIL_PAUSE, tried), _LONGEST_MAIL_PAUSE),
+                timeout=min(max(MAIL_PAUSE, tried), _LONGEST_MAIL_PAUSE),
                 timeout_summary="until the mail is tried again",
             )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
@@ -29,8 +29,6 @@ with workflow.unsafe.imports_passed_through():
     from workflows.haste import Haste
     from workflows.lapses import Lapses
     from workflows.marks import leave_mark
-
-_MAIL_PAUSE = timedelta(seconds=30)
 
 
 class RolloutPost(Host[Rollout]):
@@ -133,7 +131,7 @@ class RolloutPost(Host[Rollout]):
             if self._waits is None:
                 leave_mark()
             if self._state.post.trouble:
-                await asyncio.sleep(_MAIL_PAUSE.total_seconds())
+                await asyncio.sleep(options.MAIL_PAUSE.total_seconds())
                 leave_mark()
 
     # --- the end of a run ---------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,6 @@ from workers.bringups import BringupParts
 from workers.main import make_worker
 
 POLICY = Policy()
-SOON = timedelta(seconds=60)
 PROVISION: list[dict[str, Any]] = [
     {"name": "bootstrap", "with": "buildkite", "pipeline": "up", "undo": {"pipeline": "down"}},
     {"name": "check-in", "touch": "tell others of {cluster}"},

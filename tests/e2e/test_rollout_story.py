@@ -10,10 +10,9 @@ from temporalio.api.enums.v1 import EventType
 
 from models.errors import Refusal
 from models.rollout.stages import Command, Stage
-from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, seen, team, worked_case
+from tests.e2e.world import TREE_CUT, World, eventually, fresh, on_postgresql, seen, tree, worked_case
 
 LONG = "1h"
-FORWARD = ["reserve", "set_soft", "harden", "follow"]
 
 
 nightly = on_postgresql
@@ -147,21 +146,6 @@ async def told_by_history(world: World, name: str) -> None:
         assert record.data["receipt"] == world.sql.receipt(f"{name}/1", record.data["fence"])
     assert [r.data["after"] for r in records if r.kind == "transition"] == world.sql.transitions(name)
     assert [r.at for r in records] == sorted(r.at for r in records)
-
-
-def tree(name: str, **policy: Any) -> dict[str, Any]:
-    """C = 204 of 240: a gives 18 and org-1 18 (both unscheduled), and org with org-1."""
-    quotas = [
-        team("a", 100, busy=80, minimum_gpus=10),
-        team("b", 80, protected_blocks=[64]),
-        {"team": "org", "gpus": 60},
-        team("org-1", 30, busy=10, parent="org"),
-        team("org-2", 30, parent="org"),
-    ]
-    return cluster(name, {"main": (240, 232)}, quotas, **policy)
-
-
-TREE_CUT = {"a": 82, "b": 80, "org": 42, "org-1": 12, "org-2": 30}
 
 
 @pytest.mark.nightly

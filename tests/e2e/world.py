@@ -117,6 +117,21 @@ def worked_case(name: str, **policy: Any) -> dict[str, Any]:
     return cluster(name, {"main": (361, 319)}, [team("research", 345, busy=310)], **policy)
 
 
+def tree(name: str, **policy: Any) -> dict[str, Any]:
+    """C = 204 of 240: a gives 18 and org-1 18 (both unscheduled), and org with org-1."""
+    quotas = [
+        team("a", 100, busy=80, minimum_gpus=10),
+        team("b", 80, protected_blocks=[64]),
+        {"team": "org", "gpus": 60},
+        team("org-1", 30, busy=10, parent="org"),
+        team("org-2", 30, parent="org"),
+    ]
+    return cluster(name, {"main": (240, 232)}, quotas, **policy)
+
+
+TREE_CUT = {"a": 82, "b": 80, "org": 42, "org-1": 12, "org-2": 30}
+
+
 def on_postgresql(item: pytest.Item) -> bool:
     """Of a file whose stories the second database plays by night: test_rollout_story.py has one on both by day."""
     params = item.callspec.params if hasattr(item, "callspec") else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus
@@ -18,14 +17,13 @@ from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
 from models.wire import WATCH_ID
-from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, team, worked_case
+from tests.e2e.world import TREE_CUT, World, cluster, eventually, fresh, on_postgresql, team, tree, worked_case
 
 LONG = "1h"
 FORWARD = ["reserve", "set_soft", "harden", "follow"]
 
 
 nightly = on_postgresql
-NOTHING_TO_RETRY = "nothing to retry: the rollout is waiting at its first gate"
 
 
 async def stays(world: World, name: str, stage: Stage, seconds: float) -> RolloutStatus:
@@ -230,21 +228,6 @@ async def test_neither_a_declared_absence_nor_an_implausible_drop_is_a_breach(wo
 
 
 # --- undoing ---------------------------------------------------------------------------------
-
-
-def tree(name: str, **policy: Any) -> dict[str, Any]:
-    """C = 204 of 240: a gives 18 and org-1 18 (both unscheduled), and org with org-1."""
-    quotas = [
-        team("a", 100, busy=80, minimum_gpus=10),
-        team("b", 80, protected_blocks=[64]),
-        {"team": "org", "gpus": 60},
-        team("org-1", 30, busy=10, parent="org"),
-        team("org-2", 30, parent="org"),
-    ]
-    return cluster(name, {"main": (240, 232)}, quotas, **policy)
-
-
-TREE_CUT = {"a": 82, "b": 80, "org": 42, "org-1": 12, "org-2": 30}
 
 
 async def test_an_undo_restores_the_baseline_bit_for_bit(world: World) -> None:
