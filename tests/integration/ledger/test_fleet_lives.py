@@ -365,7 +365,8 @@ def test_what_touches_the_quotas_of_an_open_rollout_is_refused_and_the_rest_goes
     change, refused = REFUSED[what]
     cut_b(ledger)
     alpha = {
-        t: tool.rows(f"SELECT * FROM {t} WHERE {c} = 'alpha'") for t, c in [("clusters", "name"), ("quotas", "cluster")]
+        t: sorted(tool.rows(f"SELECT * FROM {t} WHERE {c} = 'alpha'"), key=str)
+        for t, c in [("clusters", "name"), ("quotas", "cluster")]
     }
     document = fleet()
     change(document["clusters"][0])
@@ -377,7 +378,8 @@ def test_what_touches_the_quotas_of_an_open_rollout_is_refused_and_the_rest_goes
     assert outcome.of(Verb.REFUSED)[0].why.endswith("while rollout r-1 is open (planned)")
     assert outcome.of(Verb.REFUSED)[0].path[:2] == ("clusters", 0)
     assert alpha == {
-        t: tool.rows(f"SELECT * FROM {t} WHERE {c} = 'alpha'") for t, c in [("clusters", "name"), ("quotas", "cluster")]
+        t: sorted(tool.rows(f"SELECT * FROM {t} WHERE {c} = 'alpha'"), key=str)
+        for t, c in [("clusters", "name"), ("quotas", "cluster")]
     }
     assert (tool.gpus("beta"), tool.gpus("gamma")) == ({"a": 40}, {"a": 40})
     assert outcome.counts == {"clusters": 2, "quotas": 2, "added": 1, "changed": 1, "removed": 0}
