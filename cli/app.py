@@ -21,7 +21,7 @@ class Commands(LazyGroup):
         "up": Listed(
             "processes",
             SET_UP,
-            "Run Temporal with its UI, the ledger and a worker on this machine, until Ctrl-C.",
+            "Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger and a worker.",
         ),
         "worker": Listed("processes", SET_UP, "Run a worker for the configured Temporal, until Ctrl-C."),
         "serve": Listed("processes", SET_UP, "Run a front, the HTTP API that knows its callers, until Ctrl-C."),
@@ -43,7 +43,8 @@ class Commands(LazyGroup):
         "doctor": Listed(
             "doctor",
             SET_UP,
-            "Check the installation: Temporal, its namespace and search attributes, workers, the watch, the ledger.",
+            "Check the installation: Temporal, its namespace and search attributes, workers, the watch (the "
+            "loop that reads all clusters' health) and the ledger.",
         ),
         "detach": Listed(
             "detach",
@@ -69,12 +70,13 @@ class Commands(LazyGroup):
         "simulate-health": Listed(
             "simulate_health",
             LOOK,
-            "Write a made-up health history: failures, repairs with a heavy tail, bursts, waves, lemons and racks.",
+            "Write a made-up health history: failures, repairs of which some last long, failures in bursts "
+            "and by rack, and nodes that fail again and again.",
         ),
         "why": Listed(
             "why",
             LOOK,
-            "Show why a team cannot use its quota: what could start now, and what keeps the rest.",
+            "Show why a team cannot use its quota: what could start now, and what keeps the rest from starting.",
         ),
         "mcp": Listed(
             "mcp",
@@ -92,7 +94,8 @@ class Commands(LazyGroup):
         "report": Listed(
             "report",
             LOOK,
-            "Write the weekly status: done, next, at risk, blocked and by whom, milestones, and whether it helped.",
+            "Write the weekly status: done, next, at risk, blocked and by whom, milestones, and how much "
+            "phantom quota has gone.",
         ),
         "hold": Listed(
             "calendar",
@@ -100,7 +103,11 @@ class Commands(LazyGroup):
             "Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.",
         ),
         "audit": Listed("audit", LOOK, "Show what happened to a cluster: who did what, when, and why."),
-        "docs": Listed("docs", LOOK, "Print a page of the documentation, as help texts and errors name it."),
+        "docs": Listed(
+            "docs",
+            LOOK,
+            "Print a page of the documentation. NAME is what help texts and errors call it, such as docs/reading.md.",
+        ),
         "schema": Listed("schemas", LOOK, "Print the JSON Schema of a file that people write, or of a JSON answer."),
         **{row.name: Listed("rollout_commands", row.panel, row.first) for row in ROLLOUT_ROWS.values()},
         "confirm": Listed(

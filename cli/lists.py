@@ -51,7 +51,8 @@ Filter = Annotated[
     typer.Option(
         "--filter",
         metavar="FIELD=VALUE",
-        help="Only rows that match: =, != with * for anything; >, <, >=, <= of numbers. Repeatable: all must match.",
+        help="Only rows that match: FIELD=VALUE or !=, where * matches anything, and for numbers >, <, >=, "
+        "<=. Repeatable: all must match.",
     ),
 ]
 

@@ -87,7 +87,8 @@ Alone = Annotated[
     bool,
     typer.Option(
         "--emergency",
-        help="As an approver, act without the second person; --reason says why. All admins are notified.",
+        help="Act alone in an emergency where the command needs a second person (docs/access.md). It takes "
+        "the role of approver; all admins are notified.",
         callback=_alone,
     ),
 ]
@@ -96,7 +97,8 @@ Buffer = Annotated[
     str,
     typer.Option(
         metavar="SHARE",
-        help="The share of the cluster to keep unpromised, such as 0.15; or health: from its health history.",
+        help="The share of the cluster to keep unpromised, such as 0.15; or the word health, which computes "
+        "it from health history.",
     ),
 ]
 MaxTier = Annotated[
@@ -239,7 +241,8 @@ def checked(model: type[_ModelT], **fields: Any) -> _ModelT:
 
 
 def taking(name: str, read: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A decorator: a command's parameter of this name is what `read` makes of its own options, which come in its place.
+    """A decorator: a command's parameter of this name is what `read` makes of its own options, which come in its
+    place.
 
     `read` declares them as a command does.
     """

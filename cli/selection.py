@@ -19,11 +19,19 @@ if TYPE_CHECKING:
 ClustersOrGlobs = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="CLUSTER", help="One or more clusters, or globs of open rollouts: 'h100-*'.", show_default=False
+        metavar="CLUSTER",
+        help="Clusters, or globs of clusters with an open rollout: 'h100-*'. Without "
+        "any, --wave, --stage or --needs must choose.",
+        show_default=False,
     ),
 ]
 WaveOption = Annotated[
-    str, typer.Option("--wave", metavar="N|TIER", help="Open rollouts of this wave: 1 to 4, or its tier.")
+    str,
+    typer.Option(
+        "--wave",
+        metavar="N|TIER",
+        help="Open rollouts of this wave: unallocated, unscheduled, idle, busy, or its number from 1 to 4.",
+    ),
 ]
 StageOption = Annotated[str, typer.Option("--stage", metavar="STAGE", help="Open rollouts in this stage.")]
 NeedsOption = Annotated[bool, typer.Option("--needs", help="Open rollouts that need a person.")]

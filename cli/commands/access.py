@@ -107,9 +107,11 @@ def import_(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Put an access file in force. The first takes one admin that it names; later ones take another admin too.
+    """Put an access file in force. An admin whom it names imports the first one; another admin must confirm each
+    later one.
 
-    A later file waits up to 24 hours for the other admin's --confirm. To undo an import, import the earlier file.
+    A later file waits up to 24 hours for the other admin's --confirm. To undo an import, import the earlier file
+    again.
     """
     from cli.answers_access import AccessImportAnswer
     from cli.output import show, show_json
@@ -149,7 +151,7 @@ def seen(
 ) -> None:
     """Record that you have reviewed what somebody did alone in an emergency; reports no longer name it.
 
-    This takes another admin than the one who did it.
+    Only an admin other than the one who did it may record this.
     """
     from cli.answers_access import EmergencySeenAnswer
     from cli.output import show, show_json
@@ -208,7 +210,10 @@ def recover(
 
 def who_can(
     command: Annotated[
-        str, typer.Argument(metavar="COMMAND", help="The command as typed, or its key: approve, fleet.pace.")
+        str,
+        typer.Argument(
+            metavar="COMMAND", help="The command as typed, or with dots: approve, 'fleet pace', fleet.pace."
+        ),
     ],
     cluster: ClusterOrNone = "",
     team: OfTeam = "",
@@ -216,7 +221,7 @@ def who_can(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show who could give a command in a cluster, and which second person it takes."""
+    """Show who could give a command in a cluster, and who would have to countersign it."""
     from cli.answers_access import WhoCanAnswer
     from cli.output import show, show_json
     from models.access.decision import Target
@@ -242,7 +247,7 @@ def can(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """List what somebody may do in a cluster, by which role, and which second person each command takes."""
+    """List what somebody may do in a cluster, by which role, and who would have to countersign it."""
     from cli.answers_access import CanAnswer
     from cli.output import show, show_json
     from models.access.decision import Target
@@ -303,7 +308,13 @@ def token_new(
     ] = None,
     team: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Only for these teams. Repeatable.")] = None,
     command: Annotated[
-        list[str] | None, typer.Option(metavar="PATTERN", help="Only these commands: 'read.*'. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Only these commands, by their names with "
+            "dots: 'fleet.*'; 'read.*' is everything "
+            "that only reads. Repeatable.",
+        ),
     ] = None,
     days: Annotated[int, typer.Option(metavar="DAYS", min=1, max=366, help="How many days it is valid.")] = 90,
     reason: ReasonOption = "",

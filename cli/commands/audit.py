@@ -51,7 +51,10 @@ def audit(
     cluster: Annotated[
         str,
         typer.Argument(
-            metavar="CLUSTER", help="The cluster; or none, with --fleet.", show_default=False, callback=named_or_all
+            metavar="CLUSTER",
+            help="The cluster. None with --fleet, or with --verify, which then checks every record.",
+            show_default=False,
+            callback=named_or_all,
         ),
     ] = "",
     fleet: Annotated[bool, typer.Option("--fleet", help="The fleet rollouts themselves, from the archive.")] = False,
@@ -74,7 +77,10 @@ def audit(
         typer.Option("--seal-key", metavar="KEY", help="The seals' public key, a file or its text. Repeatable."),
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="Since 7d ago, or a day or time such as 2026-11-01T12:00Z.")
+        str,
+        typer.Option(
+            metavar="TIME", help="From this time on: an age such as 7d, or a day or time such as 2026-11-01T12:00Z."
+        ),
     ] = "",
     until: Annotated[
         str, typer.Option(metavar="TIME", help="Before this time, in the same forms; a day counts to its end.")
@@ -83,7 +89,8 @@ def audit(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Only what this actor did (* for anything). Repeatable. BACKSTOP_ACTOR says who asks.",
+            help="Only what this actor did; * matches anything. Repeatable. (Here it is a filter: "
+            "BACKSTOP_ACTOR says who you are.)",
         ),
     ] = None,
     kind: Annotated[
@@ -98,7 +105,8 @@ def audit(
 ) -> None:
     """Show what happened to a cluster: who did what, when, and why.
 
-    CLUSTER can also be '(fleet)', '(access)' or '(milestones)', which only the archive has.
+    CLUSTER can also be '(fleet)' (as --fleet), '(access)' or '(milestones)': records of their own in the ledger's
+    archive.
     """
     from models.fleet.state import FLEET
 

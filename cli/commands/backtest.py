@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from models.cluster.derived_buffer import HealthTerms
 
 _FILE = typer.Argument(metavar="FILE", help="Health history as CSV, gzipped or not (-: stdin).", show_default=False)
-TargetOption = Annotated[str, typer.Option(metavar="SHARE", help="The share of hours in which a promise must hold.")]
+TargetOption = Annotated[
+    str, typer.Option(metavar="SHARE", help="The share of hours in which the promised GPUs must be healthy.")
+]
 GpusPerNode = Annotated[
     str,
     typer.Option(
@@ -65,8 +67,8 @@ def backtest(
         list[PolicyOption] | None,
         typer.Option(
             metavar="POLICY",
-            help="Only this policy (repeatable): fixed-5, fixed-10, fixed-15, fixed-20, binomial, trailing-quantile, "
-            "trailing-max or health.",
+            help="Only this buffer policy (docs/buffers.md): fixed-5, fixed-10, fixed-15, fixed-20, "
+            "binomial, trailing-quantile, trailing-max or health. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -88,8 +90,9 @@ def backtest(
 ) -> None:
     """Show what each buffer policy would have promised and kept on a health history, week by week.
 
-    A policy sees only the rows before its decision. An hour is broken if its worst instant falls below its promise; a
-    week without a promise counts as a buffer of 1. --decisions lets anybody compute the record again.
+    A policy sees only the rows before its decision. An hour is broken if healthy GPUs fell below the promise at
+    any moment in it. A week for which a policy promised nothing counts as a buffer of 1. From the file of
+    --decisions anybody can compute the results again.
     """
     outputs = {"--csv": csv, "--decisions": decisions, "--html": html}
     _one_to_standard_output(outputs, how)

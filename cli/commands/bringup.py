@@ -52,7 +52,7 @@ def add_to(app: typer.Typer) -> None:
         ),
         ("status", status, ("backstop bringup status",)),
         ("watch", watch, ("backstop bringup watch h100-new",)),
-        ("give-up", give_up, ("backstop bringup give-up h100-new --reason 'Temporal was lost, and all is unmade'",)),
+        ("give-up", give_up, ("backstop bringup give-up h100-new --reason 'Temporal was lost; torn down by hand'",)),
         ("audit", audit, ("backstop bringup audit h100-new",)),
         ("template", template_, ("backstop bringup template bringups > bringups.csv",)),
     ):
@@ -88,7 +88,7 @@ def check(
 ) -> None:
     """Check a file of recipes and show what each would do. It starts nothing and asks no server.
 
-    It shows the steps in order, what each waits for, what unmakes it, and what the worker must allow.
+    It shows the steps in order, what each waits for, what undoes it, and what the worker must allow.
     """
     from client.inputs.bringups import read_entries, read_recipes
 
@@ -146,10 +146,11 @@ def add(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Enter clusters to be made: the first of two touches. Each then goes on by itself.
+    """Enter clusters to build. Each then goes on by itself until a person has to check something in.
 
-    The files are checked whole first. A refused cluster (in the fleet, or being brought up) keeps no other out; then
-    the exit code is 3.
+    An entry describes one cluster to build; a recipe has the steps that build it and the checks that validate it
+    (docs/bringup.md). The files are checked whole first. A cluster that is in the fleet or being built already is
+    refused; the others are entered, and the exit code is 3.
     """
     from client.inputs.bringups import read_entries, read_recipes
     from models.bringup.messages import BringupStart
@@ -289,14 +290,14 @@ def give_up(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a bring-up that Temporal has lost, in the ledger only. What it made stays.
+    """End a bring-up that Temporal has lost, in the ledger only. What it built stays.
 
-    `backstop doctor` names such bring-ups. To take one up with all that it made, add the same entry again instead.
+    `backstop doctor` names such bring-ups. To continue one instead, with all that it built, add the same entry again.
     """
     from cli.output import show, show_json
     from views.words import line
 
-    stands = f"Backstop undoes nothing that it made. To continue it instead: add {cluster} again, with the same entry."
+    stands = f"Backstop undoes nothing that it built. To continue it instead: add {cluster} again, with the same entry."
     consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
     row = ask(who(actor), lambda door: door.give_up_bringup(cluster, reason))
     if as_json:

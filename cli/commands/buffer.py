@@ -38,7 +38,7 @@ def buffer(
         str,
         typer.Option(
             metavar="SHARE",
-            help="The share of hours in which a promise must hold.",
+            help="The share of hours in which the promised GPUs must be healthy.",
             show_default="the cluster's policy, else 0.999",
         ),
     ] = "",
@@ -60,15 +60,19 @@ def buffer(
     png: Annotated[str, typer.Option(metavar="FILE", help="Draw healthy hardware and ceilings.")] = "",
     export: Annotated[
         str,
-        typer.Option(metavar="FILE", help="Write the ledger's hours as CSV, as backtest reads them (gzipped for .gz)."),
+        typer.Option(
+            metavar="FILE",
+            help="Write the ledger's hourly health history as CSV, in the form "
+            "that `backstop backtest` reads (gzipped for .gz).",
+        ),
     ] = "",
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
     """Show how much of a cluster can be promised for the coming weeks, and what that costs.
 
-    It shows what must stay unpromised at two targets and why, and what other buffers would have broken and stranded.
-    Changes nothing.
+    It shows how many GPUs must stay unpromised to keep promises in the target share of hours, and why; and how
+    often other buffers would have failed and how many healthy GPUs they would have left unused. Changes nothing.
     """
     if export and health:
         raise BadInput("--export writes the ledger's history, and --health names another: give one of them")

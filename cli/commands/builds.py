@@ -27,9 +27,10 @@ def add_to(app: typer.Typer) -> None:
 
 @listed
 def show_(*, how: Listing, actor: Actor = "") -> None:
-    """Show the builds of versioned workers: which one serves, who polls, and what each still holds.
+    """Show the builds of versioned workers: which one is current, which have workers, and how many open rollouts
+    still run on each.
 
-    Stop a build's workers only when it is not current and holds no rollout.
+    Stop a build's workers only when it is not current and no rollout runs on it.
     """
     from cli.answers import BuildLine, BuildsAnswer
 
@@ -61,7 +62,8 @@ def use(
     ],
     actor: Actor = "",
 ) -> None:
-    """Let this build serve. Each open rollout moves to it by itself, at a quiet moment; see `builds show`.
+    """Make this build the current one. Each open rollout moves to it by itself, when nothing is under way; see
+    `builds show`.
 
     A worker of the build must be running. To go back, use the earlier build.
     """

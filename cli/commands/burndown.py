@@ -38,7 +38,9 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def burndown(
     cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster.", callback=named)] = "",
-    since: Annotated[str, typer.Option(metavar="TIME", help="Since 28d ago, or a day such as 2026-11-01.")] = "28d",
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="From this time on: an age such as 28d, or a day such as 2026-11-01.")
+    ] = "28d",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write the curve as CSV (-: stdout).")] = "",
     *,
     how: Listing,
@@ -46,7 +48,7 @@ def burndown(
 ) -> None:
     """Show promised, healthy and phantom GPUs over time.
 
-    The watch records each cluster once an hour. The sums leave out a cluster whose health was unknown, and say so.
+    Backstop records each cluster once an hour. The sums leave out a cluster whose health was unknown, and say so.
     """
     from cli.answers import BurndownAnswer
     from cli.output import write

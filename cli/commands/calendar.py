@@ -41,7 +41,12 @@ if TYPE_CHECKING:
 _NAMED = 12
 """Windows that a sentence names."""
 Kind = Annotated[
-    WindowKind, typer.Option(help="A freeze takes no capacity: nothing may change while it lasts.", show_default=False)
+    WindowKind,
+    typer.Option(
+        help="maintenance and sev take capacity. A freeze takes none: it forbids "
+        "changes while it lasts, except rollbacks.",
+        show_default=False,
+    ),
 ]
 
 
@@ -90,7 +95,8 @@ def hold(
             "--until",
             "--for",
             metavar="TIME",
-            help="Its end: 2026-12-01T18:00Z, or from its start 4h.",
+            help="Its end: a time such as 2026-12-01T18:00Z, or how long it lasts, such as 4h. Both names "
+            "mean the same.",
             show_default=False,
         ),
     ],
@@ -103,7 +109,12 @@ def hold(
     ] = None,
     fleet: Annotated[bool, typer.Option("--fleet", help="Every cluster of the ledger, later ones too.")] = False,
     begins: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="Its start: 2026-12-01T06:00Z, or from now 2h; default: now.")
+        str,
+        typer.Option(
+            "--from",
+            metavar="TIME",
+            help="Its start: a time such as 2026-12-01T06:00Z, or a delay from now such as 2h. Default: now.",
+        ),
     ] = "",
     islands: Annotated[str, typer.Option(metavar="NAMES", help="Only these islands, with commas between them.")] = "",
     gpus: Annotated[
@@ -207,7 +218,7 @@ def _is(ahead: Foretold, window: Window) -> bool:
 
 @listed
 def show_calendar(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> None:
-    """Show declared windows that are not over, and the quotas that will lose their backing by them."""
+    """Show declared windows that are not over, and the quotas that will lack hardware because of them."""
     from models.cluster.windows import Entry
 
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
@@ -233,8 +244,8 @@ def import_calendar(
 ) -> None:
     """Declare the events of an iCalendar file; imported again, an event replaces its earlier version.
 
-    An event is known by its UID. Cancelled ones are taken back, and series are followed for a year. A wrong event is
-    named and left out, and the command ends with 1 (docs/reading.md).
+    Backstop recognizes an event by its UID. It takes cancelled events back and follows series for a year. It names
+    and leaves out an event that it cannot read, and ends with 1 (docs/reading.md).
     """
     from cli.output import complain
     from client.inputs.calendars import read_calendar
@@ -297,9 +308,10 @@ def end(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a window now, or with --hold every window of one hold; one that has not begun is taken back.
+    """End a window, by CLUSTER and ID, or with --hold every window of one hold. A window that has not begun is
+    taken back.
 
-    A fleet file's window comes back with the file's next import.
+    A window of a fleet file comes back with the file's next import.
     """
     from cli.answers import CalendarAnswer
     from cli.output import show, show_json

@@ -14,7 +14,10 @@ from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
 
 Hash = Annotated[
-    str, typer.Argument(metavar="HASH", help="What waits, as `countersign list` shows it.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="HASH", help="The waiting command's hash, as `countersign list` shows it.", show_default=False
+    ),
 ]
 
 
@@ -35,7 +38,8 @@ def add_to(app: typer.Typer) -> None:
 
 @listed
 def list_(*, how: Listing, actor: Actor = "") -> None:
-    """List what waits for a second person: what it would do, who gave it, who could countersign it, and until when."""
+    """List the commands that wait for a second person: what each would do, who gave it, who could countersign it,
+    and until when."""
     from cli.answers_access import WaitingAnswer
     from models.access.waiting import SHOWN_DIGITS, Waiting
     from models.countersign_questions import WaitingNow
@@ -48,10 +52,10 @@ def list_(*, how: Listing, actor: Actor = "") -> None:
 
 
 def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor = "") -> None:
-    """Countersign: what somebody else has given is done now, in both names.
+    """Countersign a command that somebody else gave: Backstop carries it out now, in both names.
 
-    Backstop shows the whole of it and asks. You must come through a front, have the role that docs/access.md names, and
-    be another person than the one who gave it.
+    Backstop shows the whole command and asks. You must come through a front, have the role that docs/access.md
+    names, and not be the person who gave the command.
     """
     from cli.answers_access import CountersignedAnswer
     from cli.output import show, show_json

@@ -24,7 +24,7 @@ def docs(
         str, typer.Argument(metavar="NAME", help="The page; without it, all names.", show_default=False)
     ] = "",
 ) -> None:
-    """Print a page of the documentation, as help texts and errors name it.
+    """Print a page of the documentation. NAME is what help texts and errors call it, such as docs/reading.md.
 
     Pages are Markdown: `backstop docs commands | less`.
     """

@@ -119,7 +119,8 @@ def diff(
 ) -> None:
     """Show what an import of the file would do, and change nothing.
 
-    Marks: + added, ~ changed, - removed, = kept as a rollout, grant, Slurm or health source has it, ! refused.
+    Marks: + added, ~ changed, - removed, ! refused, = left alone, because a rollout, an approved request, Slurm or
+    a health source set it.
     """
     from cli.output import show, show_json
     from client.inputs.fleet_tables import read_fleet_files
@@ -251,10 +252,10 @@ def rename(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Rename a cluster, with its quotas, health, use, tallies and past rollouts.
+    """Rename a cluster, with its quotas, health, use, hourly records and past rollouts.
 
-    Its archive stays under the old name, which Slurm and Prometheus keep too. Rename it in the fleet file as well.
-    Refused while a rollout or a request is open there.
+    Its archive keeps the old name. Backstop renames nothing in Slurm or Prometheus. Rename the cluster in the
+    fleet file as well. Refused while a rollout or a request is open there.
     """
     from models.questions import RenameCluster
     from views.words import line

@@ -34,14 +34,15 @@ FleetFiles = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE",
-        help="YAML or JSON (docs/fleet-file.md), or tables as CSV; none with only --health, --jobs or --slurm.",
+        help="YAML or JSON (docs/fleet-file.md; - is stdin), or tables as CSV. None with only --health, "
+        "--jobs or --slurm.",
         show_default=False,
     ),
 ]
 HealthFile = Annotated[
     str, typer.Option(metavar="CSV", help="Health history: cluster, island, time, total_gpus, healthy_gpus.")
 ]
-JobsFile = Annotated[str, typer.Option(metavar="CSV", help="Jobs by name (docs/flex.md).")]
+JobsFile = Annotated[str, typer.Option(metavar="CSV", help="The list of running jobs (docs/flex.md).")]
 Slurm = Annotated[str, typer.Option(metavar="NAME", help="Import this Slurm cluster; its limits become the quotas.")]
 Root = Annotated[
     str,
@@ -101,9 +102,9 @@ def import_(
 ) -> None:
     """Bring a fleet file into the ledger. Every file is checked, and every fault reported, before anything is sent.
 
-    What the file leaves out stays. A line that would change a quota under an open rollout is refused: its cluster stays
-    as it is, the rest goes in, and the command ends with 3. Health may come alone; a wrong row then leaves out its own
-    cluster only, and the command ends with 1.
+    What the file leaves out stays. A line that would change a quota under an open rollout is refused: its cluster
+    stays as it is, the rest goes in, and the command ends with 3. You can import health alone; an invalid row then
+    leaves out only its own cluster, and the command ends with 1.
     """
     paths = list(files or ())
     if not (paths or health or jobs or slurm):

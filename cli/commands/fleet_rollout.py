@@ -145,7 +145,8 @@ def status(
     how: Listing,
     actor: Actor = "",
 ) -> None:
-    """Show where the fleet rollout is: waves, what it waits for, what it needs from a person, its budget."""
+    """Show where the fleet rollout is: waves, what it waits for, what it needs from a person, and its budget (the
+    GPUs that it may still move this hour and today)."""
     from cli.output import complain
     from cli.watching import look_at_fleet
     from client.lost_words import lost_fleet_sentence

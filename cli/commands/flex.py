@@ -55,13 +55,13 @@ def show_flex(
     cluster: ClusterOrAll = "",
     mode: Annotated[str, typer.Option(metavar="MODE", help="How flex is shared: equal, quota or weight.")] = "equal",
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="The record since 7d ago, or a day such as 2026-11-01.")
+        str, typer.Option(metavar="TIME", help="From this time on: an age such as 7d, or a day such as 2026-11-01.")
     ] = "7d",
     *,
     how: Listing,
     actor: Actor = "",
 ) -> None:
-    """Show quotas and flex apart: how much flex there is, who uses it, and what it has offered.
+    """Show quotas and flex apart: how much flex there is, who uses it, and how much there was over time.
 
     Flex is the healthy GPUs outside any quota (surplus) and what quotas leave unused (docs/flex.md). `backstop flex
     [CLUSTER]` is short for this.

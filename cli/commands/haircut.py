@@ -57,7 +57,7 @@ def haircut(
         str,
         typer.Option(
             metavar="SHARE",
-            help="The buffer to explain in words; by default 0.15, else the largest.",
+            help="The buffer to explain in words. Default: 0.15 where it is compared, else the largest.",
             show_default=False,
         ),
     ] = "",

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from models.access.key_book import KeyBook
     from models.access.signing import PublicKey
 
-RevokedSince = Annotated[str, typer.Option("--since", metavar="TIME", help="The time; without it, now.")]
+RevokedSince = Annotated[
+    str,
+    typer.Option(
+        "--since",
+        metavar="TIME",
+        help="The time since which its signatures are void. Without it: now, so earlier ones stay valid.",
+    ),
+]
 
 
 def add_to(app: typer.Typer) -> None:
@@ -35,13 +42,15 @@ def add_to(app: typer.Typer) -> None:
 
 def new(
     lost: Annotated[
-        bool, typer.Option("--lost", help="The private key is lost; it signs no more from now on.")
+        bool,
+        typer.Option("--lost", help="Also declare the earlier private key lost: what it signs from now on is refused."),
     ] = False,
 ) -> None:
-    """Make a front's key: the private half stays here, workers read the public half from the book of keys.
+    """Make the key that a front signs with. The private half stays here; workers read the public half from the
+    book of keys (keys/keys.json).
 
-    Commands need a ticket once an access file is in force, or at once if BACKSTOP_KEYS names the book. `backstop up`
-    makes the key itself.
+    Every command must be signed once an access file (who may do what, docs/access.md) is in force, or at once if
+    BACKSTOP_KEYS names the book. `backstop up` makes the key itself.
     """
     from client.key_files import new_key, replace_lost_key
 
@@ -50,10 +59,10 @@ def new(
 
 
 def rotate() -> None:
-    """Replace the front's key; what the earlier key signed stays valid.
+    """Replace the front's key. What the earlier key has signed stays valid.
 
-    The earlier key signs for ten more minutes: bring the book to the workers before. Fronts take up the new key
-    themselves.
+    The earlier key signs for ten more minutes: copy the book of keys to all workers within that time. Fronts take
+    up the new key themselves.
     """
     from cli.output import show
     from client.key_files import rotate_key
@@ -67,7 +76,7 @@ def revoke(
     key_id: Annotated[str, typer.Argument(metavar="KEY", help="The key, as `keys show` names it.")],
     since: RevokedSince = "",
 ) -> None:
-    """Void everything that a stolen key has signed since a time, warrants included.
+    """Refuse everything that a stolen key has signed since a time.
 
     Workers know it within seconds. It cannot be undone.
     """

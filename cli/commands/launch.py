@@ -48,7 +48,8 @@ NamesOrGlobs = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="CLUSTER",
-        help="Clusters, or globs of those without an open rollout; or none, with --fleet.",
+        help="Clusters, or globs of those without an open rollout. None with --fleet, --wave, --pilot, or "
+        "--adopt --all.",
         show_default=False,
     ),
 ]
@@ -67,7 +68,9 @@ PaceOptions = Annotated[
     typer.Option(metavar="KEY=VALUE", help="How fast a fleet goes, such as parallel=20 (docs/reading.md). Repeatable."),
 ]
 OwnerOption = Annotated[str, typer.Option(metavar="NAME", help="The rollout's owner. Default: the actor.")]
-Shadow = Annotated[bool, typer.Option("--shadow", help="Do everything but write to the quota system.")]
+Shadow = Annotated[
+    bool, typer.Option("--shadow", help="Rehearse: write no quota, notify no team, wait for no notice period.")
+]
 Adopt = Annotated[bool, typer.Option("--adopt", help="Take over what an earlier, lost rollout left behind.")]
 Every = Annotated[bool, typer.Option("--all", help="With --adopt: every lost rollout.")]
 
@@ -92,11 +95,12 @@ def launch(
 ) -> None:
     """Open a rollout, or with --fleet, --wave or --pilot a fleet rollout: plan it and wait for an approval.
 
-    No quota changes before the plan is approved, its notice period is over and its gate has opened. --shadow rehearses:
-    Backstop writes nothing, notifies nobody and waits for no notice period; a real launch aborts the rehearsal.
+    No quota changes before the plan is approved, its notice period is over and its gate has opened. --shadow
+    rehearses: Backstop writes no quota, notifies no team and waits for no notice period; a real launch aborts the
+    rehearsal.
 
-    Several clusters get a rollout each; a fleet goes in waves, pilots first. --adopt takes over what the ledger has
-    open and Temporal has lost. Backstop shows what it will open or take over, and asks.
+    Several clusters get a rollout each; a fleet goes in waves, pilots first. --adopt takes over rollouts that are
+    open in the ledger but that Temporal has lost. Backstop shows what it will open or take over, and asks.
     """
     person = who(actor)
     names = tuple(dict.fromkeys(needed(name) for name in clusters or ()))

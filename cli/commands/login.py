@@ -49,7 +49,7 @@ def open_(
 ) -> None:
     """Open the console in a browser, already logged in.
 
-    The link works once, for two minutes. On a front that BACKSTOP_URL names you log in yourself.
+    The link can be used once, within two minutes. Where BACKSTOP_URL names a front, you log in there yourself.
     """
     import webbrowser
 

@@ -32,10 +32,10 @@ def set_milestones(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Set the milestones of the plan; they replace those before.
+    """Set the milestones of your project plan; they replace those before.
 
-    Backstop measures monitored_clusters, rolled_out_waves and phantom_gpus; any other `measure` is people's work, and
-    is noted.
+    Backstop measures monitored_clusters, rolled_out_waves and phantom_gpus. For any other `measure`, people enter
+    the number with `backstop milestones note`.
     """
     from client.inputs.documents import read_milestones
 
@@ -59,7 +59,7 @@ def note(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Note the new total of people's work, such as users trained.
+    """Enter the new total of a milestone that Backstop cannot measure, such as users trained.
 
     The audit keeps the notes: backstop audit '(milestones)'.
     """
@@ -81,7 +81,8 @@ def note(
 def show_all(*, how: Listing, actor: Actor = "") -> None:
     """Show where each milestone is: done, on track or behind.
 
-    On track: at least as far as a straight line from the number when it was set to the target on its last day.
+    On track means: at or ahead of a straight line from the number on the day the milestone was set to the target
+    on its last day.
     """
 
     async def question(door: Backstop) -> PlanNow:

@@ -29,7 +29,8 @@ def payload_group() -> typer.Typer:
 
 
 def new() -> None:
-    """Make the first payload key. Each worker and client that has the file then encrypts its payloads.
+    """Make the first payload key, which encrypts what Backstop stores in Temporal. Each worker and client that has
+    the key file then uses it.
 
     Give the file to all of them and restart them. Keep a copy: without it nobody can read the histories.
     """
@@ -49,12 +50,15 @@ def new() -> None:
 def rotate(
     after: Annotated[
         str,
-        typer.Option("--after", metavar="TIME", help="How long until it encrypts; all machines need the file by then."),
+        typer.Option(
+            "--after", metavar="TIME", help="How long until the new key encrypts; all machines need the file by then."
+        ),
     ] = "0s",
 ) -> None:
     """Add a new key to the file. The earlier keys stay there and decrypt what they encrypted.
 
-    Workers and clients reload the file. With several machines use --after, so that all have it before the key encrypts.
+    Workers and clients reload the file. With several machines use --after, so that all have it before the key
+    encrypts.
     """
     from cli.output import show
     from client.payload_keys import keys_file, read_keys, rotated, write_keys

@@ -52,7 +52,9 @@ def plan(
     health: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="With --file: health history as CSV, for buffers from health; without it, their floor."
+            metavar="FILE",
+            help="With --file: health history as CSV, for policies with `buffer: health`; "
+            "without it they use their smallest buffer.",
         ),
     ] = "",
     buffer: Buffer = "",

@@ -17,8 +17,10 @@ from backstop.program import program
 from cli.options import SET_UP, examples, number
 from models.errors import Unavailable
 
-Home = Annotated[str, typer.Option(metavar="DIR", help="The state folder. Default: BACKSTOP_HOME, else the user's.")]
-Trace = Annotated[bool, typer.Option("--trace", help="Print traces as they end.")]
+Home = Annotated[
+    str, typer.Option(metavar="DIR", help="The state folder. Default: BACKSTOP_HOME, else ~/.local/state/backstop.")
+]
+Trace = Annotated[bool, typer.Option("--trace", help="Print each OpenTelemetry span when it ends.")]
 Port = Annotated[str, typer.Option(metavar="PORT", help="Temporal's port; 0 is any free one.")]
 UiPort = Annotated[str, typer.Option(metavar="PORT", help="Its UI's port; 0 is any free one.")]
 
@@ -56,9 +58,10 @@ def add_to(app: typer.Typer) -> None:
 
 
 def up(home: Home = "", port: Port = "", ui_port: UiPort = "", trace: Trace = False) -> None:
-    """Run Temporal with its UI, the ledger and a worker on this machine, until Ctrl-C.
+    """Run all of Backstop on this machine until Ctrl-C: Temporal with its UI, the ledger and a worker.
 
-    Started again it continues where it stopped. It uses the Temporal that TEMPORAL_ADDRESS or a profile names, if any.
+    Started again it continues where it stopped. If TEMPORAL_ADDRESS or a profile of Temporal's own command line
+    names a server, it uses that one and starts none.
     """
     settings = _settings(home, trace)
     for name, option, text in (("BACKSTOP_PORT", "--port", port), ("BACKSTOP_UI_PORT", "--ui-port", ui_port)):
@@ -83,8 +86,8 @@ def serve(
 ) -> None:
     """Run a front, the HTTP API that knows its callers, until Ctrl-C.
 
-    It listens on a local socket (BACKSTOP_SOCKET, else front.sock in the state folder), where the system identifies the
-    caller; over TCP callers show tokens. `backstop up` starts one itself.
+    It listens on a local socket (BACKSTOP_SOCKET, else front.sock in the state folder), where the system
+    identifies the caller; over TCP callers show tokens. `backstop up` starts one itself.
     """
     options = (("--listen", listen), ("--tls-cert", tls_cert), ("--tls-key", tls_key))
     words = [word for option, value in options if value for word in (option, value)]
@@ -94,14 +97,14 @@ def serve(
 def migrate(
     source: Annotated[
         str,
-        typer.Option("--from", metavar="DIR|URL", help="The ledger to copy."),
+        typer.Option("--from", metavar="DIR|URL", help="The ledger to copy: a state folder, or a database's URL."),
     ] = "",
     home: Home = "",
 ) -> None:
     """Bring the ledger's schema up to date, or copy a whole ledger to PostgreSQL.
 
-    --from copies a ledger file, which no process may have open, into the empty database that BACKSTOP_LEDGER_URL names,
-    in one transaction, and reads it back.
+    --from copies another ledger, which no process may have open, into the empty database that BACKSTOP_LEDGER_URL
+    names. It copies in one transaction and compares what arrived.
     """
     become("workers.migrate", (source,) if source else (), _settings(home, trace=False))
 
@@ -112,8 +115,8 @@ def backup(
 ) -> None:
     """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices and public keys.
 
-    `backstop up --home DIR` continues from the copy. It has the payload keys but no private key: `backstop keys new
-    --lost` makes one there.
+    `backstop up --home DIR` continues from the copy. The copy also has the keys that decrypt histories. It has no
+    private key to sign with: `backstop keys new --lost` makes a new one there.
     """
     become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
 

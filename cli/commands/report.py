@@ -46,10 +46,11 @@ def report(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Write the weekly status: done, next, at risk, blocked and by whom, milestones, and whether it helped.
+    """Write the weekly status: done, next, at risk, blocked and by whom, milestones, and how much phantom quota
+    has gone.
 
-    Without --out the Markdown goes to standard output. A report of an earlier week leaves out next and blocked: they
-    are known only for now.
+    Without --out the Markdown goes to standard output. A report of an earlier week has no `next` and no `blocked`:
+    Backstop knows these only for the present.
     """
     from cli.answers import WeekAnswer
     from cli.output import show, show_json, write

@@ -81,7 +81,7 @@ def new(
         str | None,
         typer.Option(
             metavar="DATE",
-            help="When the GPUs are given back: 2026-12-24 (its end, UTC), or 7d.",
+            help="When the GPUs are given back: a day such as 2026-12-24 (at its end, UTC), or 7d from now.",
             show_default="never",
         ),
     ] = None,
@@ -89,7 +89,7 @@ def new(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The namespace, if only some may target the quota.",
+            help="The scheduler's namespace that its jobs come from, where the quota admits only some.",
             show_default="the team itself",
         ),
     ] = None,
@@ -97,9 +97,10 @@ def new(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Ask for more quota. What does not fit is refused at once, with the alternatives.
+    """Ask for more quota. A request that does not fit is refused at once; the answer lists what would fit.
 
-    What fits waits for the cluster's owner (docs/requests.md). `backstop request TEAM CLUSTER GPUS` is short for this.
+    A request that fits waits for the cluster's owner; an approved one is a *grant* (docs/requests.md). `backstop
+    request TEAM CLUSTER GPUS` is short for this.
     """
     from models.requests.state import QuotaAsk, RequestStage
 
@@ -139,7 +140,7 @@ def list_all(
     how: Listing,
     actor: Actor = "",
 ) -> None:
-    """Show the requests that wait, and the grants that will end."""
+    """Show the requests that wait, and the approved ones (grants) that have an end."""
     from cli.answers import RequestsAnswer
     from models.requests.state import RequestState
     from views.request import list_parts

@@ -41,7 +41,8 @@ def simulate_health(
     ] = None,
     out: Annotated[str, typer.Option(metavar="FILE", help="The CSV to write (-: stdout).")] = "-",
 ) -> None:
-    """Write a made-up health history: failures, repairs with a heavy tail, bursts, waves, lemons and racks.
+    """Write a made-up health history: failures, repairs of which some last long, failures in bursts and by rack,
+    and nodes that fail again and again.
 
     Hourly node counts, in the columns that `backstop backtest` reads.
     """

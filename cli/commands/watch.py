@@ -23,7 +23,7 @@ def watch(
 ) -> None:
     """Follow a rollout live until it ends; in a pipe, one line for each change.
 
-    It waits for a server or worker that is away.
+    If the server or the worker is away, it waits for it.
     """
     from cli.watching import follow
 

@@ -47,16 +47,20 @@ def why(
     block: Annotated[bool, typer.Option("--block", help="As one contiguous block, in one island.")] = False,
     namespace: Annotated[
         str,
-        typer.Option(metavar="NAME", help="The namespace, if only some may target the quota.", show_default=False),
+        typer.Option(
+            metavar="NAME",
+            help="The scheduler's namespace that the jobs come from, where the quota admits only some.",
+            show_default=False,
+        ),
     ] = "",
     every: Annotated[bool, typer.Option("--all", help="Every reason, cluster by cluster.")] = False,
     output: Output = None,
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Show why a team cannot use its quota: what could start now, and what keeps the rest.
+    """Show why a team cannot use its quota: what could start now, and what keeps the rest from starting.
 
-    Each reason counts what more could start without it (docs/reading.md).
+    The number beside a reason is how many more GPUs could start without it (docs/reading.md).
     """
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")

@@ -5,20 +5,22 @@ from __future__ import annotations
 from models.lifecycle.command_rows import NEVER, REASON, Asks, CommandField, NeedsReason, rows_of
 from models.lifecycle.command_rows import CommandRow as _Row
 
-_STEP = CommandField("step", "The step, if several could be meant.", "STEP", argument=True, otherwise="the only one")
+_STEP = CommandField(
+    "step", "The bring-up's step. Needed only where several fit.", "STEP", argument=True, otherwise="the only one"
+)
 
 BRINGUP_ROWS = rows_of(
     "bringup",
     _Row(
         "check-in",
-        "Report that a person's step is done: the second of two touches. Without STEP: the one that waits.",
+        "Report that a step which people do by hand is done. Without STEP: the one that waits for a person.",
         "backstop bringup check-in h100-new --reason 'merged'",
         (_STEP,),
         NeedsReason.NEVER,
     ),
     _Row(
         "hold",
-        "Start nothing new. Running steps go on, and checks are still asked.",
+        "Start nothing new. Running steps go on, and checks still run.",
         "backstop bringup hold h100-new --reason 'the room is not cooled yet'",
         undo="Undo: backstop bringup release {cluster}",
     ),
@@ -31,19 +33,25 @@ BRINGUP_ROWS = rows_of(
     ),
     _Row(
         "retry",
-        "Run again what failed or is unclear (look first whether it still runs), or try again what is blocked.",
+        "Run a step again that failed, or whose end is unknown (look first whether it still runs), or try a "
+        "blocked one again.",
         "backstop bringup retry h100-new nodes --reason 'the API is back'",
         (_STEP,),
     ),
     _Row(
         "skip",
-        "Count a step as done, or a check as green. Status and audit keep the reason.",
+        "Count a step as done, or a check as passed. Status and audit keep the reason.",
         "backstop bringup skip h100-new --check first-job --reason 'run by hand'",
-        (_STEP, CommandField("check", "The check; supply: do not wait for it.", "CHECK")),
+        (
+            _STEP,
+            CommandField(
+                "check", "The check to count as passed. `supply`: do not wait for the nodes to arrive.", "CHECK"
+            ),
+        ),
     ),
     _Row(
         "stop",
-        "End a running step. It has failed then: retry or skip it.",
+        "End a running step. It then counts as failed: retry or skip it.",
         "backstop bringup stop h100-new nodes --reason 'wrong subscription'",
         (_STEP,),
         asks=Asks.STATUS,
@@ -51,14 +59,16 @@ BRINGUP_ROWS = rows_of(
     ),
     _Row(
         "revalidate",
-        "Ask every check again, including those asked only once. The state stays.",
+        "Run every check again, also those that normally run once. The bring-up stays where it is until "
+        "their answers come.",
         "backstop bringup revalidate h100-new",
         reason=NeedsReason.NEVER,
         undo=f"{NEVER}: the answers before are gone.",
     ),
     _Row(
         "cancel",
-        "Unmake what was made, the latest first, and end. Backstop names what has no undo and stays.",
+        "Tear down what was built, the latest first, and end. Backstop names what cannot be undone and is "
+        "left in place.",
         "backstop bringup cancel h100-new --reason 'the order was withdrawn'",
         (CommandField("stop", "Stop running steps; without it, wait for them."),),
         asks=Asks.STATUS,
@@ -67,12 +77,13 @@ BRINGUP_ROWS = rows_of(
     ),
     _Row(
         "retire",
-        "Take a cluster out of production: a rollout with notice takes its quotas to zero, then it is unmade.\n\n"
-        "It is unmade when no job runs, or at --deadline.",
+        "Take a cluster out of production: a rollout with notice takes its quotas to zero, then its recipe "
+        "tears it down.\n\n"
+        "It is torn down when no job runs there, or at --deadline.",
         "backstop bringup retire h100-old --deadline 2026-12-31T00:00Z --reason 'its lease ends' --yes",
         (
             CommandField(
-                "deadline", "When it is unmade even if jobs run: 14d, or a time such as 2026-12-31T00:00Z.", "TIME"
+                "deadline", "When to tear it down even if jobs run: 14d, or a time such as 2026-12-31T00:00Z.", "TIME"
             ),
         ),
         asks=Asks.STATUS,

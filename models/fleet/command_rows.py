@@ -11,7 +11,8 @@ FLEET_ROWS = rows_of(
     "fleet",
     _Row(
         "approve",
-        "Approve the fleet's plan: each cluster's rollout goes on by itself as long as it cuts no more than this.\n\n"
+        "Approve the fleet's plan. Each cluster's rollout then goes on by itself as long as it cuts no team "
+        "more and uses no deeper tier than this plan.\n\n"
         "Without --plan Backstop shows the plan and asks; --yes approves the current plan unseen. With FILE it "
         "approves that plan if it is current; else it shows the differences and asks.",
         "backstop fleet approve\nbackstop fleet approve plan.json",
@@ -32,8 +33,9 @@ FLEET_ROWS = rows_of(
     ),
     _Row(
         "resume",
-        "Lift a pause, the circuit breaker, or the hold of a failed pilot. Failures known by now no longer count.\n\n"
-        "A soak or bake starts again. If clusters have failed, Backstop shows them and asks.",
+        "Lift a pause, the stop after too many rollbacks, or the hold of a failed pilot. Rollbacks so far "
+        "no longer count.\n\n"
+        "A soak or bake under way starts from zero. If clusters have failed, Backstop shows them and asks.",
         "backstop fleet resume --reason 'bad racks replaced'",
         asks=Asks.FAILED,
         question="Let the fleet rollout go on?",
@@ -48,7 +50,8 @@ FLEET_ROWS = rows_of(
     ),
     _Row(
         "move",
-        "Move waiting clusters to another wave, or take skipped ones in again; fresh snapshots leave them there.",
+        "Move waiting clusters to another wave, or take skipped ones in again. They stay there when "
+        "Backstop computes the waves anew.",
         "backstop fleet move h100-7 --wave busy --reason 'training until Friday'",
         (_CLUSTERS, CommandField("wave", "0 (pilot) to 4, or its name, such as busy.", "N|TIER", needed=True)),
         button="Move clusters",
@@ -61,7 +64,8 @@ FLEET_ROWS = rows_of(
     _Row(
         "pace",
         "Change how fast the fleet rollout goes (docs/reading.md).\n\n"
-        "The change counts at once, also for a soak or bake under way. Rollouts under way keep their budget.",
+        "The change counts at once, also for a soak or bake under way. Rollouts under way keep the limit on "
+        "moved GPUs that they were opened with.",
         "backstop fleet pace parallel=20 --reason 'the first two waves went well'",
         (
             CommandField(

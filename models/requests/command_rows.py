@@ -19,15 +19,23 @@ REQUEST_ROWS = rows_of(
     ),
     _Row(
         "withdraw",
-        "Withdraw a request, as the one who asked or an owner. What it was granted for a time is given back now.",
+        "Withdraw a request, as the one who asked or an owner. A grant with an end is given back now; one "
+        "without an end stays.",
         "backstop request withdraw q-4f2a9c1b --reason 'the run is done early'",
     ),
     _Row(
         "extend",
-        "Let a grant last longer, as an owner of the cluster or of the rollout that is open there.\n\n"
-        "The GPUs stay as they are, so nothing has to fit anew.",
+        "Give a grant a later end, as an owner of the cluster or of the rollout that is open there.\n\n"
+        "The number of GPUs stays, so Backstop does not check again whether they fit.",
         "backstop request extend q-4f2a9c1b --until 14d --reason 'the run takes a week longer'",
-        (CommandField("until", "When the GPUs are given back: 2026-12-24 (its end, UTC), or 7d.", "DATE", True),),
+        (
+            CommandField(
+                "until",
+                "When the GPUs are given back now: a day such as 2026-12-24 (at its end, UTC), or 14d from now.",
+                "DATE",
+                True,
+            ),
+        ),
         undo=f"{NEVER}; to give the GPUs back now: backstop request withdraw {{request}} {REASON}",
     ),
 )

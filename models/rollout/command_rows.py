@@ -5,7 +5,7 @@ from __future__ import annotations
 from models.lifecycle.command_rows import DECIDE, HALT, NEVER, REASON, Asks, CommandField, NeedsReason, rows_of
 from models.lifecycle.command_rows import CommandRow as _Row
 
-_TEAM = CommandField("team", "The team that speaks.", "TEAM", needed=True)
+_TEAM = CommandField("team", "The team for which you speak.", "TEAM", needed=True)
 _HOW = "accept|restore"
 _WHAT_COMES_BACK = "\n\nBackstop shows what every team gets back and how much of it hardware can back, and asks."
 
@@ -37,8 +37,9 @@ ROLLOUT_ROWS = rows_of(
     ),
     _Row(
         "object",
-        "Object for a team. This holds a rollout that is not enforced yet; later it is recorded and answered.\n\n"
-        "A team has at most 5 objections; a new one replaces the same actor's earlier one.",
+        "Object for a team. This holds a rollout that is not enforced yet; after that Backstop only records "
+        "it for the owner to answer.\n\n"
+        "A team has at most 5 objections, one for each person; your new one replaces your earlier one.",
         "backstop object h100-worked --team research --reason 'deadline on Friday'",
         (_TEAM,),
         asks=Asks.SEVERAL,
@@ -46,14 +47,17 @@ ROLLOUT_ROWS = rows_of(
     _Row(
         "resolve",
         "Lift an objection or another hold.\n\n"
-        "With an access file this takes an approver, or for an objection a member of its team. Without one it takes "
-        "the rollout's owner, one of the policy's `authorities` or, except for an objection, one of its `owners`.",
+        "With an access file, an approver may lift any hold, and a member of a team that team's objections. "
+        "Without one, the rollout's owner and the policy's `authorities` may lift any hold, and the "
+        "policy's `owners` any but an objection.",
         "backstop resolve h100-worked --hold objection-research --reason 'moved to Monday, research agrees'\n"
         "backstop resolve h100-worked --hold drift --how restore --reason 'changed by mistake'",
         (
-            CommandField("hold", "The hold; `status` shows its id.", "ID", needed=True),
+            CommandField("hold", "The hold's id, as `status` shows it.", "ID", needed=True),
             CommandField(
-                "how", "For a drift: take the values as they are, or write Backstop's again.", "accept|restore"
+                "how",
+                "For a drift: accept (the default) takes the values as they are, restore writes Backstop's again.",
+                "accept|restore",
             ),
         ),
         asks=Asks.SEVERAL,
@@ -62,10 +66,10 @@ ROLLOUT_ROWS = rows_of(
     ),
     _Row(
         "promote",
-        "Waive the rest of this gate's notice, soak and acknowledgements, and nothing else.\n\n"
+        "Waive the rest of the next gate's notice, soak and acknowledgements, and nothing else.\n\n"
         "Objections, other holds and a missing approval keep the gate shut. If a notice is not delivered yet, the "
-        "quota may change before its team reads of it. Backstop shows both and asks; for one cluster a script is not "
-        "asked.",
+        "quota may change before its team reads of it. Backstop shows the holds and undelivered notices, "
+        "and asks. A script that promotes a single cluster needs no --yes.",
         "backstop promote h100-worked --reason 'all teams agreed in the weekly'",
         asks=Asks.NOTICE,
     ),
@@ -81,7 +85,7 @@ ROLLOUT_ROWS = rows_of(
     ),
     _Row(
         "resume",
-        "Lift a pause. A soak starts again.",
+        "Lift a pause. A soak under way starts from zero.",
         "backstop resume h100-worked",
         reason=NeedsReason.NEVER,
         asks=Asks.SEVERAL,
@@ -95,9 +99,9 @@ ROLLOUT_ROWS = rows_of(
     ),
     _Row(
         "retry",
-        "Start the next attempt after a rollback, or run the rest of a stuck rollout.\n\n"
-        "Remove the cause first; otherwise the rollout is stuck again, and nothing is lost. `backstop status` shows "
-        "what will run.",
+        "Start the next attempt after a rollback, or try the rest of a stuck rollback again.\n\n"
+        "Remove the cause first; otherwise the rollout gets stuck again, which loses nothing. `backstop "
+        "status` shows what will run.",
         "backstop retry h100-worked --reason 'nodes are back'",
         reason=NeedsReason.NEVER,
         asks=Asks.SEVERAL,
@@ -110,8 +114,9 @@ ROLLOUT_ROWS = rows_of(
     ),
     _Row(
         "close",
-        "End a rollout and its promise, and leave the values as they are. At risk or stuck it needs a reason.\n\n"
-        "Then Backstop also shows who is at risk, and asks.",
+        "End a rollout and its promise, and leave the quotas as they are.\n\n"
+        "If a quota is at risk or the rollout is stuck, --reason is required; Backstop shows who is at "
+        "risk, and asks.",
         "backstop close h100-worked --reason 'a year without a breach'",
         reason=NeedsReason.SOMETIMES,
         asks=Asks.RISK,
