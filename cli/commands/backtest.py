@@ -27,7 +27,7 @@ GpusPerNode = Annotated[
     str,
     typer.Option(
         metavar="GPUS",
-        help="How many GPUs fail together, if the file counts GPUs, not nodes.",
+        help="GPUs per node: needed where the file counts GPUs and not nodes.",
         show_default="8",
     ),
 ]
@@ -62,7 +62,8 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def backtest(
     file: Annotated[str, _FILE],
-    horizon: Annotated[str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts, with commas.")] = "1,4",
+    horizon: Annotated[str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts, with "
+                                                               "commas.")] = "1,4",
     policy: Annotated[
         list[PolicyOption] | None,
         typer.Option(
@@ -79,12 +80,15 @@ def backtest(
         list[str] | None, typer.Option(metavar="NAME", help="Only this cluster. Repeatable.", show_default=False)
     ] = None,
     target: TargetOption = "0.999",
-    floor: Annotated[str, typer.Option(metavar="SHARE", help="The buffer where history is short or stale.")] = "0.15",
+    floor: Annotated[
+        str, typer.Option(metavar="SHARE", help="The buffer to use where history is too short or too old.")
+    ] = "0.15",
     gpus_per_node: GpusPerNode = "",
     html: Annotated[str, typer.Option(metavar="FILE", help="Write one page with plots and tables.")] = "",
     png: Annotated[str, typer.Option(metavar="FILE", help="Draw the plots.")] = "",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (-: stdout).")] = "",
-    decisions: Annotated[str, typer.Option(metavar="FILE", help="Write each week's promises as CSV (-: stdout).")] = "",
+    decisions: Annotated[str, typer.Option(metavar="FILE", help="Write each week's promises as CSV (-: "
+                                                                "stdout).")] = "",
     *,
     how: Listing,
 ) -> None:

@@ -52,7 +52,7 @@ def buffer(
         str,
         typer.Option(
             metavar="SHARE",
-            help="The buffer where history is short or stale.",
+            help="The buffer to use where history is too short or too old.",
             show_default="the cluster's policy, else 0.15",
         ),
     ] = "",

@@ -53,8 +53,8 @@ def plan(
         str,
         typer.Option(
             metavar="FILE",
-            help="With --file: health history as CSV, for policies with `buffer: health`; "
-            "without it they use their smallest buffer.",
+            help="With --file: health history as CSV, for policies with `buffer: health`; without it they "
+            "use their `floor`, 15 % by default.",
         ),
     ] = "",
     buffer: Buffer = "",

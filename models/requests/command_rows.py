@@ -20,7 +20,7 @@ REQUEST_ROWS = rows_of(
     _Row(
         "withdraw",
         "Withdraw a request, as the one who asked or an owner. A grant with an end is given back now; one "
-        "without an end stays.",
+        "without an end can no longer be withdrawn.",
         "backstop request withdraw q-4f2a9c1b --reason 'the run is done early'",
     ),
     _Row(
