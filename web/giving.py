@@ -17,7 +17,7 @@ from client.repeats import repeat_key
 from models.access.aiming import OBJECTION_ID
 from models.access.decision import Denied, Permitted
 from models.access.principals import Principal
-from models.access.waiting import COUNTERSIGN
+from models.access.waiting import COUNTERSIGN, WAITS_BY_ITSELF
 from models.errors import BackstopError
 from models.questions import Question
 from models.rollout.commands import CommandRequest
@@ -127,7 +127,7 @@ class Giving:
 
     async def _by_two(self, asking: Asking, judged: Judged, permitted: Permitted) -> None:
         """Goes on where nobody else is needed, or all admins were told that nobody was asked. Errors: Refusal."""
-        if not permitted.complete:
+        if not permitted.complete and asking.command not in WAITS_BY_ITSELF:
             raise await self.second_persons.keep(asking.who, asking.command, judged.target, asking.found, permitted)
         if permitted.emergency:
             await self.second_persons.alone(asking.who, asking.command, judged.target, reason_of(asking.found))

@@ -25,7 +25,7 @@ from models.access.rights import RIGHTS, Case, Second
 from models.access.signing import PublicKey, verified
 from models.access.tickets import Ticket
 from models.access.tokens import TokenScope
-from models.access.waiting import deed
+from models.access.waiting import WAITS_BY_ITSELF, deed
 from models.access.warrants import Warrant, still_signed
 from models.base import Model
 from models.countersign_questions import chain_of
@@ -34,8 +34,6 @@ from models.planning.backing import back
 from models.requests.state import QuotaAsk
 from models.rollout.stages import Stage
 
-_WAITS_BY_ITSELF = frozenset({"desk.import_access"})
-"""Given by one alone it changes nothing: the file waits in the ledger for another admin, who is judged there."""
 _OF_ALL = frozenset({"desk.archive", "desk.keep_waiting"})
 """A refused attempt is archived for whoever made it, roles or none; what waits is judged as the command that it is."""
 _ROLLOUT, _BRINGUP, _REQUEST = "rollout/", "bringup/", "request/"
@@ -101,7 +99,7 @@ class Admission:
                 scope=self._scope(giver),
             )
         )
-        if not answer.complete and command not in _WAITS_BY_ITSELF:
+        if not answer.complete and command not in WAITS_BY_ITSELF:
             raise Refusal(answer.sentence)
         return answer
 

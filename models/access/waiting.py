@@ -22,6 +22,8 @@ SHOWN_DIGITS = 16
 """Of a hash, as people read and type it: 64 bits. Rows have all of it."""
 COUNTERSIGN = "countersign.give"
 """The key of countersigning in the table of rights."""
+WAITS_BY_ITSELF = frozenset({"desk.import_access"})
+"""Given by one alone it changes nothing: the file waits in the ledger for another admin, who is judged there."""
 
 
 WAITING_HASH_IS = f"must be {SHOWN_DIGITS} to 64 of the digits 0-9 and a-f, as `backstop countersign list` shows them"

@@ -268,6 +268,35 @@ async def test_a_change_of_policy_takes_two_admins_and_the_rest_of_a_file_one(
     assert world.sql.rows("SELECT name FROM clusters WHERE name = ?", case["name"]) == []
 
 
+async def test_another_access_file_takes_two_admins_by_the_front(
+    front: Front2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way docs/access.md shows: one admin imports it, another one confirms it by its hash."""
+    world, file = front.world, tmp_path / "access.json"
+    wider = access(grant("user:sre", "operator"), grant("user:hw-lead", "approver", "operator"))
+    file.write_text(wider.model_dump_json(by_alias=True, exclude_unset=True))
+
+    async def typed(who: str, *words: str) -> tuple[int, str, str]:
+        return await front.typed(who, "access", "import", *words, monkeypatch=monkeypatch)
+
+    def versions() -> list[tuple[Any, ...]]:
+        return world.sql.rows("SELECT version, how FROM access_files WHERE version > 0 ORDER BY version")
+
+    code, _, err = await typed("sre", str(file), "--reason", "more for hw-lead")
+    assert (code, "user:sre may not change roles" in err) == (3, True), err
+    code, out, err = await typed("tpm", str(file), "--reason", "more for hw-lead")
+    assert (code, "another admin (user:sre-lead) has to confirm it until" in out) == (0, True), (out, err)
+    digits = out.rpartition("--confirm ")[2].strip("`\n .")[:16]
+    assert versions() == [(1, "first")], "the file in force stays in force"
+    for who, why in (("tpm", "another admin has to countersign"), ("hw-lead", "may not change roles")):
+        code, _, err = await typed(who, "--confirm", digits)
+        assert (code, why in err) == (3, True), err
+    assert versions() == [(1, "first")]
+    code, _, err = await typed("sre-lead", "--confirm", digits)
+    assert (code, err) == (0, "")
+    assert versions() == [(1, "first"), (2, "countersigned")]
+
+
 async def test_what_two_admins_gave_is_what_goes_in(front: Front2) -> None:
     """The parts are anybody's who is an admin: what the second has seen is bound by its hash."""
     world, name = front.world, fresh("swapped")
