@@ -577,8 +577,8 @@ class BringupBookRow(SQLModel, table=True):
     """A bring-up as it was last noted; `board` is all that is shown of it, as JSON.
 
     No foreign key: its cluster is in the fleet only later, and not any more once it is retired. `opening`: by which
-    the same start is known again. `orders`: how many grants of what is owed have been noted; the next one is fenced by
-    one more.
+    the same start is known again; `opened_at`: when the newest call was made that opened it. `orders`: how many grants
+    of what is owed have been noted; the next one is fenced by one more.
     """
 
     __tablename__ = "bringups"

@@ -9,7 +9,7 @@ is to be tried again then. Source: docs/bringup.md, "Into the fleet, and out of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from activities.bringup.retirement import BringupExit
 from activities.ports.bringup_ledger import BringupLedger, Incoming, Owed
@@ -49,8 +49,8 @@ _INSISTS = timedelta(hours=1)
 class FleetBringups(BringupExit):
     """BringupsPort and ProductionPort: the ledger's book, and what goes by a cluster's rollouts, in and out."""
 
-    def open(self, start: BringupStart) -> OpenedBringup:
-        return self._ledger.open_bringup(start)
+    def open(self, start: BringupStart, at: datetime) -> OpenedBringup:
+        return self._ledger.open_bringup(start, at)
 
     def record(self, record: BringupRecord) -> None:
         """Of one that is retired the cluster leaves the fleet too, where a deadline came before it was empty."""

@@ -183,7 +183,7 @@ class BringupActivities:
             entry, recipe = request.start.entry, request.start.recipe
             for place, fault in unfilled_text(entry, recipe):  # whoever entered it may have come by no command line
                 return OpenedBringup(refused=f"recipe {recipe.name}, {'.'.join(map(str, place))}: {fault}")
-            return self._bringups.open(request.start)
+            return self._bringups.open(request.start, request.at)
 
     @activity.defn(name="record_bringup", no_thread_cancel_exception=True)
     def record(self, request: BringupRecord) -> None:

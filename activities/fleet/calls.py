@@ -54,7 +54,6 @@ _FRESH = timedelta(minutes=10)
 _PATIENCE = timedelta(seconds=30)
 _ROUND_SECONDS = 1800.0
 """How long one call follows the members before its workflow calls it again."""
-_KEPT_AT_ONCE = 200
 _REHEARSED = "a shadow rollout is open there, and there can be but one: it starts once that is closed or aborted"
 _ADMISSION_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 
@@ -98,10 +97,8 @@ class FleetActivities:
                 if plan is not None:
                     plans[name] = envelope_of(plan)
             taken = taken_by(request.launch, prospects)
-            kept = [p.cluster for p in taken if p.cluster in plans]
-            for start in range(0, len(kept), _KEPT_AT_ONCE):
-                part = {name: plans[name] for name in kept[start : start + _KEPT_AT_ONCE]}
-                self._registry.keep_fleet_plan(request.launch.fleet, part)
+            kept = {p.cluster: plans[p.cluster] for p in taken if p.cluster in plans}
+            self._registry.keep_fleet_plan(request.launch.fleet, kept)
             wanted = request.launch.pilots if request.launch.kept is None else ()
             missing = tuple(sorted(set(wanted) - set(names)))
             if self._warrants is not None:

@@ -5,6 +5,7 @@ All calls block: activities run them in threads. Each may raise Unavailable, and
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Protocol
 
 from models.bringup.messages import (
@@ -21,8 +22,11 @@ from models.bringup.messages import (
 class BringupsPort(Protocol):
     """The registry of bring-ups: the board, the weekly report, and how many there were of a cluster."""
 
-    def open(self, start: BringupStart) -> OpenedBringup:
-        """Whether it may begin (the cluster is not in the fleet, its quotas are below C), and its number."""
+    def open(self, start: BringupStart, at: datetime) -> OpenedBringup:
+        """Whether it may begin (the cluster is not in the fleet, its quotas are below C), and its number.
+
+        `at`: when the call was made. One that comes after the end of what it opened is refused.
+        """
         ...
 
     def record(self, record: BringupRecord) -> None:

@@ -49,12 +49,13 @@ class Owed(NamedTuple):
 class BringupLedger(Protocol):
     """The book of bring-ups. Each call may be repeated: what stands already is answered again."""
 
-    def open_bringup(self, start: BringupStart) -> OpenedBringup:
+    def open_bringup(self, start: BringupStart, at: datetime) -> OpenedBringup:
         """The bring-up is open, and has its number: one above the cluster's last.
 
         Refused (in the answer) where another bring-up of the cluster is open, where the cluster stands in the fleet,
         and where its first quotas could not stand on what is ordered. While it is open the same start again has the
-        same answer.
+        same answer. `at`: when the call was made, which all its attempts have in common. One that comes after the
+        end of what the call opened is refused.
         """
         ...
 

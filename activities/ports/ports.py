@@ -441,7 +441,10 @@ class RegistryPort(RolloutsPort, ClustersPort, RequestsPort, ArchivePort, Protoc
         ...
 
     def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
-        """What is approved of each cluster when this fleet rollout's plan is. Repeating it replaces."""
+        """What is approved of each cluster when this fleet rollout's plan is. Repeating it replaces all of it.
+
+        Once the plan is archived a call changes nothing: it is a late attempt.
+        """
         ...
 
     def fleet_envelope(self, fleet: str, cluster: str) -> Envelope | None:

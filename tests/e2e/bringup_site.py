@@ -161,7 +161,7 @@ class Site:
 
     # --- the ledger and the fleet ---------------------------------------------------------------
 
-    def open(self, start: BringupStart) -> OpenedBringup:
+    def open(self, start: BringupStart, at: datetime) -> OpenedBringup:
         refused = too_much(start.entry, POLICY)
         self.opened[start.entry.cluster] += not refused
         return OpenedBringup(number=max(1, self.opened[start.entry.cluster]), refused=refused)

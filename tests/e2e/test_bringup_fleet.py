@@ -88,7 +88,7 @@ async def test_what_is_owed_goes_through_the_rollout_and_a_retired_cluster_is_ta
         return HandOverRequest(entry=entry, number=1, islands=(island,), granted=granted, actor="ada", at=now)
 
     with book_of(world, sqlite_ledger_url) as book:
-        assert not book.open(BringupStart(entry=entry, recipe=recipe(), actor="ada")).refused
+        assert not book.open(BringupStart(entry=entry, recipe=recipe(), actor="ada"), datetime.now(UTC)).refused
         first = await asyncio.to_thread(book.hand_over, request(7))
         assert world.sql.gpus(name) == {"a": 26, "b": 21}
         await world.start(name)

@@ -60,15 +60,16 @@ class LedgerBringups:
 
     # --- the book -------------------------------------------------------------------------------
 
-    def open_bringup(self, start: BringupStart) -> OpenedBringup:
-        cluster, now = start.entry.cluster, self._database.now()
+    def open_bringup(self, start: BringupStart, at: datetime) -> OpenedBringup:
+        cluster = start.entry.cluster
         opening = hash_of(canonical_json(start.model_dump(mode="json", include={"entry", "recipe"})))
         with self._database.writing() as session:
             one_at_a_time(session, f"bringup of {cluster}")
             last = _last(session, cluster)
             if last is not None and last.ended_at is None and last.opening == opening:
+                last.opened_at = max(last.opened_at, at)
                 return OpenedBringup(number=last.number)
-            refused = _why_not(session, start, last)
+            refused = _why_not(session, start, at, last)
             number = 1 if last is None else last.number + 1
             if refused:
                 return OpenedBringup(number=number, refused=refused)
@@ -76,10 +77,10 @@ class LedgerBringups:
                 cluster=cluster,
                 number=number,
                 opening=opening,
-                opened_at=now,
+                opened_at=at,
                 stage=BringupStage.PLANNED.value,
-                stage_at=now,
-                board=_entered(start, number, now).model_dump_json(),
+                stage_at=at,
+                board=_entered(start, number, at).model_dump_json(),
             )
             session.add(row)
             return OpenedBringup(number=number)
@@ -273,7 +274,7 @@ def _last(session: Session, cluster: str, *, lock: bool = False) -> BringupBookR
     return session.exec(rows.limit(1)).first()
 
 
-def _why_not(session: Session, start: BringupStart, last: BringupBookRow | None) -> str:
+def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupBookRow | None) -> str:
     """Why it cannot begin, in one sentence; empty: it can."""
     entry = start.entry
     if last is not None and last.ended_at is None:
@@ -281,13 +282,15 @@ def _why_not(session: Session, start: BringupStart, last: BringupBookRow | None)
             f"bring-up {last.number} of {entry.cluster} is open ({last.stage}): `backstop bringup status "
             f"{entry.cluster}` says how it stands"
         )
+    if last is not None and at <= last.opened_at:  # a late attempt of the call that opened it
+        return f"bring-up {last.number} of {entry.cluster} was opened after this call, and has ended: enter it again"
     if session.get(ClusterRow, entry.cluster) is not None:
         return f"{entry.cluster} stands in the fleet already: a bring-up makes a cluster that is not there yet"
     default = Policy.model_validate(fleet_policy(session))
     return policy_fault(entry, default) or too_much(entry, opening_policy(entry.policy_over(default)))
 
 
-def _entered(start: BringupStart, number: int, now: datetime) -> BringupRow:
+def _entered(start: BringupStart, number: int, at: datetime) -> BringupRow:
     entry, recipe = start.entry, start.recipe
     return BringupRow(
         cluster=entry.cluster,
@@ -296,13 +299,13 @@ def _entered(start: BringupStart, number: int, now: datetime) -> BringupRow:
         recipe_hash=recipe.hash,
         owner=entry.owner,
         entered_by=start.actor,
-        entered_at=now,
+        entered_at=at,
         stage=BringupStage.PLANNED,
-        stage_at=now,
+        stage_at=at,
         nodes=entry.nodes,
         gpus=entry.gpus,
         owed_until=entry.owed_until,
-        accounted_at=now,
+        accounted_at=at,
     )
 
 

@@ -310,9 +310,12 @@ class LedgerRegistry(LedgerArchive):
             {"fleet": fleet, "cluster": cluster, "envelope": envelope.model_dump_json()}
             for cluster, envelope in sorted(envelopes.items())
         ]
+        own = sa.and_(col(AuditRow.cluster) == FLEET, col(AuditRow.key).startswith(f"{fleet}/", autoescape=True))
+        archived_plan = sa.select(col(AuditRow.seq)).where(own, col(AuditRow.entry).contains('"kind":"plan"'))
         with self._database.writing() as session:
-            plans = sa.delete(FleetPlanRow).where(col(FleetPlanRow.fleet) == fleet)
-            session.execute(plans.where(col(FleetPlanRow.cluster).in_(list(envelopes))))
+            if session.execute(archived_plan.limit(1)).first() is not None:
+                return  # a late attempt: people were shown another plan
+            session.execute(sa.delete(FleetPlanRow).where(col(FleetPlanRow.fleet) == fleet))
             if rows:
                 session.execute(sa.insert(FleetPlanRow), rows)
 

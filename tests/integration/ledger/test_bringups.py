@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -176,7 +177,7 @@ def start(**said: Any) -> BringupStart:
 
 
 def opened(ledger: Ledger, **said: Any) -> int:
-    answer = ledger.bringups.open_bringup(start(**{"quotas": A_AND_B, "owed_until": UNTIL} | said))
+    answer = ledger.bringups.open_bringup(start(**{"quotas": A_AND_B, "owed_until": UNTIL} | said), NOW)
     assert not answer.refused
     return answer.number
 
@@ -213,7 +214,7 @@ def test_how_long_one_waits_is_counted_when_the_board_is_read(
     empty_ledger: Ledger, ledger_url: str, stage: BringupStage
 ) -> None:
     """Nothing happens to it for a month, so nothing is written."""
-    empty_ledger.bringups.open_bringup(start())
+    empty_ledger.bringups.open_bringup(start(), NOW)
     b = reducers.opened(start(), 1, NOW)
     later = NOW + timedelta(hours=2)
     told = row_of(b, later)
@@ -243,19 +244,35 @@ def keys_of(tool: ForeignTool) -> list[str]:
 
 
 def test_a_cluster_has_one_bring_up_at_once_and_its_numbers_count_on(ledger: Ledger, tool: ForeignTool) -> None:
-    first = twice(lambda: ledger.bringups.open_bringup(start()))
+    first = twice(lambda: ledger.bringups.open_bringup(start(), NOW))
     assert (first.number, first.refused) == (1, "")
-    second = ledger.bringups.open_bringup(start(nodes=9))
+    second = ledger.bringups.open_bringup(start(nodes=9), NOW)
     assert second.refused == (
         "bring-up 1 of h100-new is open (planned): `backstop bringup status h100-new` says how it stands"
     )
     noted(ledger, BringupStage.CANCELLED)
-    again = ledger.bringups.open_bringup(start())
+    again = ledger.bringups.open_bringup(start(), NOW + timedelta(minutes=1))
     assert (again.number, again.refused) == (2, "")
     assert tool.rows("SELECT number, stage, ended_at IS NULL FROM bringups ORDER BY number") == [
         (1, "cancelled", False),
         (2, "planned", True),
     ]
+
+
+@pytest.mark.parametrize("entered_again", [0, 5], ids=["entered-once", "entered-again-while-open"])
+def test_an_attempt_to_open_it_that_comes_after_its_end_opens_none(
+    ledger: Ledger, tool: ForeignTool, entered_again: int
+) -> None:
+    """Nobody would drive that one. `entered_again`: minutes later, once its workflow was lost."""
+    calls = [NOW, NOW + timedelta(minutes=entered_again)]
+    for at in (*calls, NOW):
+        assert ledger.bringups.open_bringup(start(), at).number == 1
+    noted(ledger, BringupStage.CANCELLED)
+    for at in calls:
+        late = twice(partial(ledger.bringups.open_bringup, start(), at))
+        assert late.refused == "bring-up 1 of h100-new was opened after this call, and has ended: enter it again"
+    assert tool.rows("SELECT number, stage FROM bringups") == [(1, "cancelled")]
+    assert ledger.bringups.open_bringup(start(), NOW + timedelta(minutes=6)).number == 2
 
 
 def test_the_database_itself_keeps_to_one_open_bring_up(ledger: Ledger, tool: ForeignTool) -> None:
@@ -288,7 +305,7 @@ def test_the_database_itself_keeps_to_one_open_bring_up(ledger: Ledger, tool: Fo
 def test_what_cannot_be_is_refused_in_a_sentence(
     ledger: Ledger, tool: ForeignTool, said: dict[str, Any], sentence: str
 ) -> None:
-    assert ledger.bringups.open_bringup(start(**said)).refused == sentence
+    assert ledger.bringups.open_bringup(start(**said), NOW).refused == sentence
     assert tool.one("SELECT count(*) FROM bringups") == 0
 
 
@@ -313,7 +330,7 @@ def test_one_whose_workflow_is_gone_is_given_up_and_says_so(ledger: Ledger, tool
     assert ledger.bringups.bringups(False) == ()
     text = json.loads(tool.one("SELECT entry FROM audit WHERE cluster = ?", NEW))["text"]
     assert text == "bring-up 1 is given up while planned: nothing that it made was unmade"
-    assert not ledger.bringups.open_bringup(start()).refused
+    assert not ledger.bringups.open_bringup(start(), NOW + timedelta(minutes=1)).refused
     with pytest.raises(Refusal, match="there was never a bring-up of beta"):
         ledger.bringups.give_up("beta", by)
 
@@ -541,7 +558,7 @@ def test_the_sum_is_never_above_what_may_be_promised(
     }
     said = ORDERED | {"quotas": [{"team": t, "gpus": gpus, **more[t]} for t, gpus in limits.items()]}
     with Ledger(sqlite_ledger_url, now=lambda: NOW + timedelta(minutes=10)) as ledger:
-        if ledger.bringups.open_bringup(start(**said, owed_until=UNTIL)).refused:
+        if ledger.bringups.open_bringup(start(**said, owed_until=UNTIL), NOW).refused:
             return
         book, granted, installed, others = Book(ledger), None, {"x": 0, "y": 0}, 0
         for x, y, sick in came:

@@ -13,10 +13,12 @@ from temporalio.exceptions import ApplicationError
 from activities.adapters.ledger.facade import Ledger
 from activities.ports.ports import OpenRollout
 from activities.rollout.effects import QuotaActivities
+from models.audit import AuditEntry, AuditKind
 from models.cluster.policy import Ramp, Tier
 from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, HistoryLapse, Refusal, Unavailable
 from models.fleet.messages import Noted
+from models.fleet.state import FLEET
 from models.planning.plan import Envelope
 from models.questions import Overview
 from models.rollout.effects import EffectKind, Fence
@@ -354,22 +356,45 @@ def test_what_was_approved_with_a_fleet_is_kept_by_cluster(ledger: Ledger) -> No
         return Envelope(plan_hash=f"h{cut}", largest_cut={"a": cut}, deepest_tier=Tier.BUSY)
 
     twice(lambda: ledger.registry.keep_fleet_plan("f", {CLUSTER: envelope(1), "beta": envelope(2)}))
-    ledger.registry.keep_fleet_plan("f", {"beta": envelope(3)})
     ledger.registry.keep_fleet_plan("g", {CLUSTER: envelope(4)})
     kept = {(f, c): ledger.registry.fleet_envelope(f, c) for f in ("f", "g") for c in (CLUSTER, "beta")}
     assert kept == {
         ("f", CLUSTER): envelope(1),
-        ("f", "beta"): envelope(3),
+        ("f", "beta"): envelope(2),
         ("g", CLUSTER): envelope(4),
         ("g", "beta"): None,
     }
     assert ledger.registry.fleet_envelopes("f", (CLUSTER, "none", "beta")) == {
         CLUSTER: envelope(1),
-        "beta": envelope(3),
+        "beta": envelope(2),
     }
     assert ledger.registry.fleet_envelopes("g", ("beta",)) == {}
     assert ledger.registry.names() == tuple(sorted(ledger.registry.names()))
     assert {CLUSTER, "beta"} <= set(ledger.registry.names())
+
+
+def test_what_is_approved_with_a_fleet_is_of_the_attempt_that_people_see(ledger: Ledger, tool: ForeignTool) -> None:
+    """An attempt that Temporal gave up on may come through after its retry, and after people approved."""
+
+    def keep(fleet: str = "f", **cuts: int) -> list[tuple[str, int]]:
+        envelopes = {c: Envelope(plan_hash="h", largest_cut={"a": n}, deepest_tier=Tier.BUSY) for c, n in cuts.items()}
+        ledger.registry.keep_fleet_plan(fleet, envelopes)
+        rows = tool.rows("SELECT cluster, envelope FROM fleet_plans WHERE fleet = ? ORDER BY cluster", fleet)
+        return [(cluster, json.loads(text)["largest_cut"]["a"]) for cluster, text in rows]
+
+    def archive(fleet: str, number: int, kind: AuditKind, text: str) -> None:
+        key = f"{fleet}/{number:06}"
+        entry = AuditEntry(key=key, cluster=FLEET, rollout=fleet, at=NOW, kind=kind, actor="tpm", text=text)
+        ledger.registry.archive([entry])
+
+    archive("f", 1, AuditKind.COMMAND, "launched")
+    assert keep(alpha=9, beta=9) == [("alpha", 9), ("beta", 9)]
+    archive("f", 2, AuditKind.HOLD, 'paused, "kind":"plan"')
+    archive("f_", 2, AuditKind.PLAN, "of a fleet rollout with almost the same name")
+    assert keep(alpha=1) == [("alpha", 1)], "a retry: nothing is left of the attempt before"
+    archive("f", 3, AuditKind.PLAN, "fleet plan h")
+    assert keep(alpha=9, beta=9) == [("alpha", 1)], "a late attempt"
+    assert keep("g", beta=3) == [("beta", 3)]
 
 
 def test_rollouts_are_found_by_id_by_fleet_and_by_cluster(ledger: Ledger) -> None:
