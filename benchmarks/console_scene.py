@@ -26,7 +26,7 @@ from models.fleet.state import FleetRollout, Wave
 from models.planning.plan import Plan
 from models.requests.state import Assessment, QuotaAsk, RequestState
 from models.rollout.ahead import Ahead, TeamBack, ahead_of
-from models.rollout.commands import backing_of
+from models.rollout.commands import backing_for
 from models.rollout.messages import RecordRequest
 from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Stage
@@ -178,7 +178,7 @@ class Scene:
             return ahead.but(**own)
         teams = self.status(number).teams
         before = {t.team: t.baseline_gpus for t in teams}
-        backing = backing_of(world.r, before)
+        backing = backing_for(world.r, before)
         assert backing is not None
         back = tuple(
             TeamBack(team=t, gpus=now, back_gpus=gpus, backing_gpus=backing.of.get(t, 0))

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from models.fleet.commands import FleetCommandRequest, obey
 from models.fleet.messages import FleetLaunch, FleetPlan, Noted, PickAnswer, Picked, Prospect, StartAnswer
-from models.fleet.order import plan_hash, taken_by
-from models.fleet.reducers import advance, noted, opened, picked, planned, started
+from models.fleet.order import plan_hash, take_prospects
+from models.fleet.reducers import advance, apply_news, apply_picks, apply_plan, apply_starts, open_fleet
 from models.fleet.state import FleetRollout, Pace
 from models.rollout.stages import Stage
 
@@ -49,10 +49,10 @@ def fleet_rollout(clusters: Sequence[Lived], owner: str, reason: str) -> FleetRo
     pilots = tuple(one.prospect.cluster for one in clusters if one.pilot)
     launch = FleetLaunch(fleet=FLEET_ROLLOUT, owner=owner, reason=reason, pilots=pilots, pace=PACE)
     at = events[0].at - _BEFORE
-    f = opened(launch, at)
-    taken = taken_by(launch, [one.prospect for one in clusters])
+    f = open_fleet(launch, at)
+    taken = take_prospects(launch, [one.prospect for one in clusters])
     plan = FleetPlan(fleet=launch.fleet, hash=plan_hash(taken), clusters=taken)
-    f = planned(f, launch, plan, at + timedelta(minutes=1))
+    f = apply_plan(f, launch, plan, at + timedelta(minutes=1))
     approval = FleetCommandRequest(actor=APPROVED_BY, reason="as in the review", plan_hash=plan.hash)
     f = obey(f, "approve", approval, at + _BEFORE / 2)[0]
     for (at, begins), those in groupby(events, key=lambda e: (e.at, e.begins)):
@@ -78,11 +78,11 @@ def _begun(f: FleetRollout, those: Sequence[Lived], at: datetime) -> FleetRollou
     picks = tuple(
         Picked(cluster=one.prospect.cluster, wave=waves[one.prospect.cluster], cut_gpus=one.cut_gpus) for one in those
     )
-    f = picked(f, PickAnswer(picked=picks), {one.prospect.cluster: one.rollout for one in those}, at)
-    f = started(f, names, StartAnswer(), at)
+    f = apply_picks(f, PickAnswer(picked=picks), {one.prospect.cluster: one.rollout for one in those}, at)
+    f = apply_starts(f, names, StartAnswer(), at)
     waiting = {o.rollout: Noted(rollout=o.rollout, stage=Stage.PLANNED, needs=o.needs) for o in those if o.needs}
-    return noted(f, waiting, at)
+    return apply_news(f, waiting, at)
 
 
 def _through(f: FleetRollout, those: Sequence[Lived], at: datetime) -> FleetRollout:
-    return noted(f, {one.rollout: Noted(rollout=one.rollout, stage=Stage.MONITORED) for one in those}, at)
+    return apply_news(f, {one.rollout: Noted(rollout=one.rollout, stage=Stage.MONITORED) for one in those}, at)

@@ -151,7 +151,7 @@ async def _followed(where: Site, began: float) -> FleetStatus:
         if done >= told + 50:
             told = done
             note(f"  {done} monitored, {done / (time.perf_counter() - began):.2f}/s, wave {status.wave}")
-        if status.stage.ended:
+        if status.stage.has_ended:
             return status
         if status.needs:
             raise RuntimeError(f"a person is needed: {status.needs}")

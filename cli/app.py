@@ -109,7 +109,7 @@ class Commands(LazyGroup):
             "Print a page of the documentation. NAME is what help texts and errors call it, such as docs/reading.md.",
         ),
         "schema": Listed("schemas", LOOK, "Print the JSON Schema of a file that people write, or of a JSON answer."),
-        **{row.name: Listed("rollout_commands", row.panel, row.first) for row in ROLLOUT_ROWS.values()},
+        **{row.name: Listed("rollout_commands", row.panel, row.summary) for row in ROLLOUT_ROWS.values()},
         "confirm": Listed(
             "confirm",
             DECIDE,

@@ -23,10 +23,10 @@ from models.rollout.command_rows import ROLLOUT_ROWS
 
 _MANY = 3
 """An argument or option that so many commands take, in the same words, is explained once."""
-_ROLLOUT = ", ".join(row.typed for row in ROLLOUT_ROWS.values())
-_BRINGUP = ", ".join(row.typed for row in BRINGUP_ROWS.values())
-_REQUEST = ", ".join(row.typed for row in REQUEST_ROWS.values())
-_FLEET = ", ".join(row.typed for row in FLEET_ROWS.values())
+_ROLLOUT = ", ".join(row.command_words for row in ROLLOUT_ROWS.values())
+_BRINGUP = ", ".join(row.command_words for row in BRINGUP_ROWS.values())
+_REQUEST = ", ".join(row.command_words for row in REQUEST_ROWS.values())
+_FLEET = ", ".join(row.command_words for row in FLEET_ROWS.values())
 ANSWERED_BY = {
     "access": "access show",
     "access-can": "access can",

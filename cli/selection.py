@@ -78,7 +78,7 @@ def selection(
     from models.rollout.stages import Stage
 
     names = tuple(dict.fromkeys(needed(name) for name in clusters or ()))
-    stages = [s.value for s in Stage if not s.ended]
+    stages = [s.value for s in Stage if not s.has_ended]
     if stage and stage not in stages:
         raise BadInput(f"--stage must be one of {', '.join(stages)}, not {stage!r}")
     answer = Selection(names=names, wave=_tier(wave) if wave else "", stage=stage, needs=needs)

@@ -155,7 +155,7 @@ def _agreed_to(
 
 
 def _question(row: CommandRow, clusters: Sequence[str]) -> str:
-    return row.asked(of=clusters[0] if len(clusters) == 1 else f"{len(clusters)} rollouts")
+    return row.question_text(of=clusters[0] if len(clusters) == 1 else f"{len(clusters)} rollouts")
 
 
 def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[str, BackstopError]]:

@@ -50,7 +50,7 @@ async def follow(door: Backstop, cluster: str, *, every: float, once: bool, as_j
         look=lambda: door.status(cluster),
         parts=lambda seen, _: status_parts(seen),
         changes=_change,
-        ended=lambda seen: seen.stage.ended,
+        ended=lambda seen: seen.stage.has_ended,
         document=lambda seen: seen.model_dump(mode="json", by_alias=True),
     )
     await watch(rollout, every=every, once=once, as_json=as_json)
@@ -67,7 +67,7 @@ async def follow_bringup(door: Backstop, cluster: str, *, every: float, once: bo
         look=lambda: door.bringup_status(cluster),
         parts=lambda seen, _: bringup_parts(seen),
         changes=step_changes,
-        ended=lambda seen: seen.stage.ended or seen.stage is BringupStage.IN_PRODUCTION,
+        ended=lambda seen: seen.stage.has_ended or seen.stage is BringupStage.IN_PRODUCTION,
         document=lambda seen: seen.model_dump(mode="json", by_alias=True),
     )
     await watch(bringup, every=every, once=once, as_json=as_json)
@@ -78,7 +78,7 @@ async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: boo
 
     async def look() -> FleetSeen:
         seen = await look_at_fleet(door)
-        if not seen.status.stage.ended and (lost := await door.lost_fleet()) is not None:
+        if not seen.status.stage.has_ended and (lost := await door.lost_fleet()) is not None:
             raise Refusal(lost_fleet_sentence(lost))  # one that was terminated still answers, as it last stood
         return seen
 
@@ -86,7 +86,7 @@ async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: boo
         look=look,
         parts=lambda seen, screen: tree_parts(seen, datetime.now(UTC), screen),
         changes=lambda before, now: fleet_changes(before, now, datetime.now(UTC)),
-        ended=lambda seen: seen.status.stage.ended,
+        ended=lambda seen: seen.status.stage.has_ended,
         document=lambda seen: seen.status.model_dump(mode="json", by_alias=True),
     )
     await watch(fleet, every=every, once=once, as_json=as_json)
@@ -95,7 +95,7 @@ async def follow_fleet(door: Backstop, *, every: float, once: bool, as_json: boo
 async def look_at_fleet(door: Backstop) -> FleetSeen:
     """The fleet rollout with what its members' rollouts say themselves, and the calendar. Errors: `fleet_status`'s."""
     status = await door.fleet_status()
-    if status.stage.ended:
+    if status.stage.has_ended:
         return FleetSeen(status)
     asked = await door.ask_rollouts(to_ask(status), _ASKED_SECONDS)
     own = {m.cluster: r for m in status.members if (r := asked.get(m.cluster)) is not None and r.rollout == m.rollout}

@@ -282,10 +282,10 @@ def seals_check(sealing: Sealing | None, now: datetime) -> list[Check]:
 
 def grants_check(requests: Sequence[RequestState], now: datetime) -> Check:
     """Whether what was granted for a time is given back in time, as the ledger has it."""
-    late = [r for r in requests if r.overdue(now)]
+    late = [r for r in requests if r.is_overdue(now)]
     if not late:
         return Check(name="grants", ok=True, text="none is overdue")
-    named = some_of([f"{r.ask.request}: {r.wants}, {r.waits_for or r.stage.value}" for r in late], 3, by="; ")
+    named = some_of([f"{r.ask.request}: {r.wanted_text}, {r.waits_for or r.stage.value}" for r in late], 3, by="; ")
     text = f"{len(late)} {'is' if len(late) == 1 else 'are'} overdue: {named}"
     return Check(
         name="grants",

@@ -120,7 +120,7 @@ class FleetRollouts(Questions):
             kept = await asyncio.wait_for(self.ask(FleetKept()), _KEPT_SECONDS)
         except (BackstopError, TimeoutError):
             return None
-        return None if kept is None or kept.stage.ended else kept
+        return None if kept is None or kept.stage.has_ended else kept
 
     async def open_fleet(self) -> FleetStatus | None:
         """The fleet rollout that is under way, where there is one and it answers."""

@@ -80,7 +80,7 @@ class Rollouts(Questions):
             status = await self.status(request.cluster)
         except BackstopError:
             raise await self._already_open(request) from None
-        if request.shadow or request.adopt or not status.shadow or status.stage.ended:
+        if request.shadow or request.adopt or not status.shadow or status.stage.has_ended:
             raise await self._already_open(request)
         why = f"the rehearsal gives way to a launch{f': {request.reason}' if request.reason else ''}"
         abort = CommandRequest(actor=request.actor or request.owner, reason=why)
@@ -124,7 +124,7 @@ class Rollouts(Questions):
     async def ahead(self, cluster: str) -> Ahead:
         """What commands to its rollout would lead to. Errors: as `status`, and Refusal of one that has ended."""
         ahead = await self._asked(cluster, AHEAD_QUERY, Ahead)
-        if ahead.stage.ended:
+        if ahead.stage.has_ended:
             raise Refusal(f"the rollout of {cluster} has ended ({ahead.stage}); launch a new one")
         return ahead
 

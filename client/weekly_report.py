@@ -63,7 +63,7 @@ async def _live(door: Backstop, rollouts: Sequence[RolloutSummary], now: datetim
     fleet = await door.open_fleet()
     fleet = None if fleet is None or fleet.shadow else fleet
     answers = await door.ask_rollouts(busy, _PATIENCE_SECONDS)
-    statuses = [s for s in answers.values() if s is not None and not s.stage.ended and not s.shadow]
+    statuses = [s for s in answers.values() if s is not None and not s.stage.has_ended and not s.shadow]
     blocked = [b for status in statuses for b in _blocked(status, now)] + _fleet_blocked(fleet)
     return Live(
         next=(*_fleet_next(fleet), *_coming(statuses, {b.cluster for b in blocked})),
@@ -85,7 +85,7 @@ def _fleet_next(fleet: FleetStatus | None) -> list[NextStep]:
     """Where the fleet rollout goes, as long as it goes."""
     if fleet is None or fleet.stage is not FleetStage.RUNNING or fleet.holds:
         return []
-    waiting = ", ".join(f"{w.waiting} {w.wave.where}" for w in fleet.waves if w.waiting)
+    waiting = ", ".join(f"{w.waiting} {w.wave.place_text}" for w in fleet.waves if w.waiting)
     text = fleet.waits_for + (f"; still to start: {waiting}" if waiting else "")
     at = fleet.rests_until if fleet.rests_until is not None and fleet.rests_until > fleet.at else None
     return [NextStep(cluster=FLEET, stage=fleet.stage.value, at=at, waits_for=text, owner=fleet.owner)]

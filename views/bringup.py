@@ -63,7 +63,7 @@ def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[R
         *("CLUSTER", "=STATE", ">FOR", ">GPUS", "OWNER", ">ACTIONS", "~WAITS FOR"), least=("OWNER", "GPUS", "ACTIONS")
     )
     for one in sorted(rows, key=lambda r: (_ORDER.index(r.stage), r.stage_at, r.cluster)):
-        since = None if one.stage.ended else span(now - one.stage_at)
+        since = None if one.stage.has_ended else span(now - one.stage_at)
         awaited = one.needs or one.waits_for or None
         row(board, one.cluster, one.stage.words, since, one.gpus, one.owner, one.touches, awaited)
     by_stage = [(stage, sum(r.stage is stage for r in rows)) for stage in _ORDER]
@@ -99,10 +99,10 @@ def _facts(s: BringupStatus) -> Iterator[tuple[str, str]]:
     if s.islands:
         there, well = sum(i.total_gpus for i in s.islands), sum(i.healthy_gpus for i in s.islands)
         yield (
-            "came" if s.stage.ended else "there",
+            "came" if s.stage.has_ended else "there",
             f"{gpus(there)} in {count(len(s.islands), 'island')}, {well} healthy",
         )
-    if s.waits_for and not s.stage.ended:
+    if s.waits_for and not s.stage.has_ended:
         yield "now", s.waits_for
     if s.hold is not None:
         yield "hold", f"by {s.hold.actor} since {moment(s.hold.at)}: {s.hold.reason}"
@@ -126,7 +126,7 @@ def _facts(s: BringupStatus) -> Iterator[tuple[str, str]]:
     waited = {whom: time for whom, time in s.waited.items() if time >= timedelta(seconds=1)}
     if waited:
         yield "waited for", ", ".join(f"{whom} {span(time)}" for whom, time in waited.items())
-    if s.because and s.stage.ended:
+    if s.because and s.stage.has_ended:
         yield "ended", s.because
 
 

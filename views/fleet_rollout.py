@@ -145,7 +145,7 @@ def pace_text(pace: Pace) -> str:
 
 def wave_name(wave: Wave) -> str:
     if wave is Wave.AFTER:
-        return wave.where
+        return wave.place_text
     return "pilot" if wave is Wave.PILOT else f"{wave.number} {wave}"
 
 
@@ -233,7 +233,7 @@ def status_parts(
     ago.
     """
     parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), FactSheet(facts_of(s))]
-    if s.stage.ended and s.waves:
+    if s.stage.has_ended and s.waves:
         parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
     if s.waves:
         parts += [Text(), _waves(s), *_followed(s.members)]
@@ -267,7 +267,7 @@ def facts_of(s: FleetStatus) -> list[tuple[str, Text]]:
     if s.plan_hash:
         approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
         facts.append(("plan", line(f"{s.plan_hash}, {approved}")))
-    if s.stage.ended:
+    if s.stage.has_ended:
         return [*facts, ("ended", line(s.ended_because))]
     if s.stage is FleetStage.RUNNING:
         number = "the pilots" if s.wave is Wave.PILOT else s.wave.full_name.removeprefix("wave ")
@@ -307,7 +307,7 @@ def _declared(w: DeclaredOver, s: FleetStatus) -> str:
 
 
 def _open(s: FleetStatus) -> int:
-    return sum(not m.state.settled or m.state is MemberState.FAILED for m in s.members)
+    return sum(not m.state.is_settled or m.state is MemberState.FAILED for m in s.members)
 
 
 def _breaker(s: FleetStatus) -> str:

@@ -72,7 +72,7 @@ def _branches(seen: FleetSeen, rooms: Sequence[int], now: datetime, *, single: b
             line(
                 "└─ " if last else "├─ ",
                 (wave_name(wave.wave), "bold"),
-                f"  {_progress(wave, over=seen.status.stage.ended)}",
+                f"  {_progress(wave, over=seen.status.stage.has_ended)}",
             )
         )
         own = sorted((m for m in seen.status.members if m.wave is wave.wave), key=_rank)
@@ -131,7 +131,7 @@ def _leaves(
             leaves,
             f"{trunk}{'└─' if last else '├─'} {mark}",
             m.cluster,
-            "never started" if seen.status.stage.ended and m.state is MemberState.WAITING else _stage(m),
+            "never started" if seen.status.stage.has_ended and m.state is MemberState.WAITING else _stage(m),
             "" if since is None else span(now - since),
             _waits(m),
             style="yellow" if m.needs else style,

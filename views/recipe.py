@@ -10,7 +10,7 @@ from rich.text import Text
 from models.base import gpus_text
 from models.bringup.checks import CheckKind
 from models.bringup.entry import BringupEntry
-from models.bringup.graph import ready
+from models.bringup.graph import ready_steps
 from models.bringup.placeholders import placeholders
 from models.bringup.recipe import ClusterRecipe, RecipeCheck, RecipeStep
 from models.bringup.runs import Runner
@@ -43,7 +43,7 @@ def _order(recipe: ClusterRecipe) -> Iterator[RecipeStep]:
     done: list[str] = []
     while len(done) < len(recipe.provision):
         waiting = [step.name for step in recipe.provision if step.name not in done]
-        for name in ready(recipe.after, waiting, done):
+        for name in ready_steps(recipe.after, waiting, done):
             yield recipe.steps[name]
             done.append(name)
 

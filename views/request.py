@@ -18,7 +18,7 @@ def request_parts(state: RequestState) -> list[RenderableType]:
     why = f": {ask.reason}" if ask.reason else ""
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
     parts: list[RenderableType] = [
-        line((ask.request, "bold"), f" ({stage}): {state.wants}."),
+        line((ask.request, "bold"), f" ({stage}): {state.wanted_text}."),
         line(f"Asked for by {ask.actor}{behalf} on {moment(state.asked_at)}{why}."),
     ]
     if stage is RequestStage.REFUSED:
@@ -74,7 +74,7 @@ def request_lines(requests: Sequence[RequestState]) -> list[RenderableType]:
     """Beside a rollout's status: what was asked for, and what stands granted."""
     if not requests:
         return []
-    lines = [line(f"  {one.ask.request} ({one.stage}): {one.wants}; {one.said}") for one in requests]
+    lines = [line(f"  {one.ask.request} ({one.stage}): {one.wanted_text}; {one.said}") for one in requests]
     return [Text(), line("Requests for more quota:"), *lines]
 
 

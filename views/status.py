@@ -47,7 +47,7 @@ _AT_ONCE = timedelta(seconds=1)
 def status_line(s: RolloutStatus) -> str:
     """One line that changes when something a person cares about does."""
     parts = [f"{s.stage}{' (shadow)' if s.shadow else ''}", _health(s)]
-    if s.stage.ended:
+    if s.stage.has_ended:
         return clean("; ".join((*parts, s.ended_because or "the rollout has ended")))
     parts.append(f"{s.assigned_gpus:,} promised" + (f" (would be {s.would.assigned_gpus:,})" if s.would else ""))
     parts += [f"the last look failed: {s.look_failed}"] if s.look_failed else []
@@ -76,7 +76,7 @@ def status_parts(
     shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
     since = f" since {moment(s.entered_at)} ({span(now - s.entered_at)})"
     ended = [("ended", line(s.ended_because))]
-    facts = FactSheet([*_standing(s, now, source_at), *(ended if s.stage.ended else _ahead(s, could, tracked))])
+    facts = FactSheet([*_standing(s, now, source_at), *(ended if s.stage.has_ended else _ahead(s, could, tracked))])
     title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
     return [title, facts, *((Text(), *_teams_parts(s)) if s.teams else ())]
 
@@ -95,9 +95,9 @@ def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> It
     yield "health", _seen(s, now, source_at)
     if s.look_failed:
         yield "NOT seen", line((f"the last look failed: {s.look_failed}", "red"))
-    if s.health_fault and not s.stage.ended:
+    if s.health_fault and not s.stage.has_ended:
         yield "source", line((s.health_fault, "yellow"))
-    if not s.stage.ended:
+    if not s.stage.has_ended:
         healthy_gpus = s.healthy_gpus if s.doubted_gpus is None else s.doubted_gpus
         doubt = "" if s.doubted_gpus is None else f"; by a newer sample of {gpus(s.doubted_gpus)} healthy, in doubt"
         yield _WHEN.get(s.stage, "now"), _sums(s, healthy_gpus, doubt)
@@ -113,7 +113,7 @@ def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> It
 
 def _seen(s: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
     """The health that the rollout goes by, how old it is, and whether its source knows better."""
-    if s.stage.ended or s.health_at is None:
+    if s.stage.has_ended or s.health_at is None:
         return line(_health(s), "" if s.health_at is None else f", as of {moment(s.health_at)}")
     parts = [f"{_health(s)}, as of {moment(s.health_at)} ({span(now - s.health_at)} ago)"]
     latest = max(s.health_at, source_at or s.health_at)

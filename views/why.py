@@ -136,7 +136,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
     if one.weaker is not None:
         parts.append(line(f"What would free it: {one.weaker.text}."))
     parts += _gate(one)
-    if status is not None and not status.stage.ended:
+    if status is not None and not status.stage.has_ended:
         parts.append(line(_rollout(one, status)))
     if one.over_gpus:
         # What its own quota leaves unused is flex too, and is counted above.

@@ -52,7 +52,7 @@ async def changes(
         if (now := tag_of(body)) != tag:
             tag, said_at = now, time.monotonic()
             yield _event("status", body, tag)
-            if answer.stage.ended:
+            if answer.stage.has_ended:
                 yield _event("end", b"{}")
                 return
         elif time.monotonic() - said_at >= _QUIET_SECONDS:

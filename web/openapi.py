@@ -139,7 +139,7 @@ def _parameters(one: Operation, schemas: dict[tuple[str, _Mode], Any]) -> list[d
     ]
     if one.method in _ROWS:
         rows = _ROWS[one.method].values()
-        found[-1]["description"] = "\n".join(f"- `{row.name}`: {row.first}" for row in rows)
+        found[-1]["description"] = "\n".join(f"- `{row.name}`: {row.summary}" for row in rows)
     if one.verb == "GET":
         found += [{"name": n, "in": "query", "schema": schemas[f"{one.method}.{n}", "validation"]} for n in one.fields]
     found += [{"name": name, "in": "query", "schema": {"type": "string"}} for name in one.in_query]

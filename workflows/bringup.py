@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import BringupActivities, CheckActivities
     from models.audit import AuditEntry
     from models.bringup import actions, calls, messages, reducers
-    from models.bringup.commands import BringupOrder, cancelled, obey, refusal
+    from models.bringup.commands import BringupOrder, apply_cancel, obey, refusal
     from models.bringup.decide import decide
     from models.bringup.stages import BringupCommand
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
@@ -84,7 +84,7 @@ class BringupWorkflow(BringupRuns):
         if opened is not None and opened.refused:
             self._trouble = ApplicationError(opened.refused, type="Refusal", non_retryable=True)
         elif opened is not None:
-            self._set(reducers.opened(start.start, opened.number, workflow.now()))
+            self._set(reducers.open_bringup(start.start, opened.number, workflow.now()))
 
     # --- the loop ---------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class BringupWorkflow(BringupRuns):
         loose = all(isinstance(action, _LETS_GO) for action in self._tasks)
         if loose and self._may_leave():
             asked = [name for action in self._tasks if isinstance(action, actions.AskChecks) for name in action.names]
-            state = reducers.let_go(self._state, asked).fitted(workflow.now())
+            state = reducers.let_go(self._state, asked).fit(workflow.now())
             self._let_go()
             begin_next_run(start.but(state=state, runs=start.runs + 1, spent=self._tickets.carried()))
 
@@ -159,10 +159,10 @@ class BringupWorkflow(BringupRuns):
             task_queue=messages.BRINGUP_QUEUE,
             summary="wait for the supply",
         )
-        self._set(reducers.supplied(self._state, answer, workflow.now()))
+        self._set(reducers.apply_supply(self._state, answer, workflow.now()))
 
     async def _ask(self, names: tuple[str, ...]) -> None:
-        self._set(reducers.asked(self._state, names, workflow.now()))
+        self._set(reducers.note_asked(self._state, names, workflow.now()))
         orders = tuple(calls.check_order(self._state, name) for name in names)
         await self._take_in(
             workflow.execute_activity_method(
@@ -173,8 +173,8 @@ class BringupWorkflow(BringupRuns):
                 task_queue=messages.BRINGUP_QUEUE,
                 summary="ask " + ", ".join(names)[:170],
             ),
-            lambda b, answer, now: reducers.answered(b, answer.answers, now),
-            lambda b, why, now: reducers.unasked(b, names, why, now),
+            lambda b, answer, now: reducers.apply_answers(b, answer.answers, now),
+            lambda b, why, now: reducers.note_unasked(b, names, why, now),
         )
 
     async def _hand_over(self) -> None:
@@ -183,8 +183,8 @@ class BringupWorkflow(BringupRuns):
             workflow.execute_activity_method(
                 BringupActivities.hand_over, request, **LONG_CALL, summary="into the fleet"
             ),
-            reducers.handed,
-            lambda b, why, now: reducers.failed_over(b, f"it could not be handed over: {why}", now),
+            reducers.hand_over,
+            lambda b, why, now: reducers.note_failed_hand_over(b, f"it could not be handed over: {why}", now),
         )
 
     async def _grant_owed(self) -> None:
@@ -193,8 +193,8 @@ class BringupWorkflow(BringupRuns):
             workflow.execute_activity_method(
                 BringupActivities.grant_owed, request, **LONG_CALL, summary="grant what is owed"
             ),
-            reducers.owed_looked_at,
-            reducers.not_granted,
+            reducers.apply_owed,
+            reducers.note_no_grant,
         )
 
     async def _wind_down(self) -> None:
@@ -203,8 +203,8 @@ class BringupWorkflow(BringupRuns):
             workflow.execute_activity_method(
                 BringupActivities.wind_down, request, **LONG_CALL, summary="out of the fleet"
             ),
-            reducers.wound,
-            lambda b, why, now: reducers.failed_over(b, f"its quotas cannot go to nothing: {why}", now),
+            reducers.wind_down,
+            lambda b, why, now: reducers.note_failed_hand_over(b, f"its quotas cannot go to nothing: {why}", now),
         )
 
     async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
@@ -247,4 +247,4 @@ class BringupWorkflow(BringupRuns):
         """Temporal's own cancel."""
         if self._value is not None and self._start is not None:
             by_ticket, under_way = bool(self._start.start.ticket), tuple(self._tasks)
-            self._set(cancelled(self._value, workflow.now(), under_way, by_ticket=by_ticket))
+            self._set(apply_cancel(self._value, workflow.now(), under_way, by_ticket=by_ticket))

@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import RunActivities
     from models.base import shortened
     from models.bringup import calls, reducers
-    from models.bringup.decide import startable
+    from models.bringup.decide import startable_steps
     from models.bringup.messages import BRINGUP_QUEUE, ChosenHost, FollowedRun, StoppedRun, runs_queue
     from models.bringup.runs import NO_TIME_LIMIT, UNDO_SUFFIX, Runner, RunPhase, RunReport
     from models.bringup.state import Bringup, StepRun
@@ -41,11 +41,11 @@ class BringupRuns(Durable[Bringup]):
         host = ""
         if _needs_host(self._state, run):
             host = await self._choose_host(run)
-            if not host or self._state.hold is not None or run not in startable(self._state, workflow.now()):
+            if not host or self._state.hold is not None or run not in startable_steps(self._state, workflow.now()):
                 return  # somebody has spoken meanwhile
-        self._set(reducers.begun(self._state, run, workflow.now()))
+        self._set(reducers.note_start(self._state, run, workflow.now()))
         attempt = self._state.runs[run].attempt
-        self._set(reducers.hosted(self._state, run, attempt, host))
+        self._set(reducers.note_host(self._state, run, attempt, host))
         for pause in (*START_PAUSES, None):
             try:
                 report = await _call_start(self._state, run)
@@ -53,7 +53,7 @@ class BringupRuns(Durable[Bringup]):
                 if pause is None or not _may_be_sent_again(self._state.runs[run], error):
                     self._not_started(run, attempt, error)
                     return
-                self._set(reducers.unheard(self._state, run, attempt, reason_of(error)[1], workflow.now()))
+                self._set(reducers.note_silence(self._state, run, attempt, reason_of(error)[1], workflow.now()))
                 await asyncio.sleep(pause.total_seconds())
                 if not self._state.runs[run].phase.under_way or self._state.runs[run].stopping:
                     return  # its time limit is over, or somebody stops it
@@ -67,11 +67,11 @@ class BringupRuns(Durable[Bringup]):
             why = f"nobody took it on host {self._state.runs[run].host}"
             self._set(reducers.not_begun(self._state, run, attempt, why, workflow.now()))
         elif kind in _REFUSED:
-            self._set(reducers.refused(self._state, run, attempt, why, workflow.now()))
+            self._set(reducers.note_refusal(self._state, run, attempt, why, workflow.now()))
         elif kind == _STUCK:
             self._unanswered(run, attempt, error)
         else:
-            self._set(reducers.lost(self._state, run, attempt, why, workflow.now()))
+            self._set(reducers.note_lost_start(self._state, run, attempt, why, workflow.now()))
 
     async def _choose_host(self, run: str) -> str:
         try:
@@ -92,21 +92,21 @@ class BringupRuns(Durable[Bringup]):
                 self._unanswered(run, attempt, error)
             return
         if followed.unheard:
-            self._set(reducers.unheard(self._state, run, attempt, followed.unheard, workflow.now()))
+            self._set(reducers.note_silence(self._state, run, attempt, followed.unheard, workflow.now()))
         elif followed.report is None:
-            self._set(reducers.untraced(self._state, run, attempt, workflow.now()))
+            self._set(reducers.note_untraced(self._state, run, attempt, workflow.now()))
         else:
             self._reported(run, attempt, followed.report)
 
     def _reported(self, run: str, attempt: int, report: RunReport) -> None:
         news = report.phase is RunPhase.RUNNING and _is_news(self._state.runs[run], attempt)
-        b = reducers.reported(self._state, run, attempt, report, workflow.now())
-        self._set(reducers.seen_to_run(b, run, workflow.now()) if news else b)
+        b = reducers.apply_report(self._state, run, attempt, report, workflow.now())
+        self._set(reducers.note_running(b, run, workflow.now()) if news else b)
 
     def _unanswered(self, run: str, attempt: int, error: ActivityError) -> None:
         """A call about it failed: it is made again, unless nobody can ever answer it."""
         kind, why = reason_of(error)
-        failed = reducers.host_gone if kind == _STUCK else reducers.unanswered
+        failed = reducers.host_gone if kind == _STUCK else reducers.note_failed_call
         self._set(failed(self._state, run, attempt, why, workflow.now()))
 
     async def _follow_elsewhere(self, run: str, attempt: int) -> None:
@@ -131,10 +131,10 @@ class BringupRuns(Durable[Bringup]):
             self._unanswered(run, attempt, error)
             return
         if report is None:
-            self._set(reducers.untraced(self._state, run, attempt, workflow.now()))
+            self._set(reducers.note_untraced(self._state, run, attempt, workflow.now()))
         elif report.phase is RunPhase.RUNNING:
             why, now = report.said, workflow.now()
-            self._set(reducers.unanswered(self._state, run, attempt, why, now, endless=report.endless))
+            self._set(reducers.note_failed_call(self._state, run, attempt, why, now, endless=report.endless))
         else:
             self._reported(run, attempt, report)
 

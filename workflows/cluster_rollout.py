@@ -26,15 +26,15 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout import granting, messages, objections, plan_reducers, time_reducers
     from models.rollout.actions import Look
     from models.rollout.ahead import Ahead, ahead_of
-    from models.rollout.cancelling import cancelled
+    from models.rollout.cancelling import apply_cancel
     from models.rollout.commands import GOES_BACK, CommandRequest, obey, refusal, without_approval
-    from models.rollout.decide import at_rest, decide, urgent
+    from models.rollout.decide import at_rest, decide, is_urgent
     from models.rollout.drift import is_bounded
-    from models.rollout.fitting import fitted
+    from models.rollout.fitting import fit_rollout
     from models.rollout.shown import RolloutStatus
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
-    from models.rollout.status import details_of, launch_answer, not_launched, status_of, waiting_sentence
+    from models.rollout.status import details_of, launch_answer, launch_refused, status_of, waiting_sentence
     from models.rollout.undo_lines import undo_line
     from workflows import options, patches
     from workflows.cancellation import lived
@@ -104,7 +104,7 @@ class ClusterRollout(RolloutActions):
             self._refused_launch = reason_of(error)[1]
             self._changes += 1
             return False
-        self._set(plan_reducers.opened(launch, opening, workflow.now()))
+        self._set(plan_reducers.open_rollout(launch, opening, workflow.now()))
         return True
 
     def _result(self) -> messages.RolloutResult:
@@ -135,7 +135,7 @@ class ClusterRollout(RolloutActions):
                 self._set(self._state.but(rests=True))
             self._show(rollout_attributes(self._state), details_of(self._state, now))
             action = decide(self._state, now)
-            self._haste.turn(urgent(self._state, action))
+            self._haste.turn(is_urgent(self._state, action))
             if isinstance(action, Look | Wait):
                 self._leave(action, now)
             else:
@@ -178,7 +178,7 @@ class ClusterRollout(RolloutActions):
         elif isinstance(action, Look):
             return
         if self._may_continue(now):
-            begin_next_run(self._start.next_run(fitted(self._state, now), self._tickets.carried()))
+            begin_next_run(self._start.next_run(fit_rollout(self._state, now), self._tickets.carried()))
         self._leaving = True
 
     @property
@@ -209,15 +209,15 @@ class ClusterRollout(RolloutActions):
         await workflow.wait_condition(lambda: bool(self._refused_launch) or self._is_planned())
         if self._value is not None:
             return launch_answer(self._value)
-        return not_launched(self._start.launch, self._refused_launch)
+        return launch_refused(self._start.launch, self._refused_launch)
 
     def _is_planned(self) -> bool:
-        return self._value is not None and (self._value.plan is not None or self._value.stage.ended)
+        return self._value is not None and (self._value.plan is not None or self._value.stage.has_ended)
 
     @workflow.update(name=wire.GRANT_UPDATE)
     async def grant(self, order: GrantOrder) -> Granted:
         """What became of the order; one that has to wait for long is to be sent again."""
-        self._set(granting.ordered(self._state, order))
+        self._set(granting.take_order(self._state, order))
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=options.GRANT_PATIENCE)
         why = f"{self._state.cluster} is not at rest: {waiting_sentence(self._state, workflow.now())}"
@@ -247,4 +247,4 @@ class ClusterRollout(RolloutActions):
         if self._value is None:
             self._cancelled_early = True
             return
-        self._set(cancelled(self._value, workflow.now(), by_ticket=bool(self._start.launch.ticket)))
+        self._set(apply_cancel(self._value, workflow.now(), by_ticket=bool(self._start.launch.ticket)))

@@ -160,12 +160,12 @@ class Durable(Host[_Carrier]):
                 if is_cancelled_exception(error):
                     raise
                 workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
-            self._went_out(self._state.recorded(entry.key for entry in batch))
+            self._went_out(self._state.without_entries(entry.key for entry in batch))
             leave_mark()
 
     def _mailed(self, keys: list[str], answer: TellAnswer) -> _Carrier:
         """The state after these notices were tried."""
-        return self._state.mailed(answer, workflow.now())
+        return self._state.apply_delivery(answer, workflow.now())
 
     async def _mail(self) -> None:
         while True:

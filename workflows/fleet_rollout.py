@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     from models.audit import AuditEntry
     from models.fleet import calls, messages, reducers
     from models.fleet.actions import AbortMembers, PickMembers, PlanFleet, StartMembers
-    from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, cancelled, obey, refusal
+    from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, apply_cancel, obey, refusal
     from models.fleet.decide import decide
     from models.fleet.state import FleetRollout, MemberState
     from models.fleet.status import status_of, waiting_sentence
@@ -46,7 +46,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
 
     @workflow.init
     def __init__(self, start: messages.FleetInput | None = None) -> None:
-        state = None if start is None else start.state or reducers.opened(start.launch, workflow.now())
+        state = None if start is None else start.state or reducers.open_fleet(start.launch, workflow.now())
         super().__init__(state, missing_input(_NEEDS))
         self._start = start
         self._plan: messages.FleetPlan | None = None
@@ -109,7 +109,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
     def _leave(self) -> None:
         """Continues as new where that is due. Every call of a side loop can be repeated, so none is waited for."""
         if self._may_leave():
-            state, spent = self._state.fitted(workflow.now()), self._tickets.carried()
+            state, spent = self._state.fit(workflow.now()), self._tickets.carried()
             begin_next_run(self._launch.but(state=state, runs=self._launch.runs + 1, spent=spent))
 
     # --- actions ----------------------------------------------------------------------------------
@@ -124,10 +124,10 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
                 summary="plan every cluster",
             )
         except ActivityError as error:
-            self._set(reducers.plan_failed(self._state, reason_of(error)[1], workflow.now()))
+            self._set(reducers.fail_plan(self._state, reason_of(error)[1], workflow.now()))
             return
         self._plan = plan
-        self._set(reducers.planned(self._state, launch, plan, workflow.now()))
+        self._set(reducers.apply_plan(self._state, launch, plan, workflow.now()))
 
     async def _pick(self, action: PickMembers) -> None:
         try:
@@ -138,10 +138,12 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
                 summary=f"pick up to {action.most} of {len(action.candidates)}",
             )
         except ActivityError as error:
-            self._set(reducers.trouble(self._state, f"no cluster can be picked: {reason_of(error)[1]}", workflow.now()))
+            self._set(
+                reducers.add_trouble(self._state, f"no cluster can be picked: {reason_of(error)[1]}", workflow.now())
+            )
             return
         ids = {p.cluster: _new_id(p.cluster) for p in answer.picked}
-        self._set(reducers.picked(self._state, answer, ids, workflow.now()))
+        self._set(reducers.apply_picks(self._state, answer, ids, workflow.now()))
 
     async def _begin(self, action: StartMembers) -> None:
         clusters = [m.cluster for m in action.members]
@@ -154,7 +156,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
             )
         except ActivityError as error:
             answer = messages.StartAnswer(refused=dict.fromkeys(clusters, reason_of(error)[1]))
-        self._set(reducers.started(self._state, clusters, answer, workflow.now()))
+        self._set(reducers.apply_starts(self._state, clusters, answer, workflow.now()))
 
     async def _abort(self, action: AbortMembers) -> None:
         clusters = [m.cluster for m in action.members]
@@ -167,7 +169,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
             )
         except ActivityError as error:
             answer = messages.AbortAnswer(refused=dict.fromkeys(clusters, reason_of(error)[1]))
-        self._set(reducers.aborted(self._state, clusters, answer, workflow.now()))
+        self._set(reducers.apply_aborts(self._state, clusters, answer, workflow.now()))
 
     # --- side loops -------------------------------------------------------------------------------
 
@@ -189,16 +191,16 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
                 await asyncio.sleep(recheck.total_seconds())
                 continue
             if answer.changed:
-                self._set(reducers.noted(self._state, answer.changed, workflow.now()))
+                self._set(reducers.apply_news(self._state, answer.changed, workflow.now()))
             if answer.joined:
-                self._set(reducers.found_open(self._state, answer.joined, workflow.now()))
+                self._set(reducers.join_open(self._state, answer.joined, workflow.now()))
 
     async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
         record = messages.FleetRecord(entries=batch)
         await workflow.execute_activity_method(FleetActivities.record, record, **LAST_FLEET_CALL, summary=summary)
 
     def _mailed(self, keys: list[str], answer: TellAnswer) -> FleetRollout:
-        return reducers.mailed(self._state, keys, answer, workflow.now())
+        return reducers.apply_delivery(self._state, keys, answer, workflow.now())
 
     # --- messages ---------------------------------------------------------------------------------
 
@@ -211,7 +213,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> messages.FleetLaunchAnswer:
         """Answers once there is a plan, or a reason why there will be none."""
-        await workflow.wait_condition(lambda: bool(self._state.plan_hash) or self._state.stage.ended)
+        await workflow.wait_condition(lambda: bool(self._state.plan_hash) or self._state.stage.has_ended)
         return self._answer()
 
     @workflow.query(name=messages.FLEET_PLAN_QUERY)
@@ -222,7 +224,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
     def _answer(self) -> messages.FleetLaunchAnswer:
         f = self._state
         return messages.FleetLaunchAnswer(
-            launched=not f.stage.ended, fleet=f.id, stage=f.stage, reason=f.ended_because, plan=self._plan
+            launched=not f.stage.has_ended, fleet=f.id, stage=f.stage, reason=f.ended_because, plan=self._plan
         )
 
     def _check(self, command: FleetCommand, request: FleetCommandRequest) -> None:
@@ -237,7 +239,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
 
     def _cancelled(self) -> None:
         """Temporal's own cancel."""
-        self._set(cancelled(self._state, workflow.now(), by_ticket=bool(self._launch.launch.ticket)))
+        self._set(apply_cancel(self._state, workflow.now(), by_ticket=bool(self._launch.launch.ticket)))
 
 
 def _new_id(cluster: str) -> str:

@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from models.errors import Conflict, Refusal
     from models.rollout.look_reducers import has_lapsed
     from models.rollout.messages import OpenRequest, RolloutInput
-    from models.rollout.plan_reducers import opened_again
+    from models.rollout.plan_reducers import reopen_rollout
     from models.rollout.state import Rollout
     from workflows.failures import reason_of
     from workflows.options import FORWARD_CALL, READ_CALL
@@ -69,7 +69,7 @@ class Lapses:
                     summary=f"open {r.cluster} again: its history lacks effects",
                 )
                 heard = () if self.reset else unsent()  # after a reset: what was archived before it
-                again = opened_again(state(), self._launch, opening, workflow.now(), heard)
+                again = reopen_rollout(state(), self._launch, opening, workflow.now(), heard)
         except ActivityError as error:
             kind, why = reason_of(error)
             return why if kind in (Refusal.__name__, Conflict.__name__) else None  # else once the ledger is back

@@ -89,7 +89,7 @@ class QuotaRequest(Durable[RequestState]):
             )
         )
         if assessment is not None:
-            self._set(reducers.opened(start.ask, assessment, workflow.now()))
+            self._set(reducers.open_request(start.ask, assessment, workflow.now()))
         return assessment is not None
 
     async def _live(self, start: messages.RequestInput) -> None:
@@ -97,7 +97,7 @@ class QuotaRequest(Durable[RequestState]):
         while True:
             if self._cancelled:
                 self._cancelled = False
-                self._set(reducers.cancelled(self._state, workflow.now(), by_ticket=bool(start.ask.ticket)))
+                self._set(reducers.apply_cancel(self._state, workflow.now(), by_ticket=bool(start.ask.ticket)))
             self._set(reducers.advance(self._state, workflow.now()))
             await self._keep()
             match decide(self._state):
@@ -114,7 +114,7 @@ class QuotaRequest(Durable[RequestState]):
                         pause = _FIRST_PAUSE
                         continue
                     await self._keep()
-                    again, day = workflow.now() + pause, self._state.day
+                    again, day = workflow.now() + pause, self._state.ends_on
                     await self._wait(again if day is None else min(again, day))
                     pause = min(2 * pause, _LONGEST_PAUSE)
             self._leave(start)
@@ -136,7 +136,7 @@ class QuotaRequest(Durable[RequestState]):
             answer = calls.answer(self._state.order, GrantOutcome.LATER, reason)
         finally:
             self._writing = False
-        self._set(reducers.tried(self._state, answer, workflow.now()))
+        self._set(reducers.apply_grant(self._state, answer, workflow.now()))
 
     async def _try(self) -> Granted:
         state, order = self._state, self._state.order
@@ -181,7 +181,7 @@ class QuotaRequest(Durable[RequestState]):
             if is_cancelled_exception(error):
                 raise
             workflow.logger.error("not archived: %s", reason_of(error)[1])
-        self._set(self._state.recorded(entry.key for entry in state.outbox))
+        self._set(self._state.without_entries(entry.key for entry in state.outbox))
 
     async def _mail(self) -> None:
         while True:
@@ -191,8 +191,8 @@ class QuotaRequest(Durable[RequestState]):
             answer = await self._tell(batch)
             self._telling = False
             now = workflow.now()
-            lost = reducers.undeliverable(self._state, answer, now)
-            self._value = reducers.mailed(self._state, answer, now)  # not by _set: nothing waits for it
+            lost = reducers.undelivered_reasons(self._state, answer, now)
+            self._value = reducers.apply_delivery(self._state, answer, now)  # not by _set: nothing waits for it
             if lost and workflow.patched(patches.GIVES_UP):
                 self._set(reducers.gave_up(self._state, lost, batch, now))
             leave_mark()

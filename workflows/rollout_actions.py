@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.decide import confirms_breach
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
-    from models.rollout.warnings import news_of_risk, warned
+    from models.rollout.warnings import news_of_risk, warn_teams
     from workflows import options, patches
     from workflows.failures import reason_of, room_at
     from workflows.rollout_post import RolloutPost
@@ -47,14 +47,14 @@ class RolloutActions(RolloutPost):
                 summary=f"look: {action.why}",
             )
         except ActivityError as error:
-            self._set(look_reducers.look_failed(self._state, reason_of(error)[1], workflow.now()))
+            self._set(look_reducers.fail_look(self._state, reason_of(error)[1], workflow.now()))
             return
         now = workflow.now()
         rises = look_reducers.rise_waits(self._state, seen) and workflow.patched(patches.CONFIRMS_RISES)
         asks = look_reducers.asks_of(self._state, seen) and workflow.patched(patches.ASKS_OF_DRIFT)
-        self._set(look_reducers.looked(self._state, seen, now, r.fence, rises=rises, asks=asks))
+        self._set(look_reducers.apply_look(self._state, seen, now, r.fence, rises=rises, asks=asks))
         if any(news_of_risk(self._state, now)) and workflow.patched(patches.WARNS):
-            self._set(warned(self._state, now))
+            self._set(warn_teams(self._state, now))
 
     async def _draft(self, action: Draft) -> None:
         try:
@@ -65,13 +65,13 @@ class RolloutActions(RolloutPost):
                 summary=f"plan: {action.why}",
             )
         except ActivityError as error:
-            failed = long_run.not_reconsidered if action.islands else plan_reducers.draft_failed
+            failed = long_run.drop_proposal if action.islands else plan_reducers.fail_draft
             self._set(failed(self._state, reason_of(error)[1], workflow.now()))
             return
         if action.islands:
-            self._set(long_run.reconsidered(self._state, drafted.plan, workflow.now()))
+            self._set(long_run.take_proposal(self._state, drafted.plan, workflow.now()))
         else:
-            self._set(plan_reducers.drafted(self._state, drafted, workflow.now()))
+            self._set(plan_reducers.take_draft(self._state, drafted, workflow.now()))
 
     async def _aim(self) -> None:
         try:
@@ -82,12 +82,12 @@ class RolloutActions(RolloutPost):
                 summary=f"aim the rollback: {', '.join(self._state.stay.aiming)}",
             )
         except ActivityError as error:
-            self._set(plan_reducers.aim_failed(self._state, *reason_of(error), workflow.now()))
+            self._set(plan_reducers.fail_aim(self._state, *reason_of(error), workflow.now()))
             return
-        self._set(plan_reducers.aimed(self._state, target, workflow.now()))
+        self._set(plan_reducers.start_breach_rollback(self._state, target, workflow.now()))
 
     async def _perform(self, kind: EffectKind) -> None:
-        begun, change = effect_reducers.began(self._state, kind)
+        begun, change = effect_reducers.begin_effect(self._state, kind)
         self._set(begun)
         try:
             receipt = await workflow.execute_activity_method(
@@ -101,7 +101,7 @@ class RolloutActions(RolloutPost):
                 self._lapses.suspected = True
                 self._set(self._state.but(fence=begun.fence - 1))
                 return
-            self._set(effect_reducers.failed(self._state, change, *why, workflow.now(), room_at(error)))
+            self._set(effect_reducers.fail_effect(self._state, change, *why, workflow.now(), room_at(error)))
             return
         again = effect_reducers.aims_again(self._state, receipt) and workflow.patched(patches.AIMS_AGAIN)
-        self._set(effect_reducers.landed(self._state, change, receipt, workflow.now(), again=again))
+        self._set(effect_reducers.apply_receipt(self._state, change, receipt, workflow.now(), again=again))

@@ -70,7 +70,7 @@ class RolloutPost(Host[Rollout]):
                 # The registry belongs to somebody else by now. The entries stand in this history.
                 workflow.logger.error("not archived: %s", reason_of(error)[1])
             self._recording = None
-            self._set(mailing.recorded(self._state, request))
+            self._set(mailing.mark_archived(self._state, request))
             if self._waits is None:
                 leave_mark()
 
@@ -81,7 +81,7 @@ class RolloutPost(Host[Rollout]):
 
     def _may_record(self) -> bool:
         stays = self._leaving or self._lapses.reset
-        if stays or self._state.closing:  # closing: the registry would end the rollout before its last effect
+        if stays or self._state.is_closing:  # closing: the registry would end the rollout before its last effect
             return False
         post = self._state.post
         return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on)
@@ -95,12 +95,12 @@ class RolloutPost(Host[Rollout]):
         """Nothing more is about to come; or others count on the stage, as the fleet's brake does on rollbacks."""
         r = self._state
         rolls_back = r.stage is Stage.ROLLING_BACK and r.post.noted is not r.stage
-        return self._waits == self._changes or r.stage.ended or rolls_back
+        return self._waits == self._changes or r.stage.has_ended or rolls_back
 
     # --- notices ----------------------------------------------------------------------------
 
     def _may_mail(self) -> bool:
-        may_mail = mailing.may_mail if self._looks_first else mailing.ready
+        may_mail = mailing.may_mail if self._looks_first else mailing.ready_notices
         stays = self._leaving or self._lapses.reset or self._haste.on
         return not stays and bool(may_mail(self._state, workflow.now()))
 
@@ -127,7 +127,7 @@ class RolloutPost(Host[Rollout]):
                 why = reason_of(error)[1]
                 answer = TellAnswer(delivered={}, failed={}, refused={n.key: why for n in request.notices})
             self._busy_mailing = False
-            self._set(mailing.mailed(self._state, request.notices, answer, workflow.now()))
+            self._set(mailing.apply_delivery(self._state, request.notices, answer, workflow.now()))
             if self._waits is None:
                 leave_mark()
             if self._state.post.trouble:

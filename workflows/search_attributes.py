@@ -12,7 +12,7 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet.state import FleetRollout
     from models.requests.state import RequestState
     from models.rollout.state import Rollout
-    from models.rollout.status import standing_now
+    from models.rollout.status import backing_now
     from models.wire import SearchName
 
 _BY_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
@@ -24,7 +24,7 @@ _UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
 
 def rollout_attributes(r: Rollout) -> list[SearchAttributeUpdate[Any]]:
     """As the state has it; two that are alike are equal."""
-    stands = standing_now(r)
+    stands = backing_now(r)
     return [
         _BY_CLUSTER.value_set(r.cluster),
         _BY_STAGE.value_set(r.stage.value),

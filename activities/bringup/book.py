@@ -17,7 +17,7 @@ from activities.ports.ports import OpenRollout
 from models.audit import AuditEntry, AuditKind
 from models.base import count_text, gpus_text, hash_of, some_of, verb_of
 from models.bringup.entry import BringupEntry
-from models.bringup.handing_over import FirstStand, due, first_stand, of_leaves, opening_policy, spec_of
+from models.bringup.handing_over import FirstStand, due_grants, first_stand, of_leaves, opening_policy, spec_of
 from models.bringup.messages import (
     BringupRecord,
     BringupStart,
@@ -72,7 +72,7 @@ class FleetBringups(BringupExit):
         entry = request.entry
         policy = self._policy(entry)
         stand = first_stand(entry, request.islands, policy)
-        return self._as_incoming(request, stand.plan, spec_of(entry, request.islands, stand), stand.granted, stand)
+        return self._as_incoming(request, stand.plan, spec_of(entry, request.islands, stand), stand.granted_gpus, stand)
 
     def _from_slurm(self, request: HandOverRequest) -> Incoming:
         """Slurm's limits are what stands. Errors: Refusal where they are no honest first quotas."""
@@ -142,7 +142,7 @@ class FleetBringups(BringupExit):
             islands = self._schedulers.describe(cluster, entry.slurm).islands
         self._ledger.widen(cluster, islands, request.actor, request.at)
         owed = self._caught_up(request, owed)
-        plan, more = due(entry, islands, owed.granted, self._policy(entry))
+        plan, more = due_grants(entry, islands, owed.granted, self._policy(entry))
         opened = self._registry.opened(cluster)
         sentence = "nothing more may be promised yet"
         if more and opened is not None:

@@ -20,7 +20,7 @@ from activities.rollout.clusters import ClusterActivities
 from activities.tickets.warrants import Warrants
 from models.audit import BACKSTOP, AuditEntry, AuditKind, Signature
 from models.bringup.messages import BringupRow, WindDownRequest, WoundDown
-from models.bringup.state import bringup_key, retires
+from models.bringup.state import bringup_key, retires_cluster
 from models.cluster.quota import QuotaTree
 from models.errors import BackstopError, Refusal, Unavailable
 from models.rollout.commands import CommandRequest
@@ -69,10 +69,10 @@ class BringupExit:
             return _OUT
         opened = self._registry.opened(cluster)
         stands, running = self._assigned(cluster), self._running(request)
-        if opened is not None and not opened.rollout.startswith(retires(cluster)):
+        if opened is not None and not opened.rollout.startswith(retires_cluster(cluster)):
             return self._makes_way(request, opened, running.but(quota_gpus=stands))
         if opened is None and stands:
-            self._launch(request, f"{retires(cluster)}{request.at:%Y%m%d%H%M%S}", stands)
+            self._launch(request, f"{retires_cluster(cluster)}{request.at:%Y%m%d%H%M%S}", stands)
             return running.but(quota_gpus=stands, said="a rollout that takes them to nothing is launched")
         if opened is not None and (opened.stage is not Stage.MONITORED or stands):
             if opened.stage is Stage.PLANNED:

@@ -40,7 +40,7 @@ from models.fleet.messages import (
     StartAnswer,
     StartRequest,
 )
-from models.fleet.order import pick, plan_hash, prospect_of, taken_by, unplanned
+from models.fleet.order import pick, plan_hash, prospect_of, take_prospects, unplanned_prospect
 from models.fleet.pacing import budget_of
 from models.planning.plan import Envelope, Plan, envelope_of, make_plan
 from models.rollout.commands import CommandRequest
@@ -96,7 +96,7 @@ class FleetActivities:
                 prospects.append(_with_own(prospect, own.get(name)))
                 if plan is not None:
                     plans[name] = envelope_of(plan)
-            taken = taken_by(request.launch, prospects)
+            taken = take_prospects(request.launch, prospects)
             kept = {p.cluster: plans[p.cluster] for p in taken if p.cluster in plans}
             self._registry.keep_fleet_plan(request.launch.fleet, kept)
             wanted = request.launch.pilots if request.launch.kept is None else ()
@@ -115,7 +115,7 @@ class FleetActivities:
                 plan = make_plan(snapshot, own)
         except BackstopError as error:
             its_own_trouble(error, self._registry)
-            return unplanned(cluster, error.message, rollout), None
+            return unplanned_prospect(cluster, error.message, rollout), None
         return prospect_of(plan, rollout), plan
 
     # --- picking --------------------------------------------------------------------------------
@@ -230,7 +230,9 @@ class FleetActivities:
         ends = loop.time() + _ROUND_SECONDS
         # One that is opened and ended between two looks is news too: only what had ended before is none.
         own = {*request.known, *request.unseen}
-        over = {r for r, rollout in (await self._noted(request)).items() if r not in own and Stage(rollout.stage).ended}
+        over = {
+            r for r, rollout in (await self._noted(request)).items() if r not in own and Stage(rollout.stage).has_ended
+        }
         while loop.time() < ends:
             with contextlib.suppress(TimeoutError):  # first, so that changes that come together are told together
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)

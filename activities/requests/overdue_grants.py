@@ -38,7 +38,7 @@ class Sweeper:
         self._last = time
         try:
             for request in await asyncio.to_thread(self._requests.requests):
-                if request.overdue(now):
+                if request.is_overdue(now):
                     await self._care_for(request)
         except (BackstopError, RPCError) as error:
             activity.logger.warning("overdue grants could not be looked for: %s", error)
@@ -51,5 +51,5 @@ class Sweeper:
             task_queue=TASK_QUEUE,
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            static_summary=f"gives back what is overdue: {request.wants}",
+            static_summary=f"gives back what is overdue: {request.wanted_text}",
         )

@@ -13,7 +13,7 @@ from models.cluster.snapshot import filled
 from models.errors import BackstopError, Refusal
 from models.planning.backing import back
 from models.planning.breach import BreachTarget, breach_target
-from models.rollout.drift import beside
+from models.rollout.drift import baseline_beside
 from models.rollout.holds import RADIUS, ROLLBACK
 from models.rollout.messages import AimRequest
 
@@ -32,7 +32,7 @@ def aimed(
     current, ours = reading.values, _ours(opened, registry, warrants)
     # Which of them others set is derived here; whether a person took it as given, the request says.
     theirs = {t for t in {*current, *ours} if current.get(t) != ours.get(t)} & {*request.theirs}
-    baseline = beside(opened.baseline, reading.quotas, theirs)
+    baseline = baseline_beside(opened.baseline, reading.quotas, theirs)
     islands = filled(baseline.quotas, sample.islands)
     if not back(baseline.with_values(current).with_islands(islands)).shortage:
         raise Refusal(f"every quota of {cluster} has healthy GPUs behind it: there is no breach")

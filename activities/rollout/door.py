@@ -97,7 +97,7 @@ class TemporalRollouts:
             )
         except WorkflowQueryFailedError:
             return False
-        return status.stage.ended
+        return status.stage.has_ended
 
     def _answer(self, call: Coroutine[Any, Any, _T]) -> _T:
         """Errors: Unavailable where nobody answers in time."""

@@ -25,7 +25,7 @@ from models.planning.grants import GrantOrder
 from models.planning.plan import Plan
 from models.requests.commands import RequestOrder
 from models.requests.state import QuotaAsk
-from models.rollout.drift import beside
+from models.rollout.drift import baseline_beside
 from models.rollout.effect_table import EFFECT, INVERSE
 from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.evidence import (
@@ -37,9 +37,9 @@ from models.rollout.evidence import (
     DrawnPlan,
     Footing,
     Known,
-    named,
-    proved,
-    written_last,
+    order_name,
+    prove_change,
+    values_written_last,
 )
 from models.rollout.holds import RADIUS
 from models.rollout.messages import EffectRequest
@@ -100,11 +100,11 @@ class EvidenceRoom:
                 baseline=self._present(change.cluster, self.warrants.now()),
                 decided=self._decided(change.cluster, request.order, alone=change.fence.rollout),
             )
-            return Standing(proved(change, alone, request.order), MayMove(None, None))
+            return Standing(prove_change(change, alone, request.order), MayMove(None, None))
         if opened.shadow:
             raise Refusal(f"rollout {opened.rollout} is a shadow: it writes nothing")
         evidence = self._known(opened, change, request.order)
-        return Standing(proved(change, evidence, request.order), self._limits(request, opened, evidence))
+        return Standing(prove_change(change, evidence, request.order), self._limits(request, opened, evidence))
 
     def repeated(self, change: Change) -> EffectProof | None:
         """What an effect stood on whose receipt is there already."""
@@ -160,9 +160,9 @@ class EvidenceRoom:
         if answer is None or any(one.at > answer.admitted_at for one in changed):
             return None
         ours = {q.team: q.gpus for q in evidence.baseline.quotas}
-        ours |= {**evidence.written_before, **written_last(evidence)}
+        ours |= {**evidence.written_before, **values_written_last(evidence)}
         others = {t for t in {*ours, *evidence.present} if ours.get(t) != evidence.present.get(t)}
-        return Accepted(answer.nonce, beside(evidence.baseline, reading.quotas, others))
+        return Accepted(answer.nonce, baseline_beside(evidence.baseline, reading.quotas, others))
 
     def _before(self, opened: OpenRollout) -> dict[str, int]:
         """What those that it adopted wrote last."""
@@ -228,7 +228,7 @@ class EvidenceRoom:
     def _granted_by(self, nonce: str, order: str) -> dict[str, int] | None:
         """What landed on this decision for the order, by team, noted or not; None: nothing has."""
         for proof in self.warrants.book.standing_on(nonce):
-            receipts = self.warrants.book.receipts(proof.fence.rollout) if named(order) in proof.evidence else ()
+            receipts = self.warrants.book.receipts(proof.fence.rollout) if order_name(order) in proof.evidence else ()
             raised = next((dict(r.raised) for r in receipts if r.fence == proof.fence and r.raised), None)
             if raised is not None:
                 return raised

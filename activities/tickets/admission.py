@@ -176,7 +176,7 @@ class Admission:
 
     def _at_risk(self, cluster: str, one: OpenOne) -> bool:
         stage = one.stage
-        return stage == Stage.STUCK or (stage in _STAGES and Stage(stage).guarded and self._short(cluster))
+        return stage == Stage.STUCK or (stage in _STAGES and Stage(stage).is_guarded and self._short(cluster))
 
     def _launched(self, one: OpenOne, signed: SignedBook) -> str:
         """Who launched the rollout; of a fleet rollout's member who launched that."""

@@ -33,7 +33,7 @@ from models.base import Model, content_hash
 from models.bringup.commands import BringupOrder
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart
-from models.bringup.state import retires
+from models.bringup.state import retires_cluster
 from models.cluster.policy import Policy
 from models.errors import Refusal
 from models.fleet.commands import FleetCommandRequest
@@ -151,7 +151,7 @@ class Warrants:
         parent = self.live(launch.fleet or f"bringup/{launch.cluster}", command)
         if parent is None:
             raise Refusal(NO_TICKET)
-        if not launch.fleet and not launch.rollout.startswith(retires(launch.cluster)):
+        if not launch.fleet and not launch.rollout.startswith(retires_cluster(launch.cluster)):
             raise Refusal(f"rollout {launch.rollout} is not the one that retires {launch.cluster}")
         begun = member_launched(launch, parent, self, self._registry) if launch.fleet else parent
         self._inherit(parent, "rollout.launch", launch.rollout, launch, content)
@@ -350,7 +350,11 @@ class Warrants:
             raise Refusal(f"no order that stands says so: {request.command} needs a person's ticket")
         self.intact(parent)
         older = command == "rollout.approve" or parent.admitted_at < opened.opened_at
-        if parent.command == "bringup.retire" and older and not opened.rollout.startswith(retires(opened.cluster)):
+        if (
+            parent.command == "bringup.retire"
+            and older
+            and not opened.rollout.startswith(retires_cluster(opened.cluster))
+        ):
             raise Refusal(f"rollout {opened.rollout} is not the one that retires {opened.cluster}")
         if parent.command == "fleet.abort" and not ends_member(parent, opened.rollout, self.book):
             raise Refusal("the fleet's abort leaves it: it had changed something, and goes on, or was adopted since")

@@ -256,7 +256,7 @@ class WatchActivities:
         beat = time.monotonic()
         for cluster in names:
             stage, shadow = rollouts[cluster]
-            guarded = stage.guarded and not shadow
+            guarded = stage.is_guarded and not shadow
             sample, declared = samples.get(cluster), windows.get(cluster, ())
             facts = facts_of(versions.get(cluster, ""), guarded, sample, declared, now, doubted.get(cluster, ""))
             facts = replace(facts, senseless=samples.senseless.get(cluster) or windows.senseless.get(cluster, ""))

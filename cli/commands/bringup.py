@@ -324,7 +324,7 @@ def _give(order: TypedOrder) -> None:
             instant("--deadline", fields["deadline"], datetime.now(UTC)) if fields["deadline"] else None
         )
     if order.row.asks is Asks.STATUS:
-        question = order.row.asked(cluster=cluster, step=fields.get("step") or "what runs")
+        question = order.row.question_text(cluster=cluster, step=fields.get("step") or "what runs")
         consent(
             question,
             lambda: status_parts(ask(person, lambda door: door.bringup_status(cluster))),

@@ -102,7 +102,7 @@ async def cuts_of(door: Backstop, plan: FleetPlan, clusters: Sequence[str]) -> C
 async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts]:
     """As the launch would make it, and what it cuts."""
     from models.fleet.messages import FleetPlan, Noted
-    from models.fleet.order import plan_hash, prospect_of, taken_by, unplanned
+    from models.fleet.order import plan_hash, prospect_of, take_prospects, unplanned_prospect
     from models.planning.plan import make_plan
     from models.questions import OpenRollouts
 
@@ -114,11 +114,11 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts
     }
     plans = [make_plan(snapshot, own) for snapshot, own in snapshots]
     prospects = [prospect_of(plan, opened.get(plan.cluster)) for plan in plans]
-    prospects += [unplanned(cluster, why) for cluster, why in unplannable.items()]
+    prospects += [unplanned_prospect(cluster, why) for cluster, why in unplannable.items()]
     missing = tuple(sorted({*launch.pilots} - {p.cluster for p in prospects}))
     if missing:
         raise BadInput(f"--pilot {missing[0]}: the ledger has no such cluster: `backstop fleet show` lists them")
-    taken = taken_by(launch, prospects)
+    taken = take_prospects(launch, prospects)
     mine = {p.cluster for p in taken}
     cuts = {p.cluster: {q.team: q.cut_gpus for q in p.quotas if q.cut_gpus} for p in plans if p.cluster in mine}
     return FleetPlan(fleet=launch.fleet, hash=plan_hash(taken), clusters=taken), cuts

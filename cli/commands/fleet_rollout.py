@@ -108,12 +108,12 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
 
 def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
     """That of a lost fleet rollout, with what is given over it. Errors: BadInput naming the setting and the value."""
-    from models.fleet.pacing import paced
+    from models.fleet.pacing import change_pace
     from models.fleet.state import Pace
 
     _pace(pace_options)
     own = kept.pace or Pace()
-    new = paced(own, settings_given("--pace", pace_options)) if pace_options else own
+    new = change_pace(own, settings_given("--pace", pace_options)) if pace_options else own
     return own if isinstance(new, str) else new
 
 
@@ -155,7 +155,7 @@ def status(
 
     async def question(door: Backstop) -> tuple[FleetStatus, KeptFleet | None]:
         status = (await look_at_fleet(door)).status
-        return status, None if status.stage.ended else await door.lost_fleet()
+        return status, None if status.stage.has_ended else await door.lost_fleet()
 
     rollout, lost = ask(who(actor), question)
     if lost is not None:  # a workflow that was terminated still answers, as it last stood
@@ -193,7 +193,7 @@ def _give(order: TypedOrder) -> None:
         case Asks.FAILED if not order.yes:
             _show_failed(order, person)
         case Asks.UNDO:
-            question = order.row.asked(also=" and undo what it has done" if fields["undo"] else "")
+            question = order.row.question_text(also=" and undo what it has done" if fields["undo"] else "")
             consent(question, lambda: _ending(person, undo=fields["undo"]), yes=order.yes, as_json=order.as_json)
     if "wave" in fields:
         fields["wave"] = wave_of(fields["wave"])
@@ -231,7 +231,7 @@ def _agreed(order: TypedOrder, person: str) -> str:
 
     plan, status = ask(person, question)
     pilots = [m.cluster for m in status.members if m.wave.number == 0]
-    shown_and_asked(order.row.asked(plan=plan.hash, size=plan.size_text), plan_parts(plan, pilots, status.pace))
+    shown_and_asked(order.row.question_text(plan=plan.hash, size=plan.size_text), plan_parts(plan, pilots, status.pace))
     return plan.hash
 
 
@@ -241,7 +241,7 @@ def _show_failed(order: TypedOrder, person: str) -> None:
 
     status = ask(person, lambda door: door.fleet_status())
     if any(m.failed_at is not None and not m.forgiven for m in status.members):
-        consent(order.row.asked(), lambda: resume_parts(status), yes=False, as_json=order.as_json)
+        consent(order.row.question_text(), lambda: resume_parts(status), yes=False, as_json=order.as_json)
 
 
 def _ending(person: str, *, undo: bool) -> list[RenderableType]:

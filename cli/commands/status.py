@@ -124,7 +124,7 @@ def _show_one(cluster: str, person: str, how: Listing) -> None:
     (rollout, requests, source_at, lost, could), watching = answer
 
     def parts() -> list[RenderableType]:
-        watched = [] if rollout.stage.ended else watch_parts(watching)
+        watched = [] if rollout.stage.has_ended else watch_parts(watching)
         shown = status_parts(rollout, source_at=source_at, could=could)
         return [*_lost(lost), *shown, *_requests(requests), *watched]
 
@@ -288,7 +288,7 @@ async def _with_requests(
     if not shown:
         return status, [], None, [], []
     requests = await door.open_requests(cluster)
-    if status.stage.ended:
+    if status.stage.has_ended:
         return status, requests, None, [], []
     could = await door.could_act(cluster) if status.needs else []
     return status, requests, await door.health_at(cluster), await door.lost(cluster), could

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from models.bringup.checks import CheckKind, CheckOrder
 from models.bringup.messages import FollowRun, HandOverRequest, SupplyRequest, WindDownRequest
-from models.bringup.placeholders import RUN_KEY, filled, filled_url
+from models.bringup.placeholders import RUN_KEY, fill_text, fill_url
 from models.bringup.recipe import CAPACITY, SUPPLY, Reading
 from models.bringup.runs import UNDO_SUFFIX, RunOrder
 from models.bringup.state import Bringup
@@ -27,7 +27,7 @@ def run_order(b: Bringup, run: str) -> RunOrder:
     runs, values = step.runs(undo=undo), b.entry.all_values
 
     def fill(text: str) -> str:
-        return filled(text, values)
+        return fill_text(text, values)
 
     return RunOrder(
         key=b.key(run),
@@ -37,8 +37,8 @@ def run_order(b: Bringup, run: str) -> RunOrder:
         branch=fill(runs.branch),
         commit=fill(runs.commit),
         values={name: fill(text) for name, text in runs.values.items()},
-        url=filled_url(runs.url, values),
-        status_url=filled_url(runs.status_url, values | {RUN_KEY: b.key(run).text}),
+        url=fill_url(runs.url, values),
+        status_url=fill_url(runs.status_url, values | {RUN_KEY: b.key(run).text}),
         field=runs.field,
         succeeded=runs.succeeded,
         failed=runs.failed,
@@ -79,8 +79,8 @@ def _reading(b: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckO
         cluster=b.cluster,
         name=name,
         kind=kind,
-        run=tuple(filled(text, values) for text in reading.run),
-        url=filled_url(reading.url, values),
+        run=tuple(fill_text(text, values) for text in reading.run),
+        url=fill_url(reading.url, values),
         limit=reading.limit,
     )
 
@@ -99,10 +99,10 @@ def check_order(b: Bringup, name: str) -> CheckOrder:
         cluster=b.cluster,
         name=name,
         kind=check.kind,
-        run=tuple(filled(text, values) for text in check.command),
-        url=filled_url(check.http, values),
-        query=filled(check.promql, values),
-        connection=filled(check.connection, values),
+        run=tuple(fill_text(text, values) for text in check.command),
+        url=fill_url(check.http, values),
+        query=fill_text(check.promql, values),
+        connection=fill_text(check.connection, values),
         at_least=check.at_least,
         at_most=check.at_most,
         share=check.healthy,

@@ -17,7 +17,7 @@ from models.bringup.reducers import once_again
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import SoakClock
 from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage
-from models.bringup.state import MOST_ATTEMPTS, Bringup, HeldBy, Leaving, StepPhase, touchable
+from models.bringup.state import MOST_ATTEMPTS, Bringup, HeldBy, Leaving, StepPhase, touchable_steps
 from models.bringup.troubles import troubles
 from models.lifecycle.grid import Refused
 from models.lifecycle.orders import Order
@@ -89,7 +89,7 @@ def _unknown(b: Bringup, step: str) -> str | None:
 
 
 def _refuse_check_in(b: Bringup, order: BringupOrder) -> str | None:
-    waiting = [s.name for s in touchable(b)] if b.direction is BringupStage.PROVISIONING else []
+    waiting = [s.name for s in touchable_steps(b)] if b.direction is BringupStage.PROVISIONING else []
     if not order.step:
         many = f"several touches wait: name one of {', '.join(waiting)}"
         return None if len(waiting) == 1 else many if waiting else "no touch waits for a person"
@@ -101,19 +101,19 @@ def _refuse_check_in(b: Bringup, order: BringupOrder) -> str | None:
     if not step.touch:
         return f"{order.step} is no touch: {step.runner(undo=False)} runs it"
     run = b.runs[order.step]
-    if run.phase.over:
+    if run.phase.is_over:
         return f"{order.step} is {run.phase} already, by {run.by}"
-    before = [name for name in step.after if not b.runs[name].phase.over]
+    before = [name for name in step.after if not b.runs[name].phase.is_over]
     return f"{order.step} has to wait for {', '.join(before)}"
 
 
-def _failed(b: Bringup) -> list[str]:
+def _failed_runs(b: Bringup) -> list[str]:
     """What a retry can mean: the runs that wait for a person."""
     return [n for n, r in b.runs.items() if r.phase.needs_person and n.endswith(UNDO_SUFFIX) == b.direction.unmakes]
 
 
 def _refuse_retry(b: Bringup, order: BringupOrder, now: datetime) -> str | None:
-    failed = _failed(b)
+    failed = _failed_runs(b)
     if not order.step:
         if len(failed) > 1:
             return f"several steps wait for a person: name one of {', '.join(failed)}"
@@ -143,7 +143,7 @@ def _refuse_skip(b: Bringup, order: BringupOrder) -> str | None:
         return f"{name} has no undo that could be skipped: it is left standing, and named"
     if run.phase.under_way:
         return f"{name} is {run.phase}: stop it first"
-    return f"{name} is {run.phase} already" if run.phase.over else None
+    return f"{name} is {run.phase} already" if run.phase.is_over else None
 
 
 def _refuse_skip_check(b: Bringup, name: str) -> str | None:
@@ -185,11 +185,11 @@ def _refuse_retire(b: Bringup, order: BringupOrder, now: datetime) -> str | None
 
 def obey(b: Bringup, command: BringupCommand, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
     """The bring-up after a command that is not refused, and one sentence about what follows."""
-    b = b.accounted(now)
-    step = _named(b, command, order)
+    b = b.account_time(now)
+    step = _run_named(b, command, order)
     about = f" {step or order.check}".rstrip()
     b = b.but(check_ins=b.check_ins + 1) if command is _DO.CHECK_IN else b.but(touches=b.touches + 1)
-    b = b.noting(
+    b = b.record(
         AuditKind.COMMAND,
         f"{command}{about} by {order.actor}",
         now,
@@ -218,7 +218,7 @@ def obey(b: Bringup, command: BringupCommand, order: BringupOrder, now: datetime
             stopping = f"stopped by {order.actor}"
             return b.with_run(step, stopping=stopping, next_at=None), f"{step} is being stopped"
         case _DO.REVALIDATE:
-            fresh = {name: check.forgotten(now) for name, check in b.checks.items()}
+            fresh = {name: check.forget_answers(now) for name, check in b.checks.items()}
             return b.but(checks=fresh), "every check is asked again"
         case _DO.CANCEL:
             return _cancel(b, order, now)
@@ -226,13 +226,13 @@ def obey(b: Bringup, command: BringupCommand, order: BringupOrder, now: datetime
             return _retire(b, order, now)
 
 
-def cancelled(b: Bringup, now: datetime, under_way: Collection[BringupAction], *, by_ticket: bool) -> Bringup:
+def apply_cancel(b: Bringup, now: datetime, under_way: Collection[BringupAction], *, by_ticket: bool) -> Bringup:
     """Temporal's own cancel is a person's, who waits for what runs; in production it changes nothing.
 
     `by_ticket`: it was begun so, and then only a ticket cancels it.
     """
     if by_ticket:
-        return b.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket cancels", now)
+        return b.record(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket cancels", now)
     order = BringupOrder(actor="temporal", reason="the workflow was cancelled")
     refuses = refusal(b, BringupCommand.CANCEL, order, now, under_way) is not None
     if refuses or b.stage is BringupStage.IN_PRODUCTION:
@@ -240,12 +240,12 @@ def cancelled(b: Bringup, now: datetime, under_way: Collection[BringupAction], *
     return obey(b, BringupCommand.CANCEL, order, now)[0]
 
 
-def _named(b: Bringup, command: BringupCommand, order: BringupOrder) -> str:
+def _run_named(b: Bringup, command: BringupCommand, order: BringupOrder) -> str:
     """The run that the command is about; empty: none."""
     if command is _DO.CHECK_IN and not order.step:
-        return touchable(b)[0].name
+        return touchable_steps(b)[0].name
     if command is _DO.RETRY and not order.step:
-        return next(iter(_failed(b)), "")
+        return next(iter(_failed_runs(b)), "")
     if command is _DO.STOP:
         return next(n for n in (order.step, order.step + UNDO_SUFFIX) if n in b.runs and b.runs[n].phase.under_way)
     return run_of(b, order.step) if order.step else ""
@@ -279,7 +279,7 @@ def _cancel(b: Bringup, order: BringupOrder, now: datetime) -> tuple[Bringup, st
             b = b.with_run(name, stopping=f"stopped by {order.actor}", next_at=None)
     unclear = [name for name, run in b.runs.items() if run.phase is StepPhase.UNCLEAR]
     b = b.but(hold=None, fault="", clock=SoakClock())
-    b = b.reaching(BringupStage.CANCELLING, now, order.reason, order.actor)
+    b = b.enter_stage(BringupStage.CANCELLING, now, order.reason, order.actor)
     verb = "stopped" if order.stop else "waited for"
     first = f"{count_text(len(running), 'step')} that run are {verb}, then " if running else ""
     if len(running) == 1:
@@ -295,6 +295,6 @@ def _retire(b: Bringup, order: BringupOrder, now: datetime) -> tuple[Bringup, st
         return b.but(
             leaving=new.but(said=b.leaving.said, looked_at=b.leaving.looked_at, since=b.leaving.since)
         ), f"its undo begins at {order.deadline:%Y-%m-%d %H:%MZ} at the latest"
-    b = b.but(leaving=new, fault="").reaching(BringupStage.RETIRING, now, order.reason, order.actor)
+    b = b.but(leaving=new, fault="").enter_stage(BringupStage.RETIRING, now, order.reason, order.actor)
     until = "" if order.deadline is None else f", or at {order.deadline:%Y-%m-%d %H:%MZ}"
     return b, f"retiring: its quotas go to nothing with notice; it is unmade when no job runs{until}"

@@ -25,8 +25,8 @@ from models.bringup.placeholders import (
     Place,
     Value,
     placeholders,
-    spelled,
-    unfilled,
+    spelling_of,
+    unfilled_placeholders,
     url_fault,
 )
 from models.bringup.recipe import ClusterRecipe, StepName
@@ -38,13 +38,15 @@ from models.cluster.sources import WHOLE, PrometheusSource, SlurmSource
 
 ClusterName = Annotated[
     str,
-    *spelled(
+    *spelling_of(
         r"[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?",
         "up to 100 letters, digits, dots, dashes and underscores, a letter or digit at both ends",
     ),
 ]
 """It stands in commands, URLs and keys: letters, digits, dots, dashes and underscores."""
-ValueName = Annotated[str, *spelled(r"[a-z][a-z0-9_]{0,62}", "a name of lower-case letters, digits and underscores")]
+ValueName = Annotated[
+    str, *spelling_of(r"[a-z][a-z0-9_]{0,62}", "a name of lower-case letters, digits and underscores")
+]
 
 
 class IslandOrdered(Documented):
@@ -179,7 +181,7 @@ class BringupFile(Documented):
 def unfilled_text(entry: BringupEntry, recipe: ClusterRecipe) -> Iterator[tuple[Place, str]]:
     """What of the recipe the entry does not fill, or fills with what leads elsewhere: where, and in one sentence."""
     values = entry.all_values
-    for place, name in unfilled(recipe.texts(), values):
+    for place, name in unfilled_placeholders(recipe.texts(), values):
         yield (
             place,
             f"{{{name}}} is filled by nothing: the entry of {entry.cluster} needs {name} among its values",

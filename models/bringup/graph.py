@@ -15,7 +15,7 @@ def unknown_after(after: After, step: str) -> str:
     return next((name for name in after[step] if name not in after), "")
 
 
-def circle(after: After) -> list[str]:
+def find_circle(after: After) -> list[str]:
     """Steps that wait for each other in a circle, the first one again at the end; [] where there is none."""
     done: set[str] = set()
     for start in after:
@@ -37,12 +37,12 @@ def circle(after: After) -> list[str]:
     return []
 
 
-def ready(after: After, waiting: Collection[str], done: Collection[str]) -> list[str]:
+def ready_steps(after: After, waiting: Collection[str], done: Collection[str]) -> list[str]:
     """Of those that wait, the steps whose `after` is done."""
     return [step for step, before in after.items() if step in waiting and all(b in done for b in before)]
 
 
-def before(after: After, steps: Iterable[str]) -> set[str]:
+def steps_before(after: After, steps: Iterable[str]) -> set[str]:
     """All that these steps stand on, directly or not; not they themselves unless they stand on each other."""
     names: set[str] = set()
     open_ = [name for step in steps for name in after[step]]
@@ -54,6 +54,6 @@ def before(after: After, steps: Iterable[str]) -> set[str]:
     return names
 
 
-def behind(after: After, step: str) -> list[str]:
+def steps_behind(after: After, step: str) -> list[str]:
     """All that stand on this step, directly or not."""
-    return [other for other in after if step in before(after, [other])]
+    return [other for other in after if step in steps_before(after, [other])]

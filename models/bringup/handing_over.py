@@ -29,7 +29,7 @@ class FirstStand(NamedTuple):
     """The entry, with the floors that what came can carry."""
 
     @property
-    def granted(self) -> dict[str, int]:
+    def granted_gpus(self) -> dict[str, int]:
         """By leaf."""
         return of_leaves(self.entry, self.plan.values)
 
@@ -48,21 +48,21 @@ def of_leaves(entry: BringupEntry, values: Mapping[str, int]) -> dict[str, int]:
 def first_stand(entry: BringupEntry, islands: Sequence[Island], policy: Policy) -> FirstStand:
     """The first quotas on these islands, backed and under C."""
     own = opening_policy(policy)
-    for loose in _giving_way(entry):
+    for loose in _entries_giving_way(entry):
         plan = first_plan(loose, islands, own)
-        if _stands(plan):
+        if _is_backed(plan):
             return FirstStand(plan, loose)
     loose = _without_blocks(entry)
     plan = first_plan(loose, islands, own)  # without floors nothing keeps a cut from being taken
     for team, size in sorted(_blocks(entry), key=lambda block: (-block[1], block[0])):
         with_one = _with_block(loose, team, size)
         tried = first_plan(with_one, islands, own)
-        if _stands(tried):
+        if _is_backed(tried):
             loose, plan = with_one, tried
     return FirstStand(plan, loose)
 
 
-def due(
+def due_grants(
     entry: BringupEntry, islands: Sequence[Island], granted: Mapping[str, int], policy: Policy
 ) -> tuple[Plan, dict[str, int]]:
     """By leaf: how many more may be granted now of what is owed; those without any are left out. And by which plan."""
@@ -74,7 +74,7 @@ def due(
 
 def spec_of(entry: BringupEntry, islands: Sequence[Island], stand: FirstStand) -> ClusterSpec:
     """The cluster as a fleet file would bring it in."""
-    quotas = tuple(_at(quota, stand.plan.values[quota.team]) for quota in stand.entry.quotas)
+    quotas = tuple(_quota_at(quota, stand.plan.values[quota.team]) for quota in stand.entry.quotas)
     return ClusterSpec(
         name=entry.cluster,
         gpu_model=entry.gpu_model,
@@ -87,15 +87,15 @@ def spec_of(entry: BringupEntry, islands: Sequence[Island], stand: FirstStand) -
     )
 
 
-def _at(quota: Quota, gpus: int) -> Quota:
+def _quota_at(quota: Quota, gpus: int) -> Quota:
     return quota.but(gpus=gpus, minimum_gpus=min(quota.minimum_gpus, gpus))
 
 
-def _stands(plan: Plan) -> bool:
+def _is_backed(plan: Plan) -> bool:
     return plan.backed and plan.short_by_gpus == 0
 
 
-def _giving_way(entry: BringupEntry) -> Iterator[BringupEntry]:
+def _entries_giving_way(entry: BringupEntry) -> Iterator[BringupEntry]:
     """The floors, the strictest first: whole ones, then blocks alone."""
     yield entry
     yield _without_minimums(entry)

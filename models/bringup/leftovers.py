@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from models.bringup.decide import spared
+from models.bringup.decide import spared_steps
 from models.bringup.recipe import RecipeStep
 from models.bringup.state import Bringup, StepPhase, StepRun
 
 
-def standing(b: Bringup) -> dict[str, str]:
+def leftover_steps(b: Bringup) -> dict[str, str]:
     """Of every step of which something may stand: why it does; in the recipe's order."""
-    by = spared(b)
-    whys = {step.name: _why(b, step, run, by) for step, run in b.steps() if run.made}
+    by = spared_steps(b)
+    whys = {step.name: _leftover_reason(b, step, run, by) for step, run in b.steps() if run.may_stand}
     return {step: why for step, why in whys.items() if why}
 
 
-def _why(b: Bringup, step: RecipeStep, run: StepRun, by: dict[str, str]) -> str:
+def _leftover_reason(b: Bringup, step: RecipeStep, run: StepRun, by: dict[str, str]) -> str:
     if not run.starts and run.phase is StepPhase.SKIPPED:
         return f"it was skipped ({run.reason}), and whoever did it by hand unmakes it"
     if step.undo is None:

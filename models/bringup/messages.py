@@ -244,7 +244,7 @@ class BringupRow(Model):
     def as_of(self, now: datetime) -> Self:
         """With the time since then put down: the book has a row as it was when something last happened."""
         passed = timedelta(0) if self.accounted_at is None else now - self.accounted_at
-        if passed <= timedelta(0) or self.stage.ended:
+        if passed <= timedelta(0) or self.stage.has_ended:
             return self
         return self.but(
             accounted_at=now,

@@ -28,7 +28,7 @@ RUN_KEY = "key"
 """Filled by the start, in a status URL: its key."""
 
 
-def spelled(pattern: str, in_words: str) -> tuple[AfterValidator, FieldInfo]:
+def spelling_of(pattern: str, in_words: str) -> tuple[AfterValidator, FieldInfo]:
     """What of a text's annotation says how it is spelled. `in_words`: what it must be, for whoever spelled it else."""
     whole = re.compile(pattern)
 
@@ -42,7 +42,7 @@ def spelled(pattern: str, in_words: str) -> tuple[AfterValidator, FieldInfo]:
 
 Value = Annotated[
     str,
-    *spelled(
+    *spelling_of(
         r"[A-Za-z0-9_./:+,=][A-Za-z0-9_./:+,=-]{0,199}",
         "up to 200 letters, digits and _./:+,=- without a dash at its beginning",
     ),
@@ -57,7 +57,7 @@ def placeholders(text: str) -> list[str]:
     return _PLACEHOLDER.findall(text)
 
 
-def filled(text: str, values: Mapping[str, str]) -> str:
+def fill_text(text: str, values: Mapping[str, str]) -> str:
     """The text with each placeholder's value. Errors: KeyError for one that nothing fills (refused at entry)."""
 
     def value(match: re.Match[str]) -> str:
@@ -66,9 +66,9 @@ def filled(text: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(value, text)
 
 
-def filled_url(text: str, values: Mapping[str, str]) -> str:
-    """As `filled`, each value percent-encoded whole: none ends the host, the segment or the parameter that it is in."""
-    return filled(text, {name: _RESERVED.sub(_percent, value) for name, value in values.items()})
+def fill_url(text: str, values: Mapping[str, str]) -> str:
+    """As `fill_text`, each value percent-encoded whole: none ends the host, segment or parameter that it is in."""
+    return fill_text(text, {name: _RESERVED.sub(_percent, value) for name, value in values.items()})
 
 
 def _percent(match: re.Match[str]) -> str:
@@ -85,7 +85,7 @@ def url_fault(text: str, values: Mapping[str, str]) -> str:
 
     Stricter than whoever sends it: many servers decode `%2F` before they follow `..`.
     """
-    url = filled_url(text, values)
+    url = fill_url(text, values)
     match = _URL.fullmatch(url)
     if match is None:
         return f"would be {brief(url)}: a value fills one name in a host, one segment, or one parameter"
@@ -94,7 +94,7 @@ def url_fault(text: str, values: Mapping[str, str]) -> str:
     return ""
 
 
-def unfilled(texts: Iterable[tuple[Place, str]], values: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
+def unfilled_placeholders(texts: Iterable[tuple[Place, str]], values: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
     """The placeholders that the values do not fill, each with its place."""
     for place, text in texts:
         for name in placeholders(text):

@@ -16,15 +16,15 @@ from pydantic import ConfigDict, Field, model_validator
 
 from models.base import HOUR, Count, Documented, Duration, PositiveCount, Text, Words, brief, content_hash, fault_at
 from models.bringup.checks import CheckKind, EnoughOf
-from models.bringup.graph import circle, unknown_after
-from models.bringup.placeholders import placeholders, spelled
+from models.bringup.graph import find_circle, unknown_after
+from models.bringup.placeholders import placeholders, spelling_of
 from models.bringup.runs import NO_TIME_LIMIT, Runner
 from models.cluster.policy import MOST_NAMES
 
 _MINUTE = timedelta(minutes=1)
 StepName = Annotated[
     str,
-    *spelled(
+    *spelling_of(
         r"[a-z0-9]([a-z0-9._-]{0,62}[a-z0-9])?",
         "up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit at both ends",
     ),
@@ -307,7 +307,7 @@ class ClusterRecipe(Documented):
             stranger = unknown_after(after, step.name)
             if stranger:
                 raise fault_at(("provision", number, "after"), f"names {stranger!r}, which is no step of this recipe")
-        round_ = circle(after)
+        round_ = find_circle(after)
         if round_:
             number = [s.name for s in self.provision].index(round_[0])
             raise fault_at(("provision", number, "after"), f"has a cycle: {' -> '.join(round_)}")

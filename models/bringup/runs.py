@@ -72,7 +72,7 @@ class RunPhase(StrEnum):
     STOPPED = "stopped"
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self is not RunPhase.RUNNING
 
 

@@ -43,7 +43,7 @@ class CheckState(Model):
     skipped: Words = ""
     """Why a person had it skipped; empty: nobody had."""
 
-    def answered(self, answer: CheckAnswer) -> Self:
+    def take_answer(self, answer: CheckAnswer) -> Self:
         """With the answer taken in. One that knows nothing leaves in place since when nothing is known."""
         red = answer.colour is Colour.RED
         unknown = answer.colour is Colour.UNKNOWN
@@ -56,7 +56,7 @@ class CheckState(Model):
             reds=self.reds + (red and self.colour is not Colour.RED),
         )
 
-    def forgotten(self, now: datetime) -> Self:
+    def forget_answers(self, now: datetime) -> Self:
         """As if it had never answered, but for how often it was red."""
         return self.but(colour=Colour.UNKNOWN, said="to be asked again", at=None, unknown_since=now, asked_at=None)
 
@@ -72,7 +72,7 @@ Checks = Mapping[str, CheckState]
 Rules = Mapping[str, Terms]
 
 
-def expires(check: CheckState, terms: Terms) -> datetime | None:
+def expires_at(check: CheckState, terms: Terms) -> datetime | None:
     """Until when the last answer counts; None: for good, or there is none that does."""
     if check.skipped or terms.once or check.at is None or check.colour is Colour.UNKNOWN:
         return None
@@ -83,7 +83,7 @@ def unknown_from(check: CheckState, terms: Terms, now: datetime) -> datetime | N
     """Since when nothing has been known of it; None: something is."""
     if check.skipped:
         return None
-    end = expires(check, terms)
+    end = expires_at(check, terms)
     if end is not None:
         return end if now > end else None
     return check.unknown_since if check.colour is Colour.UNKNOWN else None
@@ -105,37 +105,37 @@ def colours(checks: Checks, rules: Rules, now: datetime, stale_after: timedelta)
     return {name: colour_at(check, rules[name], now, stale_after) for name, check in checks.items()}
 
 
-def ticked(clock: SoakClock, checks: Checks, rules: Rules, now: datetime, stale_after: timedelta) -> SoakClock:
+def tick_clock(clock: SoakClock, checks: Checks, rules: Rules, now: datetime, stale_after: timedelta) -> SoakClock:
     """The clock at `now`. Between two ticks colours change by time alone: what counted ran out, or went stale."""
     if clock.since is not None:
-        ends = min((end for name, c in checks.items() if (end := expires(c, rules[name])) is not None), default=None)
+        ends = min((end for name, c in checks.items() if (end := expires_at(c, rules[name])) is not None), default=None)
         if ends is not None and now > ends:
             clock = SoakClock(gathered=clock.gathered + max(_ZERO, ends - clock.since))
-    return turned(clock, colours(checks, rules, now, stale_after), now)
+    return turn_clock(clock, colours(checks, rules, now, stale_after), now)
 
 
-def turned(clock: SoakClock, colours: Mapping[str, Colour], now: datetime) -> SoakClock:
+def turn_clock(clock: SoakClock, colours: Mapping[str, Colour], now: datetime) -> SoakClock:
     """The clock where the checks have these colours from now on."""
     colours_now = set(colours.values())
     if Colour.RED in colours_now:
         return SoakClock()
     if Colour.UNKNOWN in colours_now:
-        return SoakClock(gathered=gathered(clock, now))
+        return SoakClock(gathered=gathered_time(clock, now))
     return clock if clock.since is not None else clock.but(since=now)
 
 
-def gathered(clock: SoakClock, now: datetime) -> timedelta:
+def gathered_time(clock: SoakClock, now: datetime) -> timedelta:
     return clock.gathered + (_ZERO if clock.since is None else now - clock.since)
 
 
-def edges(
+def edge_times(
     clock: SoakClock, checks: Checks, rules: Rules, stale_after: timedelta, soak: timedelta
 ) -> Iterator[datetime]:
     """When time alone changes something: a soak is full, an answer counts no more, an unknown one goes stale."""
     if clock.since is not None:
         yield clock.since + max(_ZERO, soak - clock.gathered)
     for name, check in checks.items():
-        end = expires(check, rules[name])
+        end = expires_at(check, rules[name])
         if end is not None:
             yield end + timedelta(microseconds=1)
             yield end + stale_after

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from models.lifecycle.grid import STAY as _STAY
-from models.lifecycle.grid import Refused, answers
+from models.lifecycle.grid import Refused, answers_by_cell
 
 
 class BringupStage(StrEnum):
@@ -36,7 +36,7 @@ class BringupStage(StrEnum):
         return self.value.replace("_", " ")
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self in (BringupStage.CANCELLED, BringupStage.RETIRED)
 
     @property
@@ -95,7 +95,9 @@ _GRID: dict[tuple[BringupCommand, ...], tuple[BringupStage | Refused | None, ...
 }
 # fmt: on
 
-BRINGUP_ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | Refused] = answers(_COLUMNS, _GRID, _ENDED)
+BRINGUP_ANSWERS: dict[tuple[BringupStage, BringupCommand], BringupStage | Refused] = answers_by_cell(
+    _COLUMNS, _GRID, _ENDED
+)
 
 BRINGUP_TRANSITIONS: frozenset[tuple[BringupStage, BringupStage]] = frozenset(
     {

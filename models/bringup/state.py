@@ -49,7 +49,7 @@ class StepPhase(StrEnum):
         return self in (StepPhase.STARTING, StepPhase.RUNNING)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """What comes after it may run."""
         return self in (StepPhase.DONE, StepPhase.SKIPPED)
 
@@ -91,9 +91,9 @@ class StepRun(Model):
     reason: Words = ""
 
     @property
-    def made(self) -> bool:
+    def may_stand(self) -> bool:
         """Something of it may stand."""
-        return self.starts > 0 or self.phase.over
+        return self.starts > 0 or self.phase.is_over
 
 
 class HeldBy(Model):
@@ -197,7 +197,7 @@ class Bringup(Lifecycle):
         return self.blocked_from or self.stage
 
     @property
-    def there(self) -> tuple[int, int]:
+    def gpus_there(self) -> tuple[int, int]:
         """GPUs installed, and healthy ones, as the capacity check last found them."""
         return sum(i.total_gpus for i in self.islands), sum(i.healthy_gpus for i in self.islands)
 
@@ -217,7 +217,7 @@ class Bringup(Lifecycle):
 
     @property
     def all_made(self) -> bool:
-        return all(run.phase.over for _, run in self.steps())
+        return all(run.phase.is_over for _, run in self.steps())
 
     def rules(self) -> dict[str, Terms]:
         """How often each check is asked."""
@@ -235,18 +235,18 @@ class Bringup(Lifecycle):
     def place(self) -> ArchivePlace:
         return ArchivePlace(bringup_key(self.cluster, self.number), self.cluster, self.id)
 
-    def noting(self, kind: AuditKind, text: str, at: datetime, **more: Any) -> Self:
-        return super().noting(kind, text, at, **{"stage": self.stage.value, **more})
+    def record(self, kind: AuditKind, text: str, at: datetime, **more: Any) -> Self:
+        return super().record(kind, text, at, **{"stage": self.stage.value, **more})
 
-    def reaching(self, stage: BringupStage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
+    def enter_stage(self, stage: BringupStage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
         assert (self.stage, stage) in BRINGUP_TRANSITIONS, (self.stage, stage)
         moved = self.but(
             stage=stage,
             stage_at=at,
             blocked_from=self.stage if stage is BringupStage.BLOCKED else None,
-            because=why if stage is BringupStage.BLOCKED or stage.ended else "",
+            because=why if stage is BringupStage.BLOCKED or stage.has_ended else "",
         )
-        return moved.noting(
+        return moved.record(
             AuditKind.TRANSITION,
             f"bring-up: {self.stage} -> {stage}: {why}",
             at,
@@ -255,7 +255,7 @@ class Bringup(Lifecycle):
             after=stage.value,
         )
 
-    def telling(self, detail: str, *commands: tuple[str, str]) -> Self:
+    def notify_owner(self, detail: str, *commands: tuple[str, str]) -> Self:
         """With a notice to the owner in the mail; `commands`: what each does, and the line to type."""
         lines = [{"does": does, "line": line} for does, line in commands]
         return self.with_notices(
@@ -270,10 +270,10 @@ class Bringup(Lifecycle):
             facts={"commands": lines} if lines else {},
         )
 
-    def accounted(self, now: datetime) -> Self:
+    def account_time(self, now: datetime) -> Self:
         """With the time since it was last accounted put down: to its stage, and to what it waited for."""
         passed = now - self.accounted_at
-        if passed <= _ZERO or self.stage.ended:
+        if passed <= _ZERO or self.stage.has_ended:
             return self
         whom = waits_for(self)
         waited = self.waited if whom is None else put_down(self.waited, whom, passed)
@@ -298,14 +298,14 @@ def bringup_key(cluster: str, number: int) -> str:
     return f"{bringup_workflow_id(cluster)}/{number}"
 
 
-def retires(cluster: str) -> str:
+def retires_cluster(cluster: str) -> str:
     """How the id begins of a rollout that takes the quotas of a retired cluster to nothing."""
     return f"retire-{cluster}-"
 
 
 def waits_for(b: Bringup) -> WaitsFor | None:
     """Whom it waits for; None: nobody."""
-    if b.stage.ended or b.stage is BringupStage.IN_PRODUCTION:
+    if b.stage.has_ended or b.stage is BringupStage.IN_PRODUCTION:
         return None
     if b.hold is not None or b.stage is BringupStage.BLOCKED:
         return WaitsFor.PERSON
@@ -316,7 +316,7 @@ def waits_for(b: Bringup) -> WaitsFor | None:
             if b.all_made:
                 return WaitsFor.CHECK
             busy = any(run.phase.under_way or run.next_at is not None for run in b.runs.values())
-            return WaitsFor.RUNNER if busy or not touchable(b) else WaitsFor.PERSON
+            return WaitsFor.RUNNER if busy or not touchable_steps(b) else WaitsFor.PERSON
         case BringupStage.PROVISIONED:
             return WaitsFor.CHECK
         case BringupStage.RETIRING if b.leaving is not None and not b.leaving.empty:
@@ -324,9 +324,9 @@ def waits_for(b: Bringup) -> WaitsFor | None:
     return WaitsFor.RUNNER
 
 
-def touchable(b: Bringup) -> list[RecipeStep]:
+def touchable_steps(b: Bringup) -> list[RecipeStep]:
     """The touches that wait for a person now."""
-    over = {step.name for step, run in b.steps() if run.phase.over}
+    over = {step.name for step, run in b.steps() if run.phase.is_over}
     return [
         step
         for step, run in b.steps()

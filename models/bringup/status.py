@@ -9,15 +9,15 @@ from pydantic import Field
 
 from models.base import Count, Duration, Model, Name, PositiveCount, Text, Time, duration_text, gpus_text, verb_of
 from models.bringup.checks import Colour
-from models.bringup.decide import asks, soaked
-from models.bringup.leftovers import standing
+from models.bringup.decide import checks_to_ask, is_soaked
+from models.bringup.leftovers import leftover_steps
 from models.bringup.messages import BringupRow
-from models.bringup.placeholders import filled
+from models.bringup.placeholders import fill_text
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
-from models.bringup.soak import colour_at, gathered
+from models.bringup.soak import colour_at, gathered_time
 from models.bringup.stages import BringupStage
-from models.bringup.state import Bringup, HeldBy, Leaving, Production, StepPhase, StepRun, touchable, waits_for
+from models.bringup.state import Bringup, HeldBy, Leaving, Production, StepPhase, StepRun, touchable_steps, waits_for
 from models.bringup.troubles import line, troubles
 from models.cluster.island import Island
 
@@ -103,7 +103,7 @@ class BringupStatus(Model):
 
 
 def status_of(b: Bringup, now: datetime, *, history_events: int = 0, runs: int = 1) -> BringupStatus:
-    b = b.accounted(now)
+    b = b.account_time(now)
     within = b.recipe.validate_within
     return BringupStatus(
         cluster=b.cluster,
@@ -128,12 +128,12 @@ def status_of(b: Bringup, now: datetime, *, history_events: int = 0, runs: int =
         undos=tuple(_step(b, name, now) for name in b.runs if name.endswith(UNDO_SUFFIX)),
         checks=tuple(_check(b, name, now) for name in b.checks),
         soak=b.recipe.soak,
-        soaked=min(b.recipe.soak, gathered(b.clock, now)),
+        soaked=min(b.recipe.soak, gathered_time(b.clock, now)),
         validate_until=None if b.validating_since is None or b.production else b.validating_since + within,
         islands=b.islands,
         production=b.production,
         leaving=b.leaving,
-        standing=standing(b) if b.direction.unmakes or b.stage.ended else {},
+        standing=leftover_steps(b) if b.direction.unmakes or b.stage.has_ended else {},
         touches=b.touches,
         check_ins=b.check_ins,
         lasted=b.lasted,
@@ -145,7 +145,7 @@ def status_of(b: Bringup, now: datetime, *, history_events: int = 0, runs: int =
 
 def row_of(b: Bringup, now: datetime) -> BringupRow:
     """For the board and the report."""
-    b = b.accounted(now)
+    b = b.account_time(now)
     production = b.production
     return BringupRow(
         cluster=b.cluster,
@@ -186,8 +186,8 @@ def _step(b: Bringup, name: str, now: datetime) -> StepStatus:
         after=() if undo else step.after,
         phase=run.phase,
         attempts=run.attempt,
-        took=None if touch else _took(run, now),
-        said=filled(step.touch, b.entry.all_values) if touch and run.phase is StepPhase.WAITING else run.said,
+        took=None if touch else _time_taken(run, now),
+        said=fill_text(step.touch, b.entry.all_values) if touch and run.phase is StepPhase.WAITING else run.said,
         by=run.by,
         reason=run.reason,
         code=run.code,
@@ -199,7 +199,7 @@ def _step(b: Bringup, name: str, now: datetime) -> StepStatus:
     )
 
 
-def _took(run: StepRun, now: datetime) -> Duration | None:
+def _time_taken(run: StepRun, now: datetime) -> Duration | None:
     begun = run.started_at or run.noted_at
     return None if begun is None else max(begun, run.ended_at or now) - begun
 
@@ -207,7 +207,7 @@ def _took(run: StepRun, now: datetime) -> Duration | None:
 def _check(b: Bringup, name: str, now: datetime) -> CheckStatus:
     check, terms = b.checks[name], b.rules()[name]
     kinds = {c.name: c.kind.value for c in b.recipe.checks}
-    watched = b.stage.ended or b.direction.unmakes
+    watched = b.stage.has_ended or b.direction.unmakes
     return CheckStatus(
         name=name,
         kind=kinds.get(name, CAPACITY),
@@ -230,7 +230,7 @@ def _supply(b: Bringup) -> CheckStatus | None:
 
 def waiting_sentence(b: Bringup, now: datetime) -> str:
     """One sentence: what it waits for."""
-    if b.stage.ended or b.stage is BringupStage.BLOCKED:
+    if b.stage.has_ended or b.stage is BringupStage.BLOCKED:
         return b.because
     if b.hold is not None and waits_for(b) is not None:
         return f"held by {b.hold.actor}: {b.hold.reason}"
@@ -238,17 +238,17 @@ def waiting_sentence(b: Bringup, now: datetime) -> str:
         case BringupStage.PLANNED:
             return f"waits for its supply: {b.supply.said}" if b.supply is not None else "about to begin"
         case BringupStage.PROVISIONING:
-            return _making(b)
+            return _making_text(b)
         case BringupStage.PROVISIONED:
-            return _validating(b, now)
+            return _validating_text(b, now)
         case BringupStage.RETIRING if b.leaving is not None and not b.leaving.empty:
             return f"its quotas go to nothing: {b.leaving.said or 'about to begin'}"
         case BringupStage.CANCELLING | BringupStage.RETIRING:
-            return f"unmakes what was made: {_busy(b) or 'about to go on'}"
-    return _in_production(b, now)
+            return f"unmakes what was made: {_busy_text(b) or 'about to go on'}"
+    return _production_text(b, now)
 
 
-def _busy(b: Bringup) -> str:
+def _busy_text(b: Bringup) -> str:
     busy = [
         f"{name} is {run.phase}{f' ({run.said})' if run.unheard else ''}"
         for name, run in b.runs.items()
@@ -262,15 +262,15 @@ def _busy(b: Bringup) -> str:
     return "; ".join(busy + later)
 
 
-def _making(b: Bringup) -> str:
+def _making_text(b: Bringup) -> str:
     if b.all_made:
         return f"every step is done; waits for the nodes: {b.checks[CAPACITY].said}"
-    touches = [f"{step.name} waits for a person" for step in touchable(b)]
-    return "; ".join(([busy] if (busy := _busy(b)) else []) + touches) or "about to go on"
+    touches = [f"{step.name} waits for a person" for step in touchable_steps(b)]
+    return "; ".join(([busy] if (busy := _busy_text(b)) else []) + touches) or "about to go on"
 
 
-def _validating(b: Bringup, now: datetime) -> str:
-    if soaked(b, now):
+def _validating_text(b: Bringup, now: datetime) -> str:
+    if is_soaked(b, now):
         return "all checks were green together for long enough: it is being handed over"
     rules = b.rules()
     counted = {name: colour_at(c, rules[name], now, b.recipe.stale_after) for name, c in b.checks.items()}
@@ -283,13 +283,13 @@ def _validating(b: Bringup, now: datetime) -> str:
     return f"all checks are green; they must stay so until {until:{_AT}}"
 
 
-def _in_production(b: Bringup, now: datetime) -> str:
+def _production_text(b: Bringup, now: datetime) -> str:
     assert b.production is not None
     owed = b.production.owed
     text = "in production"
     if now < b.production.probation_until:
         text += f", in probation until {b.production.probation_until:{_AT}}"
-    elif not asks(b, now):
+    elif not checks_to_ask(b, now):
         return text
     if owed and b.entry.owed_until is not None and now < b.entry.owed_until:
         count = sum(owed.values())
@@ -299,7 +299,7 @@ def _in_production(b: Bringup, now: datetime) -> str:
 
 def needs_of(b: Bringup, now: datetime) -> str:
     """What a person has to do for it to go on; empty when it goes on by itself."""
-    if b.stage.ended:
+    if b.stage.has_ended:
         return ""
     if b.hold is not None:
         return f"held by {b.hold.actor}: {line(b, 'release')}"
@@ -308,5 +308,6 @@ def needs_of(b: Bringup, now: datetime) -> str:
     if b.stage is not BringupStage.PROVISIONING:
         return ""
     return "; ".join(
-        f"{filled(step.touch, b.entry.all_values)}, then: {line(b, 'check-in', step.name)}" for step in touchable(b)
+        f"{fill_text(step.touch, b.entry.all_values)}, then: {line(b, 'check-in', step.name)}"
+        for step in touchable_steps(b)
     )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from models.base import duration_text, some_of
 from models.bringup.checks import Colour
-from models.bringup.decide import soaked
+from models.bringup.decide import is_soaked
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import colours
@@ -34,7 +34,7 @@ def troubles(b: Bringup, now: datetime) -> list[Trouble]:
     ]
     if b.fault:
         open_troubles.append(Trouble(b.fault, (("Try again", line(b, "retry", "--reason '...'")),)))
-    return open_troubles if undoing else open_troubles + _overdue(b, now)
+    return open_troubles if undoing else open_troubles + _overdue_troubles(b, now)
 
 
 def line(b: Bringup, command: str, *more: str) -> str:
@@ -51,9 +51,9 @@ def _of_run(b: Bringup, name: str) -> Trouble:
     return Trouble(text, (again, ("Go on without it", line(b, "skip", name, "--reason '...'"))))
 
 
-def _overdue(b: Bringup, now: datetime) -> list[Trouble]:
+def _overdue_troubles(b: Bringup, now: datetime) -> list[Trouble]:
     since, within = b.validating_since, b.recipe.validate_within
-    if since is None or now < since + within or soaked(b, now):
+    if since is None or now < since + within or is_soaked(b, now):
         return []
     colour_of = colours(b.checks, b.rules(), now, b.recipe.stale_after)
     making = b.direction is BringupStage.PROVISIONING

@@ -61,12 +61,12 @@ def follow(f: FleetRollout) -> FollowRequest:
             if m.stage
         },
         unseen=tuple(m.rollout for m in members if not m.stage),
-        waiting=tuple(m.cluster for m in f.waiting) if f.stage is FleetStage.RUNNING else (),
+        waiting=tuple(m.cluster for m in f.waiting_members) if f.stage is FleetStage.RUNNING else (),
         shadow=f.shadow,
-        every_seconds=_every(f),
+        every_seconds=_longest_wait(f),
     )
 
 
-def _every(f: FleetRollout) -> float:
+def _longest_wait(f: FleetRollout) -> float:
     """How often the members' stages are read, in seconds: often enough beside how often clusters are looked at."""
     return min(10.0, max(0.2, f.pace.recheck.total_seconds() / 60))

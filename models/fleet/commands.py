@@ -12,7 +12,7 @@ from models.audit import AuditKind
 from models.base import Name, Text, of_ordinary_size, shortened
 from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.gates import rest_until
-from models.fleet.pacing import changes_text, counts_from, paced
+from models.fleet.pacing import change_pace, changes_text, counts_from
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.lifecycle.orders import Order
 from models.rollout.holds import Hold, HoldKind
@@ -55,16 +55,16 @@ class Seen(Protocol):
 
 def not_now(f: Seen, command: FleetCommand, *, rests: bool) -> str:
     """Why it does not take the command now, whatever is said with it; empty: it may. `rests`: a soak or bake runs."""
-    return _over(f) or _not_here(f, command, rests=rests)
+    return _end_text(f) or _refuse_elsewhere(f, command, rests=rests)
 
 
-def _over(f: Seen) -> str:
-    if f.stage.ended:
+def _end_text(f: Seen) -> str:
+    if f.stage.has_ended:
         return f"the fleet rollout has ended ({f.stage}): launch a new one"
     return "the fleet rollout is being aborted, and nothing stops that" if f.stage is FleetStage.ABORTING else ""
 
 
-def _not_here(f: Seen, command: FleetCommand, *, rests: bool) -> str:
+def _refuse_elsewhere(f: Seen, command: FleetCommand, *, rests: bool) -> str:
     match command:
         case "approve":
             if not f.plan_hash:
@@ -81,11 +81,11 @@ def _not_here(f: Seen, command: FleetCommand, *, rests: bool) -> str:
 
 def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
     """Why the command cannot be taken now, in one sentence; None when it can."""
-    if why := _over(f):
+    if why := _end_text(f):
         return why
     if FLEET_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
-    if why := _not_here(f, command, rests=rest_until(f) is not None):
+    if why := _refuse_elsewhere(f, command, rests=rest_until(f) is not None):
         return why
     match command:
         case "approve" if request.plan_hash != f.plan_hash:
@@ -93,7 +93,7 @@ def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest
         case "skip" | "move":
             return _refuse_members(f, command, request)
         case "pace":
-            new = paced(f.pace, request.pace)
+            new = change_pace(f.pace, request.pace)
             return new if isinstance(new, str) else None
     return None
 
@@ -125,10 +125,10 @@ def obey(
 ) -> tuple[FleetRollout, str]:
     """The fleet rollout after a command that is not refused, and one sentence about what follows."""
     about = f" {', '.join(request.clusters[:20])}" if request.clusters else ""
-    new = paced(f.pace, request.pace) if command == "pace" else f.pace
+    new = change_pace(f.pace, request.pace) if command == "pace" else f.pace
     assert isinstance(new, Pace)
     about += f" {changes_text(f.pace, new)}" if command == "pace" else ""
-    f = f.noting(
+    f = f.record(
         AuditKind.COMMAND,
         f"{command}{about} by {request.actor}",
         now,
@@ -142,13 +142,13 @@ def obey(
     )
     match command:
         case "approve":
-            begun = f.but(approved_by=request.actor).reaching(
+            begun = f.but(approved_by=request.actor).enter_stage(
                 FleetStage.RUNNING, now, f"plan {f.plan_hash} is approved", request.actor
             )
             pilots = any(m.wave is Wave.PILOT for m in f.members.values())
             return begun, f"plan {f.plan_hash} is approved; {'the pilots start' if pilots else 'the first wave starts'}"
         case "pause":
-            held = f.holding(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
+            held = f.add_hold(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
             return held, "paused: no cluster is started; those on their way go on, each by its own gates"
         case "resume":
             return _resume(f, request, now)
@@ -165,13 +165,13 @@ def obey(
             return _abort(f, request, now)
 
 
-def cancelled(f: FleetRollout, now: datetime, *, by_ticket: bool) -> FleetRollout:
+def apply_cancel(f: FleetRollout, now: datetime, *, by_ticket: bool) -> FleetRollout:
     """Temporal's own cancel is an abort that undoes nothing.
 
     `by_ticket`: it was launched so, and then only a ticket aborts it.
     """
     if by_ticket:
-        return f.noting(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket aborts", now)
+        return f.record(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket aborts", now)
     request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
     return f if refusal(f, "abort", request) is not None else obey(f, "abort", request, now)[0]
 
@@ -179,10 +179,10 @@ def cancelled(f: FleetRollout, now: datetime, *, by_ticket: bool) -> FleetRollou
 def _resume(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
     """Every hold is lifted; failures that are known by now count no more, and what rests begins to rest anew."""
     members = {c: m.but(forgiven=True) if m.failed_at is not None else m for c, m in f.members.items()}
-    forgiven = len(f.failed)
+    forgiven = len(f.failed_members)
     holds = f.holds
     lifted = ", ".join(h.id for h in holds)
-    f = f.but(holds=(), members=members, settled_at=None, picked_at=None, found_none=False).noting(
+    f = f.but(holds=(), members=members, settled_at=None, picked_at=None, found_none=False).record(
         AuditKind.HOLD, f"holds lifted: {lifted}", now, actor=request.actor, reason=request.reason
     )
     failures_text = "1 known failure counts" if forgiven == 1 else f"{forgiven} known failures count"
@@ -207,12 +207,14 @@ def _move(f: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollout, 
         members[cluster] = members[cluster].but(
             wave=request.wave, moved=True, held="", held_until=None, state=MemberState.WAITING
         )
-    return f.but(members=members, found_none=False), f"{', '.join(request.clusters)}: {request.wave.where} from now on"
+    return f.but(
+        members=members, found_none=False
+    ), f"{', '.join(request.clusters)}: {request.wave.place_text} from now on"
 
 
 def _abort(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
     f = f.but(undo=request.undo, ended_because=request.reason, holds=())
-    aborting = f.reaching(FleetStage.ABORTING, now, request.reason, request.actor)
+    aborting = f.enter_stage(FleetStage.ABORTING, now, request.reason, request.actor)
     ending = len(aborting.to_abort)
     if not ending:
         return aborting, "aborting: no rollout has to be ended"

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from models.fleet.actions import AbortMembers, FleetAction, PickMembers, PlanFleet, StartMembers
-from models.fleet.gates import budget_left, looked_in_vain, rest_until, startable
+from models.fleet.gates import budget_left, has_looked_in_vain, rest_until, startable
 from models.fleet.state import FleetRollout, FleetStage, MemberState
 from models.lifecycle.actions import Finish, Wait
 
@@ -26,14 +26,14 @@ def decide(f: FleetRollout, now: datetime) -> FleetAction:
         case FleetStage.PLANNED:
             return Wait(None) if f.plan_hash else PlanFleet()
         case FleetStage.RUNNING:
-            return _running(f, now)
+            return _decide_run(f, now)
         case FleetStage.ABORTING:
-            return _aborting(f, now)
+            return _decide_abort(f, now)
         case FleetStage.DONE | FleetStage.ABORTED:
             return Finish()
 
 
-def _aborting(f: FleetRollout, now: datetime) -> FleetAction:
+def _decide_abort(f: FleetRollout, now: datetime) -> FleetAction:
     left = [m for m in f.to_abort if m.cluster not in f.asked and m.stage != "stuck"]
     now_due = tuple(m for m in left if m.held_until is None or m.held_until <= now)
     if now_due:
@@ -41,7 +41,7 @@ def _aborting(f: FleetRollout, now: datetime) -> FleetAction:
     return Wait(min((m.held_until for m in left if m.held_until is not None), default=None))
 
 
-def _running(f: FleetRollout, now: datetime) -> FleetAction:
+def _decide_run(f: FleetRollout, now: datetime) -> FleetAction:
     # What has been picked is started even while held: its budget is taken, and it takes but a moment.
     starting = tuple(f.in_state(MemberState.STARTING))
     if starting:
@@ -51,7 +51,7 @@ def _running(f: FleetRollout, now: datetime) -> FleetAction:
     candidates = startable(f, now)
     hour_gpus, day_gpus = budget_left(f, now)
     slots = f.pace.parallel - f.in_flight
-    if candidates and slots > 0 and not looked_in_vain(f, now):
+    if candidates and slots > 0 and not has_looked_in_vain(f, now):
         return PickMembers(candidates, slots, hour_gpus, day_gpus)
     return Wait(min((t for t in _times(f) if t > now), default=None))
 
@@ -61,7 +61,7 @@ def _times(f: FleetRollout) -> Iterable[datetime]:
     rests = rest_until(f)
     if rests is not None:
         yield rests
-    for m in f.waiting:
+    for m in f.waiting_members:
         yield from (at for at in (m.held_until, m.retry_at) if at is not None)
-    if f.waiting and f.found_none and f.picked_at is not None:
+    if f.waiting_members and f.found_none and f.picked_at is not None:
         yield f.picked_at + f.pace.recheck

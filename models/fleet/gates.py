@@ -19,24 +19,24 @@ def startable(f: FleetRollout, now: datetime) -> tuple[Member, ...]:
     return tuple(waiting)
 
 
-def looked_in_vain(f: FleetRollout, now: datetime) -> bool:
+def has_looked_in_vain(f: FleetRollout, now: datetime) -> bool:
     """Nothing could start when it was looked at last, and nothing that was in the way has ended since."""
     if not f.found_none or f.picked_at is None:
         return False
     # An earlier version, whose answers do not say what is left, waited all the same.
-    ended = f.left is not None and any(m.held_until and f.picked_at < m.held_until <= now for m in f.waiting)
+    ended = f.left is not None and any(m.held_until and f.picked_at < m.held_until <= now for m in f.waiting_members)
     return now < f.picked_at + f.pace.recheck and not ended
 
 
 def budget_left(f: FleetRollout, now: datetime) -> tuple[int, int]:
     """GPUs that may yet be moved within the hour and within the day, by what this rollout has started."""
     return (
-        max(0, f.pace.budget_per_hour - _started(f, now - HOUR)),
-        max(0, f.pace.budget_per_day - _started(f, now - DAY)),
+        max(0, f.pace.budget_per_hour - _started_count(f, now - HOUR)),
+        max(0, f.pace.budget_per_day - _started_count(f, now - DAY)),
     )
 
 
-def _started(f: FleetRollout, since: datetime) -> int:
+def _started_count(f: FleetRollout, since: datetime) -> int:
     return sum(
         m.cut_gpus
         for m in f.members.values()
@@ -44,20 +44,20 @@ def _started(f: FleetRollout, since: datetime) -> int:
     )
 
 
-def through(f: FleetRollout, now: datetime) -> bool:
+def is_wave_over(f: FleetRollout, now: datetime) -> bool:
     """Nothing of this wave, or of those before it, is on its way or could start.
 
     A pilot must have run, or have been skipped: a fleet whose pilots are held has none.
     """
     for m in f.members.values():
-        if m.wave.number > f.wave.number or m.state.settled:
+        if m.wave.number > f.wave.number or m.state.is_settled:
             continue
-        if m.state is not MemberState.WAITING or f.wave is Wave.PILOT or not _held(m, now):
+        if m.state is not MemberState.WAITING or f.wave is Wave.PILOT or not _is_held(m, now):
             return False
     return f.wave is not Wave.PILOT or not any(m.needs for m in f.in_state(MemberState.DONE) if m.wave is Wave.PILOT)
 
 
-def _held(m: Member, now: datetime) -> bool:
+def _is_held(m: Member, now: datetime) -> bool:
     return bool(m.held) and (m.held_until is None or now < m.held_until)
 
 
@@ -67,21 +67,21 @@ def rest_until(f: FleetRollout) -> datetime | None:
         return None
     if f.wave is Wave.PILOT:
         return f.settled_at + f.pace.pilot_soak
-    if not any(m.wave.number > f.wave.number and not m.state.settled for m in f.members.values()):
+    if not any(m.wave.number > f.wave.number and not m.state.is_settled for m in f.members.values()):
         return None  # nothing comes after it
     return f.settled_at + f.pace.bake
 
 
 def breaker_share(f: FleetRollout) -> tuple[int, int]:
     """Clusters that failed, and of how many: those that it started itself and a person has not let go by."""
-    return len(fallen(f)), max(len(counted_of(f)), f.pace.breaker_clusters)
+    return len(failed_members(f)), max(len(counted_members(f)), f.pace.breaker_clusters)
 
 
-def fallen(f: FleetRollout) -> list[Member]:
+def failed_members(f: FleetRollout) -> list[Member]:
     """Of those that it started itself, what the breaker counts as failed."""
-    return [m for m in f.failed if not m.joined]
+    return [m for m in f.failed_members if not m.joined]
 
 
-def counted_of(f: FleetRollout) -> list[Member]:
+def counted_members(f: FleetRollout) -> list[Member]:
     """Whose failures the breaker counts."""
-    return [m for m in f.begun if not (m.forgiven or m.joined)]
+    return [m for m in f.begun_members if not (m.forgiven or m.joined)]

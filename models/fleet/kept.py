@@ -14,7 +14,7 @@ from pydantic import Field, ValidationError
 
 from models.audit import AuditEntry, AuditKind
 from models.base import Model, Name, Time
-from models.fleet.pacing import paced
+from models.fleet.pacing import change_pace
 from models.fleet.state import FleetStage, Pace, Wave
 from models.rollout.stuck import LAUNCH
 
@@ -68,11 +68,11 @@ def kept_of(entries: Iterable[AuditEntry], planned: Iterable[str] = ()) -> KeptF
     for entry in entries:
         if entry.refused:
             continue
-        kept = _launched(entry) if kept is None else _after(kept, entry)
+        kept = _kept_from_launch(entry) if kept is None else _apply_entry(kept, entry)
     return kept if kept is None or kept.members else kept.but(unplaced=tuple(sorted(planned)))
 
 
-def _launched(entry: AuditEntry) -> KeptFleet | None:
+def _kept_from_launch(entry: AuditEntry) -> KeptFleet | None:
     if entry.data.get("command") != LAUNCH:
         return None
     launch = entry.data.get("launch") or {}
@@ -91,7 +91,7 @@ def _launched(entry: AuditEntry) -> KeptFleet | None:
     )
 
 
-def _after(kept: KeptFleet, entry: AuditEntry) -> KeptFleet:
+def _apply_entry(kept: KeptFleet, entry: AuditEntry) -> KeptFleet:
     data = entry.data
     match entry.kind:
         case AuditKind.PLAN:
@@ -99,7 +99,7 @@ def _after(kept: KeptFleet, entry: AuditEntry) -> KeptFleet:
             more = {name: tuple(data.get(name, ())) for name in ("moved", "skipped")}
             return kept.but(plan_hash=data.get("plan", ""), members=waves, **more)
         case AuditKind.COMMAND:
-            return _commanded(kept, entry)
+            return _apply_command(kept, entry)
         case AuditKind.TRANSITION if "after" in data:
             return kept.but(stage=FleetStage(data["after"]))
         case AuditKind.TRANSITION if "wave" in data:
@@ -114,7 +114,7 @@ def _after(kept: KeptFleet, entry: AuditEntry) -> KeptFleet:
             return kept
 
 
-def _commanded(kept: KeptFleet, entry: AuditEntry) -> KeptFleet:
+def _apply_command(kept: KeptFleet, entry: AuditEntry) -> KeptFleet:
     data = entry.data
     clusters = tuple(data.get("clusters", ()))
     match data.get("command"):
@@ -132,7 +132,7 @@ def _commanded(kept: KeptFleet, entry: AuditEntry) -> KeptFleet:
                 skipped=tuple(c for c in kept.skipped if c not in clusters),
             )
         case "pace":
-            new = paced(kept.pace or Pace(), data.get("pace", {}))
+            new = change_pace(kept.pace or Pace(), data.get("pace", {}))
             return kept if isinstance(new, str) else kept.but(pace=new)
         case _:
             return kept

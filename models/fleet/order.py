@@ -40,30 +40,30 @@ def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
     )
 
 
-def starting_order(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -> tuple[Prospect, ...]:
+def order_prospects(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -> tuple[Prospect, ...]:
     """Pilots, then by wave, then what no plan mends; within, the largest healthy headroom first, ties by name."""
     first = set(pilots)
     return tuple(sorted(prospects, key=lambda p: (p.cluster not in first, p.wave.number, -p.headroom, p.cluster)))
 
 
-def unplanned(cluster: str, why: str, rollout: Noted | None = None) -> Prospect:
+def unplanned_prospect(cluster: str, why: str, rollout: Noted | None = None) -> Prospect:
     """A cluster that cannot be planned comes last, and says why."""
     more = {} if rollout is None else rollout.model_dump()
     return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=why, **more)
 
 
-def taken_by(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
+def take_prospects(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
     """The clusters that a launch takes, in order; of one that takes a lost fleet rollout over, the lost one's."""
     if launch.kept is not None:
         mine = {*launch.kept.members, *launch.kept.unplaced}
-        return starting_order((p for p in prospects if p.cluster in mine or p.own), launch.pilots)
+        return order_prospects((p for p in prospects if p.cluster in mine or p.own), launch.pilots)
     waves = set(launch.waves)
     taken = [
         p
         for p in prospects
         if p.cluster in launch.pilots or (not launch.pilots_only and (not waves or p.wave in waves))
     ]
-    return starting_order(taken, launch.pilots)
+    return order_prospects(taken, launch.pilots)
 
 
 def plan_hash(prospects: Sequence[Prospect]) -> str:
@@ -76,7 +76,7 @@ class _Approved(Model):
     clusters: tuple[tuple[str, str, str], ...]
 
 
-def why_passed(p: Prospect, windows: Sequence[Window], pace: Pace, now: datetime) -> Passed | None:
+def passed_reason(p: Prospect, windows: Sequence[Window], pace: Pace, now: datetime) -> Passed | None:
     """Why a cluster cannot start now; None: it can."""
     if p.why_not:
         return Passed(reason=p.why_not)
@@ -141,10 +141,10 @@ def pick(
     )
     basket = Basket(request.most, left.hour_gpus, left.day_gpus)
     passed: dict[str, Passed] = {}
-    for p in starting_order(p.model_copy(update={"wave": waves[p.cluster]}) for p in prospects):
+    for p in order_prospects(p.model_copy(update={"wave": waves[p.cluster]}) for p in prospects):
         if p.wave.number > request.wave.number:
             break
-        why = why_passed(p, windows.get(p.cluster, ()), pace, request.at)
+        why = passed_reason(p, windows.get(p.cluster, ()), pace, request.at)
         if why is not None:
             passed[p.cluster] = why
         else:

@@ -21,7 +21,7 @@ _LEAST_RECHECK = timedelta(seconds=1)
 def pace_after(pace: Pace, changes: Iterable[Mapping[str, Any]]) -> Pace:
     """The pace after these changes, in their order; those that make no sense change nothing."""
     for settings in changes:
-        new = paced(pace, settings)
+        new = change_pace(pace, settings)
         pace = new if isinstance(new, Pace) else pace
     return pace
 
@@ -33,7 +33,7 @@ def budget_of(own: Policy, pace: Pace) -> dict[str, int]:
     return dict(zip(BUDGET, (min(own.max_moved_gpus, pace.budget_per_hour), most), strict=True))
 
 
-def paced(pace: Pace, settings: Mapping[str, Any]) -> Pace | str:
+def change_pace(pace: Pace, settings: Mapping[str, Any]) -> Pace | str:
     """The pace with these settings; or why they are not taken, naming the field."""
     unknown = sorted(settings.keys() - Pace.model_fields.keys())
     if unknown:
@@ -44,12 +44,12 @@ def paced(pace: Pace, settings: Mapping[str, Any]) -> Pace | str:
         new = Pace.model_validate({**dict(pace), **settings})
     except ValidationError as error:
         return in_one_sentence(error)
-    if why := senseless(new):
+    if why := pace_fault(new):
         return why
     return new if new != pace else f"nothing would change: {', '.join(_texts(pace, settings))} already"
 
 
-def senseless(pace: Pace) -> str:
+def pace_fault(pace: Pace) -> str:
     """Why nothing would ever start, or a bound would never be reached; empty: it makes sense."""
     for name in ("budget_per_hour", "budget_per_day"):
         if getattr(pace, name) == 0:

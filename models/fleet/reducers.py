@@ -12,7 +12,7 @@ from datetime import datetime
 from models.access.tickets import warrant_in
 from models.audit import AuditKind
 from models.base import count_text, gpus_text, some_of
-from models.fleet.gates import breaker_share, counted_of, fallen, rest_until, through
+from models.fleet.gates import breaker_share, counted_members, failed_members, is_wave_over, rest_until
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import AbortAnswer, FleetLaunch, FleetPlan, Noted, PickAnswer, Prospect, StartAnswer
 from models.fleet.state import (
@@ -43,7 +43,7 @@ _STATE = {
 """Of a member by its rollout's stage; in any other it is on its way."""
 
 
-def opened(launch: FleetLaunch, now: datetime) -> FleetRollout:
+def open_fleet(launch: FleetLaunch, now: datetime) -> FleetRollout:
     """A fleet rollout at its start, wanting a plan."""
     by = launch.actor or launch.owner
     f = FleetRollout(
@@ -59,10 +59,10 @@ def opened(launch: FleetLaunch, now: datetime) -> FleetRollout:
     text = f"fleet rollout launched by {by}{lost}" + (" (shadow)" if launch.shadow else "")
     launch_fields = launch.model_dump(mode="json", exclude={"kept", "fleet", "actor", "reason", "ticket"})
     data = {"command": LAUNCH, "launch": launch_fields, **warrant_in(launch)}
-    return f.noting(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, **data)
+    return f.record(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, **data)
 
 
-def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime) -> FleetRollout:
+def apply_plan(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime) -> FleetRollout:
     """With every cluster in its wave; what is open there already is followed."""
     if f.stage is not FleetStage.PLANNED:
         return f
@@ -73,11 +73,11 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
     elif not members:
         why = "no cluster is in these waves"
     if why:
-        return f.but(ended_because=why).reaching(FleetStage.ABORTED, now, why)
+        return f.but(ended_because=why).enter_stage(FleetStage.ABORTED, now, why)
     cut = sum(p.cut_gpus for p in plan.clusters if not p.rollout)
     if launch.kept is not None:
         f = f.but(wave=launch.kept.wave, settled_at=launch.kept.through_at)
-    return f.but(members=members, plan_hash=plan.hash).noting(
+    return f.but(members=members, plan_hash=plan.hash).record(
         AuditKind.PLAN,
         f"fleet plan {plan.hash}: {plan.size_text}, cut {gpus_text(cut)}",
         now,
@@ -90,22 +90,22 @@ def planned(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime
     )
 
 
-def plan_failed(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
+def fail_plan(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
     """Nothing has begun, so it ends."""
     if f.stage is not FleetStage.PLANNED:
         return f
     why = f"the fleet could not be planned: {reason}"
-    return f.but(ended_because=why).reaching(FleetStage.ABORTED, now, why)
+    return f.but(ended_because=why).enter_stage(FleetStage.ABORTED, now, why)
 
 
-def trouble(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
+def add_trouble(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
     """Something that trying again will not mend: a person is called, and `resume` tries again."""
-    return f if f.stage is not FleetStage.RUNNING else f.holding(TROUBLE, HoldKind.BREAKER, reason, now)
+    return f if f.stage is not FleetStage.RUNNING else f.add_hold(TROUBLE, HoldKind.BREAKER, reason, now)
 
 
 def _member(p: Prospect, launch: FleetLaunch) -> Member:
     if launch.kept is not None:
-        return _kept(p, launch.kept)
+        return _kept_member(p, launch.kept)
     m = Member(
         cluster=p.cluster,
         wave=Wave.PILOT if p.cluster in launch.pilots else p.wave,
@@ -114,21 +114,21 @@ def _member(p: Prospect, launch: FleetLaunch) -> Member:
     )
     if not p.rollout:
         return m
-    return joined(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
+    return join_member(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
 
 
-def _kept(p: Prospect, kept: KeptFleet) -> Member:
+def _kept_member(p: Prospect, kept: KeptFleet) -> Member:
     """A member of the lost fleet rollout. What it had started is this one's own, and undone with it."""
     moved = p.cluster in kept.moved
     wave = kept.members[p.cluster] if moved or (p.own and p.cluster in kept.members) else p.wave
     m = Member(cluster=p.cluster, wave=wave, moved=moved, cut_gpus=p.cut_gpus)
     if p.rollout:
-        m = joined(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
+        m = join_member(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
         m = m.but(joined=not p.own, started_at=p.started_at)
     return m.but(state=MemberState.SKIPPED) if p.cluster in kept.skipped else m
 
 
-def joined(m: Member, rollout: Noted) -> Member:
+def join_member(m: Member, rollout: Noted) -> Member:
     """Following a rollout that somebody else opened. How often it rolled back before is not counted."""
     return m.but(
         joined=True,
@@ -147,7 +147,7 @@ def _state_of(stage: str) -> MemberState:
     return _STATE.get(Stage(stage), MemberState.RUNNING)
 
 
-def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now: datetime) -> FleetRollout:
+def apply_picks(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now: datetime) -> FleetRollout:
     """Those that start have their budget, in the order in which they were picked. `rollouts`: ids by cluster.
 
     What a person has said meanwhile comes first: nothing is picked for a fleet rollout that was paused or aborted.
@@ -160,9 +160,9 @@ def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now
     for cluster, why in answer.passed.items():
         if members[cluster].state is MemberState.WAITING:
             members[cluster] = members[cluster].but(held=why.reason, held_until=why.until)
-    for m in f.waiting:
+    for m in f.waiting_members:
         members[m.cluster] = members[m.cluster].but(waits=answer.waiting.get(m.cluster, ""))
-    members |= _joining(members, answer.joined)
+    members |= _joining_members(members, answer.joined)
     taken, left = 0, answer.left
     if f.stage is FleetStage.RUNNING and not f.holds:
         for pick in answer.picked:
@@ -185,28 +185,28 @@ def picked(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now
     return f.but(members=members, picked_at=now, found_none=found_none, left=left)
 
 
-def _joining(members: Mapping[str, Member], rollouts: Mapping[str, Noted]) -> dict[str, Member]:
+def _joining_members(members: Mapping[str, Member], rollouts: Mapping[str, Noted]) -> dict[str, Member]:
     """Of those that wait, the ones where somebody else has opened a rollout."""
     return {
-        cluster: joined(members[cluster], rollout)
+        cluster: join_member(members[cluster], rollout)
         for cluster, rollout in rollouts.items()
         if cluster in members and members[cluster].state is MemberState.WAITING
     }
 
 
-def found_open(f: FleetRollout, rollouts: Mapping[str, Noted], now: datetime) -> FleetRollout:
+def join_open(f: FleetRollout, rollouts: Mapping[str, Noted], now: datetime) -> FleetRollout:
     """With the members whose rollouts somebody else has opened, by cluster: from now on they are followed."""
-    joining = _joining(f.members, rollouts) if f.stage is FleetStage.RUNNING else {}
+    joining = _joining_members(f.members, rollouts) if f.stage is FleetStage.RUNNING else {}
     if not joining:
         return f
     f = f.but(members={**f.members, **joining})
     names = ", ".join(sorted(joining))
-    return f.noting(
+    return f.record(
         AuditKind.GUARD, f"followed from now on, launched by others: {names}", now, clusters=sorted(joining)
     )
 
 
-def started(f: FleetRollout, asked: Iterable[str], answer: StartAnswer, now: datetime) -> FleetRollout:
+def apply_starts(f: FleetRollout, asked: Iterable[str], answer: StartAnswer, now: datetime) -> FleetRollout:
     """Their rollouts are open; one that was refused gives its budget back, and is looked at again later."""
     members = dict(f.members)
     names = []
@@ -222,15 +222,15 @@ def started(f: FleetRollout, asked: Iterable[str], answer: StartAnswer, now: dat
             members[cluster] = m.but(state=MemberState.WAITING, rollout="", started_at=None, held=why, retry_at=later)
     f = f.but(members=members)
     if names:
-        f = f.noting(AuditKind.COMMAND, f"started {', '.join(names)}", now, command="start", clusters=names)
+        f = f.record(AuditKind.COMMAND, f"started {', '.join(names)}", now, command="start", clusters=names)
     for cluster, why in answer.refused.items():
-        f = f.noting(AuditKind.COMMAND, f"{cluster} was not launched: {why}", now, refused_cluster=cluster)
+        f = f.record(AuditKind.COMMAND, f"{cluster} was not launched: {why}", now, refused_cluster=cluster)
     return f
 
 
-def noted(f: FleetRollout, changed: Mapping[str, Noted], now: datetime) -> FleetRollout:
+def apply_news(f: FleetRollout, changed: Mapping[str, Noted], now: datetime) -> FleetRollout:
     """How members' rollouts fare, by their rollout's id. One that has rolled back, however shortly, has failed."""
-    if f.stage.ended:
+    if f.stage.has_ended:
         return f
     members = dict(f.members)
     by_rollout = {m.rollout: m for m in members.values() if m.rollout}
@@ -251,15 +251,15 @@ def noted(f: FleetRollout, changed: Mapping[str, Noted], now: datetime) -> Fleet
             failed_at=now if fell else m.failed_at,
             forgiven=m.forgiven and not fell,
         )
-        if fell or (state is not m.state and state.settled):
+        if fell or (state is not m.state and state.is_settled):
             news.append((m, "rolled back" if fell else rollout.stage))
     f = f.but(members=members)
     for m, what in news:
-        f = f.noting(AuditKind.GUARD, f"{m.cluster} ({m.wave}): {what}", now, member=m.cluster, stage=what)
+        f = f.record(AuditKind.GUARD, f"{m.cluster} ({m.wave}): {what}", now, member=m.cluster, stage=what)
     return f
 
 
-def aborted(f: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: datetime) -> FleetRollout:
+def apply_aborts(f: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: datetime) -> FleetRollout:
     """Rollouts that took the abort; the others are told again later."""
     members, took = dict(f.members), []
     for cluster in asked:
@@ -269,33 +269,33 @@ def aborted(f: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: dat
         else:
             members[cluster] = members[cluster].but(held=why, held_until=now + f.pace.recheck)
     f = f.but(members=members, asked=(*f.asked, *took))
-    return f if not took else f.noting(AuditKind.COMMAND, f"aborted {', '.join(took)}", now, command="abort")
+    return f if not took else f.record(AuditKind.COMMAND, f"aborted {', '.join(took)}", now, command="abort")
 
 
-def mailed(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: datetime) -> FleetRollout:
-    f = f.mailed(answer, now)
+def apply_delivery(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: datetime) -> FleetRollout:
+    f = f.apply_delivery(answer, now)
     for key in (key for key in keys if key not in answer.noted):
         if (at := answer.waiting.get(key)) is not None:
-            f = f.noting(AuditKind.NOTICE, f"{f.owner} is to be told at {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
+            f = f.record(AuditKind.NOTICE, f"{f.owner} is to be told at {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
         elif key in answer.delivered:
-            f = f.noting(AuditKind.NOTICE, f"{f.owner} was told: fleet_held", now, key=key)
+            f = f.record(AuditKind.NOTICE, f"{f.owner} was told: fleet_held", now, key=key)
     return f
 
 
 def advance(f: FleetRollout, now: datetime) -> FleetRollout:
     """What follows from failures, and from the passing of time. Idempotent."""
     if f.stage is FleetStage.ABORTING:
-        return _aborted(f, now)
+        return _finish_abort(f, now)
     if f.stage is not FleetStage.RUNNING:
         return f
-    f = _broken(_pilots_failed(f, now), now)
+    f = _trip_breaker(_hold_failed_pilots(f, now), now)
     while f.stage is FleetStage.RUNNING:
-        if not through(f, now):
+        if not is_wave_over(f, now):
             return f.but(settled_at=None)
         if f.settled_at is None:
             f = f.but(settled_at=now)
             if any(m.wave is f.wave and m.rollout for m in f.members.values()):
-                f = f.noting(AuditKind.TRANSITION, f"{f.wave.full_name} is through", now, wave=f.wave.value)
+                f = f.record(AuditKind.TRANSITION, f"{f.wave.full_name} is through", now, wave=f.wave.value)
         rests = rest_until(f)
         if f.holds or (rests is not None and now < rests):
             return f
@@ -305,43 +305,43 @@ def advance(f: FleetRollout, now: datetime) -> FleetRollout:
     return f
 
 
-def _pilots_failed(f: FleetRollout, now: datetime) -> FleetRollout:
+def _hold_failed_pilots(f: FleetRollout, now: datetime) -> FleetRollout:
     """Pilots are there to fail before anybody else does: any of theirs stops the fleet."""
-    failed = [m.cluster for m in f.failed if m.wave is Wave.PILOT]
+    failed = [m.cluster for m in f.failed_members if m.wave is Wave.PILOT]
     if f.wave is not Wave.PILOT or not failed or f.hold(PILOTS) is not None:
         return f
     why = f"{'pilots' if len(failed) > 1 else 'pilot'} {', '.join(failed)} rolled back: no wave begins"
-    return f.holding(PILOTS, HoldKind.PILOTS, why, now)
+    return f.add_hold(PILOTS, HoldKind.PILOTS, why, now)
 
 
-def _broken(f: FleetRollout, now: datetime) -> FleetRollout:
+def _trip_breaker(f: FleetRollout, now: datetime) -> FleetRollout:
     failed, counted = breaker_share(f)
     if failed <= f.pace.max_failed * counted or f.hold(BREAKER) is not None:
         return f
-    some = some_of(sorted(m.cluster for m in fallen(f)), 5)
-    started = count_text(len(counted_of(f)), "cluster")
+    some = some_of(sorted(m.cluster for m in failed_members(f)), 5)
+    started = count_text(len(counted_members(f)), "cluster")
     why = (
         f"{failed} of {started} rolled back, more than {float(f.pace.max_failed):.0%} of {counted}: "
         f"no new one is started ({some})"
     )
-    return f.holding(BREAKER, HoldKind.BREAKER, why, now)
+    return f.add_hold(BREAKER, HoldKind.BREAKER, why, now)
 
 
 def _next_wave(f: FleetRollout, now: datetime) -> FleetRollout:
-    later = [m.wave.number for m in f.members.values() if m.wave.number > f.wave.number and not m.state.settled]
+    later = [m.wave.number for m in f.members.values() if m.wave.number > f.wave.number and not m.state.is_settled]
     if later:
         wave = WAVES[min(later)]
         moved = f.but(wave=wave, settled_at=None, waived=False, found_none=False)
-        return moved.noting(AuditKind.TRANSITION, f"{wave.full_name} begins", now, wave=wave.value)
-    if any(not m.state.settled for m in f.members.values()):
+        return moved.record(AuditKind.TRANSITION, f"{wave.full_name} begins", now, wave=wave.value)
+    if any(not m.state.is_settled for m in f.members.values()):
         return f
     done = sum(m.state is MemberState.DONE for m in f.members.values())
     verb = "is" if 1 in (done, len(f.members)) else "are"
     why = f"{done} of {count_text(len(f.members), 'cluster')} {verb} monitored"
-    return f.but(ended_because=why).reaching(FleetStage.DONE, now, why)
+    return f.but(ended_because=why).enter_stage(FleetStage.DONE, now, why)
 
 
-def _aborted(f: FleetRollout, now: datetime) -> FleetRollout:
+def _finish_abort(f: FleetRollout, now: datetime) -> FleetRollout:
     left = f.to_abort
     stuck = [m.cluster for m in left if m.stage == "stuck"]
     if len(left) > len(stuck) or any(f.in_state(MemberState.STARTING)):
@@ -349,4 +349,4 @@ def _aborted(f: FleetRollout, now: datetime) -> FleetRollout:
     why = f.ended_because
     if stuck:
         why += f"; stuck: {', '.join(sorted(stuck))}"
-    return f.but(holds=(), ended_because=why).reaching(FleetStage.ABORTED, now, why)
+    return f.but(holds=(), ended_because=why).enter_stage(FleetStage.ABORTED, now, why)

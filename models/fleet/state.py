@@ -75,7 +75,7 @@ class Wave(StrEnum):
         return "the pilot wave" if self is Wave.PILOT else f"wave {self.number} ({self})"
 
     @property
-    def where(self) -> str:
+    def place_text(self) -> str:
         """Where a cluster of it stands."""
         if self is Wave.AFTER:
             return "after all waves"
@@ -104,7 +104,7 @@ class MemberState(StrEnum):
     SKIPPED = "skipped"
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Nothing more is waited for before the next wave."""
         return self in (MemberState.DONE, MemberState.FAILED, MemberState.ENDED, MemberState.SKIPPED)
 
@@ -162,7 +162,7 @@ class FleetStage(StrEnum):
     ABORTED = "aborted"
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self in (FleetStage.DONE, FleetStage.ABORTED)
 
 
@@ -204,27 +204,27 @@ class FleetRollout(Lifecycle):
         return (m for m in self.members.values() if m.state in states)
 
     @property
-    def begun(self) -> list[Member]:
+    def begun_members(self) -> list[Member]:
         """Members whose rollout this one started, or joined while it was on its way."""
         return [m for m in self.members.values() if m.state is not MemberState.WAITING and m.rollout]
 
     @property
-    def waiting(self) -> list[Member]:
+    def waiting_members(self) -> list[Member]:
         """Members whose wave has come, and which have not started."""
         return [m for m in self.in_state(MemberState.WAITING) if m.wave.number <= self.wave.number]
 
     @property
-    def flying(self) -> list[Member]:
+    def members_in_flight(self) -> list[Member]:
         """Those on their way by themselves, in whatever wave."""
         return [m for m in self.in_state(MemberState.STARTING, MemberState.RUNNING) if not m.needs]
 
     @property
     def in_flight(self) -> int:
         """Clusters that count against `parallel`. One that waits for a person would only block the others."""
-        return len(self.flying)
+        return len(self.members_in_flight)
 
     @property
-    def failed(self) -> list[Member]:
+    def failed_members(self) -> list[Member]:
         """Members that rolled back since a person last let the fleet go on."""
         return [m for m in self.members.values() if m.failed_at is not None and not m.forgiven]
 
@@ -234,7 +234,7 @@ class FleetRollout(Lifecycle):
 
         Without undo those that have changed nothing yet; with it every one that it started. What others opened stays.
         """
-        open_ = [m for m in self.begun if not m.joined and m.stage not in ("aborted", "closed")]
+        open_ = [m for m in self.begun_members if not m.joined and m.stage not in ("aborted", "closed")]
         return sorted(
             (m for m in open_ if self.undo or m.stage in ("planned", "")),
             key=lambda m: (m.started_at is not None, m.started_at, m.cluster),
@@ -248,9 +248,9 @@ class FleetRollout(Lifecycle):
     def place(self) -> ArchivePlace:
         return ArchivePlace(self.id, FLEET, self.id)
 
-    def reaching(self, stage: FleetStage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
+    def enter_stage(self, stage: FleetStage, at: datetime, why: str, actor: str = BACKSTOP) -> Self:
         moved = self.but(stage=stage, entered_at=at)
-        return moved.noting(
+        return moved.record(
             AuditKind.TRANSITION,
             f"fleet rollout: {self.stage} -> {stage}: {why}",
             at,
@@ -259,15 +259,15 @@ class FleetRollout(Lifecycle):
             after=stage.value,
         )
 
-    def holding(self, hold_id: str, kind: HoldKind, reason: str, at: datetime, actor: str = BACKSTOP) -> Self:
+    def add_hold(self, hold_id: str, kind: HoldKind, reason: str, at: datetime, actor: str = BACKSTOP) -> Self:
         """With one more hold; one that was not a person's own is told to the owner."""
         hold = Hold(id=hold_id, kind=kind, reason=reason, actor=actor, at=at)
-        held = self.but(holds=(*(h for h in self.holds if h.id != hold_id), hold)).noting(
+        held = self.but(holds=(*(h for h in self.holds if h.id != hold_id), hold)).record(
             AuditKind.HOLD, f"hold {hold_id}: {reason}", at, actor=actor, hold=hold_id
         )
-        return held if actor != BACKSTOP else held.telling(reason)
+        return held if actor != BACKSTOP else held.notify_owner(reason)
 
-    def telling(self, detail: str) -> Self:
+    def notify_owner(self, detail: str) -> Self:
         """With a notice to the owner in the mail."""
         return self.with_notices(
             self.id,
@@ -279,5 +279,5 @@ class FleetRollout(Lifecycle):
             stage=self.stage.value,
             detail=detail,
             shadow=self.shadow,
-            facts={"left": sorted(m.cluster for m in self.failed)[:_NAMED]},
+            facts={"left": sorted(m.cluster for m in self.failed_members)[:_NAMED]},
         )

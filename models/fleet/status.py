@@ -50,8 +50,8 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
         members=tuple(
             sorted((_as_of(m, f, now) for m in f.members.values()), key=lambda m: (m.wave.number, m.cluster))
         ),
-        would_end=() if f.stage.ended else tuple(m.cluster for m in f.but(undo=False).to_abort),
-        would_undo=() if f.stage.ended else tuple(m.cluster for m in f.but(undo=True).to_abort),
+        would_end=() if f.stage.has_ended else tuple(m.cluster for m in f.but(undo=False).to_abort),
+        would_undo=() if f.stage.has_ended else tuple(m.cluster for m in f.but(undo=True).to_abort),
         needs=needs_of(f),
         ended_because=f.ended_because,
         history_events=history_events,
@@ -74,7 +74,9 @@ def with_own_words(
     """
     own = {name: r for name, r in rollouts.items() if r is not None}
     members = tuple(_own_words(m, own.get(m.cluster)) for m in s.members)
-    return s.model_copy(update={"members": members, "windows": () if s.stage.ended else _windows(members, calendar)})
+    return s.model_copy(
+        update={"members": members, "windows": () if s.stage.has_ended else _windows(members, calendar)}
+    )
 
 
 def _own_words(m: Member, r: RolloutStatus | None) -> Member:
@@ -85,18 +87,18 @@ def _own_words(m: Member, r: RolloutStatus | None) -> Member:
 
 def rollout_waits(r: RolloutStatus) -> str:
     """What a rollout waits for, holds first."""
-    held = [f"held: {hold.kind}, {hold.reason}{_until(hold.until)}" for hold in r.holds]
-    waits = [f"{c.text.removeprefix('waits for ')}{_until(c.until)}" for c in r.waiting_for if c.name != "holds"]
+    held = [f"held: {hold.kind}, {hold.reason}{_until_text(hold.until)}" for hold in r.holds]
+    waits = [f"{c.text.removeprefix('waits for ')}{_until_text(c.until)}" for c in r.waiting_for if c.name != "holds"]
     return "; ".join([*held, *waits])
 
 
-def _until(at: datetime | None) -> str:
+def _until_text(at: datetime | None) -> str:
     return "" if at is None else f", until {at:{_AT}}"
 
 
 def _windows(members: Sequence[Member], calendar: Iterable[Entry]) -> tuple[DeclaredOver, ...]:
     """One for each declaration, however many clusters it has."""
-    open_ = {m.cluster for m in members if not m.state.settled or m.state is MemberState.FAILED}
+    open_ = {m.cluster for m in members if not m.state.is_settled or m.state is MemberState.FAILED}
     return tuple(
         DeclaredOver(kind=w.kind, starts=w.starts, ends=w.ends, reason=w.reason, clusters=names)
         for w, theirs in sorted(
@@ -147,10 +149,10 @@ def progress_of(f: FleetRollout, now: datetime) -> FleetProgress:
     """At the rate of the last day, and never before what its soaks and bakes take."""
     members = f.members.values()
     steps = [wave for wave in WAVES if any(m.wave is wave for m in members)]
-    left = sum(not m.state.settled for m in members)
+    left = sum(not m.state.is_settled for m in members)
     span = min(DAY, max(now - f.entered_at, timedelta(minutes=1)))
     of_late = sum(m.done_at is not None and m.done_at >= now - span for m in members)
-    ahead = {m.wave for m in members if m.wave.number > f.wave.number and not m.state.settled}
+    ahead = {m.wave for m in members if m.wave.number > f.wave.number and not m.state.is_settled}
     rest = f.pace.pilot_soak if f.wave is Wave.PILOT else f.pace.bake
     not_before = now
     if ahead:
@@ -187,18 +189,18 @@ def waiting_sentence(f: FleetRollout, now: datetime) -> str:
     if f.in_flight >= f.pace.parallel:
         many = "1 cluster is on its" if f.in_flight == 1 else f"{f.in_flight} clusters are on their"
         return f"{many} way, and `parallel` is {f.pace.parallel}"
-    if f.waiting and f.found_none:
+    if f.waiting_members and f.found_none:
         return _in_vain(f, now)
-    refused = [m for m in f.waiting if m.retry_at is not None and now < m.retry_at]
+    refused = [m for m in f.waiting_members if m.retry_at is not None and now < m.retry_at]
     if refused and not f.in_flight:
         first = min(refused, key=lambda m: (m.retry_at or now, m.cluster))
         return f"the launch of {first.cluster} was refused ({first.held}); tried again at {first.retry_at:{_AT}}"
-    if f.waiting and not f.in_flight and not needs_of(f):
-        return f"{f.wave.full_name}: {_some(f.waiting)} about to be looked at"
+    if f.waiting_members and not f.in_flight and not needs_of(f):
+        return f"{f.wave.full_name}: {_some_names(f.waiting_members)} about to be looked at"
     if not f.in_flight:
         return f"{f.wave.full_name} waits for a person"
     # A rollout that was open before counts as on its way in its own wave.
-    own = sum(m.wave is f.wave for m in f.flying)
+    own = sum(m.wave is f.wave for m in f.members_in_flight)
     counts = ((own, f.wave.full_name), (f.in_flight - own, "other waves"))
     which = " and ".join(f"{count} of {name}" for count, name in counts if count)
     return f"{which} {'is' if f.in_flight == 1 else 'are'} on the way"
@@ -209,11 +211,11 @@ def _in_vain(f: FleetRollout, now: datetime) -> str:
     short = f.members.get(f.left.short_for) if f.left is not None else None
     if short is not None and short.waits:
         return f"{short.cluster} waits for the budget: {short.waits}; {again}"
-    held = [m for m in f.waiting if m.held and (m.held_until is None or now < m.held_until)]
+    held = [m for m in f.waiting_members if m.held and (m.held_until is None or now < m.held_until)]
     if len(held) == 1:
         return f"{held[0].cluster} cannot start now: {held[0].held}; {again}"
     verb = "cannot start now" if held else "about to be looked at"
-    return f"{_some(held or f.waiting)} {verb}; {again}"
+    return f"{_some_names(held or f.waiting_members)} {verb}; {again}"
 
 
 def needs_of(f: FleetRollout) -> str:
@@ -228,10 +230,10 @@ def needs_of(f: FleetRollout) -> str:
     asking = sorted((m for m in f.in_state(MemberState.RUNNING) if m.needs), key=lambda m: m.cluster)
     if asking:
         one = "waits" if len(asking) == 1 else "wait"
-        return f"{_some(asking)} {one} for a person: backstop status --needs ({_skip(asking)})"
-    held = sorted((m for m in f.waiting if m.held and m.held_until is None), key=lambda m: m.cluster)
+        return f"{_some_names(asking)} {one} for a person: backstop status --needs ({_skip(asking)})"
+    held = sorted((m for m in f.waiting_members if m.held and m.held_until is None), key=lambda m: m.cluster)
     if held:
-        return f"{_some(held)} cannot start: backstop fleet status --waiting ({_skip(held)})"
+        return f"{_some_names(held)} cannot start: backstop fleet status --waiting ({_skip(held)})"
     return ""
 
 
@@ -240,5 +242,5 @@ def _skip(members: Sequence[Member]) -> str:
     return f"or backstop fleet skip {shlex.quote(members[0].cluster)} --reason ..."
 
 
-def _some(members: Sequence[Member]) -> str:
+def _some_names(members: Sequence[Member]) -> str:
     return members[0].cluster if len(members) == 1 else count_text(len(members), "cluster")

@@ -30,7 +30,7 @@ _Left = dict[str, list[Member]]
 """By reason: the members that no command puts back."""
 
 
-def _moving(members: Iterable[Member], f: FleetRollout) -> tuple[list[str], _Left]:
+def _move_lines(members: Iterable[Member], f: FleetRollout) -> tuple[list[str], _Left]:
     """The commands that put waiting members where they were, and what they leave."""
     by_wave: dict[Wave, list[Member]] = {}
     for m in members:
@@ -54,9 +54,9 @@ def _lines(lines: list[str], left: _Left) -> str:
     return f"Undo: {', and '.join(lines)}{f' ({rest})' if rest else ''}"
 
 
-def _skipped(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
+def _undo_skip(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
     members = [before.members[c] for c in request.clusters]
-    lines, left = _moving((m for m in members if not m.rollout), after)
+    lines, left = _move_lines((m for m in members if not m.rollout), after)
     if opened := [m for m in members if m.rollout]:
         one = len(opened) == 1
         go_on = "its rollout goes on" if one else "their rollouts go on"
@@ -64,34 +64,34 @@ def _skipped(before: FleetRollout, after: FleetRollout, request: FleetCommandReq
     return _lines(lines, left)
 
 
-def _moved(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
+def _undo_move(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
     members = [before.members[c] for c in request.clusters]
     skipped = [m for m in members if m.state is MemberState.SKIPPED]
-    lines, left = _moving((m for m in members if m.state is not MemberState.SKIPPED), after)
+    lines, left = _move_lines((m for m in members if m.state is not MemberState.SKIPPED), after)
     lines += [f"backstop fleet skip {_names(skipped)} {REASON}"] if skipped else []
     return _lines(lines, left)
 
 
-def _paused(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
+def _undo_pause(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
     """A resume lifts every hold and lets failures go."""
     others = [h.id for h in after.holds if h.id != PAUSED]
     if not others:
-        forgets = " (known failures count no more then)" if after.failed else ""
+        forgets = " (known failures count no more then)" if after.failed_members else ""
         return f"Undo: backstop fleet resume {REASON}{forgets}"
-    failures = ", and known failures would count no more" if after.failed else ""
+    failures = ", and known failures would count no more" if after.failed_members else ""
     return f"{NEVER} alone: `backstop fleet resume` would also lift {' and '.join(others)}{failures}."
 
 
-def _promoted(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
+def _undo_promote(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
     if after.holds:
         return f"{NEVER}; the holds keep the next wave from starting."
     return f"{NEVER}; to start no more clusters: backstop fleet pause {REASON}"
 
 
 FLEET_UNDO: dict[FleetCommand, Callable[[FleetRollout, FleetRollout, FleetCommandRequest], str]] = {
-    "pause": _paused,
-    "skip": _skipped,
-    "move": _moved,
-    "promote": _promoted,
+    "pause": _undo_pause,
+    "skip": _undo_skip,
+    "move": _undo_move,
+    "promote": _undo_promote,
     "pace": lambda before, after, _: f"Undo: backstop fleet pace {settings_back(before.pace, after.pace)} {REASON}",
 }

@@ -85,12 +85,12 @@ class CommandRow:
         return f"{self.lifecycle}.{self.name}"
 
     @property
-    def typed(self) -> str:
+    def command_words(self) -> str:
         """The command as people type it."""
         return self.name if self.panel else f"{self.lifecycle} {self.name}"
 
     @property
-    def first(self) -> str:
+    def summary(self) -> str:
         """What it does, without the details."""
         return self.help.partition("\n\n")[0]
 
@@ -107,7 +107,7 @@ class CommandRow:
         """It takes a second person, at least in some circumstances."""
         return any(right.second is not Second.NONE for _, right in RIGHTS[self.key].with_cases)
 
-    def asked(self, **names: str) -> str:
+    def question_text(self, **names: str) -> str:
         """`question` with its names filled in."""
         return self.question.format(label=self.label, **names)
 

@@ -26,7 +26,7 @@ _Command = TypeVar("_Command", bound=StrEnum)
 _Cell = TypeVar("_Cell")
 
 
-def answers(
+def answers_by_cell(
     columns: Sequence[_Stage],
     rows: Mapping[tuple[_Command, ...], Sequence[_Stage | Refused | _Cell | None]],
     ended: Refused,

@@ -51,7 +51,7 @@ class Outgoing(Model):
         )
         return self.but(serial=self.serial + len(notices), mail=(*self.mail, *notices))
 
-    def recorded(self, keys: Iterable[str]) -> Self:
+    def without_entries(self, keys: Iterable[str]) -> Self:
         """The entries with these keys are archived."""
         done = set(keys)
         return self.but(outbox=tuple(entry for entry in self.outbox if entry.key not in done))
@@ -79,7 +79,7 @@ class Lifecycle(Outgoing):
         """Where the archive has what happens to it."""
         raise NotImplementedError
 
-    def noting(
+    def record(
         self,
         kind: AuditKind,
         text: str,
@@ -105,36 +105,36 @@ class Lifecycle(Outgoing):
             data=data,
         )
 
-    def mailed(self, answer: TellAnswer, now: datetime) -> Self:
+    def apply_delivery(self, answer: TellAnswer, now: datetime) -> Self:
         """What was delivered is gone from the mail; what never can be is too, and the archive says so."""
         lost = [notice for notice in self.mail if notice.key in answer.refused and notice.key not in answer.noted]
         left = self.without_mail(answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys())
         for notice in lost:
             text = f"{notice.audience} was not told: {answer.refused[notice.key]}"
-            left = left.noting(AuditKind.NOTICE, text, now, notice=notice.key, failed=True)
+            left = left.record(AuditKind.NOTICE, text, now, notice=notice.key, failed=True)
         return left
 
-    def fitted(self, now: datetime) -> Self:
+    def fit(self, now: datetime) -> Self:
         """Small enough to be carried to the next run."""
-        if packed(self) <= MOST_BYTES:
+        if packed_bytes(self) <= MOST_BYTES:
             return self
-        mail, outbox = queues(MOST_BYTES - packed(self.but(outbox=(), mail=())), self.mail, self.outbox)
+        mail, outbox = fit_queues(MOST_BYTES - packed_bytes(self.but(outbox=(), mail=())), self.mail, self.outbox)
         smaller = self.but(mail=mail, outbox=outbox)
-        for text in left_out(len(self.mail) - len(mail), len(self.outbox) - len(outbox)):
-            smaller = smaller.noting(AuditKind.NOTICE, text, now, failed=True)
+        for text in left_out_texts(len(self.mail) - len(mail), len(self.outbox) - len(outbox)):
+            smaller = smaller.record(AuditKind.NOTICE, text, now, failed=True)
         return smaller
 
 
-def packed(*values: Model) -> int:
+def packed_bytes(*values: Model) -> int:
     """Bytes of these values as they are sent."""
     folding = zlib.compressobj(1)
     return sum(len(folding.compress(v.model_dump_json().encode())) for v in values) + len(folding.flush())
 
 
-def kept(items: tuple[_Item, ...], room: int, first: int = 0) -> tuple[_Item, ...]:
+def keep_fitting(items: tuple[_Item, ...], room: int, first: int = 0) -> tuple[_Item, ...]:
     """The first so many and the newest, as many as fit into so many bytes; the last one always."""
     head, rest = items[:first], items[first:]
-    while len(head) + len(rest) > 1 and packed(*head, *rest) > room:
+    while len(head) + len(rest) > 1 and packed_bytes(*head, *rest) > room:
         if len(rest) > 1:
             rest = rest[(len(rest) + 1) // 2 :]
         else:
@@ -142,24 +142,24 @@ def kept(items: tuple[_Item, ...], room: int, first: int = 0) -> tuple[_Item, ..
     return (*head, *rest)
 
 
-def queues(
+def fit_queues(
     room: int, mail: tuple[Notice, ...], outbox: tuple[AuditEntry, ...]
 ) -> tuple[tuple[Notice, ...], tuple[AuditEntry, ...]]:
     """As much of both as fits into so many bytes."""
     room = max(_LEAST_ROOM, room)
-    letters = kept(mail, room // 2)
-    return letters, kept(outbox, room - packed(*letters), first=_UNDER_WAY)
+    letters = keep_fitting(mail, room // 2)
+    return letters, keep_fitting(outbox, room - packed_bytes(*letters), first=_UNDER_WAY)
 
 
-def given_up(notices: int) -> str:
+def given_up_text(notices: int) -> str:
     return f"{count_text(notices, 'notice')} {verb_of(notices, 'was', 'were')} given up"
 
 
-def left_out(notices: int, entries: int) -> list[str]:
+def left_out_texts(notices: int, entries: int) -> list[str]:
     """What the archive says of what did not fit; nothing where everything did."""
     texts = []
     if notices:
-        texts.append(f"{given_up(notices)}: too many waited to be delivered")
+        texts.append(f"{given_up_text(notices)}: too many waited to be delivered")
     if entries:
         many = f"{entries:,} entries are" if entries > 1 else "1 entry is"
         texts.append(

@@ -113,7 +113,7 @@ def _came_to_production(row: BringupRow) -> bool:
 
 def _goes_on(row: BringupRow) -> bool:
     """In production it goes on while it is in probation, red, or owes something."""
-    if row.stage.ended:
+    if row.stage.has_ended:
         return False
     return row.stage is not BringupStage.IN_PRODUCTION or bool(row.red or row.owed)
 
@@ -135,7 +135,7 @@ def _line(row: BringupRow) -> BringupLine:
 
 def _reached(rows: Iterable[BringupRow], since: datetime, until: datetime) -> Iterable[BringupReached]:
     for row in rows:
-        arrived = row.stage is BringupStage.IN_PRODUCTION or row.stage.ended
+        arrived = row.stage is BringupStage.IN_PRODUCTION or row.stage.has_ended
         if arrived and since < row.stage_at <= until:
             yield BringupReached(
                 cluster=row.cluster,

@@ -47,7 +47,7 @@ def refusal(
     with a ticket.
     """
     stage = state.stage
-    if state.ended or stage is RequestStage.RETURNING:
+    if state.has_ended or stage is RequestStage.RETURNING:
         for_good = ": the quota is to be lowered like any other" if stage is RequestStage.GRANTED else ""
         return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
     if REQUEST_ROWS[command].needs_reason and not request.reason.strip():
@@ -63,10 +63,10 @@ def refusal(
 
 
 def _refuse_extend(state: RequestState, until: datetime | None) -> str | None:
-    if state.stage is not RequestStage.GRANTED or state.day is None:
+    if state.stage is not RequestStage.GRANTED or state.ends_on is None:
         return f"request {state.ask.request} is {state.stage}: only a grant can be extended"
-    if until is None or until <= state.day:
-        return f"extend needs a day after {state.day:%Y-%m-%d %H:%MZ}, when the grant ends"
+    if until is None or until <= state.ends_on:
+        return f"extend needs a day after {state.ends_on:%Y-%m-%d %H:%MZ}, when the grant ends"
     return None
 
 
@@ -85,31 +85,31 @@ def obey(state: RequestState, command: RequestCommand, request: RequestOrder, no
     """The request after a command that is not refused."""
     by, reason = request.actor, request.reason
 
-    def noted(changed: RequestState, text: str) -> RequestState:
-        return changed.noting(AuditKind.COMMAND, text, now, actor=by, reason=reason, **warrant_in(request))
+    def record(changed: RequestState, text: str) -> RequestState:
+        return changed.record(AuditKind.COMMAND, text, now, actor=by, reason=reason, **warrant_in(request))
 
     match command:
         case RequestCommand.APPROVE:
-            approved = state.reaching(RequestStage.APPROVED, now, "is being written", decided_by=by, decision=reason)
-            return noted(approved, "approved")
+            approved = state.enter_stage(RequestStage.APPROVED, now, "is being written", decided_by=by, decision=reason)
+            return record(approved, "approved")
         case RequestCommand.DECLINE:
-            declined = state.reaching(
+            declined = state.enter_stage(
                 RequestStage.DECLINED, now, f"declined by {by}: {reason}", decided_by=by, decision=reason
             )
-            text = f"{by} declines your request for {state.wants}: {reason}"
-            return noted(declined, "declined").telling(state.askers, text)
+            text = f"{by} declines your request for {state.wanted_text}: {reason}"
+            return record(declined, "declined").notify(state.askers, text)
         case RequestCommand.WITHDRAW:
             withdrawn = f"withdrawn by {by}: {reason}"
             if state.stage is RequestStage.GRANTED:
-                back = state.reaching(RequestStage.RETURNING, now, withdrawn, returned_by=by)
-                return noted(back, "withdrawn: it is given back")
-            return noted(state.reaching(RequestStage.WITHDRAWN, now, withdrawn), "withdrawn")
+                back = state.enter_stage(RequestStage.RETURNING, now, withdrawn, returned_by=by)
+                return record(back, "withdrawn: it is given back")
+            return record(state.enter_stage(RequestStage.WITHDRAWN, now, withdrawn), "withdrawn")
         case RequestCommand.EXTEND:
             until = f"{request.until:%Y-%m-%d %H:%MZ}"
-            text = f"{by} extends your grant of {state.wants}: it now ends at {until}. Why: {reason}"
+            text = f"{by} extends your grant of {state.wanted_text}: it now ends at {until}. Why: {reason}"
             sentence = f"granted until {until}, extended by {by}"
-            longer = state.reaching(RequestStage.GRANTED, now, sentence, ask=state.ask.but(until=request.until))
-            return noted(longer, f"extended until {until}").telling(state.askers, text)
+            longer = state.enter_stage(RequestStage.GRANTED, now, sentence, ask=state.ask.but(until=request.until))
+            return record(longer, f"extended until {until}").notify(state.askers, text)
 
 
 def undo_line(state: RequestState, command: str = "") -> str:
@@ -120,7 +120,7 @@ def undo_line(state: RequestState, command: str = "") -> str:
     match state.stage:
         case RequestStage.REFUSED:
             return ""
-        case RequestStage.GRANTED if state.ended:
+        case RequestStage.GRANTED if state.has_ended:
             return f"{NEVER}: the quota is to be lowered like any other."
         case RequestStage.ASKED | RequestStage.APPROVED | RequestStage.GRANTED:
             return f"Undo: backstop request withdraw {ask.request} {REASON}"

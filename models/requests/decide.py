@@ -15,8 +15,8 @@ def decide(state: RequestState) -> RequestAction:
     """The next action. What has happened is kept first, the end of the request too."""
     if state.outbox:
         return Keep()
-    if state.ended:
+    if state.has_ended:
         return Finish()
     if state.stage in (RequestStage.APPROVED, RequestStage.RETURNING):
         return Write()
-    return Wait(state.day)
+    return Wait(state.ends_on)

@@ -20,7 +20,7 @@ MAIL_TIME = timedelta(days=1)
 """How long a notice is tried; a receiver that is gone for longer must not keep a request from its end."""
 
 
-def opened(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState:
+def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState:
     """A request at its start: it waits for the owner, or is refused at once with what else there is."""
     ticketed = bool(ask.ticket) if assessment.ticketed is None else assessment.ticketed
     on = warrant_in(ask)
@@ -32,9 +32,9 @@ def opened(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState
     state = RequestState(ask=ask, ticketed=ticketed, asked_at=now, changed_at=now, assessment=assessment)
     if not assessment.fits:
         refused = state.but(stage=RequestStage.REFUSED, said=assessment.why)
-        return refused.noting(
+        return refused.record(
             AuditKind.COMMAND,
-            f"{state.wants}: refused: {assessment.why}",
+            f"{state.wanted_text}: refused: {assessment.why}",
             now,
             actor=ask.actor,
             reason=ask.reason,
@@ -44,12 +44,12 @@ def opened(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState
     state = state.but(said=f"waits for {any_of(assessment.owners)} to approve it")
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
     on["gpus"] = ask.gpus
-    asked = state.noting(
-        AuditKind.COMMAND, f"{state.wants}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, **on
+    asked = state.record(
+        AuditKind.COMMAND, f"{state.wanted_text}: asked for{behalf}", now, actor=ask.actor, reason=ask.reason, **on
     )
-    text = f"{ask.actor} asks for {state.wants}{behalf}." + (f" Why: {ask.reason}" if ask.reason else "")
+    text = f"{ask.actor} asks for {state.wanted_text}{behalf}." + (f" Why: {ask.reason}" if ask.reason else "")
     line = f"backstop request {{}} {ask.request} --reason '...'"
-    return asked.telling(
+    return asked.notify(
         assessment.owners,
         text,
         ("Approve it", line.format("approve")),
@@ -59,35 +59,35 @@ def opened(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState
 
 def advance(state: RequestState, now: datetime) -> RequestState:
     """Its day has come: what was granted is given back, what was not is over."""
-    if state.day is None or now < state.day:
+    if state.ends_on is None or now < state.ends_on:
         return state
     if state.stage is RequestStage.GRANTED:
-        why = f"its day has come ({state.day:%Y-%m-%d %H:%MZ}): it is given back"
-        return state.reaching(RequestStage.RETURNING, now, why).noting(AuditKind.COMMAND, why, now)
+        why = f"its day has come ({state.ends_on:%Y-%m-%d %H:%MZ}): it is given back"
+        return state.enter_stage(RequestStage.RETURNING, now, why).record(AuditKind.COMMAND, why, now)
     waited = f", which waited for {state.waits_for}" if state.waits_for else ""
     why = f"its day came before it was granted{waited}"
-    lapsed = state.reaching(RequestStage.LAPSED, now, why).noting(AuditKind.COMMAND, why, now)
-    return lapsed.telling(state.askers, f"Your request for {state.wants} is over: {why}.")
+    lapsed = state.enter_stage(RequestStage.LAPSED, now, why).record(AuditKind.COMMAND, why, now)
+    return lapsed.notify(state.askers, f"Your request for {state.wanted_text} is over: {why}.")
 
 
-def tried(state: RequestState, answer: Granted, now: datetime) -> RequestState:
+def apply_grant(state: RequestState, answer: Granted, now: datetime) -> RequestState:
     """After a try to write it, or to take it back."""
     if answer.outcome is GrantOutcome.LATER:
         if state.waits_for == answer.said:
             return state
-        return state.but(waits_for=answer.said, said=f"waits: {answer.said}").noting(
+        return state.but(waits_for=answer.said, said=f"waits: {answer.said}").record(
             AuditKind.COMMAND, f"waits: {answer.said}", now
         )
     state = state.but(waits_for="")
     if state.stage is RequestStage.RETURNING:
-        return _returned(state, answer, now)
+        return _finish_return(state, answer, now)
     if answer.outcome is GrantOutcome.NO:
-        refused = state.reaching(RequestStage.REFUSED, now, f"it fits no more: {answer.said}")
-        text = f"Your request for {state.wants} was approved and cannot be granted: {answer.said}"
+        refused = state.enter_stage(RequestStage.REFUSED, now, f"it fits no more: {answer.said}")
+        text = f"Your request for {state.wanted_text} was approved and cannot be granted: {answer.said}"
         audience = (*state.askers, *state.assessment.owners)
-        return refused.noting(AuditKind.COMMAND, f"refused: {answer.said}", now, refused=True).telling(audience, text)
+        return refused.record(AuditKind.COMMAND, f"refused: {answer.said}", now, refused=True).notify(audience, text)
     until = "for good" if state.ask.until is None else f"until {state.ask.until:%Y-%m-%d %H:%MZ}"
-    granted = state.reaching(
+    granted = state.enter_stage(
         RequestStage.GRANTED,
         now,
         f"granted {until}, approved by {state.decided_by}",
@@ -95,43 +95,43 @@ def tried(state: RequestState, answer: Granted, now: datetime) -> RequestState:
         hands=answer.hands,
         granted_at=now,
     )
-    text = f"Your request for {state.wants} is granted by {state.decided_by}: {state.decision}"
-    return granted.noting(AuditKind.COMMAND, f"granted {until} ({answer.said})", now, raised=answer.raised).telling(
+    text = f"Your request for {state.wanted_text} is granted by {state.decided_by}: {state.decision}"
+    return granted.record(AuditKind.COMMAND, f"granted {until} ({answer.said})", now, raised=answer.raised).notify(
         state.askers, text
     )
 
 
-def _returned(state: RequestState, answer: Granted, now: datetime) -> RequestState:
+def _finish_return(state: RequestState, answer: Granted, now: datetime) -> RequestState:
     if answer.outcome is GrantOutcome.DONE:
-        ended = state.reaching(RequestStage.RETURNED, now, f"given back ({answer.said})")
+        ended = state.enter_stage(RequestStage.RETURNED, now, f"given back ({answer.said})")
         are = verb_of(state.ask.gpus)
         text = f"{gpus_text(state.ask.gpus)} of the quota of {state.ask.team} in {state.ask.cluster} {are} given back."
-        return ended.noting(AuditKind.COMMAND, ended.said, now, lowered=state.raised).telling(state.askers, text)
-    left = state.reaching(RequestStage.LEFT, now, f"not given back: {answer.said}")
-    text = f"The grant of {state.wants} is over and was not taken back: {answer.said}. Somebody must look at it."
-    return left.noting(AuditKind.COMMAND, left.said, now).telling((*state.assessment.owners, *state.askers), text)
+        return ended.record(AuditKind.COMMAND, ended.said, now, lowered=state.raised).notify(state.askers, text)
+    left = state.enter_stage(RequestStage.LEFT, now, f"not given back: {answer.said}")
+    text = f"The grant of {state.wanted_text} is over and was not taken back: {answer.said}. Somebody must look at it."
+    return left.record(AuditKind.COMMAND, left.said, now).notify((*state.assessment.owners, *state.askers), text)
 
 
-def cancelled(state: RequestState, now: datetime, *, by_ticket: bool) -> RequestState:
+def apply_cancel(state: RequestState, now: datetime, *, by_ticket: bool) -> RequestState:
     """Temporal's own cancel: what was granted for a time is given back, what was not is over.
 
     `by_ticket`: it was asked for so, and then only a ticket withdraws it.
     """
     if state.ticketed or by_ticket:
         ignored = "a cancel from Temporal was ignored: here only a ticket withdraws it"
-        return state.noting(AuditKind.COMMAND, ignored, now)
+        return state.record(AuditKind.COMMAND, ignored, now)
     why = "cancelled in Temporal"
-    if state.stage is RequestStage.GRANTED and not state.ended:
-        return state.reaching(RequestStage.RETURNING, now, why).noting(
+    if state.stage is RequestStage.GRANTED and not state.has_ended:
+        return state.enter_stage(RequestStage.RETURNING, now, why).record(
             AuditKind.COMMAND, f"{why}: it is given back", now
         )
     if state.stage in (RequestStage.ASKED, RequestStage.APPROVED):
-        over = state.reaching(RequestStage.WITHDRAWN, now, why).noting(AuditKind.COMMAND, why, now)
-        return over.telling(state.askers, f"Your request for {state.wants} is over: {why}.")
+        over = state.enter_stage(RequestStage.WITHDRAWN, now, why).record(AuditKind.COMMAND, why, now)
+        return over.notify(state.askers, f"Your request for {state.wanted_text} is over: {why}.")
     return state
 
 
-def mailed(state: RequestState, answer: TellAnswer, now: datetime) -> RequestState:
+def apply_delivery(state: RequestState, answer: TellAnswer, now: datetime) -> RequestState:
     """What was delivered, what the ledger sends, and what never can be delivered is tried no more."""
     gone = answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()
     mail = tuple(n for n in state.mail if n.key not in gone)
@@ -139,8 +139,8 @@ def mailed(state: RequestState, answer: TellAnswer, now: datetime) -> RequestSta
     return state.but(mail=mail, unsent=since)
 
 
-def undeliverable(state: RequestState, answer: TellAnswer, now: datetime) -> dict[str, str]:
-    """The notices that are given up, each with why: refused, or tried for too long. `state`: before `mailed`."""
+def undelivered_reasons(state: RequestState, answer: TellAnswer, now: datetime) -> dict[str, str]:
+    """The notices given up, each with why: refused, or tried for too long. `state`: before `apply_delivery`."""
     tried = {n.key: state.unsent.get(n.key, now) for n in state.mail}
     late = {key: why for key, why in answer.failed.items() if now - tried.get(key, now) >= MAIL_TIME}
     return {**answer.refused, **late}
@@ -152,7 +152,7 @@ def gave_up(state: RequestState, lost: Mapping[str, str], notices: Iterable[Noti
     for key, why in lost.items():
         audience = audiences.get(key, "somebody")
         text = f"{audience} was not told: {why}"
-        state = state.noting(AuditKind.NOTICE, text, now, notice=key).but(
+        state = state.record(AuditKind.NOTICE, text, now, notice=key).but(
             untold=tuple(dict.fromkeys((*state.untold, audience)))
         )
     return state.but(

@@ -131,25 +131,25 @@ class RequestState(Lifecycle):
     """Audiences that a notice did not reach for good."""
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         """Nothing more happens to it by itself, and no command can be given."""
         if self.stage is RequestStage.GRANTED:
             return self.ask.until is None
         return self.stage not in (RequestStage.ASKED, RequestStage.APPROVED, RequestStage.RETURNING)
 
     @property
-    def day(self) -> datetime | None:
+    def ends_on(self) -> datetime | None:
         """When time alone ends it; None: never, or not any more."""
-        return None if self.ended or self.stage is RequestStage.RETURNING else self.ask.until
+        return None if self.has_ended or self.stage is RequestStage.RETURNING else self.ask.until
 
-    def overdue(self, now: datetime) -> bool:
+    def is_overdue(self, now: datetime) -> bool:
         """Its grant should be back, or on its way, and nobody has said so: whoever cared for it may be gone."""
         if self.stage is RequestStage.RETURNING:
             return now - self.changed_at >= _GRACE
-        return self.stage is RequestStage.GRANTED and self.day is not None and now - self.day >= _GRACE
+        return self.stage is RequestStage.GRANTED and self.ends_on is not None and now - self.ends_on >= _GRACE
 
     @property
-    def wants(self) -> str:
+    def wanted_text(self) -> str:
         """The request in a few words."""
         until = "" if self.ask.until is None else f" until {self.ask.until:%Y-%m-%d %H:%MZ}"
         return f"{gpus_text(self.ask.gpus)} more for {self.ask.team} in {self.ask.cluster}{until}"
@@ -167,18 +167,18 @@ class RequestState(Lifecycle):
             reason=self.said if ends else self.decision,
         )
 
-    def reaching(self, stage: RequestStage, at: datetime, sentence: str, **changes: Any) -> Self:
+    def enter_stage(self, stage: RequestStage, at: datetime, sentence: str, **changes: Any) -> Self:
         return self.but(stage=stage, changed_at=at, said=sentence, **changes)
 
     @property
     def place(self) -> ArchivePlace:
         return ArchivePlace(f"request/{self.ask.request}", self.ask.cluster)
 
-    def noting(self, kind: AuditKind, text: str, at: datetime, **more: Any) -> Self:
+    def record(self, kind: AuditKind, text: str, at: datetime, **more: Any) -> Self:
         facts = {"request": self.ask.request, "team": self.ask.team, "stage": self.stage.value}
-        return super().noting(kind, f"request {self.ask.request}: {text}", at, **facts | more)
+        return super().record(kind, f"request {self.ask.request}: {text}", at, **facts | more)
 
-    def telling(self, audiences: tuple[str, ...], text: str, *commands: tuple[str, str]) -> Self:
+    def notify(self, audiences: tuple[str, ...], text: str, *commands: tuple[str, str]) -> Self:
         """With a notice to each in the mail."""
         lines = [{"does": does, "line": line} for does, line in commands]
         return self.with_notices(

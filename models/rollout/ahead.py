@@ -14,9 +14,9 @@ from pydantic import Field
 from models.base import GpuCount, Model, Name
 from models.lifecycle.grid import Refused
 from models.planning.plan import Plan
-from models.rollout.commands import backing_of, reason_lacking, undoing
+from models.rollout.commands import backing_for, reason_refusal, start_undo
 from models.rollout.mailing import newly_cut
-from models.rollout.promotion import not_waived
+from models.rollout.promotion import unwaived_conditions
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Rollout
 from models.rollout.status import present_values
@@ -70,13 +70,13 @@ class Ahead(Model):
         if isinstance(cell, Refused):
             return cell.reason
         if command is Command.CLOSE:
-            return reason_lacking(self.stage, at_risk=bool(self.at_risk), reason=reason) or ""
+            return reason_refusal(self.stage, at_risk=bool(self.at_risk), reason=reason) or ""
         return ""
 
 
 def ahead_of(rollout: Rollout, now: datetime) -> Ahead:
     """As things stand. Where a rollback is under way or done, what is still owed."""
-    plan = _awaiting(rollout)
+    plan = _plan_to_approve(rollout)
     ahead = Ahead(
         cluster=rollout.cluster,
         rollout=rollout.id,
@@ -84,57 +84,59 @@ def ahead_of(rollout: Rollout, now: datetime) -> Ahead:
         shadow=rollout.shadow,
         plan=plan,
         undone=rollout.rollbacks > 0 and not rollout.effects_stand,
-        close_told=_heard(rollout, rollout.baseline.tree.leaves if rollout.values_stand else rollout.affected),
-        approve_told=() if plan is None else _heard(rollout, _told_of(rollout, plan)),
-        promote_leaves=() if rollout.stay.waived else not_waived(rollout, now),
+        close_told=_teams_notified(
+            rollout, rollout.baseline.tree.leaves if rollout.values_stand else rollout.affected_teams
+        ),
+        approve_told=() if plan is None else _teams_notified(rollout, _teams_to_notify(rollout, plan)),
+        promote_leaves=() if rollout.stay.waived else unwaived_conditions(rollout, now),
         at_risk=rollout.at_risk,
     )
-    if not rollout.effects_stand or rollout.stage.ended:
-        return ahead.but(told=_heard(rollout, sorted(rollout.announced.cuts)))
+    if not rollout.effects_stand or rollout.stage.has_ended:
+        return ahead.but(told=_teams_notified(rollout, sorted(rollout.announced.cuts)))
     undone = (
         rollout
         if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK)
-        else undoing(rollout, now, actor=rollout.owner, reason="asked ahead")
+        else start_undo(rollout, now, actor=rollout.owner, reason="asked ahead")
     )
     if undone.undo is None:  # stuck before there was one: somebody newer owns the cluster
         return ahead
     return ahead.but(
         undoes=tuple(kind.value for kind in undone.owed),
-        back=() if rollout.shadow else _back(rollout, undone),
+        back=() if rollout.shadow else _teams_back(rollout, undone),
         unbacked_gpus=undone.undo.unbacked_gpus,
-        told=_heard(rollout, rollout.affected),
+        told=_teams_notified(rollout, rollout.affected_teams),
     )
 
 
-def _heard(rollout: Rollout, teams: Iterable[str]) -> tuple[str, ...]:
+def _teams_notified(rollout: Rollout, teams: Iterable[str]) -> tuple[str, ...]:
     """A shadow's notices go to the log alone."""
     return () if rollout.shadow else tuple(teams)
 
 
-def _awaiting(rollout: Rollout) -> Plan | None:
+def _plan_to_approve(rollout: Rollout) -> Plan | None:
     """The plan that `approve` would take: a proposal's before the standing one."""
     if rollout.proposal is not None:
         envelope = rollout.envelope
         approved = envelope is not None and envelope.plan_hash == rollout.proposal.plan.hash
         return None if approved else rollout.proposal.plan
-    return None if rollout.plan is None or rollout.stay.replan or rollout.approved else rollout.plan
+    return None if rollout.plan is None or rollout.stay.replan or rollout.is_approved else rollout.plan
 
 
-def _told_of(rollout: Rollout, plan: Plan) -> Iterable[str]:
+def _teams_to_notify(rollout: Rollout, plan: Plan) -> Iterable[str]:
     """At the gate those whose cut is larger than they know; in place, when it is written, those whom it is about."""
-    if not rollout.stage.guarded:
+    if not rollout.stage.is_guarded:
         return newly_cut(rollout, plan)
-    before = rollout.plan_standing
+    before = rollout.standing_plan
     if rollout.proposal is None or before is None:
         return [q.team for q in plan.quotas if q.leaf and q.cut_gpus]
     return [q.team for q in plan.quotas if q.leaf and before.values.get(q.team) != q.after_gpus]
 
 
-def _back(rollout: Rollout, undone: Rollout) -> tuple[TeamBack, ...]:
+def _teams_back(rollout: Rollout, undone: Rollout) -> tuple[TeamBack, ...]:
     assert undone.undo is not None
     present, target, changed = present_values(rollout), undone.undo.target, undone.undo.changed
     after = {team: changed.get(team, target.get(team, gpus)) for team, gpus in present.items()}
-    backing = backing_of(rollout, after)
+    backing = backing_for(rollout, after)
     return tuple(
         TeamBack(
             team=team,

@@ -13,12 +13,12 @@ from models.planning.grants import GrantOrder
 from models.rollout.actions import Draft, Look
 from models.rollout.changes import baseline_with
 from models.rollout.choices import choices_now
-from models.rollout.drift import beside
+from models.rollout.drift import baseline_beside
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
-from models.rollout.gates import theirs
-from models.rollout.long_run import derives, may_propose
-from models.rollout.mailing import ready
+from models.rollout.gates import values_of_others
+from models.rollout.long_run import derives_buffer, may_propose
+from models.rollout.mailing import ready_notices
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of
@@ -43,7 +43,7 @@ def look_at(rollout: Rollout, look: Look, now: datetime) -> ObserveRequest:
         generation=rollout.generation,
         flex_after=rollout.policy.clear_after if rollout.stage.promises else None,
         long_run=rollout.policy.replan_window if may_propose(rollout, now) else None,
-        derive=rollout.policy.terms if derives(rollout, now) else None,
+        derive=rollout.policy.terms if derives_buffer(rollout, now) else None,
         shadow=rollout.shadow,
         plausible_drop=rollout.policy.plausible_drop,
         max_breaching_clusters=rollout.policy.max_breaching_clusters,
@@ -71,12 +71,12 @@ def draft(rollout: Rollout, action: Draft, now: datetime) -> DraftRequest:
 
 def aim(rollout: Rollout, now: datetime) -> AimRequest:
     """Where a breach rollback goes, from what the quota system holds and what is believed of health."""
-    others = theirs(rollout)
+    others = values_of_others(rollout)
     return AimRequest(
         cluster=rollout.cluster,
         baseline=rollout.baseline
         if rollout.seen is None
-        else beside(rollout.baseline, rollout.seen.reading.quotas, others),
+        else baseline_beside(rollout.baseline, rollout.seen.reading.quotas, others),
         current=rollout.written if rollout.shadow or rollout.seen is None else rollout.seen.reading.values,
         theirs=tuple(others),
         islands=rollout.baseline.islands if rollout.sight.known is None else rollout.sight.known.islands,
@@ -115,9 +115,9 @@ def record(rollout: Rollout, now: datetime) -> RecordRequest:
     """The next entries for the archive, and what the registry shows of the rollout."""
     return RecordRequest(
         rollout=rollout.id,
-        entries=_carried(rollout.post.outbox),
+        entries=_fit_entries(rollout.post.outbox),
         stage=rollout.stage,
-        ended=rollout.stage.ended,
+        ended=rollout.stage.has_ended,
         completed=rollout.completed,
         needs=needs_of(rollout, now)[:_NEEDS],
         rollbacks=rollout.failed_rollbacks,
@@ -125,7 +125,7 @@ def record(rollout: Rollout, now: datetime) -> RecordRequest:
     )
 
 
-def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
+def _fit_entries(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
     """The first entries that one call can carry, at least one."""
     values = 0
     for count, entry in enumerate(outbox[:_BATCH]):
@@ -138,7 +138,8 @@ def _carried(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
 def tell(rollout: Rollout, now: datetime) -> TellRequest:
     """The next notices, with what can be answered now."""
     return TellRequest(
-        cluster=rollout.cluster, notices=tuple(_answerable(rollout, n, now) for n in ready(rollout, now)[:_BATCH])
+        cluster=rollout.cluster,
+        notices=tuple(_answerable(rollout, n, now) for n in ready_notices(rollout, now)[:_BATCH]),
     )
 
 
@@ -146,6 +147,6 @@ def _answerable(rollout: Rollout, notice: Notice, now: datetime) -> Notice:
     facts = dict(notice.facts)
     if notice.kind is NoticeKind.HELD or (facts.get("to_owner") and notice.kind in _WITH_COMMANDS):
         facts["commands"] = [{"does": c.does, "line": c.line} for c in choices_now(rollout, now)]
-    if rollout.stage.ended:
+    if rollout.stage.has_ended:
         facts["ends"] = True
     return notice if facts == notice.facts else notice.model_copy(update={"facts": facts})

@@ -12,14 +12,14 @@ from models.rollout.state import Rollout
 CANCEL_IGNORED = "a cancel from Temporal was ignored: here only a ticket undoes"
 
 
-def cancelled(rollout: Rollout, now: datetime, *, by_ticket: bool = False) -> Rollout:
+def apply_cancel(rollout: Rollout, now: datetime, *, by_ticket: bool = False) -> Rollout:
     """Temporal's own cancel is an abort by whoever sent it; where that is refused, a rollback under way goes on.
 
     `by_ticket`: it was launched so, and then only a ticket ends it.
     """
     if rollout.ticketed or by_ticket:
-        return rollout.noting(AuditKind.COMMAND, CANCEL_IGNORED, now, actor="temporal")
+        return rollout.record(AuditKind.COMMAND, CANCEL_IGNORED, now, actor="temporal")
     request = CommandRequest(actor="temporal", reason="the workflow was cancelled")
     if refusal(rollout, Command.ABORT, request) is None:
         return obey(rollout, Command.ABORT, request, now)[0]
-    return rollout.noting(AuditKind.COMMAND, f"cancel ignored while {rollout.stage}", now, actor="temporal")
+    return rollout.record(AuditKind.COMMAND, f"cancel ignored while {rollout.stage}", now, actor="temporal")

@@ -12,7 +12,7 @@ from models.planning.grants import GrantOrder, moved, raises
 from models.rollout.effect_table import MODE_AFTER
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
 from models.rollout.flex_following import flex_band, flex_moves, flex_wanted
-from models.rollout.gates import awaited, mode_drift
+from models.rollout.gates import approved_values, mode_drift
 from models.rollout.state import Rollout, UndoCause
 
 
@@ -23,7 +23,7 @@ def baseline_with(rollout: Rollout, order: GrantOrder) -> Snapshot:
     return rollout.baseline.with_values(moved(values, raised, ends=order.ends))
 
 
-def _granting(rollout: Rollout) -> dict[str, Any]:
+def _grant_content(rollout: Rollout) -> dict[str, Any]:
     """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
     order = rollout.grant_order
     assert order is not None
@@ -55,8 +55,8 @@ def _content(rollout: Rollout, kind: EffectKind) -> dict[str, Any]:
         case EffectKind.SET_SOFT if rollout.stay.restoring:
             assert rollout.seen is not None
             reading = rollout.seen.reading
-            return {"expected_generation": reading.generation, "writes": _writing_again(rollout, reading.values)}
-        case EffectKind.SET_SOFT if rollout.stay.refitting and not rollout.realigning:
+            return {"expected_generation": reading.generation, "writes": _rewrite_writes(rollout, reading.values)}
+        case EffectKind.SET_SOFT if rollout.stay.refitting and not rollout.is_realigning:
             return {"expected_generation": rollout.generation, "writes": _writes(rollout, rollout.written, {})}
         case EffectKind.SET_SOFT:
             assert plan is not None
@@ -71,12 +71,12 @@ def _content(rollout: Rollout, kind: EffectKind) -> dict[str, Any]:
             band = flex_band(rollout)
             return {"expected_generation": rollout.generation, "flex_gpus": _surplus(rollout), "flex_band_gpus": band}
         case EffectKind.GRANT:
-            return _granting(rollout)
+            return _grant_content(rollout)
         case EffectKind.RELEASE:
             keeps = rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
             return {"reserve": _reserve(rollout, _target(rollout))} if keeps else {}
         case EffectKind.RESTORE:
-            return {"writes": _restoring(rollout)}
+            return {"writes": _restore_writes(rollout)}
         case EffectKind.SOFTEN:
             return {"mode": MODE_AFTER[kind]}
         case EffectKind.UNFOLLOW | EffectKind.CLOSE:
@@ -97,7 +97,7 @@ def _target(rollout: Rollout) -> dict[str, int]:
     return rollout.undo.target
 
 
-def _restoring(rollout: Rollout) -> tuple[ValueWrite, ...]:
+def _restore_writes(rollout: Rollout) -> tuple[ValueWrite, ...]:
     """Values back to the order's target; the expected present values guard what others changed.
 
     An undo brings the baseline's modes back too; a breach leaves limits soft.
@@ -123,14 +123,14 @@ def _writes(rollout: Rollout, values: Mapping[str, int], modes: Mapping[str, Lim
     )
 
 
-def _writing_again(rollout: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
+def _rewrite_writes(rollout: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
     """Our values over those of others, which are named as expected: nobody's change goes unseen."""
     tree, modes = rollout.baseline.tree, mode_drift(rollout)
     return tuple(
         ValueWrite(
             team=team, expected_gpus=present[team], gpus=gpus, mode=_mode(rollout), leaf=team not in tree.children
         )
-        for team, gpus in sorted(awaited(rollout).items())
+        for team, gpus in sorted(approved_values(rollout).items())
         if team in present and (present[team] != gpus or team in modes)
     )
 

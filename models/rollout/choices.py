@@ -41,19 +41,19 @@ def choices_now(rollout: Rollout, now: datetime) -> tuple[Choice, ...]:
     source = () if doubt is None else (Choice(command="confirm", line=doubt.confirming, does=CONFIRMS),)
     own = tuple(
         Choice(command=command.value, line=line_of(rollout.cluster, command, request), does=does)
-        for command, request, does in _possible(rollout, now)
+        for command, request, does in _possible_commands(rollout, now)
         if refusal(rollout, command, request) is None
     )
     return source + own
 
 
-def _possible(rollout: Rollout, now: datetime) -> Iterator[tuple[Command, CommandRequest, str]]:
+def _possible_commands(rollout: Rollout, now: datetime) -> Iterator[tuple[Command, CommandRequest, str]]:
     plan = rollout.plan if rollout.proposal is None else rollout.proposal.plan
     if plan is not None:
         request = CommandRequest(actor=rollout.owner, plan_hash=plan.hash)
         yield Command.APPROVE, request, "Approve the plan"
     for hold in holds_standing(rollout, now):
-        yield Command.RESOLVE, _resolving(rollout, hold), _LIFTS.get(hold.kind, f"Lift the hold ({hold.reason})")
+        yield Command.RESOLVE, _resolve_request(rollout, hold), _LIFTS.get(hold.kind, f"Lift the hold ({hold.reason})")
     if rollout.proposal is not None:
         yield (
             Command.RESOLVE,
@@ -65,7 +65,7 @@ def _possible(rollout: Rollout, now: datetime) -> Iterator[tuple[Command, Comman
         yield command, CommandRequest(actor=rollout.owner, reason=_REASON), does
 
 
-def lifted_by(rollout: Rollout, now: datetime) -> dict[str, str]:
+def lifts_by_hold(rollout: Rollout, now: datetime) -> dict[str, str]:
     """By hold that the owner could lift now, the line that does."""
     standing, doubt = holds_standing(rollout, now), doubt_of(rollout)
     lines = {hold.id: lifting_line(rollout, hold) for hold in standing if lifts(rollout, hold)}
@@ -76,12 +76,12 @@ def lifted_by(rollout: Rollout, now: datetime) -> dict[str, str]:
 
 def lifts(rollout: Rollout, hold: Hold) -> bool:
     """Whether its owner could lift the hold now."""
-    return refusal(rollout, *_lifting(rollout, hold)) is None
+    return refusal(rollout, *_lifting_command(rollout, hold)) is None
 
 
 def lifting_line(rollout: Rollout, hold: Hold) -> str:
     """How the owner lifts it."""
-    return line_of(rollout.cluster, *_lifting(rollout, hold))
+    return line_of(rollout.cluster, *_lifting_command(rollout, hold))
 
 
 def lifters(rollout: Rollout, needs: str, now: datetime) -> tuple[str, ...]:
@@ -93,13 +93,13 @@ def lifters(rollout: Rollout, needs: str, now: datetime) -> tuple[str, ...]:
     return may_lift(rollout, objection=hold.kind is HoldKind.OBJECTION)
 
 
-def _lifting(rollout: Rollout, hold: Hold) -> tuple[Command, CommandRequest]:
+def _lifting_command(rollout: Rollout, hold: Hold) -> tuple[Command, CommandRequest]:
     if hold.kind is HoldKind.PAUSED:
         return Command.RESUME, CommandRequest(actor=rollout.owner)
-    return Command.RESOLVE, _resolving(rollout, hold)
+    return Command.RESOLVE, _resolve_request(rollout, hold)
 
 
-def _resolving(rollout: Rollout, hold: Hold) -> CommandRequest:
+def _resolve_request(rollout: Rollout, hold: Hold) -> CommandRequest:
     return CommandRequest(actor=rollout.owner, reason=_REASON, hold=hold.id)
 
 

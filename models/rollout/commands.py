@@ -23,7 +23,7 @@ from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, doubt_of
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
-from models.rollout.promotion import promoted_text
+from models.rollout.promotion import promotion_text
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
 
@@ -70,15 +70,15 @@ def _refuse_unknown_team(rollout: Rollout, request: CommandRequest) -> str | Non
     return None if request.team in teams else f"team {request.team!r} has no quota in {rollout.cluster}"
 
 
-def _paused(rollout: Rollout) -> bool:
+def _is_paused(rollout: Rollout) -> bool:
     return any(h.kind is HoldKind.PAUSED for h in rollout.holds)
 
 
 def _refuse_close(rollout: Rollout, request: CommandRequest) -> str | None:
-    return reason_lacking(rollout.stage, at_risk=bool(rollout.at_risk or rollout.breach_of), reason=request.reason)
+    return reason_refusal(rollout.stage, at_risk=bool(rollout.at_risk or rollout.breach_of), reason=request.reason)
 
 
-def reason_lacking(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
+def reason_refusal(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
     """What a close of a promise that does not hold wants to hear; None: nothing."""
     if reason.strip() or not (at_risk or stage is Stage.STUCK):
         return None
@@ -102,7 +102,7 @@ def _refuse_approve(rollout: Rollout, request: CommandRequest) -> str | None:
         return f"plan {rollout.plan.hash} cannot be approved: {rollout.plan.fault}"
     if not rollout.plan.backed:
         return f"plan {rollout.plan.hash} is not backed by healthy GPUs and cannot be approved"
-    if rollout.approved:
+    if rollout.is_approved:
         return f"plan {rollout.plan.hash} is approved already, by {rollout.approved_by}"
     return None
 
@@ -143,7 +143,7 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
         return "what was written has not been read back yet: look at the drift again in a moment"
     if request.how not in ("", "accept", "restore"):
         return f"how must be accept or restore, not {request.how!r}"
-    if request.how == "restore" and (hold.id != "drift" or not rollout.stage.guarded or rollout.shadow):
+    if request.how == "restore" and (hold.id != "drift" or not rollout.stage.is_guarded or rollout.shadow):
         return (
             f"only a drift of a rollout that has set quotas can be restored, and {rollout.cluster} is {rollout.stage}"
         )
@@ -172,9 +172,9 @@ def _refuse_resolve_of_none(rollout: Rollout, name: str) -> str | None:
 _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
     Command.APPROVE: _refuse_approve,
     Command.ACK: _refuse_unknown_team,
-    Command.OBJECT: lambda r, q: _refuse_unknown_team(r, q) or objections.refused(r, q.team, q.actor),
-    Command.PAUSE: lambda r, _: "already paused" if _paused(r) else None,
-    Command.RESUME: lambda r, _: None if _paused(r) else "not paused",
+    Command.OBJECT: lambda r, q: _refuse_unknown_team(r, q) or objections.objection_refusal(r, q.team, q.actor),
+    Command.PAUSE: lambda r, _: "already paused" if _is_paused(r) else None,
+    Command.RESUME: lambda r, _: None if _is_paused(r) else "not paused",
     Command.PROMOTE: lambda r, _: _PROMOTED if r.stay.waived else None,
     Command.CLOSE: _refuse_close,
     Command.RETRY: _refuse_retry,
@@ -197,7 +197,7 @@ def obey(
     `one_objection`: an actor's objection takes the place of the one before; so it is since patch `one-objection`.
     `refits`: the limit above all quotas follows what a person accepts; so it is since patch `bound-refitted`.
     """
-    after = rollout.noting(
+    after = rollout.record(
         AuditKind.COMMAND,
         f"{command} by {request.actor}",
         now,
@@ -212,26 +212,28 @@ def obey(
             return _approve(after, request, now)
         case Command.ACK:
             acks = tuple(sorted({*after.announced.acks, request.team}))
-            return after.announcing(acks=acks), f"{request.team} has acknowledged"
+            return after.with_announced(acks=acks), f"{request.team} has acknowledged"
         case Command.OBJECT:
             return _object(after, request, now, one_objection)
         case Command.PAUSE:
             hold = Hold(id="paused", kind=HoldKind.PAUSED, reason=request.reason, actor=request.actor, at=now)
-            return _held(after, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
+            return _put_hold(after, hold, now), "paused: gates stay shut, effects under way finish, rollbacks still run"
         case Command.RESUME:
             soaks = rollout.stage in (Stage.BUFFERED, Stage.ENFORCED)
             return _resume(after, now), f"resumed{'; the soak starts anew' * soaks}"
         case Command.RESOLVE:
             return _resolve(after, request, now, refits)
         case Command.PROMOTE:
-            return after.staying(waived=True), promoted_text(after, now)
+            return after.with_stay(waived=True), promotion_text(after, now)
         case Command.ABORT | Command.ROLLBACK:
             return _undo(after, command, request, now)
         case Command.RETRY:
             return _retry(after, request, now)
         case Command.CLOSE:
             closed = after.but(ended_because=request.reason or f"closed by {request.actor}")
-            return closed.reaching(Stage.CLOSED, now, request.reason or "closed", request.actor), _closed(rollout)
+            return closed.enter_stage(Stage.CLOSED, now, request.reason or "closed", request.actor), _close_text(
+                rollout
+            )
 
 
 def without_approval(rollout: Rollout) -> Rollout:
@@ -239,7 +241,7 @@ def without_approval(rollout: Rollout) -> Rollout:
     return rollout.but(approval=None)
 
 
-def _closed(rollout: Rollout) -> str:
+def _close_text(rollout: Rollout) -> str:
     if rollout.stage is not Stage.STUCK:
         return "closed; the promise ends and the values stay"
     if rollout.superseded:
@@ -253,23 +255,25 @@ def _approve(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[
         agreed = rollout.but(approval=Approval(envelope=envelope_of(plan), by=request.actor), look_asked=True)
         return agreed, f"plan {plan.hash} is approved, and written if today's health backs it"
     assert rollout.plan is not None
-    approved = drift.agreed(rollout).but(approval=Approval(envelope=envelope_of(rollout.plan), by=request.actor))
-    return lifting(approved, REALIGN, now, request.actor, "approved"), f"plan {rollout.plan.hash} is approved"
+    approved = drift.approve_others(rollout).but(
+        approval=Approval(envelope=envelope_of(rollout.plan), by=request.actor)
+    )
+    return lift_hold(approved, REALIGN, now, request.actor, "approved"), f"plan {rollout.plan.hash} is approved"
 
 
 def _object(rollout: Rollout, request: CommandRequest, now: datetime, one_objection: bool) -> tuple[Rollout, str]:
     hold = objections.objection(rollout, request.team, request.actor, request.reason, now, one_each=one_objection)
     late = hold.after_enforced
     consequence = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
-    gone = objections.earlier(rollout, hold) if one_objection else ()
+    gone = objections.earlier_objections(rollout, hold) if one_objection else ()
     instead = " in place of the one before" if {*gone} - {hold.id} else ""
-    held = _held(rollout.but(holds=tuple(h for h in rollout.holds if h.id not in gone)), hold, now)
+    held = _put_hold(rollout.but(holds=tuple(h for h in rollout.holds if h.id not in gone)), hold, now)
     return held, f"the objection{f' of {request.team} is' * late} {consequence}{instead}"
 
 
-def _held(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
+def _put_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
     others = tuple(h for h in rollout.holds if h.id != hold.id)
-    return rollout.but(holds=(*others, hold)).noting(
+    return rollout.but(holds=(*others, hold)).record(
         AuditKind.HOLD,
         f"hold {hold.id}: {hold.reason}",
         now,
@@ -279,55 +283,55 @@ def _held(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
     )
 
 
-def holding(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
+def add_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
     """With one more hold (the same id replaces)."""
-    return _held(rollout, hold, now)
+    return _put_hold(rollout, hold, now)
 
 
-def breach_holding(
+def add_breach_hold(
     rollout: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH
 ) -> Rollout:
     """Held until a person decides, or health is good again; the owner is called."""
     hold = Hold(id=hold_id, kind=kind, reason=reason, actor="guard", at=now)
-    return holding(rollout, hold, now).telling(NoticeKind.HELD, [], detail=reason)
+    return add_hold(rollout, hold, now).notify(NoticeKind.HELD, [], detail=reason)
 
 
-def lifting(rollout: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
+def lift_hold(rollout: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
     """Without a hold, if it stood."""
     if not any(h.id == hold_id for h in rollout.holds):
         return rollout
-    return rollout.but(holds=tuple(h for h in rollout.holds if h.id != hold_id)).noting(
+    return rollout.but(holds=tuple(h for h in rollout.holds if h.id != hold_id)).record(
         AuditKind.HOLD, f"hold {hold_id} lifted", now, actor=actor, reason=reason, hold=hold_id
     )
 
 
 def _resume(rollout: Rollout, now: datetime) -> Rollout:
     left = tuple(h for h in rollout.holds if h.kind is not HoldKind.PAUSED)
-    return rollout.but(holds=left, look_asked=True).staying(soak_since=now)
+    return rollout.but(holds=left, look_asked=True).with_stay(soak_since=now)
 
 
 def _resolve(rollout: Rollout, request: CommandRequest, now: datetime, refits: bool) -> tuple[Rollout, str]:
     hold = next((h for h in rollout.holds if h.id == request.hold), None)
     if hold is None and request.hold == PROPOSAL and rollout.proposal is not None:
         declined = rollout.proposal.plan.hash
-        return rollout.looking_out(
+        return rollout.with_outlook(
             proposal=None
         ), f"plan {declined} is declined; the quotas stay, and so does the plan they are from"
     if hold is None:  # unknown health: a person confirms what was seen
         return rollout.but(
-            sight=rollout.sight.confirmed(), look_asked=True
+            sight=rollout.sight.confirm_suspect(), look_asked=True
         ), "the sample is confirmed and counts from now on"
-    freed = lifting(rollout, hold.id, now, request.actor, request.reason).but(look_asked=True)
+    freed = lift_hold(rollout, hold.id, now, request.actor, request.reason).but(look_asked=True)
     if hold.id == REPLAN:
-        return freed.staying(replan=f"asked again by {request.actor}"), "another plan is being made"
+        return freed.with_stay(replan=f"asked again by {request.actor}"), "another plan is being made"
     if hold.id == REALIGN:
-        again = freed.but(plan=rollout.plan_standing).staying(realigning=None)
+        again = freed.but(plan=rollout.standing_plan).with_stay(realigning=None)
         return again, "another plan is made, if quotas are still short"
     match hold.kind:
         case HoldKind.DRIFT:
-            return drift.answered(rollout, freed, request.how, now, refits=refits)
+            return drift.answer_hold(rollout, freed, request.how, now, refits=refits)
         case HoldKind.BLAST_RADIUS:
-            return freed.staying(exempt=True), "the blast radius is lifted for what is next written"
+            return freed.with_stay(exempt=True), "the blast radius is lifted for what is next written"
         case HoldKind.BREACH:
             return freed, "the hold is lifted; the promise stays withdrawn until health has been good for long enough"
         case _:
@@ -337,25 +341,25 @@ def _resolve(rollout: Rollout, request: CommandRequest, now: datetime, refits: b
 def _undo(rollout: Rollout, command: Command, request: CommandRequest, now: datetime) -> tuple[Rollout, str]:
     then = Stage.ABORTED if command is Command.ABORT else Stage.ROLLED_BACK
     if not rollout.effects_stand:
-        ended = rollout.telling(NoticeKind.CLOSED, sorted(rollout.announced.cuts), detail=request.reason).but(
+        ended = rollout.notify(NoticeKind.CLOSED, sorted(rollout.announced.cuts), detail=request.reason).but(
             ended_because=request.reason
         )
         had = "what it had applied is undone already" if rollout.rollbacks else "nothing had been applied"
-        return ended.reaching(Stage.ABORTED, now, request.reason, request.actor), f"aborted; {had}"
-    undone = undoing(rollout, now, actor=request.actor, reason=request.reason, then=then)
+        return ended.enter_stage(Stage.ABORTED, now, request.reason, request.actor), f"aborted; {had}"
+    undone = start_undo(rollout, now, actor=request.actor, reason=request.reason, then=then)
     sentence = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
     missing = undone.undo.unbacked_gpus if undone.undo is not None else 0
-    return undone, sentence + (f"; {_have(missing, 'it')} no healthy hardware today" if missing else "")
+    return undone, sentence + (f"; {_have_text(missing, 'it')} no healthy hardware today" if missing else "")
 
 
-def _have(gpus: int, of: str) -> str:
+def _have_text(gpus: int, of: str) -> str:
     return f"{gpus_text(gpus)} of {of} {'has' if gpus == 1 else 'have'}"
 
 
-def undoing(rollout: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
+def start_undo(rollout: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
     """On the way back to exactly the baseline."""
     target, changed = _baseline_left_to(rollout), changed_by_others(rollout)
-    backing = backing_of(rollout, {**target, **changed})
+    backing = backing_for(rollout, {**target, **changed})
     missing = 0 if backing is None else backing.phantom_gpus
     undo = Undo(
         why=UndoCause.UNDO,
@@ -368,12 +372,12 @@ def undoing(rollout: Rollout, now: datetime, *, actor: str, reason: str, then: S
         unbacked_gpus=missing,
         owed=tuple(reversed(rollout.standing)),
     )
-    note = f"; {_have(missing, 'the baseline')} no healthy hardware today" if missing else ""
+    note = f"; {_have_text(missing, 'the baseline')} no healthy hardware today" if missing else ""
     moved = without_own_holds(rollout).but(undo=undo, breach_of=())
-    return moved.reaching(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
+    return moved.enter_stage(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
 
 
-def backing_of(rollout: Rollout, values: dict[str, int]) -> Backing | None:
+def backing_for(rollout: Rollout, values: dict[str, int]) -> Backing | None:
     """What the health that is believed would back of these values; None: none is known."""
     if rollout.sight.known is None:
         return None
@@ -402,8 +406,8 @@ def _retry(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Ro
         left = left_to_undo(rollout)
         standing = tuple(k for k in INVERSE if k in {*rollout.standing, *left})
         undone = tuple(k for k in rollout.undone if k not in left)
-        again = rollout.but(standing=standing).rolling_back(owed=left, undone=undone, stuck_on=())
-        return again.reaching(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
+        again = rollout.but(standing=standing).with_undo(owed=left, undone=undone, stuck_on=())
+        return again.enter_stage(Stage.ROLLING_BACK, now, "retry of what was left to undo", request.actor), (
             f"running {', '.join(INVERSE[kind] for kind in left)} again; if that fails, it is stuck as before"
         )
     return next_attempt(rollout, now, request.actor, request.reason or "retry"), "the next attempt makes a new plan"
@@ -426,6 +430,6 @@ def left_to_undo(rollout: Rollout) -> tuple[EffectKind, ...]:
 def next_attempt(rollout: Rollout, now: datetime, actor: str, why: str) -> Rollout:
     """Planned again, from the same baseline."""
     fresh = rollout.but(attempt=rollout.attempt + 1, undo=None, breach_of=())
-    return fresh.reaching(Stage.PLANNED, now, f"attempt {rollout.attempt + 1}: {why}", actor).staying(
+    return fresh.enter_stage(Stage.PLANNED, now, f"attempt {rollout.attempt + 1}: {why}", actor).with_stay(
         replan=f"attempt {rollout.attempt + 1}"
     )

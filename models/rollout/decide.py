@@ -19,7 +19,7 @@ from models.rollout.changes import baseline_with
 from models.rollout.effect_table import INVERSE, STEP_FROM
 from models.rollout.effects import EffectKind
 from models.rollout.flex_following import flex_wanted
-from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open, theirs
+from models.rollout.gates import conditions, drift_of, health_fresh, holds_now, is_open, values_of_others
 from models.rollout.holds import RADIUS, REALIGN, ROLLBACK
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause
@@ -36,8 +36,8 @@ FRESH = timedelta(seconds=5)
 
 def decide(rollout: Rollout, now: datetime) -> Action:
     """The next action. Never answers the same action twice without an outcome in between."""
-    if rollout.stage.ended:
-        return Perform(EffectKind.CLOSE) if rollout.closing else Finish()
+    if rollout.stage.has_ended:
+        return Perform(EffectKind.CLOSE) if rollout.is_closing else Finish()
     if rollout.stage is Stage.STUCK:
         return Wait(None)
     if rollout.stage is Stage.ROLLING_BACK and rollout.stay.aiming:
@@ -56,7 +56,7 @@ def decide(rollout: Rollout, now: datetime) -> Action:
     if rollout.stay.restoring:
         return Perform(EffectKind.SET_SOFT)
     if _wants_look(rollout, now):
-        return Look(_why_look(rollout, now), _tested(rollout))
+        return Look(_why_look(rollout, now), _values_to_test(rollout))
     if (refit := _refit(rollout, now)) is not None:
         return refit
     flexed = _flex(rollout, now)
@@ -67,7 +67,7 @@ def decide(rollout: Rollout, now: datetime) -> Action:
     )
 
 
-def urgent(rollout: Rollout, action: Action) -> bool:
+def is_urgent(rollout: Rollout, action: Action) -> bool:
     """Whether it answers a breach: until then a promise stands that hardware does not keep."""
     breach = rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
     return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in rollout.owed)
@@ -84,7 +84,9 @@ def _step(rollout: Rollout, now: datetime) -> Action | None:
     if not is_open(rollout, now) or rollout.look_failed:
         return None
     return (
-        Perform(_next_effect(rollout)) if looked_recently(rollout, now) else Look("before the step", _tested(rollout))
+        Perform(_next_effect(rollout))
+        if has_looked_recently(rollout, now)
+        else Look("before the step", _values_to_test(rollout))
     )
 
 
@@ -92,7 +94,7 @@ def _refit(rollout: Rollout, now: datetime) -> Action | None:
     """The limit above all quotas as accepted values need it. No hold stops it: no quota moves, and all are backed."""
     if (
         not rollout.stay.refitting
-        or rollout.realigning
+        or rollout.is_realigning
         or rollout.look_failed
         or rollout.seen is None
         or rollout.looked_after != rollout.fence
@@ -100,7 +102,7 @@ def _refit(rollout: Rollout, now: datetime) -> Action | None:
         return None
     if rollout.seen.reading.generation != rollout.generation or drift_of(rollout) or not health_fresh(rollout):
         return None
-    if not looked_recently(rollout, now) or not tests(rollout.seen, rollout.seen.reading.values):
+    if not has_looked_recently(rollout, now) or not has_tested(rollout.seen, rollout.seen.reading.values):
         return Look("before the limit above all quotas moves", None)
     return Perform(EffectKind.SET_SOFT) if rollout.seen.backed else None
 
@@ -109,7 +111,11 @@ def _flex(rollout: Rollout, now: datetime) -> Action | None:
     """The flex pool as it should be. No hold stops it: it moves no quota, and says what hardware there is."""
     if flex_wanted(rollout) is None or (rollout.flex.failed_at is not None and now < rollout.flex.failed_at + RECHECK):
         return None
-    return Perform(EffectKind.FOLLOW) if looked_recently(rollout, now) else Look("before flex moves", _tested(rollout))
+    return (
+        Perform(EffectKind.FOLLOW)
+        if has_looked_recently(rollout, now)
+        else Look("before flex moves", _values_to_test(rollout))
+    )
 
 
 def flex_due(rollout: Rollout) -> datetime | None:
@@ -129,19 +135,19 @@ def flex_due(rollout: Rollout) -> datetime | None:
 def _realignment(rollout: Rollout, now: datetime) -> Action | None:
     """A new plan written in place. Like a rollback it waits for no gate, but never writes what is not backed."""
     if (
-        not rollout.realigning
+        not rollout.is_realigning
         or rollout.plan is None
-        or not (rollout.approved and not rollout.plan.fault and health_fresh(rollout))
+        or not (rollout.is_approved and not rollout.plan.fault and health_fresh(rollout))
         or rollout.look_failed
     ):
         return None
     if any(h.id == REALIGN for h in rollout.holds):
         return None
     values = beside_others(rollout, rollout.plan.values)
-    if not looked_recently(rollout, now) or not tests(rollout.seen, values):
+    if not has_looked_recently(rollout, now) or not has_tested(rollout.seen, values):
         return Look("before the realignment", values)
     if rollout.seen is None or not rollout.seen.backed:
-        return None  # `looked` has asked for another plan, or holds
+        return None  # `apply_look` has asked for another plan, or holds
     return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in rollout.stay.done else EffectKind.RESERVE)
 
 
@@ -151,10 +157,10 @@ def _grant(rollout: Rollout, now: datetime) -> Action | None:
     if order is None or not at_rest(rollout, now):
         return None
     if order.ends:
-        return Perform(EffectKind.GRANT) if looked_recently(rollout, now) else Look("before a grant ends", None)
+        return Perform(EffectKind.GRANT) if has_looked_recently(rollout, now) else Look("before a grant ends", None)
     values = {q.team: q.gpus for q in baseline_with(rollout, order).quotas}
     if (
-        not looked_recently(rollout, now)
+        not has_looked_recently(rollout, now)
         or rollout.seen is None
         or any(rollout.seen.tested.get(t) != g for t, g in values.items())
     ):
@@ -180,22 +186,22 @@ def at_rest(rollout: Rollout, now: datetime) -> bool:
     )
 
 
-def looked_recently(rollout: Rollout, now: datetime) -> bool:
+def has_looked_recently(rollout: Rollout, now: datetime) -> bool:
     """Nothing irreversible is done on an older look, whether it succeeded or not."""
     return rollout.looked_at is not None and now - rollout.looked_at <= FRESH
 
 
-def tests(seen: Observation | None, values: Mapping[str, int]) -> bool:
+def has_tested(seen: Observation | None, values: Mapping[str, int]) -> bool:
     """True when the backing that was looked at is that of these values."""
     return seen is not None and all(seen.tested.get(team, gpus) == gpus for team, gpus in values.items())
 
 
 def beside_others(rollout: Rollout, values: Mapping[str, int]) -> dict[str, int]:
     """These values where they can be written: what others have set stays as it is."""
-    return {**values, **{team: gpus for team, gpus in theirs(rollout).items() if gpus is not None}}
+    return {**values, **{team: gpus for team, gpus in values_of_others(rollout).items() if gpus is not None}}
 
 
-def planned_on(rollout: Rollout, sample: HealthSample | None) -> bool:
+def is_planned_on(rollout: Rollout, sample: HealthSample | None) -> bool:
     """True when a new plan would find the same health as the last one did."""
     return sample is None or all(island in rollout.baseline.islands for island in sample.islands)
 
@@ -205,7 +211,7 @@ def _next_effect(rollout: Rollout) -> EffectKind:
     return next(kind for kind in step.effects if kind not in rollout.stay.done)
 
 
-def _tested(rollout: Rollout) -> dict[str, int] | None:
+def _values_to_test(rollout: Rollout) -> dict[str, int] | None:
     """Whose backing matters now: the plan's before it is written, else what stands."""
     if rollout.plan is not None and rollout.stage in (Stage.PLANNED, Stage.ROLLED_BACK):
         return rollout.plan.values
@@ -215,7 +221,7 @@ def _tested(rollout: Rollout) -> dict[str, int] | None:
 def _wants_look(rollout: Rollout, now: datetime) -> bool:
     if rollout.look_asked or rollout.looked_at is None or now >= _next_look(rollout):
         return True
-    return not looked_recently(rollout, now) and any(t <= now for t in _guard_times(rollout, now))
+    return not has_looked_recently(rollout, now) and any(t <= now for t in _guard_times(rollout, now))
 
 
 def _next_look(rollout: Rollout) -> datetime:
@@ -279,21 +285,21 @@ def _guard_times(rollout: Rollout, now: datetime) -> Iterator[datetime]:
 
 def breach_due(rollout: Rollout) -> datetime | None:
     """When the first short quota breaches; None where nothing acts on it."""
-    if rollout.stage.guarded:
+    if rollout.stage.is_guarded:
         return rollout.clocks.next_breach(
-            rollout.policy.breach_after, but=rollout.breach_of if answered(rollout) else ()
+            rollout.policy.breach_after, but=rollout.breach_of if is_answering_breach(rollout) else ()
         )
     if (
         rollout.stage is Stage.PLANNED
         and rollout.plan is not None
         and not rollout.stay.replan
-        and not planned_on(rollout, rollout.sight.known)
+        and not is_planned_on(rollout, rollout.sight.known)
     ):
         return rollout.clocks.next_breach(rollout.policy.breach_after)
     return None
 
 
-def answered(rollout: Rollout) -> bool:
+def is_answering_breach(rollout: Rollout) -> bool:
     """The breach of `breach_of` is being answered, or waits for a person: only other teams' is news."""
     match rollout.policy.on_breach:
         case OnBreach.HOLD:
@@ -301,7 +307,7 @@ def answered(rollout: Rollout) -> bool:
         case OnBreach.ROLLBACK:
             return bool(rollout.stay.aiming) or any(h.id == ROLLBACK for h in rollout.holds)
         case OnBreach.REALIGN:
-            return (rollout.realigning and not rollout.proposing) or any(
+            return (rollout.is_realigning and not rollout.is_proposing) or any(
                 h.id in (REALIGN, RADIUS) for h in rollout.holds
             )
 
@@ -310,7 +316,7 @@ def clear_due(rollout: Rollout) -> datetime | None:
     """When a breach that was not rolled back is over, if health stays good."""
     if (
         not rollout.breach_of
-        or not rollout.stage.guarded
+        or not rollout.stage.is_guarded
         or rollout.stay.aiming
         or rollout.clocks.all_good_since is None
     ):

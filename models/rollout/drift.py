@@ -15,7 +15,7 @@ from models.audit import AuditKind
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.snapshot import Snapshot, on_islands
-from models.rollout.gates import awaited, mode_drift
+from models.rollout.gates import approved_values, mode_drift
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
@@ -23,21 +23,23 @@ from models.rollout.state import Rollout
 def is_bounded(rollout: Rollout) -> bool:
     """The quota system has a limit above all quotas, which what stands of ours bounds."""
     bound = None if rollout.seen is None else rollout.seen.reading.bound_gpus
-    return bound is not None and rollout.stage.guarded and rollout.values_stand and not rollout.shadow
+    return bound is not None and rollout.stage.is_guarded and rollout.values_stand and not rollout.shadow
 
 
-def answered(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, refits: bool) -> tuple[Rollout, str]:
+def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, refits: bool) -> tuple[Rollout, str]:
     """After a person's answer, which says what is done: that may be less than was asked.
 
     What others added or removed cannot be written again. `freed`: the rollout without the hold. `refits`: the limit
     above all quotas follows what is accepted.
     """
     if how != "restore":
-        taken, sentence = taken_as_given(freed, now, approved=True), "the changed values are taken as given"
+        taken, sentence = accept_changes(freed, now, approved=True), "the changed values are taken as given"
         if not (refits and is_bounded(rollout)):
             return taken, sentence
-        return taken.staying(refitting=True), f"{sentence}; the limit above all quotas follows once hardware backs them"
-    present, ours = {} if rollout.seen is None else rollout.seen.reading.values, awaited(rollout)
+        return taken.with_stay(
+            refitting=True
+        ), f"{sentence}; the limit above all quotas follows once hardware backs them"
+    present, ours = {} if rollout.seen is None else rollout.seen.reading.values, approved_values(rollout)
     back = [f"{team} at {ours[team]}" for team in sorted(ours) if present.get(team, ours[team]) != ours[team]]
     limits = [f"the limits of {', '.join(sorted(modes))}"] if (modes := mode_drift(rollout)) else []
     written = f"written again: {', '.join([*back, *limits])}" if back or limits else "nothing of ours is left to write"
@@ -49,27 +51,27 @@ def answered(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, refit
     answers += ["accept that, or undo it in the quota system"] if waits else []
     held = rollout.but(look_asked=True) if waits else freed
     if back or limits:
-        return restoring(held, now), "; ".join(answers)
-    return held if waits else taken_as_given(freed, now), "; ".join(answers)
+        return restore_values(held, now), "; ".join(answers)
+    return held if waits else accept_changes(freed, now), "; ".join(answers)
 
 
-def restoring(rollout: Rollout, now: datetime) -> Rollout:
+def restore_values(rollout: Rollout, now: datetime) -> Rollout:
     """Our values are to be written again over those of others; what they added or took away is left to a person."""
     if not rollout.asks:
-        return taken_as_given(rollout, now, but_values=True).staying(restoring=True)
-    return rollout.staying(
-        restoring=True, replan="others changed the cluster" if rollout.realigning else rollout.stay.replan
+        return accept_changes(rollout, now, but_values=True).with_stay(restoring=True)
+    return rollout.with_stay(
+        restoring=True, replan="others changed the cluster" if rollout.is_realigning else rollout.stay.replan
     )
 
 
-def writable(rollout: Rollout) -> bool:
+def can_write(rollout: Rollout) -> bool:
     """Whether others changed a quota of ours that is still there."""
     assert rollout.seen is not None
-    present, ours = rollout.seen.reading.values, awaited(rollout)
+    present, ours = rollout.seen.reading.values, approved_values(rollout)
     return bool(mode_drift(rollout)) or any(present.get(team, gpus) != gpus for team, gpus in ours.items())
 
 
-def taken_as_given(rollout: Rollout, now: datetime, *, but_values: bool = False, approved: bool = False) -> Rollout:
+def accept_changes(rollout: Rollout, now: datetime, *, but_values: bool = False, approved: bool = False) -> Rollout:
     """What others changed is the new truth: the baseline follows it, so that an undo leaves it alone.
 
     `but_values`: the values of quotas that we know stay ours, to be written again. `approved`: a person says so; else
@@ -78,7 +80,7 @@ def taken_as_given(rollout: Rollout, now: datetime, *, but_values: bool = False,
     if rollout.seen is None:
         return rollout
     reading = rollout.seen.reading
-    present, ours = {q.team: q for q in reading.quotas}, awaited(rollout)
+    present, ours = {q.team: q for q in reading.quotas}, approved_values(rollout)
     changed = {t for t in {*present, *ours} if (present[t].gpus if t in present else None) != ours.get(t)}
     modes = {} if but_values else {team: mode for team, (_, mode) in mode_drift(rollout).items()}
     if but_values:
@@ -109,12 +111,12 @@ def taken_as_given(rollout: Rollout, now: datetime, *, but_values: bool = False,
         modes_given={**rollout.modes_given, **modes},
         written=written,
         foreign=tuple(sorted({*rollout.foreign, *changed} & {*present})) if rollout.values_stand else (),
-        unapproved={} if approved else _unapproved(rollout, changed, reading.values),
+        unapproved={} if approved else _unapproved_values(rollout, changed, reading.values),
         undo=undo,
     )
-    if rollout.stage is Stage.PLANNED or rollout.realigning:
-        taken = taken.staying(replan="others changed the cluster")
-    return taken.noting(
+    if rollout.stage is Stage.PLANNED or rollout.is_realigning:
+        taken = taken.with_stay(replan="others changed the cluster")
+    return taken.record(
         AuditKind.PLAN,
         f"taken as given: {', '.join(sorted({*changed, *modes})) or 'a change that moved no quota'}",
         now,
@@ -123,7 +125,7 @@ def taken_as_given(rollout: Rollout, now: datetime, *, but_values: bool = False,
     )
 
 
-def _unapproved(rollout: Rollout, changed: Iterable[str], present: Mapping[str, int]) -> dict[str, int | None]:
+def _unapproved_values(rollout: Rollout, changed: Iterable[str], present: Mapping[str, int]) -> dict[str, int | None]:
     """What stands above what was approved, after these changes of others."""
     was = {**{team: rollout.written.get(team) for team in changed}, **rollout.unapproved}
     return {t: gpus for t, gpus in was.items() if t in present and (gpus is None or present[t] > gpus)}
@@ -139,7 +141,7 @@ def _quota_from(present: Present, ours: Quota | None, known: Quota | None, paren
     return value.as_quota(known.scheduled_gpus, idle)
 
 
-def promised(rollout: Rollout, present: Mapping[str, int]) -> frozenset[str]:
+def promised_teams(rollout: Rollout, present: Mapping[str, int]) -> frozenset[str]:
     """Teams whose quota is a promise, where these values stand: approved, and no more than the quotas above allow.
 
     The children of a quota are promised as much beyond it as by the plan, and no more.
@@ -148,16 +150,16 @@ def promised(rollout: Rollout, present: Mapping[str, int]) -> frozenset[str]:
         return frozenset()
     quotas = rollout.baseline.quotas if rollout.seen is None else rollout.seen.reading.quotas
     parents = {q.team: q.parent for q in quotas if q.team in present}
-    approved = {team: _approved(rollout, team) for team in parents}
+    approved = {team: _approved_gpus(rollout, team) for team in parents}
     counted = {team: min(present[team], gpus or 0) for team, gpus in approved.items()}
-    planned = {} if rollout.plan_standing is None else rollout.plan_standing.values
-    before, now = _beyond(parents, planned, planned), _beyond(parents, counted, present)
+    planned = {} if rollout.standing_plan is None else rollout.standing_plan.values
+    before, now = _excess_of(parents, planned, planned), _excess_of(parents, counted, present)
     bound = {team for team, gpus in now.items() if gpus > before.get(team, 0)}
     if beyond_bound(rollout, present) is not None:
         return frozenset()
     kept = set()
     for team, gpus in approved.items():
-        above = list(_above(parents, team))
+        above = list(_ancestors_of(parents, team))
         fits = all(present[team] <= present[one] for one in above) and not bound & {team, *above}
         if gpus is not None and present[team] <= gpus and fits and team not in rollout.breach_of:
             kept.add(team)
@@ -169,28 +171,28 @@ def beyond_bound(rollout: Rollout, present: Mapping[str, int]) -> tuple[int, int
     if rollout.seen is None or rollout.seen.reading.bound_gpus is None:
         return None
     tops = [q.team for q in rollout.seen.reading.quotas if q.team in present and q.parent is None]
-    together = sum(min(present[team], _approved(rollout, team) or 0) for team in tops)
+    together = sum(min(present[team], _approved_gpus(rollout, team) or 0) for team in tops)
     return (together, rollout.seen.reading.bound_gpus) if together > rollout.seen.reading.bound_gpus else None
 
 
-def _approved(rollout: Rollout, team: str) -> int | None:
+def _approved_gpus(rollout: Rollout, team: str) -> int | None:
     """None: nobody has approved that it is there."""
     return rollout.unapproved[team] if team in rollout.unapproved else rollout.written.get(team)
 
 
-def _above(parents: Mapping[str, str | None], team: str) -> Iterator[str]:
+def _ancestors_of(parents: Mapping[str, str | None], team: str) -> Iterator[str]:
     above = parents[team]
     while above is not None and above in parents:
         yield above
         above = parents[above]
 
 
-def _beyond(
+def _excess_of(
     parents: Mapping[str, str | None], of_leaves: Mapping[str, int], limits: Mapping[str, int]
 ) -> dict[str, int]:
     """By how many GPUs the children of each quota have more than it allows."""
     sums: dict[str, int] = {}
-    order = sorted(parents, key=lambda team: (-len(list(_above(parents, team))), team))
+    order = sorted(parents, key=lambda team: (-len(list(_ancestors_of(parents, team))), team))
     for team in order:
         own = of_leaves.get(team, 0) if team not in sums else min(limits.get(team, 0), sums[team])
         above = parents[team]
@@ -199,7 +201,7 @@ def _beyond(
     return {team: max(0, gpus - limits.get(team, 0)) for team, gpus in sums.items()}
 
 
-def met(rollout: Rollout, others: Mapping[str, int | None], before: Mapping[str, int]) -> Rollout:
+def note_others(rollout: Rollout, others: Mapping[str, int | None], before: Mapping[str, int]) -> Rollout:
     """These quotas stand as others set them (None: gone), and nobody has answered for it. `before`: what ours were."""
     was = {team: before.get(team) for team, gpus in others.items() if before.get(team) != gpus}
     stands = {team: gpus for team, gpus in others.items() if gpus is not None}
@@ -210,7 +212,7 @@ def met(rollout: Rollout, others: Mapping[str, int | None], before: Mapping[str,
     )
 
 
-def taken_back(rollout: Rollout) -> Rollout:
+def reclaim_values(rollout: Rollout) -> Rollout:
     """What others have set back to what was approved is ours again."""
     assert rollout.seen is not None
     present = rollout.seen.reading.values
@@ -225,7 +227,7 @@ def taken_back(rollout: Rollout) -> Rollout:
     )
 
 
-def agreed(rollout: Rollout) -> Rollout:
+def approve_others(rollout: Rollout) -> Rollout:
     """A person approves the plan: of what others had set, that which it begins with."""
     assert rollout.plan is not None
     begins = {q.team: q.before_gpus for q in rollout.plan.quotas}
@@ -233,7 +235,7 @@ def agreed(rollout: Rollout) -> Rollout:
     return rollout.but(unapproved=left)
 
 
-def beside(baseline: Snapshot, present: Sequence[Present], others: Collection[str]) -> Snapshot:
+def baseline_beside(baseline: Snapshot, present: Sequence[Present], others: Collection[str]) -> Snapshot:
     """The baseline with what others hold: theirs as they stand, what they added, and without what they removed."""
     if not others:
         return baseline

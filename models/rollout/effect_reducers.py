@@ -17,7 +17,7 @@ from models.notices import NoticeKind
 from models.planning.plan import Plan
 from models.rollout import drift, granting
 from models.rollout.changes import change_for
-from models.rollout.commands import holding, lifting, undoing
+from models.rollout.commands import add_hold, lift_hold, start_undo
 from models.rollout.effect_table import FOLLOWS_AFTER, INVERSE, KEPT_IN_A_BREACH, STEP_FROM, UNDOES
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.flex_following import flex_moves
@@ -25,10 +25,10 @@ from models.rollout.guard import Clocks
 from models.rollout.holds import RADIUS, REALIGN, Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Proposal, PublishedFlex, Rollout, UndoCause, Undone
-from models.rollout.stuck import calling
+from models.rollout.stuck import call_owner
 
 
-def began(rollout: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
+def begin_effect(rollout: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
     """The call to make, and the state that owes its inverse from before the call on."""
     change = change_for(rollout, kind)
     begun = rollout.but(fence=rollout.fence + 1, stood=rollout.standing)
@@ -56,7 +56,7 @@ def aims_again(rollout: Rollout, receipt: Receipt) -> bool:
     return aimed and once and receipt.generation != rollout.seen.reading.generation
 
 
-def landed(rollout: Rollout, change: Change, receipt: Receipt, now: datetime, *, again: bool = True) -> Rollout:
+def apply_receipt(rollout: Rollout, change: Change, receipt: Receipt, now: datetime, *, again: bool = True) -> Rollout:
     """After an effect's receipt: values, conflicts, and the next stage where the step is done.
 
     `again`: where `aims_again`, it is; so it is since patch `aimed-again`.
@@ -64,8 +64,8 @@ def landed(rollout: Rollout, change: Change, receipt: Receipt, now: datetime, *,
     again = again and aims_again(rollout, receipt)
     rollout = rollout.but(asks=rollout.asks or again)
     kind = change.kind
-    text = _what_moved(rollout, change, receipt)
-    rollout = _written(rollout, change, receipt).noting(
+    text = _moved_text(rollout, change, receipt)
+    rollout = _record_values(rollout, change, receipt).record(
         AuditKind.EFFECT,
         f"{kind}{': ' + text if text else ''}" + (" (shadow)" if rollout.shadow else ""),
         now,
@@ -78,17 +78,17 @@ def landed(rollout: Rollout, change: Change, receipt: Receipt, now: datetime, *,
     )
     ours = {c.team: c.found_gpus for c in receipt.conflicts if c.found_gpus is not None}
     ours = {team: gpus for team, gpus in ours.items() if rollout.attempted.get(team) == gpus}
-    rollout = _conflicted(rollout, change, [c for c in receipt.conflicts if c.team not in ours], now)
+    rollout = _record_conflicts(rollout, change, [c for c in receipt.conflicts if c.team not in ours], now)
     if kind is EffectKind.RESTORE and ours:
         # The write that was never answered had landed. Its fence is dead now: once more, expecting its values.
         return rollout.but(written={**rollout.written, **ours}, attempted={})
     if again:
-        return rollout.but(look_asked=True).rolling_back(aimed_again=True).staying(aiming=rollout.breach_of)
+        return rollout.but(look_asked=True).with_undo(aimed_again=True).with_stay(aiming=rollout.breach_of)
     if kind is EffectKind.GRANT:
-        return granting.landed(rollout, receipt, now)
+        return granting.record_grant(rollout, receipt, now)
     if kind in UNDOES:
-        return _inverted(rollout, UNDOES[kind])
-    return _closed(rollout) if kind is EffectKind.CLOSE else _made(rollout, change, now)
+        return _record_inverse(rollout, UNDOES[kind])
+    return _notify_closed(rollout) if kind is EffectKind.CLOSE else _record_forward(rollout, change, now)
 
 
 def _cut_by(rollout: Rollout, change: Change, receipt: Receipt) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _cut_by(rollout: Rollout, change: Change, receipt: Receipt) -> dict[str, Any
         stood = _phantom_of_what_stood(rollout, {team: receipt.before[team] for team in leaves}, rollout.plan)
     phantom = min(stood, max(0, gpus))
     cut: dict[str, Any] = {"gpus": gpus, "phantom_gpus": phantom, "to_flex_gpus": max(0, gpus) - phantom}
-    breach = change.kind is EffectKind.RESTORE or (rollout.realigning and not rollout.proposing)
+    breach = change.kind is EffectKind.RESTORE or (rollout.is_realigning and not rollout.is_proposing)
     return {"cut": {**cut, "breach": True} if breach and gpus > 0 else cut}
 
 
@@ -119,7 +119,7 @@ def _phantom_of_what_stood(rollout: Rollout, stood: Mapping[str, int], plan: Pla
     return max(0, seen.now.assigned_gpus - seen.now.backed_gpus)
 
 
-def _written(rollout: Rollout, change: Change, receipt: Receipt) -> Rollout:
+def _record_values(rollout: Rollout, change: Change, receipt: Receipt) -> Rollout:
     """What the quota system holds by the receipt: values, modes, the flex pool."""
     changed = {t: gpus for t, gpus in receipt.before.items() if receipt.after.get(t, gpus) != gpus}
     rollout = rollout.but(written={**rollout.written, **receipt.after})
@@ -128,13 +128,13 @@ def _written(rollout: Rollout, change: Change, receipt: Receipt) -> Rollout:
     if change.kind is EffectKind.SET_SOFT:
         rollout = rollout.but(was=changed)
     elif change.kind is EffectKind.RESTORE and rollout.undo is not None:  # one that is made again may find it done
-        rollout = rollout.rolling_back(was={**changed, **rollout.undo.was})
+        rollout = rollout.with_undo(was={**changed, **rollout.undo.was})
     if change.mode is not None or change.writes:
-        rollout = rollout.but(modes_given={} if change.mode is not None else _still_given(rollout, change))
+        rollout = rollout.but(modes_given={} if change.mode is not None else _modes_kept(rollout, change))
     return rollout.but(flex=PublishedFlex(gpus=change.flex_gpus)) if change.kind in FOLLOWS_AFTER else rollout
 
 
-def _what_moved(rollout: Rollout, change: Change, receipt: Receipt) -> str:
+def _moved_text(rollout: Rollout, change: Change, receipt: Receipt) -> str:
     if change.kind is EffectKind.FOLLOW and change.flex_gpus is not None:
         before = rollout.flex.gpus
         return f"flex pool {change.flex_gpus:,}" if before is None else f"flex {before:,} -> {change.flex_gpus:,}"
@@ -148,21 +148,21 @@ def _or_absent(gpus: int | None) -> str:
     return "absent" if gpus is None else f"{gpus:,}"
 
 
-def _made(rollout: Rollout, change: Change, now: datetime) -> Rollout:
+def _record_forward(rollout: Rollout, change: Change, now: datetime) -> Rollout:
     """A forward effect is made: of its step, of a rewrite in place, or the flex pool has moved."""
-    if rollout.stage is Stage.ROLLING_BACK or rollout.stage.ended:
+    if rollout.stage is Stage.ROLLING_BACK or rollout.stage.has_ended:
         return rollout  # an undo was ordered while this was under way; it is owed already
     if flex_moves(rollout, change.kind):
-        return _flex_moved(rollout, change, now)
+        return _record_flex(rollout, change, now)
     if change.refits:
-        return rollout.but(look_asked=True).staying(refitting=False)
+        return rollout.but(look_asked=True).with_stay(refitting=False)
     if rollout.stay.restoring:
-        return rollout.but(look_asked=True).staying(restoring=False, exempt=False)
-    rollout = rollout.staying(done=(*rollout.stay.done, change.kind))
-    return _realigned(rollout, now) if rollout.realigning else _stepped(rollout, now)
+        return rollout.but(look_asked=True).with_stay(restoring=False, exempt=False)
+    rollout = rollout.with_stay(done=(*rollout.stay.done, change.kind))
+    return _finish_realignment(rollout, now) if rollout.is_realigning else _finish_step(rollout, now)
 
 
-def _flex_moved(rollout: Rollout, change: Change, now: datetime) -> Rollout:
+def _record_flex(rollout: Rollout, change: Change, now: datetime) -> Rollout:
     """What is seen is as another look would find it: that would cost more than the write."""
     if rollout.seen is None or rollout.seen.flex is None or change.flex_gpus is None:
         return rollout.but(look_asked=True)
@@ -172,21 +172,21 @@ def _flex_moved(rollout: Rollout, change: Change, now: datetime) -> Rollout:
     return rollout.but(seen=seen, flex=rollout.flex.but(more_since=now if more else None))
 
 
-def _still_given(rollout: Rollout, change: Change) -> dict[str, LimitMode]:
+def _modes_kept(rollout: Rollout, change: Change) -> dict[str, LimitMode]:
     ours = {w.team for w in change.writes if w.mode is not None}
     return {team: mode for team, mode in rollout.modes_given.items() if team not in ours}
 
 
-def _conflicted(rollout: Rollout, change: Change, conflicts: Sequence[ValueConflict], now: datetime) -> Rollout:
+def _record_conflicts(rollout: Rollout, change: Change, conflicts: Sequence[ValueConflict], now: datetime) -> Rollout:
     """Quotas that others changed are left alone, and known as theirs; those we wrote are ours again."""
     gone = {c.team for c in conflicts}
     moved = {w.team for w in change.writes if w.gpus != w.expected_gpus}
-    rollout = drift.met(
+    rollout = drift.note_others(
         rollout, {c.team: c.found_gpus for c in conflicts}, {c.team: c.expected_gpus for c in conflicts}
     )
     foreign, written = ({*rollout.foreign} - moved) | gone, rollout.written
     for conflict in conflicts:
-        rollout = rollout.noting(
+        rollout = rollout.record(
             AuditKind.EFFECT,
             f"conflict: {conflict.team} holds {_or_absent(conflict.found_gpus)}, not {conflict.expected_gpus:,}; "
             "left alone",
@@ -200,48 +200,50 @@ def _conflicted(rollout: Rollout, change: Change, conflicts: Sequence[ValueConfl
         unnamed = gone if restored and undo else gone - written.keys()
         kept = {t: written[t] if t in gone else v for t, v in rollout.undo.target.items() if t not in unnamed}
         changed = {} if restored else rollout.undo.changed
-        rollout = rollout.rolling_back(target=kept, changed=changed)
+        rollout = rollout.with_undo(target=kept, changed=changed)
     return rollout.but(foreign=tuple(sorted(foreign)))
 
 
-def _closed(rollout: Rollout) -> Rollout:
-    teams = list(rollout.baseline.tree.leaves) if rollout.values_stand else rollout.affected
+def _notify_closed(rollout: Rollout) -> Rollout:
+    teams = list(rollout.baseline.tree.leaves) if rollout.values_stand else rollout.affected_teams
     return (
-        rollout.telling(NoticeKind.CLOSED, teams, detail=rollout.ended_because)
+        rollout.notify(NoticeKind.CLOSED, teams, detail=rollout.ended_because)
         .but(standing=())
-        .staying(done=(EffectKind.CLOSE,))
+        .with_stay(done=(EffectKind.CLOSE,))
     )
 
 
-def _inverted(rollout: Rollout, forward: EffectKind) -> Rollout:
+def _record_inverse(rollout: Rollout, forward: EffectKind) -> Rollout:
     """An inverse has landed. What a breach rollback keeps, at other values, goes on standing."""
     rollout = rollout.but(unanswered=tuple(k for k in rollout.unanswered if k is not forward))
-    rollout = rollout.rolling_back(undone=(*rollout.undone, forward))
+    rollout = rollout.with_undo(undone=(*rollout.undone, forward))
     if forward is EffectKind.SET_SOFT:
         rollout = rollout.but(attempted={})
     if forward in KEPT_IN_A_BREACH and rollout.undo is not None and rollout.undo.why is UndoCause.BREACH:
-        return rollout.rolling_back(owed=tuple(k for k in rollout.owed if k is not forward))
-    return _undone(rollout, forward)
+        return rollout.with_undo(owed=tuple(k for k in rollout.owed if k is not forward))
+    return _drop_effect(rollout, forward)
 
 
-def _undone(rollout: Rollout, forward: EffectKind) -> Rollout:
+def _drop_effect(rollout: Rollout, forward: EffectKind) -> Rollout:
     standing = tuple(k for k in rollout.standing if k is not forward)
-    return rollout.but(standing=standing).rolling_back(owed=tuple(k for k in rollout.owed if k is not forward))
+    return rollout.but(standing=standing).with_undo(owed=tuple(k for k in rollout.owed if k is not forward))
 
 
-def _realigned(rollout: Rollout, now: datetime) -> Rollout:
+def _finish_realignment(rollout: Rollout, now: datetime) -> Rollout:
     if EffectKind.SET_SOFT not in rollout.stay.done:
         return rollout
-    rollout = lifting(rollout, REALIGN, now, BACKSTOP, "written")
-    teams, detail = rollout.affected, "the quotas were realigned in place"
+    rollout = lift_hold(rollout, REALIGN, now, BACKSTOP, "written")
+    teams, detail = rollout.affected_teams, "the quotas were realigned in place"
     before = None if rollout.stay.realigning is None else rollout.stay.realigning.before
-    if rollout.proposing and rollout.plan is not None and before is not None:
+    if rollout.is_proposing and rollout.plan is not None and before is not None:
         was = before.values
         teams = tuple(q.team for q in rollout.plan.quotas if q.leaf and was.get(q.team) != q.after_gpus)
         detail = "the quotas follow the long-run health of the hardware"
     rollout = rollout.but(breach_of=(), clocks=Clocks(), look_asked=True)
-    rollout = rollout.staying(realigning=None, done=(), exempt=False, soak_since=now).looking_out(considered_gpus=None)
-    return rollout.telling(NoticeKind.CHANGED, teams, detail=detail)
+    rollout = rollout.with_stay(realigning=None, done=(), exempt=False, soak_since=now).with_outlook(
+        considered_gpus=None
+    )
+    return rollout.notify(NoticeKind.CHANGED, teams, detail=detail)
 
 
 _NOTICE_AT = {
@@ -251,21 +253,21 @@ _NOTICE_AT = {
 }
 
 
-def _stepped(rollout: Rollout, now: datetime) -> Rollout:
+def _finish_step(rollout: Rollout, now: datetime) -> Rollout:
     step = STEP_FROM[rollout.stage]
     if any(kind not in rollout.stay.done for kind in step.effects):
         return rollout
     if step.target is Stage.BUFFERED:
         rollout = rollout.but(clocks=Clocks())
     if any(h.id == RADIUS and h.until is not None for h in rollout.holds):
-        rollout = lifting(rollout, RADIUS, now, BACKSTOP, "written")
+        rollout = lift_hold(rollout, RADIUS, now, BACKSTOP, "written")
     if step.target is Stage.MONITORED:
         rollout = rollout.but(completed=True, failures=0)
-    rollout = rollout.reaching(step.target, now, "all conditions of the gate were met")
-    return rollout.telling(_NOTICE_AT[step.target], rollout.affected)
+    rollout = rollout.enter_stage(step.target, now, "all conditions of the gate were met")
+    return rollout.notify(_NOTICE_AT[step.target], rollout.affected_teams)
 
 
-def failed(
+def fail_effect(
     rollout: Rollout, change: Change, error: str, reason: str, now: datetime, until: datetime | None = None
 ) -> Rollout:
     """An effect failed for good. `error`: the class name of models.errors, or Temporal's own.
@@ -273,55 +275,55 @@ def failed(
     `until`: of a blast radius, when there is room again; a step waits for it, and nobody is called.
     """
     kind = change.kind
-    rollout = rollout.noting(
+    rollout = rollout.record(
         AuditKind.EFFECT, f"{kind} failed: {reason}", now, effect=kind.value, error=error, failed=True
     )
     if kind is EffectKind.GRANT:
-        rollout = granting.failed(rollout, reason)
+        rollout = granting.fail_order(rollout, reason)
     if error == Conflict.__name__:
-        return _superseded(rollout, reason, now)
+        return _give_way(rollout, reason, now)
     if kind is EffectKind.GRANT:
         return rollout
     if kind is EffectKind.CLOSE:
-        return _closed(rollout).telling(
+        return _notify_closed(rollout).notify(
             NoticeKind.HELD, [], detail=f"closed, but what is reserved may stay so: {reason}"
         )
     if kind in UNDOES:
         left = tuple(k for k in rollout.owed if k is not UNDOES[kind])
-        return rollout.rolling_back(owed=left, stuck_on=(*rollout.stuck_on, Undone(kind=UNDOES[kind], reason=reason)))
+        return rollout.with_undo(owed=left, stuck_on=(*rollout.stuck_on, Undone(kind=UNDOES[kind], reason=reason)))
     if flex_moves(rollout, kind):
         return rollout.but(
             flex=rollout.flex.but(failed_at=now), look_asked=True
         )  # the pool is as it was, or as it should be
     if change.refits:  # no quota has moved; where others changed one meanwhile, a person answers for that first
-        return rollout.but(look_asked=True).staying(refitting=error == Drift.__name__)
+        return rollout.but(look_asked=True).with_stay(refitting=error == Drift.__name__)
     wrote_nothing = error in (Drift.__name__, BlastRadius.__name__)
-    rollout = _unwritten(rollout, kind) if wrote_nothing else _unanswered(rollout, change)
-    if rollout.stage is Stage.ROLLING_BACK or rollout.stage.ended:
+    rollout = _drop_unwritten(rollout, kind) if wrote_nothing else _mark_unanswered(rollout, change)
+    if rollout.stage is Stage.ROLLING_BACK or rollout.stage.has_ended:
         return rollout
     if error == Drift.__name__:
         plan_again = "others changed the cluster" if rollout.stage is Stage.PLANNED else ""
-        return _not_in_place(rollout).but(look_asked=True).staying(replan=plan_again)
+        return _not_in_place(rollout).but(look_asked=True).with_stay(replan=plan_again)
     if error == BlastRadius.__name__:
-        return _past_the_radius(rollout, reason, now, until)
-    return undoing(rollout, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
+        return _hold_for_radius(rollout, reason, now, until)
+    return start_undo(rollout, now, actor=BACKSTOP, reason=f"{kind} failed: {reason}")
 
 
-def _superseded(rollout: Rollout, reason: str, now: datetime) -> Rollout:
+def _give_way(rollout: Rollout, reason: str, now: datetime) -> Rollout:
     """Somebody newer owns the cluster: nothing may be undone any more."""
-    rollout = rollout.but(superseded=reason).rolling_back(owed=())
-    if rollout.stage.ended:
-        return rollout.telling(
+    rollout = rollout.but(superseded=reason).with_undo(owed=())
+    if rollout.stage.has_ended:
+        return rollout.notify(
             NoticeKind.HELD, [], detail=f"{rollout.stage}, and somebody newer owns the cluster: {reason}"
         )
-    return calling(rollout, reason).reaching(Stage.STUCK, now, f"superseded: {reason}")
+    return call_owner(rollout, reason).enter_stage(Stage.STUCK, now, f"superseded: {reason}")
 
 
-def _unwritten(rollout: Rollout, kind: EffectKind) -> Rollout:
-    return rollout if kind in rollout.stood else _undone(rollout, kind)
+def _drop_unwritten(rollout: Rollout, kind: EffectKind) -> Rollout:
+    return rollout if kind in rollout.stood else _drop_effect(rollout, kind)
 
 
-def _unanswered(rollout: Rollout, change: Change) -> Rollout:
+def _mark_unanswered(rollout: Rollout, change: Change) -> Rollout:
     """Nobody knows whether it landed."""
     if change.kind not in rollout.stood:
         rollout = rollout.but(unanswered=(*rollout.unanswered, change.kind))
@@ -330,9 +332,9 @@ def _unanswered(rollout: Rollout, change: Change) -> Rollout:
     return rollout
 
 
-def _past_the_radius(rollout: Rollout, reason: str, now: datetime, until: datetime | None) -> Rollout:
+def _hold_for_radius(rollout: Rollout, reason: str, now: datetime, until: datetime | None) -> Rollout:
     """A step waits until there is room again; what is written in place, and what has no such time, for a person."""
-    in_step = not (rollout.realigning or rollout.stay.restoring)
+    in_step = not (rollout.is_realigning or rollout.stay.restoring)
     hold = Hold(
         id=RADIUS,
         kind=HoldKind.BLAST_RADIUS,
@@ -341,13 +343,13 @@ def _past_the_radius(rollout: Rollout, reason: str, now: datetime, until: dateti
         at=now,
         until=until if in_step else None,
     )
-    held = holding(_not_in_place(rollout), hold, now)
-    return held if hold.until is not None else held.telling(NoticeKind.HELD, [], detail=reason)
+    held = add_hold(_not_in_place(rollout), hold, now)
+    return held if hold.until is not None else held.notify(NoticeKind.HELD, [], detail=reason)
 
 
 def _not_in_place(rollout: Rollout) -> Rollout:
     """A write in place came to nothing: the guard and the drift check begin anew."""
     outlook = rollout.stay.outlook
-    if rollout.proposing and rollout.plan is not None:  # it is still proposed, and written once it can be
+    if rollout.is_proposing and rollout.plan is not None:  # it is still proposed, and written once it can be
         outlook = outlook.but(proposal=Proposal(plan=rollout.plan, at=rollout.proposed_at or rollout.stay.since))
-    return rollout.but(plan=rollout.plan_standing).staying(realigning=None, restoring=False, done=(), outlook=outlook)
+    return rollout.but(plan=rollout.standing_plan).with_stay(realigning=None, restoring=False, done=(), outlook=outlook)

@@ -110,75 +110,75 @@ class Footing:
     after: Mapping[str, int] | None = None
 
 
-def proved(change: Change, known: Known, order: GrantOrder | None = None) -> Footing:
+def prove_change(change: Change, known: Known, order: GrantOrder | None = None) -> Footing:
     """Errors: Refusal where nothing says that it may be; Drift where health has moved on."""
     tree = known.baseline.tree
     if any(write.leaf is (write.team in tree.children) for write in change.writes if write.team in tree.by_team):
-        raise _refused(change, "it names as sums what are quotas of their own")
+        raise _refusal_of(change, "it names as sums what are quotas of their own")
     match STANDS_ON[change.kind]:
         case StandsOn.APPROVAL:
-            return _by_approval(change, known)
+            return _prove_by_approval(change, known)
         case StandsOn.HEALTH:
-            return _by_health(change, known)
+            return _prove_by_health(change, known)
         case StandsOn.WAY_BACK:
-            return _back(change, known)
+            return _prove_undo(change, known)
         case StandsOn.DECISION:
-            return _granted(change, known, order)
+            return _prove_grant(change, known, order)
         case StandsOn.TICKET:
             if not known.close:
-                raise _refused(change, "nobody's ticket closes the rollout")
+                raise _refusal_of(change, "nobody's ticket closes the rollout")
             return Footing("ticket", (known.close,), "the ticket of the close")
 
 
-def _refused(change: Change, why: str) -> Refusal:
+def _refusal_of(change: Change, why: str) -> Refusal:
     return Refusal(f"{change.kind} in {change.cluster} is refused: {why}")
 
 
 # --- forward ----------------------------------------------------------------------------------------
 
 
-def _approval(change: Change, known: Known) -> Approved:
+def _require_approval(change: Change, known: Known) -> Approved:
     if known.approval is None:
-        raise _refused(change, "no approval of its plan stands in the ledger")
+        raise _refusal_of(change, "no approval of its plan stands in the ledger")
     return known.approval
 
 
-def _by_approval(change: Change, known: Known) -> Footing:
-    approved = _approval(change, known)
+def _prove_by_approval(change: Change, known: Known) -> Footing:
+    approved = _require_approval(change, known)
     match change.kind:
         case _K.RESERVE:
-            for drawn in _held(known, approved):
+            for drawn in _plans_approved(known, approved):
                 if change.reserve == reserve_beside(_baseline_of(drawn, known), drawn.plan.values):
                     news = None if values_stand(known) else drawn.baseline
                     return Footing("plan", (approved.nonce,), f"plan {drawn.plan.hash}, approved", baseline=news)
-            raise _refused(change, "it reserves what no approved plan frees")
+            raise _refusal_of(change, "it reserves what no approved plan frees")
         case _K.SET_SOFT:
-            return _values(change, known, approved)
+            return _prove_values(change, known, approved)
         case _:
             if not values_stand(known) or change.writes or change.mode not in (None, LimitMode.HARD):
-                raise _refused(change, "no approved values stand")
+                raise _refusal_of(change, "no approved values stand")
             return Footing("plan", (approved.nonce,), f"plan {approved.envelope.plan_hash}, approved")
 
 
-def _values(change: Change, known: Known, approved: Approved) -> Footing:
-    stays = change.refits and all(_left(write, known) for write in change.writes)
+def _prove_values(change: Change, known: Known, approved: Approved) -> Footing:
+    stays = change.refits and all(_leaves_value(write, known) for write in change.writes)
     if stays and known.accepted is not None and values_stand(known):
         words = "what a person accepted of others' changes"
         return Footing(ACCEPTED, (known.accepted.nonce,), words, baseline=known.accepted.baseline)
     values = {w.team: w.gpus for w in change.writes}
     if values_stand(known):
-        last = {**known.written_before, **written_last(known)}
+        last = {**known.written_before, **values_written_last(known)}
         if values and all(last.get(team) == gpus for team, gpus in values.items()):
-            _modes(change, known)
+            _check_modes(change, known)
             return Footing(RESTORED, (approved.nonce,), "the values of the last receipts")
-    for drawn in _held(known, approved):
+    for drawn in _plans_approved(known, approved):
         if values == drawn.plan.values:
-            _modes(change, known)
+            _check_modes(change, known)
             return Footing("plan", (approved.nonce,), f"plan {drawn.plan.hash}, approved")
-    raise _refused(change, "no approved plan has these values")
+    raise _refusal_of(change, "no approved plan has these values")
 
 
-def _held(known: Known, approved: Approved) -> Iterator[DrawnPlan]:
+def _plans_approved(known: Known, approved: Approved) -> Iterator[DrawnPlan]:
     """Plans that an activity drew, the newest first, that the approval holds and that begin where the rollout did."""
     for drawn in known.drawn:
         plan = drawn.plan
@@ -187,11 +187,11 @@ def _held(known: Known, approved: Approved) -> Iterator[DrawnPlan]:
             continue  # another plan with the same sixteen digits
         if plan.fault or not (same or approved.envelope.holds(plan)):
             continue
-        if (drawn.fresh and not values_stand(known)) or _begins_at(plan, known):
+        if (drawn.fresh and not values_stand(known)) or _has_baseline_of(plan, known):
             yield drawn
 
 
-def _begins_at(plan: Plan, known: Known) -> bool:
+def _has_baseline_of(plan: Plan, known: Known) -> bool:
     base = {q.team: q.gpus for q in known.baseline.quotas}
     before = {q.team: q.before_gpus for q in plan.quotas}
     return all(
@@ -216,7 +216,7 @@ def values_stand(known: Known) -> bool:
     return stands
 
 
-def written_last(known: Known) -> dict[str, int]:
+def values_written_last(known: Known) -> dict[str, int]:
     """What the rollout wrote last, by team; what it met as others' is none of it."""
     last: dict[str, int] = {}
     for receipt in known.receipts:
@@ -225,16 +225,16 @@ def written_last(known: Known) -> dict[str, int]:
     return last
 
 
-def _modes(change: Change, known: Known) -> None:
+def _check_modes(change: Change, known: Known) -> None:
     """Hard only where limits are hard already, by its own effect or before it."""
-    hard = _stands(known, _K.HARDEN)
+    hard = _effect_stands(known, _K.HARDEN)
     for write in change.writes:
         allowed = {None, LimitMode.SOFT, known.present_modes.get(write.team), known.modes.get(write.team)}
         if write.mode not in (allowed | {LimitMode.HARD} if hard else allowed):
-            raise _refused(change, f"limits of {write.team} are not hard yet")
+            raise _refusal_of(change, f"limits of {write.team} are not hard yet")
 
 
-def _stands(known: Known, kind: EffectKind) -> bool:
+def _effect_stands(known: Known, kind: EffectKind) -> bool:
     stands = False
     for receipt in known.receipts:
         if receipt.kind in (kind, INVERSE[kind]):
@@ -242,18 +242,18 @@ def _stands(known: Known, kind: EffectKind) -> bool:
     return stands
 
 
-def _by_health(change: Change, known: Known) -> Footing:
+def _prove_by_health(change: Change, known: Known) -> Footing:
     """The pool is never more than what is healthy and nobody's."""
-    follows = _stands(known, _K.FOLLOW)
-    stood_on = () if follows else (_approval(change, known).nonce,)
+    follows = _effect_stands(known, _K.FOLLOW)
+    stood_on = () if follows else (_require_approval(change, known).nonce,)
     if not follows and not values_stand(known):
-        raise _refused(change, "no approved values stand")
+        raise _refusal_of(change, "no approved values stand")
     if change.flex_gpus is not None and (known.surplus_gpus is None or change.flex_gpus > known.surplus_gpus):
-        raise Drift(f"health of {change.cluster} has moved: {_nobodys(known)} now")
-    return Footing("health", stood_on, _nobodys(known))
+        raise Drift(f"health of {change.cluster} has moved: {_unowned_text(known)} now")
+    return Footing("health", stood_on, _unowned_text(known))
 
 
-def _nobodys(known: Known) -> str:
+def _unowned_text(known: Known) -> str:
     surplus = known.surplus_gpus
     if surplus is None:
         return "nobody knows how many GPUs are healthy and outside every quota"
@@ -263,39 +263,43 @@ def _nobodys(known: Known) -> str:
 # --- the way back -----------------------------------------------------------------------------------
 
 
-def _back(change: Change, known: Known) -> Footing:
+def _prove_undo(change: Change, known: Known) -> Footing:
     if change.mode not in (None, LimitMode.SOFT):
-        raise _refused(change, "an undo makes no limit hard")
+        raise _refusal_of(change, "an undo makes no limit hard")
     why = ""
     if known.undo or known.failed:
         try:
-            return _to_baseline(change, known)
+            return _prove_to_baseline(change, known)
         except Refusal as error:
             why = error.message
     for at, aim in known.aims:
-        if at > _last_forward(known) and _to_aim(change, known, aim):
+        if at > _last_forward(known) and _is_to_aim(change, known, aim):
             return Footing("breach", (), f"the breach that was aimed at {at:%Y-%m-%d %H:%M:%SZ}")
-    raise Refusal(why) if why else _refused(change, "nobody ordered an undo, no effect failed, and no breach was aimed")
+    raise (
+        Refusal(why)
+        if why
+        else _refusal_of(change, "nobody ordered an undo, no effect failed, and no breach was aimed")
+    )
 
 
-def _to_baseline(change: Change, known: Known) -> Footing:
+def _prove_to_baseline(change: Change, known: Known) -> Footing:
     base = {q.team: q.gpus for q in known.baseline.quotas}
     if change.kind is _K.RELEASE and change.reserve is not None:
-        raise _refused(change, "an undo keeps nothing reserved")
+        raise _refusal_of(change, "an undo keeps nothing reserved")
     for write in change.writes:
-        if write.gpus != base.get(write.team) and not _left(write, known):
+        if write.gpus != base.get(write.team) and not _leaves_value(write, known):
             was = base.get(write.team)
-            raise _refused(change, f"the baseline of {write.team} is {was}, not {write.gpus}")
-        if write.team not in known.modes and _left(write, known):
+            raise _refusal_of(change, f"the baseline of {write.team} is {was}, not {write.gpus}")
+        if write.team not in known.modes and _leaves_value(write, known):
             continue  # others added it since, in whichever mode
         if write.mode not in {None, LimitMode.SOFT, known.modes.get(write.team), known.present_modes.get(write.team)}:
-            raise _refused(change, f"limits of {write.team} were not {write.mode} before")
+            raise _refusal_of(change, f"limits of {write.team} were not {write.mode} before")
     if known.undo:
         return Footing(_ORDERED, (known.undo,), "the order to undo, and the kept baseline")
     return Footing(_AFTER_FAILURE, (), "an effect that failed, and the kept baseline")
 
 
-def _to_aim(change: Change, known: Known, aim: Mapping[str, int]) -> bool:
+def _is_to_aim(change: Change, known: Known, aim: Mapping[str, int]) -> bool:
     base = {q.team: q.gpus for q in known.baseline.quotas}
     if change.kind is _K.RELEASE:
         most = sum(base[leaf] for leaf in known.baseline.tree.leaves)
@@ -304,14 +308,14 @@ def _to_aim(change: Change, known: Known, aim: Mapping[str, int]) -> bool:
         write.mode in (None, LimitMode.SOFT, known.present_modes.get(write.team))
         and (
             write.gpus == aim.get(write.team)
-            or _left(write, known)
+            or _leaves_value(write, known)
             or (known.to_baseline and write.gpus == base.get(write.team))
         )
         for write in change.writes
     )
 
 
-def _left(write: ValueWrite, known: Known) -> bool:
+def _leaves_value(write: ValueWrite, known: Known) -> bool:
     """The write leaves the quota at the value that it has."""
     return write.gpus == known.present.get(write.team) and write.expected_gpus == write.gpus
 
@@ -326,36 +330,36 @@ def _last_forward(known: Known) -> datetime:
 # --- grants -----------------------------------------------------------------------------------------
 
 
-def _granted(change: Change, known: Known, order: GrantOrder | None) -> Footing:
+def _prove_grant(change: Change, known: Known, order: GrantOrder | None) -> Footing:
     decided = known.decided
     if order is None or decided is None:
-        raise _refused(change, "no decision on a request stands in the ledger")
+        raise _refusal_of(change, "no decision on a request stands in the ledger")
     tree, base = known.baseline.tree, {q.team: q.gpus for q in known.baseline.quotas}
     if order.ends:
         most = decided.granted or {}
         if decided.granted is None or not decided.may_end or any(g > most.get(t, 0) for t, g in order.raised.items()):
-            raise _refused(change, f"request {order.request} was not granted so much, or does not end yet")
+            raise _refusal_of(change, f"request {order.request} was not granted so much, or does not end yet")
         raised: Mapping[str, int] = order.raised
         fits = all(0 <= w.expected_gpus - w.gpus <= raised.get(w.team, 0) for w in change.writes)
     else:
         if decided.may_end:
-            raise _refused(change, f"request {order.request} is over")
+            raise _refusal_of(change, f"request {order.request} is over")
         if decided.granted is not None or order.team != decided.team or order.gpus > decided.gpus:
-            raise _refused(change, f"it is not what was decided on request {order.request}")
+            raise _refusal_of(change, f"it is not what was decided on request {order.request}")
         raised = raises(tree, base, order.team, order.gpus) if order.team in base else {}
         above = {order.team, *tree.ancestors(order.team)} if order.team in base else set[str]()
         fits = all(w.team in above and 0 <= w.gpus - w.expected_gpus <= order.gpus for w in change.writes)
-    if not fits or (change.reserve is not None and not _within(change.reserve, known, order)):
-        raise _refused(change, f"it writes more than request {order.request} was granted")
+    if not fits or (change.reserve is not None and not _is_within(change.reserve, known, order)):
+        raise _refusal_of(change, f"it writes more than request {order.request} was granted")
     after = {**base, **moved(base, raised, ends=order.ends)}
-    return Footing("decision", (decided.nonce,), f"the decision on {named(order.request)}", after=after)
+    return Footing("decision", (decided.nonce,), f"the decision on {order_name(order.request)}", after=after)
 
 
-def named(order: str) -> str:
+def order_name(order: str) -> str:
     """As the evidence of a grant names its order: once and whole."""
     return f"request [{order}]"
 
 
-def _within(reserve: Reserve, known: Known, order: GrantOrder) -> bool:
+def _is_within(reserve: Reserve, known: Known, order: GrantOrder) -> bool:
     base = {q.team: q.gpus for q in known.baseline.quotas}
     return reserve.limit_gpus <= sum(base[leaf] for leaf in known.baseline.tree.leaves) + order.gpus

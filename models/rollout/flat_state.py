@@ -33,7 +33,7 @@ _GONE = ("receipts",)
 """Kept by still earlier versions; the archive and the history have them."""
 
 
-def nested(data: Mapping[str, Any]) -> Mapping[str, Any]:
+def nest_state(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state as it is grouped now; what is grouped already is answered as it is."""
     if "entered_at" not in data:
         return data

@@ -43,14 +43,14 @@ def holds_now(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
         )
     unknown = unknown_since(rollout)
     if rollout.seen is not None and rollout.seen.ahead_to is not None:
-        why = f"health samples dated ahead of now, up to {_at(rollout.seen.ahead_to)}, are left out"
+        why = f"health samples dated ahead of now, up to {_time_text(rollout.seen.ahead_to)}, are left out"
         standing.append(_unknown_health(why, rollout.seen.at))
     elif (doubt := doubt_of(rollout)) is not None:
         standing.append(_unknown_health(doubt.why, doubt.since))
     elif (beyond := beyond_of(rollout)) is not None:
         standing.append(_unknown_health(beyond.text, beyond.at))
     elif rollout.looked_at is not None and rollout.looked_at - unknown >= rollout.policy.stale_after:
-        why = f"no believable health since {_at(unknown)}"
+        why = f"no believable health since {_time_text(unknown)}"
         standing.append(_unknown_health(why, unknown + rollout.policy.stale_after))
     return tuple(standing)
 
@@ -100,14 +100,22 @@ def conditions(rollout: Rollout, now: datetime) -> tuple[Condition, ...]:
         return ()
     match step.gate:
         case Gate.MAY_START:
-            own: Sequence[Condition] = (_planned(rollout), _approved(rollout), _notice(rollout, now))
+            own: Sequence[Condition] = (
+                _plan_condition(rollout),
+                _approval_condition(rollout),
+                _notice_condition(rollout, now),
+            )
         case Gate.MAY_ENFORCE:
-            own = (_soak(rollout, now, rollout.policy.soak_buffered), _acks(rollout, now), _no_drift(rollout))
+            own = (
+                _soak_condition(rollout, now, rollout.policy.soak_buffered),
+                _acks_condition(rollout, now),
+                _drift_condition(rollout),
+            )
         case Gate.MAY_MONITOR:
-            own = (_soak(rollout, now, rollout.policy.soak_enforced), _no_drift(rollout))
+            own = (_soak_condition(rollout, now, rollout.policy.soak_enforced), _drift_condition(rollout))
         case _:
             assert_never(step.gate)
-    return (*own, _no_hold(rollout, now), _backed(rollout))
+    return (*own, _hold_condition(rollout, now), _backing_condition(rollout))
 
 
 def is_open(rollout: Rollout, now: datetime) -> bool:
@@ -116,7 +124,7 @@ def is_open(rollout: Rollout, now: datetime) -> bool:
     return bool(asked) and all(c.met for c in asked)
 
 
-def _planned(rollout: Rollout) -> Condition:
+def _plan_condition(rollout: Rollout) -> Condition:
     if rollout.plan is None or rollout.stay.replan:
         return Condition(name="plan", met=False, text=f"a new plan is being made: {rollout.stay.replan or 'the first'}")
     if not rollout.plan.honest:
@@ -128,8 +136,8 @@ def _planned(rollout: Rollout) -> Condition:
     return Condition(name="plan", met=True, text=f"plan {rollout.plan.hash}, backed")
 
 
-def _approved(rollout: Rollout) -> Condition:
-    if rollout.approved:
+def _approval_condition(rollout: Rollout) -> Condition:
+    if rollout.is_approved:
         return Condition(name="approval", met=True, text=f"approved by {rollout.approved_by}")
     name = rollout.plan.hash if rollout.plan is not None else "HASH"
     return Condition(
@@ -139,10 +147,10 @@ def _approved(rollout: Rollout) -> Condition:
     )
 
 
-def _notice(rollout: Rollout, now: datetime) -> Condition:
+def _notice_condition(rollout: Rollout, now: datetime) -> Condition:
     if rollout.stay.waived:
         return Condition(name="notice", met=True, text="waived")
-    if not rollout.approved:
+    if not rollout.is_approved:
         announcement = "what teams would be told is written to the log" if rollout.shadow else "teams are told"
         return Condition(name="notice", met=False, text=f"{announcement} once the plan is approved")
     if rollout.announced.undelivered:
@@ -150,7 +158,7 @@ def _notice(rollout: Rollout, now: datetime) -> Condition:
     trouble = f" (trying again: {rollout.post.trouble})" if rollout.post.trouble else ""
     if rollout.announced.delivered_at is None and rollout.post.waiting:
         teams = some_of(sorted({n.audience for n in rollout.post.mail if n.key in rollout.post.waiting}), 5)
-        at = _at(max(rollout.post.waiting.values()))
+        at = _time_text(max(rollout.post.waiting.values()))
         text = f"to be told at {at}, and the notice runs from then: {teams}{trouble}"
         return Condition(name="notice", met=False, text=text)
     if rollout.announced.delivered_at is None:
@@ -158,22 +166,25 @@ def _notice(rollout: Rollout, now: datetime) -> Condition:
     due = rollout.announced.delivered_at + rollout.policy.notice
     length = duration_text(rollout.policy.notice)
     return Condition(
-        name="notice", met=now >= due, text=f"notice of {length} from {_at(rollout.announced.delivered_at)}", until=due
+        name="notice",
+        met=now >= due,
+        text=f"notice of {length} from {_time_text(rollout.announced.delivered_at)}",
+        until=due,
     )
 
 
-def _soak(rollout: Rollout, now: datetime, length: timedelta) -> Condition:
+def _soak_condition(rollout: Rollout, now: datetime, length: timedelta) -> Condition:
     if rollout.breach_of:
         return Condition(name="soak", met=False, text=f"in breach: {', '.join(rollout.breach_of)}")
     if rollout.stay.waived:
         return Condition(name="soak", met=True, text="waived")
     due = rollout.stay.soak_since + length
-    text = f"soak of {duration_text(length)} from {_at(rollout.stay.soak_since)}"
+    text = f"soak of {duration_text(length)} from {_time_text(rollout.stay.soak_since)}"
     return Condition(name="soak", met=now >= due, text=text, until=due)
 
 
-def _acks(rollout: Rollout, now: datetime) -> Condition:
-    wanted = rollout.affected
+def _acks_condition(rollout: Rollout, now: datetime) -> Condition:
+    wanted = rollout.affected_teams
     acks = [team for team in wanted if team in rollout.announced.acks]
     needed = {Acks.NONE: 0, Acks.MAJORITY: len(wanted) // 2 + 1 if wanted else 0, Acks.ALL: len(wanted)}[
         rollout.policy.acks
@@ -185,7 +196,7 @@ def _acks(rollout: Rollout, now: datetime) -> Condition:
     return Condition(name="acks", met=now >= due, text=f"{text}, or their deadline", until=due)
 
 
-def _no_drift(rollout: Rollout) -> Condition:
+def _drift_condition(rollout: Rollout) -> Condition:
     if rollout.looked_after != rollout.fence:
         return Condition(name="drift", met=False, text="what was written has not been read back yet")
     drifted = drift_of(rollout)
@@ -198,7 +209,7 @@ def drift_of(rollout: Rollout) -> tuple[str, ...]:
     """Teams whose present value or mode is not the one we believe in, one text each; by whom, where that is known."""
     if rollout.seen is None or rollout.looked_after != rollout.fence:
         return ()
-    present, expected, modes = rollout.seen.reading.values, awaited(rollout), mode_drift(rollout)
+    present, expected, modes = rollout.seen.reading.values, approved_values(rollout), mode_drift(rollout)
     changes = {c.team: c for c in rollout.seen.changes}
 
     def text(team: str) -> str:
@@ -208,7 +219,7 @@ def drift_of(rollout: Rollout) -> tuple[str, ...]:
         if team in modes:
             moved.append(" -> ".join(modes[team]))
         change = changes.get(team)
-        return f"{team} {', '.join(moved)}" + ("" if change is None else f", by {change.by} at {_at(change.at)}")
+        return f"{team} {', '.join(moved)}" + ("" if change is None else f", by {change.by} at {_time_text(change.at)}")
 
     return tuple(
         text(team) for team in sorted({*present, *expected}) if present.get(team) != expected.get(team) or team in modes
@@ -219,7 +230,7 @@ def mode_drift(rollout: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
     """Our mode and the present one, by team, of quotas that we wrote and whose mode others have set since."""
     if rollout.seen is None or rollout.looked_after != rollout.fence or not rollout.seen.reading.counts_modes:
         return {}
-    if rollout.shadow or not (rollout.stage.guarded and rollout.values_stand):
+    if rollout.shadow or not (rollout.stage.is_guarded and rollout.values_stand):
         return {}
     ours = LimitMode.HARD if EffectKind.HARDEN in rollout.standing else LimitMode.SOFT
     return {
@@ -235,35 +246,35 @@ def changed_by_others(rollout: Rollout) -> dict[str, int]:
     """The last seen values of quotas that we know and others have changed, by team; {} after a write of ours."""
     if rollout.seen is None or rollout.looked_after != rollout.fence:
         return {}
-    expected = believed(rollout)
+    expected = believed_values(rollout)
     return {t: gpus for t, gpus in rollout.seen.reading.values.items() if t in expected and expected[t] != gpus}
 
 
-def believed(rollout: Rollout) -> dict[str, int]:
+def believed_values(rollout: Rollout) -> dict[str, int]:
     """The values that we think the quota system holds, by team: those of a shadow rollout are not in it."""
     return {q.team: q.gpus for q in rollout.baseline.quotas} if rollout.shadow else rollout.written
 
 
-def awaited(rollout: Rollout) -> dict[str, int]:
+def approved_values(rollout: Rollout) -> dict[str, int]:
     """The values that were approved, by team: those before a change of others that nobody has answered.
 
     Where the policy accepts what others change, nobody is asked; nor where nothing of ours stands.
     """
-    values = believed(rollout)
+    values = believed_values(rollout)
     if not rollout.asks or rollout.shadow or not rollout.values_stand or rollout.policy.on_drift is OnDrift.ACCEPT:
         return values
     return {team: gpus for team, gpus in {**values, **rollout.unapproved}.items() if gpus is not None}
 
 
-def theirs(rollout: Rollout) -> dict[str, int | None]:
+def values_of_others(rollout: Rollout) -> dict[str, int | None]:
     """What others hold and nobody has answered for, by team as last seen; None: the quota is gone."""
     if not rollout.asks or rollout.shadow or rollout.seen is None or rollout.looked_after != rollout.fence:
         return {}
-    present, approved = rollout.seen.reading.values, awaited(rollout)
+    present, approved = rollout.seen.reading.values, approved_values(rollout)
     return {t: present.get(t) for t in sorted({*present, *approved}) if present.get(t) != approved.get(t)}
 
 
-def _no_hold(rollout: Rollout, now: datetime) -> Condition:
+def _hold_condition(rollout: Rollout, now: datetime) -> Condition:
     held = holds_now(rollout, now)
     if not held:
         return Condition(name="holds", met=True, text="no hold")
@@ -276,7 +287,7 @@ def _no_hold(rollout: Rollout, now: datetime) -> Condition:
     )
 
 
-def _backed(rollout: Rollout) -> Condition:
+def _backing_condition(rollout: Rollout) -> Condition:
     if rollout.seen is None:
         return Condition(name="backed", met=False, text="the cluster has not been looked at yet")
     if rollout.seen.health is None or not health_fresh(rollout):
@@ -287,7 +298,7 @@ def _backed(rollout: Rollout) -> Condition:
     return Condition(name="backed", met=True, text="backed by today's health")
 
 
-def _at(time: datetime) -> str:
+def _time_text(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%SZ}"
 
 

@@ -15,7 +15,7 @@ from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of
 from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved, raises
 from models.rollout.changes import baseline_with
-from models.rollout.decide import looked_recently, tests
+from models.rollout.decide import has_looked_recently, has_tested
 from models.rollout.effects import Receipt
 from models.rollout.stages import Stage
 from models.rollout.state import Granting, Rollout, UndoCause
@@ -26,16 +26,18 @@ _REMEMBERED = 200
 """Grants whose end is remembered, so that whoever asks again is not given a second answer."""
 
 
-def ordered(rollout: Rollout, order: GrantOrder) -> Rollout:
+def take_order(rollout: Rollout, order: GrantOrder) -> Rollout:
     """With the order waiting to be written; or answered, where that was done before or cannot be now."""
     if order.ends and order.request in rollout.given_back:
-        return _answered(rollout, order, GrantOutcome.DONE, "it was given back already")
+        return _answer_order(rollout, order, GrantOutcome.DONE, "it was given back already")
     if not order.ends and order.request in rollout.grants:
-        return _answered(rollout, order, GrantOutcome.DONE, "it is granted already", rollout.grants[order.request])
+        return _answer_order(rollout, order, GrantOutcome.DONE, "it is granted already", rollout.grants[order.request])
     if rollout.grant_order is not None:
-        return _answered(rollout, order, GrantOutcome.LATER, f"another request is being written in {rollout.cluster}")
+        return _answer_order(
+            rollout, order, GrantOutcome.LATER, f"another request is being written in {rollout.cluster}"
+        )
     waiting = rollout.but(granting=Granting(order=order), granted=None, look_asked=True)
-    return settled(waiting)
+    return settle_order(waiting)
 
 
 def answer_to(rollout: Rollout, order: GrantOrder) -> Granted | None:
@@ -44,13 +46,13 @@ def answer_to(rollout: Rollout, order: GrantOrder) -> Granted | None:
     return answer if answer is not None and (answer.request, answer.ends) == (order.request, order.ends) else None
 
 
-def settled(rollout: Rollout) -> Rollout:
+def settle_order(rollout: Rollout) -> Rollout:
     """An order that can never be written as things stand is answered."""
     order = rollout.grant_order
     if order is None or rollout.grant_begun:
         return rollout
     if rollout.shadow or rollout.stage is not Stage.MONITORED:
-        return _answered(
+        return _answer_order(
             rollout,
             order,
             GrantOutcome.LATER,
@@ -59,7 +61,7 @@ def settled(rollout: Rollout) -> Rollout:
     if order.ends:
         theirs = sorted({*order.raised} & {*rollout.foreign})
         if theirs or order.team not in rollout.written:
-            return _answered(
+            return _answer_order(
                 rollout, order, GrantOutcome.NO, f"others have changed {', '.join(theirs) or order.team} since"
             )
         return rollout
@@ -67,9 +69,9 @@ def settled(rollout: Rollout) -> Rollout:
         sentence = (
             f"{rollout.cluster} has {count_text(len(rollout.grants), 'grant')} already: its next rollout can take more"
         )
-        return _answered(rollout, order, GrantOutcome.NO, sentence)
+        return _answer_order(rollout, order, GrantOutcome.NO, sentence)
     if order.team not in rollout.baseline.tree.leaves:
-        return _answered(
+        return _answer_order(
             rollout, order, GrantOutcome.NO, f"{order.team} holds no quota in {rollout.cluster} that jobs run in"
         )
     if rollout.sight.known is None:
@@ -82,47 +84,58 @@ def settled(rollout: Rollout) -> Rollout:
         )
         if rollout.baseline.tree.assigned() > rollout.baseline.tree.assigned(rollout.written):
             sentence += ", with what its rollout took from others"
-        return _answered(rollout, order, GrantOutcome.NO, sentence)
+        return _answer_order(rollout, order, GrantOutcome.NO, sentence)
     return rollout
 
 
-def looked(rollout: Rollout, now: datetime) -> Rollout:
+def test_order(rollout: Rollout, now: datetime) -> Rollout:
     """After a look at the quotas with the order: one that today's hardware does not back is answered."""
     order = rollout.grant_order
-    if order is None or order.ends or rollout.grant_begun or rollout.look_failed or not looked_recently(rollout, now):
+    if (
+        order is None
+        or order.ends
+        or rollout.grant_begun
+        or rollout.look_failed
+        or not has_looked_recently(rollout, now)
+    ):
         return rollout
     values = {q.team: q.gpus for q in baseline_with(rollout, order).quotas}
-    if rollout.seen is None or rollout.seen.health is None or rollout.seen.backed or not _tested(rollout, values):
+    if (
+        rollout.seen is None
+        or rollout.seen.health is None
+        or rollout.seen.backed
+        or not _has_tested_grant(rollout, values)
+    ):
         return rollout
-    return _answered(
+    return _answer_order(
         rollout, order, GrantOutcome.NO, "today's healthy GPUs do not back so many more beside what is promised already"
     )
 
 
-def _tested(rollout: Rollout, values: dict[str, int]) -> bool:
-    return rollout.seen is not None and rollout.seen.tested.keys() >= values.keys() and tests(rollout.seen, values)
+def _has_tested_grant(rollout: Rollout, values: dict[str, int]) -> bool:
+    return rollout.seen is not None and rollout.seen.tested.keys() >= values.keys() and has_tested(rollout.seen, values)
 
 
 def put_off(rollout: Rollout, order: GrantOrder, why: str) -> Rollout:
     """The order is not waited for any longer; it may come again."""
     return (
-        _answered(rollout, order, GrantOutcome.LATER, why)
+        _answer_order(rollout, order, GrantOutcome.LATER, why)
         if rollout.grant_order == order and not rollout.grant_begun
         else rollout
     )
 
 
-def landed(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
+def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
     """The order is written: the baseline and what an undo brings back have it, or have it no more."""
     order = rollout.grant_order
     assert order is not None
     if receipt.conflicts:
-        return failed(rollout, f"others have changed {', '.join(c.team for c in receipt.conflicts)}")
-    raised = order.raised or raises(rollout.baseline.tree, _values(rollout), order.team, order.gpus)
+        return fail_order(rollout, f"others have changed {', '.join(c.team for c in receipt.conflicts)}")
+    raised = order.raised or raises(rollout.baseline.tree, _baseline_values(rollout), order.team, order.gpus)
     grants = {name: each for name, each in rollout.grants.items() if name != order.request}
     if rollout.undo is not None and rollout.undo.why is UndoCause.UNDO:  # it was ordered while this was under way
         target = {**rollout.undo.target, **moved(rollout.undo.target, raised, ends=order.ends)}
-        rollout = rollout.rolling_back(target=target)
+        rollout = rollout.with_undo(target=target)
     rollout = rollout.but(
         baseline=baseline_with(rollout, order),
         grants=grants if order.ends else {**grants, order.request: raised},
@@ -131,7 +144,7 @@ def landed(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
     sentence = (
         f"{gpus_text(order.gpus)} of {order.team} {verb_of(order.gpus)} {'given back' if order.ends else 'granted'}"
     )
-    rollout = rollout.noting(
+    rollout = rollout.record(
         AuditKind.COMMAND,
         f"request {order.request}: {sentence}",
         now,
@@ -140,19 +153,21 @@ def landed(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
         request=order.request,
         raised=raised,
     )
-    return _answered(rollout, order, GrantOutcome.DONE, sentence, raised)
+    return _answer_order(rollout, order, GrantOutcome.DONE, sentence, raised)
 
 
-def failed(rollout: Rollout, why: str) -> Rollout:
+def fail_order(rollout: Rollout, why: str) -> Rollout:
     """Nothing was written; whoever asked may ask again."""
-    return rollout if rollout.grant_order is None else _answered(rollout, rollout.grant_order, GrantOutcome.LATER, why)
+    return (
+        rollout if rollout.grant_order is None else _answer_order(rollout, rollout.grant_order, GrantOutcome.LATER, why)
+    )
 
 
-def _values(rollout: Rollout) -> dict[str, int]:
+def _baseline_values(rollout: Rollout) -> dict[str, int]:
     return {q.team: q.gpus for q in rollout.baseline.quotas}
 
 
-def _answered(
+def _answer_order(
     rollout: Rollout, order: GrantOrder, outcome: GrantOutcome, said: str, raised: Mapping[str, int] | None = None
 ) -> Rollout:
     answer = Granted(request=order.request, ends=order.ends, outcome=outcome, said=said, raised=dict(raised or {}))

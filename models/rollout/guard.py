@@ -37,13 +37,13 @@ class Sight(Model):
         return self.known is None or self.suspect is not None
 
     @property
-    def rising(self) -> bool:
+    def is_rising(self) -> bool:
         """What is not yet believed is better than what is."""
         return (
             self.known is not None and self.suspect is not None and self.suspect.healthy_gpus > self.known.healthy_gpus
         )
 
-    def seeing(
+    def after_sample(
         self, sample: HealthSample, plausible_drop: Fraction, confirm_samples: int, *, rises: bool = True
     ) -> Sight:
         """After one more sample of a source that is not in doubt. Older ones than the last known are ignored.
@@ -57,25 +57,25 @@ class Sight(Model):
         if sample.at < last.at:
             return self
         rise = sample.healthy_gpus > self.known.healthy_gpus
-        if (rise and not rises) or not implausible(self.known, sample, plausible_drop):
+        if (rise and not rises) or not is_implausible(self.known, sample, plausible_drop):
             return Sight(known=sample)
         agreeing = 0
-        if self.suspect is not None and not implausible(self.suspect, sample, plausible_drop):
+        if self.suspect is not None and not is_implausible(self.suspect, sample, plausible_drop):
             agreeing = self.agreeing + (sample.at > self.suspect.at)
         if agreeing >= confirm_samples:
             return Sight(known=sample)
         return Sight(known=self.known, suspect=sample, agreeing=agreeing)
 
-    def doubting(self, sample: HealthSample, doubt: Doubt) -> Sight:
+    def after_doubted_sample(self, sample: HealthSample, doubt: Doubt) -> Sight:
         """After one more sample of a source in doubt: what was so before stands, whatever was believed since."""
         return Sight(known=doubt.before, suspect=sample, doubted=doubt.source)
 
-    def confirmed(self) -> Sight:
+    def confirm_suspect(self) -> Sight:
         """After a person said that the implausible sample is true."""
         return self if self.suspect is None else Sight(known=self.suspect)
 
 
-def implausible(known: HealthSample, sample: HealthSample, plausible_drop: Fraction) -> bool:
+def is_implausible(known: HealthSample, sample: HealthSample, plausible_drop: Fraction) -> bool:
     """True when more of the cluster vanished or came back between two samples than failures and repairs explain."""
     return abs(known.healthy_gpus - sample.healthy_gpus) > plausible_drop * max(known.total_gpus, 1)
 
@@ -89,7 +89,7 @@ class QuotaClock(Model):
     """Time already spent short since the timer last started anew."""
     missing_gpus: Count = 0
 
-    def spent(self, now: datetime) -> timedelta:
+    def time_spent(self, now: datetime) -> timedelta:
         if self.short_since is None:
             return self.earlier
         return self.earlier + max(timedelta(0), now - self.short_since)
@@ -102,7 +102,7 @@ class Clocks(Model):
     all_good_since: Time | None = None
     """Since when everything has been backed; None while it is not, or before the first look."""
 
-    def seeing(
+    def after_shortage(
         self, shortage: Mapping[str, int], now: datetime, clear_after: timedelta, *, backed: bool | None = None
     ) -> Clocks:
         """After a look that found these quotas short (GPUs missing by team).
@@ -119,7 +119,7 @@ class Clocks(Model):
                 since = clock.short_since if clock.short_since is not None else now
                 clocks[team] = QuotaClock(short_since=since, earlier=clock.earlier, missing_gpus=shortage[team])
             elif clock.short_since is not None:
-                clocks[team] = QuotaClock(good_since=now, earlier=clock.spent(now))
+                clocks[team] = QuotaClock(good_since=now, earlier=clock.time_spent(now))
             elif clock.earlier > timedelta(0):
                 clocks[team] = clock
         good = (self.all_good_since or now) if not shortage and backed is not False else None
@@ -135,12 +135,12 @@ class Clocks(Model):
         short = {team: gpus for team, gpus in self.at_risk.items() if team in set(teams)}
         return lacks_text(short) if short else "what was short is backed again, not yet for long enough"
 
-    def breached(self, now: datetime, breach_after: timedelta) -> tuple[str, ...]:
+    def breached_teams(self, now: datetime, breach_after: timedelta) -> tuple[str, ...]:
         """Teams whose quota has been short for longer than it may be."""
         return tuple(
             team
             for team, clock in self.by_team.items()
-            if clock.short_since is not None and clock.spent(now) >= breach_after
+            if clock.short_since is not None and clock.time_spent(now) >= breach_after
         )
 
     def next_breach(self, breach_after: timedelta, but: Collection[str] = ()) -> datetime | None:

@@ -20,14 +20,14 @@ def may_propose(rollout: Rollout, now: datetime) -> bool:
     if (
         rollout.stage is not Stage.MONITORED
         or rollout.policy.on_long_run is OnLongRun.IGNORE
-        or rollout.realigning
+        or rollout.is_realigning
         or rollout.stay.replan
     ):
         return False
     return rollout.proposed_at is None or now - rollout.proposed_at >= rollout.policy.replan_window
 
 
-def derives(rollout: Rollout, now: datetime) -> bool:
+def derives_buffer(rollout: Rollout, now: datetime) -> bool:
     """A buffer from health history is derived anew once in a window, if a plan may come of it."""
     return (
         may_propose(rollout, now)
@@ -37,7 +37,7 @@ def derives(rollout: Rollout, now: datetime) -> bool:
 
 def may_apply(rollout: Rollout, now: datetime) -> bool:
     """The proposal may be written: approved itself, or inside what was and the policy lets it; and nothing holds."""
-    if rollout.proposal is None or rollout.envelope is None or rollout.realigning or not at_rest(rollout, now):
+    if rollout.proposal is None or rollout.envelope is None or rollout.is_realigning or not at_rest(rollout, now):
         return False
     plan = rollout.proposal.plan
     if plan.hash == rollout.envelope.plan_hash:
@@ -56,26 +56,26 @@ def promises_less(rollout: Rollout, plan: Plan) -> bool:
     return (plan.derived.promise or 0) < (rollout.plan.derived.promise or 0)
 
 
-def considered(rollout: Rollout, now: datetime) -> Rollout:
+def consider_proposal(rollout: Rollout, now: datetime) -> Rollout:
     """A proposal that has become stale goes, one that may be written is, and another is made where health moved."""
     seen = rollout.seen
     assert seen is not None
     if rollout.proposal is not None and rollout.proposal.plan.generation != seen.reading.generation:
         rollout = (
             rollout.but(proposed_at=None)
-            .looking_out(proposal=None, considered_gpus=None)
-            .noting(
+            .with_outlook(proposal=None, considered_gpus=None)
+            .record(
                 AuditKind.PLAN,
                 f"the proposed plan {rollout.proposal.plan.hash} is given up: others changed the cluster",
                 now,
             )
         )
     if may_apply(rollout, now):
-        return _begun(rollout, now)
+        return _begin_proposal(rollout, now)
     if rollout.plan is None or not may_propose(rollout, now) or not at_rest(rollout, now):
         return rollout
     if seen.derived is not None:
-        rollout = _rederived(rollout, seen.derived, now)
+        rollout = _rederive_buffer(rollout, seen.derived, now)
     usual = sum(i.healthy_gpus for i in seen.long_run)
     if not seen.long_run or rollout.stay.outlook.reconsider or rollout.plan is None:
         return rollout
@@ -85,10 +85,10 @@ def considered(rollout: Rollout, now: datetime) -> Rollout:
         else rollout.stay.outlook.considered_gpus
     )
     least = rollout.baseline.gpus_per_node if rollout.policy.replan_gpus is None else rollout.policy.replan_gpus
-    return rollout.looking_out(reconsider=seen.long_run) if abs(usual - gpus_before) > least else rollout
+    return rollout.with_outlook(reconsider=seen.long_run) if abs(usual - gpus_before) > least else rollout
 
 
-def _rederived(rollout: Rollout, found: Derived, now: datetime) -> Rollout:
+def _rederive_buffer(rollout: Rollout, found: Derived, now: datetime) -> Rollout:
     """The buffer asked of health history once more: where it moves the promise, a plan is wanted."""
     seen = rollout.seen
     assert seen is not None
@@ -98,42 +98,42 @@ def _rederived(rollout: Rollout, found: Derived, now: datetime) -> Rollout:
     )
     promise = followed(standing, found, of=of)
     text = f"the buffer is derived anew: {found.needed:,} of {gpus_text(found.total)}, {found.text}"
-    rollout = rollout.looking_out(derived_at=now).noting(
+    rollout = rollout.with_outlook(derived_at=now).record(
         AuditKind.PLAN, text, now, promised=standing, may_promise=promise
     )
     islands = seen.long_run or (() if seen.health is None else seen.health.islands)
-    return rollout if promise == standing else rollout.looking_out(reconsider=islands)
+    return rollout if promise == standing else rollout.with_outlook(reconsider=islands)
 
 
-def _begun(rollout: Rollout, now: datetime) -> Rollout:
+def _begin_proposal(rollout: Rollout, now: datetime) -> Rollout:
     assert rollout.proposal is not None
     plan = rollout.proposal.plan
-    begun = rollout.but(plan=plan).staying(realigning=Realigning(before=rollout.plan, proposed=True), done=())
-    begun = begun.looking_out(proposal=None)
+    begun = rollout.but(plan=plan).with_stay(realigning=Realigning(before=rollout.plan, proposed=True), done=())
+    begun = begun.with_outlook(proposal=None)
     why = (
         "approved"
         if rollout.envelope is not None and rollout.envelope.plan_hash == plan.hash
         else "inside what was approved"
     )
-    return begun.noting(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
+    return begun.record(AuditKind.PLAN, f"the proposed plan {plan.hash} is written: {why}", now, plan=plan.hash)
 
 
-def reconsidered(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
+def take_proposal(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
     """After a plan on the long-run health: a proposal, if it would change anything and nothing came first."""
     if (
         not rollout.stay.outlook.reconsider
         or not at_rest(rollout, now)
-        or rollout.realigning
+        or rollout.is_realigning
         or plan.generation != rollout.generation
         or rollout.plan is None
     ):
-        return rollout.looking_out(reconsider=())
+        return rollout.with_outlook(reconsider=())
     before, gpus_before = rollout.plan.healthy_gpus, rollout.stay.outlook.considered_gpus
-    rollout = rollout.looking_out(reconsider=(), considered_gpus=plan.healthy_gpus)
+    rollout = rollout.with_outlook(reconsider=(), considered_gpus=plan.healthy_gpus)
     moved = proposed_changes(rollout, plan)
     if not moved:
         return rollout
-    rollout = rollout.but(proposed_at=now).looking_out(proposal=None if plan.fault else Proposal(plan=plan, at=now))
+    rollout = rollout.but(proposed_at=now).with_outlook(proposal=None if plan.fault else Proposal(plan=plan, at=now))
     inside = rollout.envelope is not None and rollout.envelope.holds(plan)
     window = duration_text(rollout.policy.replan_window)
     text = f"on the usual health of {window} ({gpus_text(plan.healthy_gpus)} healthy, {before:,} when planned): "
@@ -146,7 +146,7 @@ def reconsidered(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
         text += f"; it cannot be approved: {plan.fault}"
     elif not plan.backed:
         text += f"; not backed within max_tier {plan.max_tier}, so it cannot be approved"
-    rollout = rollout.noting(
+    rollout = rollout.record(
         AuditKind.PLAN,
         f"proposed plan {plan.hash} {text}",
         now,
@@ -157,18 +157,18 @@ def reconsidered(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
         inside=inside,
     )
     if not plan.fault and may_apply(rollout, now):
-        return _begun(rollout, now)
-    return rollout.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
+        return _begin_proposal(rollout, now)
+    return rollout.notify(NoticeKind.HELD, [], detail=f"plan {plan.hash} is proposed {text}")
 
 
-def not_reconsidered(rollout: Rollout, reason: str, now: datetime) -> Rollout:
+def drop_proposal(rollout: Rollout, reason: str, now: datetime) -> Rollout:
     """No proposal could be made; the next one is tried when another would be due."""
-    tried = rollout.but(proposed_at=now).looking_out(reconsider=())
-    return tried.noting(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
+    tried = rollout.but(proposed_at=now).with_outlook(reconsider=())
+    return tried.record(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
 
 
-def given_up(rollout: Rollout, why: str, now: datetime) -> Rollout:
+def give_up_proposal(rollout: Rollout, why: str, now: datetime) -> Rollout:
     """The proposal under way comes to nothing; the plan that stood stands."""
     assert rollout.plan is not None
-    back = rollout.but(plan=rollout.plan_standing, look_asked=True).staying(realigning=None, done=())
-    return back.noting(AuditKind.PLAN, f"the proposed plan {rollout.plan.hash} is given up: {why}", now)
+    back = rollout.but(plan=rollout.standing_plan, look_asked=True).with_stay(realigning=None, done=())
+    return back.record(AuditKind.PLAN, f"the proposed plan {rollout.plan.hash} is given up: {why}", now)

@@ -11,22 +11,22 @@ from models.cluster.readings import Observation
 from models.notices import NoticeKind
 from models.rollout import mailing
 from models.rollout.commands import (
-    breach_holding,
-    holding,
-    lifting,
+    add_breach_hold,
+    add_hold,
+    lift_hold,
 )
-from models.rollout.decide import beside_others, planned_on, tests
-from models.rollout.drift import restoring, taken_as_given, taken_back, writable
+from models.rollout.decide import beside_others, has_tested, is_planned_on
+from models.rollout.drift import accept_changes, can_write, reclaim_values, restore_values
 from models.rollout.flex_following import flex_band, flex_published
 from models.rollout.gates import CHANGED_BY_OTHERS, drift_of, holds_now
 from models.rollout.guard import Sight
 from models.rollout.holds import REALIGN, Hold, HoldKind
-from models.rollout.long_run import considered, given_up
+from models.rollout.long_run import consider_proposal, give_up_proposal
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
 
-def looked(
+def apply_look(
     rollout: Rollout,
     seen: Observation,
     now: datetime,
@@ -46,7 +46,7 @@ def looked(
     sight = _sight(rollout, seen, rises=rises)
     # A missing sample, an older or an implausible one says nothing: the last known value stands.
     news = seen.health is not None and sight.known == seen.health
-    rollout = mailing.seen_since(
+    rollout = mailing.record_seen(
         rollout.but(
             sight=sight,
             asks=rollout.asks or asks,
@@ -57,19 +57,19 @@ def looked(
             looked_after=rollout.looked_after if seen.reading.unread else rollout.fence if fence is None else fence,
         )
     )
-    if _tested_what_counts(rollout):
-        rollout = _timed(rollout, now, told=news)
-    rollout = _noting_doubt(rollout, before, now)
+    if _has_tested_standing(rollout):
+        rollout = _advance_clocks(rollout, now, told=news)
+    rollout = _note_doubt(rollout, before, now)
     if (seen.ahead_to is not None) is not before_ahead:
         text = "health samples are dated ahead of now and left out: is the clock of the source right?"
-        rollout = rollout.noting(
+        rollout = rollout.record(
             AuditKind.GUARD, "no longer so: " * before_ahead + text, now, ahead_to=str(seen.ahead_to or "")
         )
     risk = rollout.clocks.at_risk
     if risk != before_risk:
         text = lacks_text(risk)
-        what = "at risk" if rollout.stage.guarded else "today's health does not back the plan"
-        rollout = rollout.noting(
+        what = "at risk" if rollout.stage.is_guarded else "today's health does not back the plan"
+        rollout = rollout.record(
             AuditKind.GUARD,
             f"{what}: {text}" if risk else f"no longer so: {what}",
             now,
@@ -78,9 +78,9 @@ def looked(
         )
     if seen.reading.unread:
         return rollout  # what others changed is not known, and no plan can be made
-    rollout = _drifted(rollout, now, newer=newer)
-    rollout = _flexed(rollout, now) if news else rollout
-    return considered(_overtaken(rollout, now), now) if news else rollout
+    rollout = _take_drift(rollout, now, newer=newer)
+    rollout = _advance_flex(rollout, now) if news else rollout
+    return consider_proposal(_replan_if_overtaken(rollout, now), now) if news else rollout
 
 
 def _limits_unread(why: str) -> str:
@@ -110,11 +110,13 @@ def _sight(rollout: Rollout, seen: Observation, *, rises: bool) -> Sight:
     if seen.health is None:
         return rollout.sight
     if seen.doubt is not None:
-        return rollout.sight.doubting(seen.health, seen.doubt)
-    return rollout.sight.seeing(seen.health, rollout.policy.plausible_drop, rollout.policy.confirm_samples, rises=rises)
+        return rollout.sight.after_doubted_sample(seen.health, seen.doubt)
+    return rollout.sight.after_sample(
+        seen.health, rollout.policy.plausible_drop, rollout.policy.confirm_samples, rises=rises
+    )
 
 
-def _timed(rollout: Rollout, now: datetime, *, told: bool) -> Rollout:
+def _advance_clocks(rollout: Rollout, now: datetime, *, told: bool) -> Rollout:
     """With the timers going by what is believed.
 
     While a source is in doubt that is the shortage from before. While a rise is awaiting confirmation the timers of
@@ -125,28 +127,28 @@ def _timed(rollout: Rollout, now: datetime, *, told: bool) -> Rollout:
         counted, backed = rollout.seen.counted, rollout.seen.backed
     elif rollout.seen.doubt is not None:
         counted, backed = rollout.seen.doubt.counted, False
-    elif rollout.sight.rising and rollout.seen.health == rollout.sight.suspect:
+    elif rollout.sight.is_rising and rollout.seen.health == rollout.sight.suspect:
         counted, backed = rollout.seen.counted, False
     else:
         return rollout
-    return rollout.but(clocks=rollout.clocks.seeing(counted, now, rollout.policy.clear_after, backed=backed))
+    return rollout.but(clocks=rollout.clocks.after_shortage(counted, now, rollout.policy.clear_after, backed=backed))
 
 
-def _noting_doubt(rollout: Rollout, before: Sight, now: datetime) -> Rollout:
+def _note_doubt(rollout: Rollout, before: Sight, now: datetime) -> Rollout:
     """Begin and end of what is not believed, for the archive."""
     assert rollout.seen is not None
     doubt = rollout.seen.doubt
     if doubt is not None and before.doubted != doubt.source:
-        return rollout.noting(AuditKind.GUARD, f"health is UNKNOWN: {doubt.why}; a person has to confirm it", now)
+        return rollout.record(AuditKind.GUARD, f"health is UNKNOWN: {doubt.why}; a person has to confirm it", now)
     if before.doubted and doubt is None:
-        return rollout.noting(AuditKind.GUARD, f"source {before.doubted} is no longer in doubt here", now)
+        return rollout.record(AuditKind.GUARD, f"source {before.doubted} is no longer in doubt here", now)
     if not rollout.sight.unknown or before.unknown:
         return rollout
-    what = "rise" if rollout.sight.rising else "drop"
-    return rollout.noting(AuditKind.GUARD, f"health is UNKNOWN: the {what} is implausible and awaits confirmation", now)
+    what = "rise" if rollout.sight.is_rising else "drop"
+    return rollout.record(AuditKind.GUARD, f"health is UNKNOWN: the {what} is implausible and awaits confirmation", now)
 
 
-def _flexed(rollout: Rollout, now: datetime) -> Rollout:
+def _advance_flex(rollout: Rollout, now: datetime) -> Rollout:
     """More surplus than the band lets pass starts a clock; the samples since then say whether it has stood."""
     assert rollout.seen is not None
     published = flex_published(rollout)
@@ -158,102 +160,107 @@ def _flexed(rollout: Rollout, now: datetime) -> Rollout:
     return rollout if begun else rollout.but(flex=rollout.flex.but(more_since=now))
 
 
-def _tested_what_counts(rollout: Rollout) -> bool:
+def _has_tested_standing(rollout: Rollout) -> bool:
     """False for a look at a plan that is only proposed: the timers are those of what stands."""
     assert rollout.seen is not None
-    if not rollout.stage.guarded:
-        return rollout.plan is None or tests(rollout.seen, rollout.plan.values)
-    return tests(rollout.seen, rollout.written if rollout.shadow else rollout.seen.reading.values)
+    if not rollout.stage.is_guarded:
+        return rollout.plan is None or has_tested(rollout.seen, rollout.plan.values)
+    return has_tested(rollout.seen, rollout.written if rollout.shadow else rollout.seen.reading.values)
 
 
-def look_failed(rollout: Rollout, reason: str, now: datetime) -> Rollout:
+def fail_look(rollout: Rollout, reason: str, now: datetime) -> Rollout:
     """The cluster could not be looked at; what was known stands."""
-    return mailing.unseen_for_good(rollout.but(look_asked=False, look_failed=reason, looked_at=now))
+    return mailing.give_up_seen(rollout.but(look_asked=False, look_failed=reason, looked_at=now))
 
 
-def _overtaken(rollout: Rollout, now: datetime) -> Rollout:
+def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
     """Another plan is wanted where health has moved on from the one that waits."""
     assert rollout.seen is not None
     assert rollout.sight.known is not None
     if rollout.plan is None or rollout.stay.replan:
         return rollout
-    moved = not planned_on(rollout, rollout.sight.known)
+    moved = not is_planned_on(rollout, rollout.sight.known)
     if rollout.stage is Stage.PLANNED and moved:
         better = (
             rollout.envelope is not None
-            and not rollout.approved
+            and not rollout.is_approved
             and rollout.sight.known.healthy_gpus > rollout.plan.healthy_gpus
         )
         if better or rollout.plan.fault:
-            return rollout.staying(replan="health has changed since the plan was made")
-    if rollout.proposing:
-        short = tests(rollout.seen, rollout.plan.values) and not rollout.seen.backed
-        return given_up(rollout, "today's health does not back it", now) if short else rollout
+            return rollout.with_stay(replan="health has changed since the plan was made")
+    if rollout.is_proposing:
+        short = has_tested(rollout.seen, rollout.plan.values) and not rollout.seen.backed
+        return give_up_proposal(rollout, "today's health does not back it", now) if short else rollout
     held = any(h.id == REALIGN for h in rollout.holds)
-    tested = tests(rollout.seen, beside_others(rollout, rollout.plan.values))
-    if rollout.stage.guarded and rollout.realigning and not held and tested and not rollout.seen.backed:
+    tested = has_tested(rollout.seen, beside_others(rollout, rollout.plan.values))
+    if rollout.stage.is_guarded and rollout.is_realigning and not held and tested and not rollout.seen.backed:
         if moved:
-            return rollout.staying(replan="health has changed since the realignment was planned")
-        if rollout.approved and rollout.plan.backed:
+            return rollout.with_stay(replan="health has changed since the realignment was planned")
+        if rollout.is_approved and rollout.plan.backed:
             why = f"plan {rollout.plan.hash} is not backed beside what others changed"
-            return breach_holding(rollout.but(look_asked=True), REALIGN, why, now)
+            return add_breach_hold(rollout.but(look_asked=True), REALIGN, why, now)
     return rollout
 
 
-def _drifted(rollout: Rollout, now: datetime, *, newer: bool) -> Rollout:
+def _take_drift(rollout: Rollout, now: datetime, *, newer: bool) -> Rollout:
     """`newer`: others have changed something since the look before."""
     assert rollout.seen is not None
     if rollout.looked_after != rollout.fence or not (
-        rollout.stage.guarded or rollout.stage in (Stage.PLANNED, Stage.ROLLED_BACK)
+        rollout.stage.is_guarded or rollout.stage in (Stage.PLANNED, Stage.ROLLED_BACK)
     ):
         return rollout
-    moved, rollout = rollout.seen.reading.generation != rollout.generation, taken_back(rollout)
+    moved, rollout = rollout.seen.reading.generation != rollout.generation, reclaim_values(rollout)
     if rollout.stay.restoring and not (newer if rollout.asks else moved):
         return rollout  # a look that was under way when it was answered: this is about to be put right
     if rollout.stay.restoring and rollout.asks:
-        rollout = rollout.staying(restoring=False)  # nobody has seen what else has changed
+        rollout = rollout.with_stay(restoring=False)  # nobody has seen what else has changed
     values = drift_of(rollout)
     if rollout.stage is Stage.PLANNED and rollout.plan is not None:
         moved = moved or rollout.plan.generation != rollout.generation
-    if not rollout.values_stand and not rollout.stage.guarded:
+    if not rollout.values_stand and not rollout.stage.is_guarded:
         # Nothing of ours stands: a plan is made from what is there, and without one there is nothing to say.
         if rollout.stage is Stage.PLANNED and not rollout.stay.replan and (moved or values):
-            rollout = rollout.staying(replan="others changed the cluster")
-        return lifting(rollout, "drift", now, BACKSTOP, "nothing of ours stands")
+            rollout = rollout.with_stay(replan="others changed the cluster")
+        return lift_hold(rollout, "drift", now, BACKSTOP, "nothing of ours stands")
     if values:
-        return _answered(rollout, values, now)
-    rollout = lifting(rollout, "drift", now, BACKSTOP, "the values are ours again")
-    return taken_as_given(rollout, now) if moved else rollout  # tree, islands, T or floors; no value of ours
+        return _answer_drift(rollout, values, now)
+    rollout = lift_hold(rollout, "drift", now, BACKSTOP, "the values are ours again")
+    return accept_changes(rollout, now) if moved else rollout  # tree, islands, T or floors; no value of ours
 
 
-def _answered(rollout: Rollout, values: tuple[str, ...], now: datetime) -> Rollout:
+def _answer_drift(rollout: Rollout, values: tuple[str, ...], now: datetime) -> Rollout:
     """A drift is answered as the policy says: taken as given, written over, or held for a person."""
     what = f"{CHANGED_BY_OTHERS}: {', '.join(values)}"
     same_hold = any(h.id == "drift" and h.reason == what for h in rollout.holds)
     if not same_hold:
-        rollout = rollout.noting(AuditKind.GUARD, f"drift: {', '.join(values)}", now, drift=list(values))
+        rollout = rollout.record(AuditKind.GUARD, f"drift: {', '.join(values)}", now, drift=list(values))
     if rollout.policy.on_drift is OnDrift.ACCEPT:
-        return taken_as_given(lifting(rollout, "drift", now, BACKSTOP, "accepted by policy"), now)
+        return accept_changes(lift_hold(rollout, "drift", now, BACKSTOP, "accepted by policy"), now)
     if (
         rollout.policy.on_drift is OnDrift.RESTORE
         and _may_restore(rollout, now)
-        and (writable(rollout) or not rollout.asks)
+        and (can_write(rollout) or not rollout.asks)
     ):
-        return restoring(lifting(rollout, "drift", now, BACKSTOP, "restored by policy"), now)
+        return restore_values(lift_hold(rollout, "drift", now, BACKSTOP, "restored by policy"), now)
     if same_hold:
         return rollout
-    rollout = holding(rollout, Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what), now)
+    rollout = add_hold(rollout, Hold(id="drift", kind=HoldKind.DRIFT, actor="guard", at=now, reason=what), now)
     # A quota system that does not say who, as all did once, leaves nobody to be asked.
     return (
-        rollout.telling(NoticeKind.HELD, [], detail=what)
+        rollout.notify(NoticeKind.HELD, [], detail=what)
         if rollout.seen is not None and rollout.seen.changes
         else rollout
     )
 
 
 def _may_restore(rollout: Rollout, now: datetime) -> bool:
-    return rollout.stage.guarded and not rollout.shadow and not rollout.realigning and not _held_otherwise(rollout, now)
+    return (
+        rollout.stage.is_guarded
+        and not rollout.shadow
+        and not rollout.is_realigning
+        and not _has_other_hold(rollout, now)
+    )
 
 
-def _held_otherwise(rollout: Rollout, now: datetime) -> bool:
+def _has_other_hold(rollout: Rollout, now: datetime) -> bool:
     return any(h.id != "drift" for h in holds_now(rollout, now))

@@ -18,22 +18,22 @@ _WORDS_BYTES = 500
 """Of what a channel says: the state carries it, the archive has all."""
 
 
-def noticing(rollout: Rollout, now: datetime) -> Rollout:
+def notify_teams(rollout: Rollout, now: datetime) -> Rollout:
     """Once a plan is approved, tell whom it cuts; later only those whose cut grew."""
-    if rollout.plan is None or rollout.stay.replan or not rollout.approved:
+    if rollout.plan is None or rollout.stay.replan or not rollout.is_approved:
         return rollout
     grown = newly_cut(rollout, rollout.plan)
     if grown:
         kind = NoticeKind.CHANGED if rollout.announced.cuts else NoticeKind.PLANNED
-        rollout = rollout.announcing(
+        rollout = rollout.with_announced(
             cuts={**rollout.announced.cuts, **grown},
             acks=tuple(t for t in rollout.announced.acks if t not in grown or t not in rollout.announced.cuts),
             delivered_at=None,
             undelivered=(),
         )
-        return rollout.telling(kind, grown, effective_at=now + rollout.policy.notice)
+        return rollout.notify(kind, grown, effective_at=now + rollout.policy.notice)
     if rollout.announced.delivered_at is None and not rollout.announced.undelivered and not _in_the_mail(rollout):
-        return rollout.announcing(delivered_at=now)
+        return rollout.with_announced(delivered_at=now)
     return rollout
 
 
@@ -46,7 +46,7 @@ def _in_the_mail(rollout: Rollout) -> bool:
     return any(n.kind in STARTS_A_CLOCK for n in rollout.post.mail)
 
 
-def ready(rollout: Rollout, now: datetime) -> tuple[Notice, ...]:
+def ready_notices(rollout: Rollout, now: datetime) -> tuple[Notice, ...]:
     """Notices to be told, or asked after, now."""
     return tuple(
         n for n in rollout.post.mail if n.key not in rollout.post.waiting or rollout.post.waiting[n.key] <= now
@@ -69,14 +69,14 @@ def in_hand(rollout: Rollout) -> tuple[Notice, ...]:
 
 def may_mail(rollout: Rollout, now: datetime) -> bool:
     """Something is to be told, and nobody has to look first at what it came to."""
-    return bool(ready(rollout, now)) and (not rollout.post.unseen or rollout.stage.ended)
+    return bool(ready_notices(rollout, now)) and (not rollout.post.unseen or rollout.stage.has_ended)
 
 
-def seen_since(rollout: Rollout) -> Rollout:
+def record_seen(rollout: Rollout) -> Rollout:
     """After a look: notices that waited for it say what stands behind the quotas as they are."""
-    backing = rollout.backing_of_what_stands
+    backing = rollout.present_backing
     if not rollout.post.unseen or backing is None:  # a look that a write overtook is made again
-        return unseen_for_good(rollout) if rollout.looked_after == rollout.fence else rollout
+        return give_up_seen(rollout) if rollout.looked_after == rollout.fence else rollout
     mail = tuple(
         n.model_copy(update={"backing_gpus": backing.get(n.audience)}) if n.key in rollout.post.unseen else n
         for n in rollout.post.mail
@@ -84,12 +84,12 @@ def seen_since(rollout: Rollout) -> Rollout:
     return rollout.but(post=rollout.post.but(mail=mail, unseen=()))
 
 
-def unseen_for_good(rollout: Rollout) -> Rollout:
+def give_up_seen(rollout: Rollout) -> Rollout:
     """Nobody can look: they say nothing of what stands behind."""
     return rollout.but(post=rollout.post.but(unseen=())) if rollout.post.unseen else rollout
 
 
-def mailed(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetime) -> Rollout:
+def apply_delivery(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetime) -> Rollout:
     """What became of some notices: delivered, not deliverable at all, which a person has to know, or kept.
 
     What waits in the ledger is sent from there; one that starts the notice period is asked after until it was.
@@ -102,11 +102,11 @@ def mailed(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: d
     for notice in batch:
         if notice.key in answer.waiting and notice.key not in asked:
             at = answer.waiting[notice.key]
-            rollout = rollout.noting(
+            rollout = rollout.record(
                 AuditKind.NOTICE, f"{notice.audience} is to be told at {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
             )
         elif notice.key in answer.delivered and notice.key not in answer.noted:
-            rollout = rollout.noting(
+            rollout = rollout.record(
                 AuditKind.NOTICE,
                 f"{notice.audience} {'would be told, and nobody was' if notice.shadow else 'was told'}: {notice.kind}",
                 now,
@@ -118,15 +118,17 @@ def mailed(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: d
             reason = answer.refused[notice.key]
             if notice.kind in STARTS_A_CLOCK:
                 why = shortened(f"{notice.audience}: {reason}", _WORDS_BYTES)
-                rollout = rollout.announcing(undelivered=(*rollout.announced.undelivered, why)[-MOST_UNDELIVERED:])
+                rollout = rollout.with_announced(undelivered=(*rollout.announced.undelivered, why)[-MOST_UNDELIVERED:])
             if notice.key not in answer.noted:
-                rollout = rollout.noting(
+                rollout = rollout.record(
                     AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True
                 )
     trouble = "; ".join(sorted(set(answer.failed.values())))
     return rollout.but(post=rollout.post.but(trouble=shortened(trouble, 4 * _WORDS_BYTES)))
 
 
-def recorded(rollout: Rollout, request: RecordRequest) -> Rollout:
+def mark_archived(rollout: Rollout, request: RecordRequest) -> Rollout:
     """Entries are archived and the registry shows the stage."""
-    return rollout.but(post=rollout.post.recorded(entry.key for entry in request.entries).but(noted=request.stage))
+    return rollout.but(
+        post=rollout.post.without_entries(entry.key for entry in request.entries).but(noted=request.stage)
+    )

@@ -121,7 +121,7 @@ class HealthChanged(Model):
 # --- activities ------------------------------------------------------------------------------
 
 
-def _passing_over(*names: str) -> Any:
+def _drop_fields(*names: str) -> Any:
     """Fields that earlier versions sent and nobody read: for one release their calls may still be under way."""
 
     def without(data: Any) -> Any:
@@ -217,7 +217,7 @@ class ObserveRequest(Model):
     """By what the falls of a source are judged; None: they are not, but what is in doubt already is told."""
     at: Time
 
-    _earlier = _passing_over("scheduled", "baseline")
+    _earlier = _drop_fields("scheduled", "baseline")
 
 
 class AimRequest(Model):
@@ -247,7 +247,7 @@ class EffectRequest(Model):
     order: GrantOrder | None = Field(default=None, exclude_if=lambda order: order is None)
     at: Time
 
-    _earlier = _passing_over("generation")
+    _earlier = _drop_fields("generation")
 
 
 class RecordRequest(Model):
@@ -265,7 +265,7 @@ class RecordRequest(Model):
     fence: Count | None = None
     """The last effect in the history that ends here; None: the build did not say."""
 
-    _earlier = _passing_over("cluster", "shadow")
+    _earlier = _drop_fields("cluster", "shadow")
 
 
 class RolloutResult(Model):

@@ -22,7 +22,7 @@ WORDS_BYTES = 600
 """What a hold keeps of its reason."""
 
 
-def refused(rollout: Rollout, team: str, actor: str) -> str | None:
+def objection_refusal(rollout: Rollout, team: str, actor: str) -> str | None:
     """Why the team cannot object once more; None where it can, or takes another one's place."""
     standing = [h for h in rollout.holds if h.kind is HoldKind.OBJECTION]
     mine = list(of_team(rollout, team))
@@ -59,7 +59,7 @@ def of_team(rollout: Rollout, team: str) -> Iterator[Hold]:
     return (h for h in rollout.holds if h.kind is HoldKind.OBJECTION and h.team == team)
 
 
-def earlier(rollout: Rollout, new: Hold) -> tuple[str, ...]:
+def earlier_objections(rollout: Rollout, new: Hold) -> tuple[str, ...]:
     """The ids of those whose place the new one takes."""
     return tuple(h.id for h in of_team(rollout, new.team or "") if h.actor == new.actor)
 

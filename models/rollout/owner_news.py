@@ -35,32 +35,32 @@ class News(NamedTuple):
 
 def news_for_owner(rollout: Rollout, now: datetime) -> tuple[News, ...]:
     """What stands and has not been told."""
-    return tuple(n for n in _standing(rollout, now) if n.mark not in rollout.post.owner_told)
+    return tuple(n for n in _standing_news(rollout, now) if n.mark not in rollout.post.owner_told)
 
 
 def rollback_for_owner(rollout: Rollout) -> tuple[News, ...]:
     """A rollback that is complete, and of which its owner has not been told."""
-    return tuple(n for n in _rolled_back(rollout) if n.mark not in rollout.post.owner_told)
+    return tuple(n for n in _rollback_news(rollout) if n.mark not in rollout.post.owner_told)
 
 
 def owner_told(rollout: Rollout, news_for_them: Iterable[News]) -> Rollout:
     """With a notice for each in the mail."""
     for news in news_for_them:
-        rollout = rollout.telling(news.kind, [rollout.owner], detail=news.detail, facts=news.facts)
+        rollout = rollout.notify(news.kind, [rollout.owner], detail=news.detail, facts=news.facts)
         rollout = rollout.but(post=rollout.post.but(owner_told=(*rollout.post.owner_told, news.mark)))
     return rollout
 
 
-def forgotten(rollout: Rollout, now: datetime) -> Rollout:
+def forget_news(rollout: Rollout, now: datetime) -> Rollout:
     """What stands no more is news when it comes again."""
     if not rollout.post.owner_told:
         return rollout
-    standing = {n.mark for n in (*_standing(rollout, now), *_rolled_back(rollout))}
+    standing = {n.mark for n in (*_standing_news(rollout, now), *_rollback_news(rollout))}
     left = tuple(mark for mark in rollout.post.owner_told if mark in standing)
     return rollout if left == rollout.post.owner_told else rollout.but(post=rollout.post.but(owner_told=left))
 
 
-def _rolled_back(rollout: Rollout) -> Iterator[News]:
+def _rollback_news(rollout: Rollout) -> Iterator[News]:
     """What it did to each quota, and why: the reasons of a breach, by quota."""
     if rollout.undo is None or rollout.stage not in (Stage.ROLLED_BACK, Stage.ABORTED):
         return
@@ -85,8 +85,8 @@ def _rolled_back(rollout: Rollout) -> Iterator[News]:
     yield News(f"rolled back {undo.at.isoformat()}", NoticeKind.ROLLED_BACK, text, facts)
 
 
-def _standing(rollout: Rollout, now: datetime) -> Iterator[News]:
-    if rollout.stage.ended:
+def _standing_news(rollout: Rollout, now: datetime) -> Iterator[News]:
+    if rollout.stage.has_ended:
         return
     if rollout.breach_of:
         lacks = rollout.clocks.lacks(rollout.breach_of)
@@ -99,7 +99,7 @@ def _standing(rollout: Rollout, now: datetime) -> Iterator[News]:
         text = _text(hold, rollout.owner)
         if text:  # silent health has a new time with each look
             mark = hold.id if hold.kind is HoldKind.UNKNOWN_HEALTH else f"{hold.id} {hold.at.isoformat()}"
-            yield News(mark, NoticeKind.HELD, text, _by_itself(hold))
+            yield News(mark, NoticeKind.HELD, text, _hold_facts(hold))
 
 
 def _text(hold: Hold, owner: str) -> str:
@@ -117,7 +117,7 @@ def _text(hold: Hold, owner: str) -> str:
             return ""
 
 
-def _by_itself(hold: Hold) -> dict[str, Any]:
+def _hold_facts(hold: Hold) -> dict[str, Any]:
     """What a notice says of a hold that waits for no person, or of an objection that holds nothing."""
     if hold.after_enforced:
         return {"late": True}

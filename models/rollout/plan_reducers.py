@@ -16,16 +16,16 @@ from models.notices import NoticeKind
 from models.planning.breach import BreachTarget
 from models.planning.plan import Envelope
 from models.rollout.commands import (
-    breach_holding,
-    holding,
-    lifting,
-    undoing,
+    add_breach_hold,
+    add_hold,
+    lift_hold,
+    start_undo,
     without_own_holds,
 )
-from models.rollout.drift import met
+from models.rollout.drift import note_others
 from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.effects import EffectKind
-from models.rollout.gates import changed_by_others, theirs
+from models.rollout.gates import changed_by_others, values_of_others
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.messages import Drafted, LaunchRequest, Opening
@@ -36,7 +36,7 @@ from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, U
 _LAPSED = "its history was cut short and lacks effects that the ledger has"
 
 
-def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
+def open_rollout(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     """A rollout at its start, wanting a plan. One that adopts a lost rollout's effects owes their undo.
 
     What others have changed since the lost one wrote is drift to it as it was to that one.
@@ -56,7 +56,7 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
         generation=opening.reading.generation,
         stay=Stay(since=now, soak_since=now, replan="the first plan"),
         written=opening.written or opening.reading.values,
-        unapproved=_added_since(opening.envelope, opening.baseline),
+        unapproved=_quotas_added(opening.envelope, opening.baseline),
         flex=PublishedFlex(gpus=opening.reading.flex_gpus if adopted else None),
         standing=(*KEPT_IN_A_BREACH, *follows) if adopted else (),
         sight=Sight(known=opening.health),
@@ -65,13 +65,13 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     if opening.rollout:
         why = f"{_LAPSED}. It has adopted them, and {UNGUARDED}: see `{command_line('status', rollout.cluster)}` and "
         why += f"approve the plan, or restore the baseline with `{command_line(Command.ABORT, rollout.cluster)}`"
-        rollout = rollout.telling(NoticeKind.HELD, [], detail=why)
+        rollout = rollout.notify(NoticeKind.HELD, [], detail=why)
     by = launch.actor or launch.owner
     text = f"launched by {by}" + (" (shadow)" if launch.shadow else "")
     text += f" in fleet rollout {launch.fleet}" if launch.fleet else ""
     text += f", adopting {opening.adopted_from}" if adopted else ""
     text += f", because {_LAPSED}" if opening.rollout else ""
-    return rollout.noting(
+    return rollout.record(
         AuditKind.COMMAND,
         text,
         now,
@@ -83,12 +83,12 @@ def opened(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
     )
 
 
-def _added_since(envelope: Envelope | None, baseline: Snapshot) -> dict[str, int | None]:
+def _quotas_added(envelope: Envelope | None, baseline: Snapshot) -> dict[str, int | None]:
     """Quotas that were not there when it was approved."""
     return {} if envelope is None else {q.team: None for q in baseline.quotas if q.team not in envelope.largest_cut}
 
 
-def opened_again(
+def reopen_rollout(
     rollout: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, heard: Sequence[AuditEntry] = ()
 ) -> Rollout:
     """The rollout begins anew from what the ledger has, as its history lacked effects: people are asked again.
@@ -97,26 +97,26 @@ def opened_again(
     archives, the commands are archived under other keys: the lost history had used those.
     """
     held = tuple(h for h in rollout.holds if h.kind in (HoldKind.PAUSED, HoldKind.OBJECTION))
-    again = opened(launch, opening, now).but(holds=held)
+    again = open_rollout(launch, opening, now).but(holds=held)
     for entry in heard:
         if entry.kind is AuditKind.COMMAND:
-            again = again.noting(
+            again = again.record(
                 entry.kind, entry.text, entry.at, actor=entry.actor, reason=entry.reason, **dict(entry.data)
             )
     undo = rollout.undo
     if undo is not None and undo.why is UndoCause.UNDO and rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK):
-        return undoing(again, now, actor=undo.actor, reason=undo.reason, then=undo.then)
+        return start_undo(again, now, actor=undo.actor, reason=undo.reason, then=undo.then)
     if rollout.stage is Stage.ABORTED:  # as if nothing had been applied
-        return undoing(again, now, actor=BACKSTOP, reason=rollout.ended_because, then=Stage.ABORTED)
+        return start_undo(again, now, actor=BACKSTOP, reason=rollout.ended_because, then=Stage.ABORTED)
     return again
 
 
-def drafted(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
+def take_draft(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
     """With a new plan, made from the draft's baseline (its quotas are the baseline; its islands are today's)."""
     if not _wants_plan(rollout):
         return rollout  # somebody's command came first
     baseline, reading, plan = draft.baseline, draft.reading, draft.plan
-    first, was_approved = rollout.plan is None, rollout.approved
+    first, was_approved = rollout.plan is None, rollout.is_approved
     if rollout.values_stand:
         rollout = rollout.but(
             baseline=on_islands(baseline.model_copy(update={"quotas": rollout.baseline.quotas}), baseline.islands)
@@ -128,16 +128,16 @@ def drafted(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
             modes={q.team: q.mode for q in reading.quotas},
             written=reading.values,
             foreign=(),
-            unapproved=_added_since(rollout.envelope, baseline),
+            unapproved=_quotas_added(rollout.envelope, baseline),
         )
     if rollout.stay.realigning is None:
         rollout = rollout.but(clocks=Clocks())
     else:
-        rollout = rollout.staying(realigning=rollout.stay.realigning.but(before=rollout.plan_standing))
+        rollout = rollout.with_stay(realigning=rollout.stay.realigning.but(before=rollout.standing_plan))
     rollout = (
         rollout.but(plan=plan, look_asked=True)
-        .staying(replan="", done=())
-        .noting(
+        .with_stay(replan="", done=())
+        .record(
             AuditKind.PLAN,
             f"plan {plan.hash}: cut {plan.cut_gpus:,} of {gpus_text(plan.assigned_gpus)} {plan.composition}, "
             f"short by {plan.short_by_gpus:,}",
@@ -145,35 +145,35 @@ def drafted(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
             plan=plan.hash,
             snapshot=plan.snapshot_hash,
             generation=plan.generation,
-            approved=rollout.but(plan=plan).approved,
+            approved=rollout.but(plan=plan).is_approved,
         )
     )
     if first and plan.fault and not rollout.effects_stand:
         why = "the plan is not backed by healthy GPUs, so it cannot be launched" if plan.honest else plan.fault
         if plan.honest and plan.suffices is not None:
             why += f"; max_tier {plan.suffices} would suffice"
-        return rollout.but(ended_because=why).reaching(Stage.ABORTED, now, why)
-    rollout = lifting(rollout, REPLAN, now, BACKSTOP, f"plan {plan.hash} was made")
-    if rollout.realigning:
-        return _proposed(rollout, now)
-    if not first and not rollout.approved:
-        rollout = rollout.staying(waived=False)  # what was promised of an earlier plan does not hold for this one
+        return rollout.but(ended_because=why).enter_stage(Stage.ABORTED, now, why)
+    rollout = lift_hold(rollout, REPLAN, now, BACKSTOP, f"plan {plan.hash} was made")
+    if rollout.is_realigning:
+        return _propose_realignment(rollout, now)
+    if not first and not rollout.is_approved:
+        rollout = rollout.with_stay(waived=False)  # what was promised of an earlier plan does not hold for this one
         if was_approved:
-            rollout = rollout.telling(NoticeKind.HELD, [], detail=f"plan {plan.hash} is outside what was approved")
+            rollout = rollout.notify(NoticeKind.HELD, [], detail=f"plan {plan.hash} is outside what was approved")
     return rollout
 
 
 def _wants_plan(rollout: Rollout) -> bool:
     return bool(rollout.stay.replan) and (
-        rollout.stage is Stage.PLANNED or (rollout.stage.guarded and rollout.realigning)
+        rollout.stage is Stage.PLANNED or (rollout.stage.is_guarded and rollout.is_realigning)
     )
 
 
-def _proposed(rollout: Rollout, now: datetime) -> Rollout:
+def _propose_realignment(rollout: Rollout, now: datetime) -> Rollout:
     """A realignment goes on by itself inside the envelope and where it is backed; else it holds."""
     assert rollout.plan is not None
-    if rollout.approved and not rollout.plan.fault:
-        return lifting(rollout, REALIGN, now, BACKSTOP, f"plan {rollout.plan.hash} is inside what was approved")
+    if rollout.is_approved and not rollout.plan.fault:
+        return lift_hold(rollout, REALIGN, now, BACKSTOP, f"plan {rollout.plan.hash} is inside what was approved")
     why = "outside what was approved: approve it or roll back"
     if not rollout.plan.backed:
         why = (
@@ -181,31 +181,31 @@ def _proposed(rollout: Rollout, now: datetime) -> Rollout:
         )
     if not rollout.plan.honest:
         why = f"nothing to go by: {rollout.plan.fault}"
-    return breach_holding(rollout, REALIGN, f"the realigned plan {rollout.plan.hash} is {why}", now)
+    return add_breach_hold(rollout, REALIGN, f"the realigned plan {rollout.plan.hash} is {why}", now)
 
 
-def draft_failed(rollout: Rollout, reason: str, now: datetime) -> Rollout:
+def fail_draft(rollout: Rollout, reason: str, now: datetime) -> Rollout:
     """No plan could be made: the first ends the rollout, a later one holds it."""
     if not _wants_plan(rollout):
         return rollout
     if rollout.plan is None and not rollout.effects_stand:
-        return rollout.but(ended_because=reason).reaching(Stage.ABORTED, now, reason)
-    if rollout.realigning:
-        return breach_holding(rollout.staying(replan=""), REALIGN, f"no new plan: {reason}", now)
+        return rollout.but(ended_because=reason).enter_stage(Stage.ABORTED, now, reason)
+    if rollout.is_realigning:
+        return add_breach_hold(rollout.with_stay(replan=""), REALIGN, f"no new plan: {reason}", now)
     hold = Hold(id=REPLAN, kind=HoldKind.DRIFT, reason=f"no new plan: {reason}", actor="planner", at=now)
-    rollout = rollout.staying(replan="")
+    rollout = rollout.with_stay(replan="")
     if any(h.id == REPLAN and h.reason == hold.reason for h in rollout.holds):
         return rollout
-    return holding(rollout, hold, now).telling(NoticeKind.HELD, [], detail=hold.reason)
+    return add_hold(rollout, hold, now).notify(NoticeKind.HELD, [], detail=hold.reason)
 
 
-def aimed(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout:
+def start_breach_rollback(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout:
     """The breach rollback begins, towards backed values (or the baseline, if the policy says so)."""
     if not rollout.stay.aiming:
         return rollout  # a person's undo came first
     if rollout.stage is Stage.ROLLING_BACK:
-        return _aimed_again(rollout, target, now)
-    values, others = target.values, theirs(rollout)
+        return _renew_aim(rollout, target, now)
+    values, others = target.values, values_of_others(rollout)
     if rollout.policy.rollback_to is RollbackTo.BASELINE:
         values = {q.team: q.gpus for q in rollout.baseline.quotas}
     values = {team: gpus for team, gpus in values.items() if team not in others}
@@ -221,21 +221,23 @@ def aimed(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout:
         taken={} if rollout.policy.rollback_to is RollbackTo.BASELINE else target.taken,
         owed=tuple(reversed(rollout.standing)),
     )
-    begun = without_own_holds(met(rollout, others, rollout.written)).but(undo=undo, failures=rollout.failures + 1)
-    return begun.reaching(Stage.ROLLING_BACK, now, undo.reason, "guard")
+    begun = without_own_holds(note_others(rollout, others, rollout.written)).but(
+        undo=undo, failures=rollout.failures + 1
+    )
+    return begun.enter_stage(Stage.ROLLING_BACK, now, undo.reason, "guard")
 
 
-def _aimed_again(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout:
-    others = theirs(rollout)
+def _renew_aim(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout:
+    others = values_of_others(rollout)
     values = {team: gpus for team, gpus in target.values.items() if team not in others}
-    rollout = met(rollout, others, rollout.written).staying(aiming=())
-    rollout = rollout.rolling_back(target=values, broken_floors=target.broken_floors, taken=target.taken)
-    return rollout.noting(AuditKind.GUARD, f"aimed again: others changed {', '.join(sorted(others))} meanwhile", now)
+    rollout = note_others(rollout, others, rollout.written).with_stay(aiming=())
+    rollout = rollout.with_undo(target=values, broken_floors=target.broken_floors, taken=target.taken)
+    return rollout.record(AuditKind.GUARD, f"aimed again: others changed {', '.join(sorted(others))} meanwhile", now)
 
 
-def aim_failed(rollout: Rollout, error: str, reason: str, now: datetime) -> Rollout:
+def fail_aim(rollout: Rollout, error: str, reason: str, now: datetime) -> Rollout:
     """The breach cannot be answered automatically: too many at once, or no target."""
     if not rollout.stay.aiming or rollout.stage is Stage.ROLLING_BACK:
-        return rollout.staying(aiming=())
+        return rollout.with_stay(aiming=())
     kind = HoldKind.BLAST_RADIUS if error == "BlastRadius" else HoldKind.BREACH
-    return breach_holding(rollout.staying(aiming=()), ROLLBACK, reason, now, kind)
+    return add_breach_hold(rollout.with_stay(aiming=()), ROLLBACK, reason, now, kind)

@@ -22,23 +22,23 @@ _LEFT_OUT = ("holds", "drift")
 """Conditions: of the first each is named, the second is a hold too, or the next look settles it."""
 
 
-def promoted_text(rollout: Rollout, now: datetime) -> str:
+def promotion_text(rollout: Rollout, now: datetime) -> str:
     """The answer to a promote."""
-    return "; ".join((WAIVED, *not_waived(rollout, now)))
+    return "; ".join((WAIVED, *unwaived_conditions(rollout, now)))
 
 
-def not_waived(rollout: Rollout, now: datetime) -> tuple[str, ...]:
+def unwaived_conditions(rollout: Rollout, now: datetime) -> tuple[str, ...]:
     """Whom nobody has told, who objects, and what else keeps the gate shut: the same before a promote and after it."""
     if gate_of(rollout.stage) is None:
         return ()
-    return (*_untold(rollout), *_objections(rollout, now), *_others(rollout, now))
+    return (*_unnotified_teams(rollout), *_objections(rollout, now), *_other_holds(rollout, now))
 
 
-def _untold(rollout: Rollout) -> Iterator[str]:
+def _unnotified_teams(rollout: Rollout) -> Iterator[str]:
     """At the first gate the notice itself is waived. Nobody waits for what a shadow writes to its log."""
     if rollout.stage is not Stage.PLANNED or rollout.shadow:
         return
-    if not rollout.approved:
+    if not rollout.is_approved:
         teams = sorted(newly_cut(rollout, rollout.plan)) if rollout.plan is not None and not rollout.stay.replan else []
         whom = f" ({some_of(teams, _NAMED)})" if teams else ""
         if rollout.plan is None or rollout.stay.replan or teams:
@@ -49,7 +49,7 @@ def _untold(rollout: Rollout) -> Iterator[str]:
         yield "another plan that awaits approval takes the promotion back"
     elif rollout.announced.undelivered:
         yield f"not told, and their quotas may change: {some_of(rollout.announced.undelivered, _NAMED, by='; ')}"
-    elif rollout.announced.delivered_at is None and (cut := _cut(rollout)):
+    elif rollout.announced.delivered_at is None and (cut := _teams_in_mail(rollout)):
         length = duration_text(rollout.policy.notice)
         yield (
             f"the notice of {length} has not begun, as it is not delivered yet: the quotas of "
@@ -57,7 +57,7 @@ def _untold(rollout: Rollout) -> Iterator[str]:
         )
 
 
-def _cut(rollout: Rollout) -> list[str]:
+def _teams_in_mail(rollout: Rollout) -> list[str]:
     """Teams whose notice is on its way, or is about to be."""
     return (
         sorted(rollout.announced.cuts)
@@ -69,25 +69,25 @@ def _cut(rollout: Rollout) -> list[str]:
 def _objections(rollout: Rollout, now: datetime) -> Iterator[str]:
     standing = [h for h in holds_now(rollout, now) if h.kind is HoldKind.OBJECTION]
     if standing:
-        yield f"held, until it is resolved, by the objection of {_some(standing)}"
+        yield f"held, until it is resolved, by the objection of {_holds_text(standing)}"
     if late := [h for h in rollout.holds if h.after_enforced]:
-        yield f"not answered yet, though it holds nothing: the objection of {_some(late)}"
+        yield f"not answered yet, though it holds nothing: the objection of {_holds_text(late)}"
 
 
-def _others(rollout: Rollout, now: datetime) -> Iterator[str]:
+def _other_holds(rollout: Rollout, now: datetime) -> Iterator[str]:
     """Beside objections what keeps the gate shut once its wait is waived."""
     holds = [h for h in holds_now(rollout, now) if h.kind is not HoldKind.OBJECTION]
     if holds:
-        yield f"held: {_some(holds)}"
-    unmet = [c for c in conditions(rollout.staying(waived=True), now) if not c.met and c.name not in _LEFT_OUT]
+        yield f"held: {_holds_text(holds)}"
+    unmet = [c for c in conditions(rollout.with_stay(waived=True), now) if not c.met and c.name not in _LEFT_OUT]
     yield from (c.text for c in unmet)
 
 
-def _some(holds: Sequence[Hold]) -> str:
-    return some_of([_words(h) for h in holds], _NAMED, by="; ")
+def _holds_text(holds: Sequence[Hold]) -> str:
+    return some_of([_hold_text(h) for h in holds], _NAMED, by="; ")
 
 
-def _words(hold: Hold) -> str:
+def _hold_text(hold: Hold) -> str:
     kind = "" if hold.kind is HoldKind.OBJECTION else f"{hold.kind} by "
     own = hold.team in (None, "", hold.actor)
     who = hold.actor if own else f"{hold.team} by {hold.actor}"

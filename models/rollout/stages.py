@@ -12,7 +12,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from models.lifecycle.grid import STAY as _STAY
-from models.lifecycle.grid import Refused, answers
+from models.lifecycle.grid import Refused, answers_by_cell
 
 
 class Stage(StrEnum):
@@ -27,11 +27,11 @@ class Stage(StrEnum):
     STUCK = "stuck"
 
     @property
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self in (Stage.CLOSED, Stage.ABORTED)
 
     @property
-    def guarded(self) -> bool:
+    def is_guarded(self) -> bool:
         """From buffered on the guard may start a breach rollback."""
         return self in (Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
 
@@ -108,12 +108,12 @@ _GRID: dict[tuple[Command, ...], tuple[Answer | None, ...]] = {
 }
 # fmt: on
 
-ANSWERS: dict[tuple[Stage, Command], Answer] = answers(_COLUMNS, _GRID, _ENDED)
+ANSWERS: dict[tuple[Stage, Command], Answer] = answers_by_cell(_COLUMNS, _GRID, _ENDED)
 
 TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
     {
         *pairwise(WAY),
-        *((stage, _BACK) for stage in Stage if not stage.ended and stage is not _BACK),
+        *((stage, _BACK) for stage in Stage if not stage.has_ended and stage is not _BACK),
         (Stage.PLANNED, Stage.ABORTED),
         (Stage.ROLLING_BACK, Stage.ROLLED_BACK),
         (Stage.ROLLING_BACK, Stage.STUCK),

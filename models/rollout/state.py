@@ -26,7 +26,7 @@ from models.planning.cut_reasons import TiersTaken, breach_reason
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Envelope, Plan, QuotaPlan
 from models.rollout.effects import EffectKind
-from models.rollout.flat_state import nested
+from models.rollout.flat_state import nest_state
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import Hold
 from models.rollout.post import Post
@@ -251,23 +251,23 @@ class Rollout(Model):
     @model_validator(mode="before")
     @classmethod
     def _read_flat(cls, data: Any) -> Any:
-        return nested(data) if isinstance(data, dict) else data
+        return nest_state(data) if isinstance(data, dict) else data
 
-    def staying(self, **changes: Any) -> Self:
+    def with_stay(self, **changes: Any) -> Self:
         """The same stay in the same stage, with these of its fields changed."""
         return self.but(stay=self.stay.but(**changes))
 
-    def rolling_back(self, **changes: Any) -> Self:
+    def with_undo(self, **changes: Any) -> Self:
         """With these fields of the way back changed, where there is one."""
         return self if self.undo is None else self.but(undo=self.undo.but(**changes))
 
-    def announcing(self, **changes: Any) -> Self:
+    def with_announced(self, **changes: Any) -> Self:
         """With these fields of what the teams were told changed."""
         return self.but(announced=self.announced.but(**changes))
 
-    def looking_out(self, **changes: Any) -> Self:
+    def with_outlook(self, **changes: Any) -> Self:
         """With these fields of the outlook changed."""
-        return self.staying(outlook=self.stay.outlook.but(**changes))
+        return self.with_stay(outlook=self.stay.outlook.but(**changes))
 
     @property
     def envelope(self) -> Envelope | None:
@@ -279,11 +279,11 @@ class Rollout(Model):
         return "" if self.approval is None else self.approval.by
 
     @property
-    def realigning(self) -> bool:
+    def is_realigning(self) -> bool:
         return self.stay.realigning is not None
 
     @property
-    def proposing(self) -> bool:
+    def is_proposing(self) -> bool:
         """The realignment under way is a proposal's."""
         return self.stay.realigning is not None and self.stay.realigning.proposed
 
@@ -292,7 +292,7 @@ class Rollout(Model):
         return self.stay.outlook.proposal
 
     @property
-    def plan_standing(self) -> Plan | None:
+    def standing_plan(self) -> Plan | None:
         """The plan that the present quotas are from: while another is being written in place, the one before it."""
         before = None if self.stay.realigning is None else self.stay.realigning.before
         return before or self.plan
@@ -331,7 +331,7 @@ class Rollout(Model):
         return EffectKind.SET_SOFT in self.standing
 
     @property
-    def closing(self) -> bool:
+    def is_closing(self) -> bool:
         """Closed, and the quota system has yet to be told: the rollout is not over for the registry."""
         return self.stage is Stage.CLOSED and EffectKind.CLOSE not in self.stay.done and not self.superseded
 
@@ -341,23 +341,23 @@ class Rollout(Model):
 
         Where the last look saw no sample that is believed, the last known shortage stands.
         """
-        if not self.stage.guarded:
+        if not self.stage.is_guarded:
             return {}
         if self.seen is None or self.seen.health is None or self.seen.health != self.sight.known:
             return self.clocks.at_risk
         return dict(self.seen.shortage)
 
     @property
-    def affected(self) -> tuple[str, ...]:
+    def affected_teams(self) -> tuple[str, ...]:
         """Leaf teams that the plan cuts."""
         return () if self.plan is None else tuple(q.team for q in self.plan.quotas if q.leaf and q.cut_gpus)
 
     @property
-    def approved(self) -> bool:
+    def is_approved(self) -> bool:
         """This plan is approved by its hash, or by an envelope that holds it."""
         return self.plan is not None and self.envelope is not None and self.envelope.holds(self.plan)
 
-    def noting(
+    def record(
         self,
         kind: AuditKind,
         text: str,
@@ -381,7 +381,7 @@ class Rollout(Model):
         )
         return self.but(post=post)
 
-    def reaching(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP, **data: Any) -> Self:
+    def enter_stage(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP, **data: Any) -> Self:
         """In another stage: what belonged to the earlier one is over."""
         if (self.stage, stage) not in TRANSITIONS:
             raise AssertionError(f"no way leads from {self.stage} to {stage}")
@@ -392,9 +392,9 @@ class Rollout(Model):
             failed_rollbacks=self.failed_rollbacks + (stage is Stage.ROLLING_BACK and actor in (BACKSTOP, "guard")),
             look_asked=True,
             warned=() if stage is Stage.ROLLING_BACK else self.warned,
-            plan=self.plan_standing,
+            plan=self.standing_plan,
         )
-        return moved.noting(
+        return moved.record(
             AuditKind.TRANSITION,
             f"{self.stage} -> {stage}: {why}",
             at,
@@ -405,12 +405,12 @@ class Rollout(Model):
             **data,
         )
 
-    def telling(self, kind: NoticeKind, teams: Iterable[str], **fields: Any) -> Self:
+    def notify(self, kind: NoticeKind, teams: Iterable[str], **fields: Any) -> Self:
         """With a notice to each team in the mail; to the owner where no team is named."""
         audiences = list(teams) or ([self.owner] if kind in (NoticeKind.HELD, NoticeKind.STUCK) else [])
         rows = {} if self.plan is None else {q.team: q for q in self.plan.quotas}
         before, after = self._moves(kind)
-        backing = self.backing_of_what_stands
+        backing = self.present_backing
         notices = []
         for serial, audience in enumerate(audiences, start=self.post.serial + 1):
             row = rows.get(audience)
@@ -465,7 +465,7 @@ class Rollout(Model):
             return ""
         of = [work for work in self.seen.work if work.team in (self.breach_of if team == self.owner else (team,))]
         stands = {**{q.team: q.gpus for q in self.baseline.quotas}, **self.written}
-        sentence = short_of_work(of, self.backing_of_what_stands, stands)
+        sentence = short_of_work(of, self.present_backing, stands)
         return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
 
     def _moves(self, kind: NoticeKind) -> tuple[dict[str, int], dict[str, int]]:
@@ -474,7 +474,7 @@ class Rollout(Model):
         planned = {} if self.plan is None else self.plan.values
         stands = {**baseline, **self.written}
         match kind:
-            case NoticeKind.PLANNED | NoticeKind.CHANGED if not self.stage.guarded:
+            case NoticeKind.PLANNED | NoticeKind.CHANGED if not self.stage.is_guarded:
                 return stands, {**stands, **planned}
             case NoticeKind.BUFFERED | NoticeKind.CHANGED:
                 return {**stands, **self.was}, stands
@@ -484,7 +484,7 @@ class Rollout(Model):
                 return baseline, stands
 
     @property
-    def backing_of_what_stands(self) -> dict[str, int] | None:
+    def present_backing(self) -> dict[str, int] | None:
         """GPUs behind each leaf as the quotas are now; None where no look has told since they were written."""
         if self.seen is None or self.seen.health is None:
             return None

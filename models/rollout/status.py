@@ -11,10 +11,10 @@ from models.cluster.windows import Foretold
 from models.lifecycle.actions import Wait
 from models.planning.busy_work import short_of_work
 from models.planning.window_forecast import foretold
-from models.rollout.choices import lifted_by, lifters, lifting_line, lifts
+from models.rollout.choices import lifters, lifting_line, lifts, lifts_by_hold
 from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
-from models.rollout.drift import beyond_bound, promised
+from models.rollout.drift import beyond_bound, promised_teams
 from models.rollout.flex_following import flex_published
 from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate_of, health_fresh, holds_now
 from models.rollout.holds import PROPOSAL, HoldKind
@@ -23,7 +23,7 @@ from models.rollout.messages import LaunchAnswer, LaunchRequest
 from models.rollout.shown import UNGUARDED, ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus, WouldStand
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, proposed_changes
-from models.rollout.stuck import LAUNCH, choices, undoing_of
+from models.rollout.stuck import LAUNCH, choices, undo_status
 
 
 def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs: int = 1) -> RolloutStatus:
@@ -44,8 +44,8 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         failures=rollout.failures,
         attempts=rollout.policy.attempts,
         plan_hash=None if plan is None else plan.hash,
-        approved_by=rollout.approved_by if rollout.approved else "",
-        envelope_holds=rollout.approved,
+        approved_by=rollout.approved_by if rollout.is_approved else "",
+        envelope_holds=rollout.is_approved,
         wave="" if plan is None else plan.wave.value,
         total_gpus=rollout.baseline.total_gpus if seen is None or seen.health is None else seen.health.total_gpus,
         healthy_gpus=None if rollout.sight.known is None else rollout.sight.known.healthy_gpus,
@@ -60,8 +60,8 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         buffer=None if plan is None else plan.derived,
         buffer_at=rollout.stay.outlook.derived_at,
         proposal=_proposal(rollout),
-        flex_published_gpus=_published(rollout) if rollout.stage is Stage.MONITORED else None,
-        would=_would(rollout),
+        flex_published_gpus=_published_gpus(rollout) if rollout.stage is Stage.MONITORED else None,
+        would=_would_stand(rollout),
         flex_grows_at=None if rollout.flex.more_since is None else flex_due(rollout),
         cut_gpus=0 if plan is None else plan.cut_gpus,
         gate=gate_of(rollout.stage),
@@ -69,18 +69,18 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
         next_at=action.ahead_of(now) if isinstance(action, Wait) else None,
         holds=holds_now(rollout, now),
         recorded_objections=tuple(h for h in rollout.holds if h.after_enforced),
-        lifts=lifted_by(rollout, now),
+        lifts=lifts_by_hold(rollout, now),
         at_risk=_risks(rollout),
-        foretold=_foretold(rollout, now),
+        foretold=_forecasts(rollout, now),
         breach_of=rollout.breach_of,
-        undoing=undoing_of(rollout),
+        undoing=undo_status(rollout),
         teams=_teams(rollout),
         needs=(needs := needs_of(rollout, now)),
         lifters=lifters(rollout, needs, now),
         unguarded=is_unguarded(rollout),
         stale_after=rollout.policy.stale_after,
         ended_because=rollout.ended_because,
-        look_failed="" if rollout.stage.ended else rollout.look_failed,
+        look_failed="" if rollout.stage.has_ended else rollout.look_failed,
         fence=rollout.fence,
         history_events=history_events,
         runs=runs,
@@ -90,7 +90,7 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
 def launch_answer(rollout: Rollout) -> LaunchAnswer:
     """What whoever launched it is told once there is a plan, or an end."""
     return LaunchAnswer(
-        launched=not rollout.stage.ended,
+        launched=not rollout.stage.has_ended,
         rollout=rollout.id,
         cluster=rollout.cluster,
         stage=rollout.stage,
@@ -101,7 +101,7 @@ def launch_answer(rollout: Rollout) -> LaunchAnswer:
     )
 
 
-def not_launched(launch: LaunchRequest, why: str) -> LaunchAnswer:
+def launch_refused(launch: LaunchRequest, why: str) -> LaunchAnswer:
     return LaunchAnswer(launched=False, rollout=launch.rollout, cluster=launch.cluster, stage=Stage.ABORTED, reason=why)
 
 
@@ -140,9 +140,9 @@ def _risks(rollout: Rollout) -> tuple[Risk, ...]:
     )
 
 
-def _foretold(rollout: Rollout, now: datetime) -> tuple[Foretold, ...]:
+def _forecasts(rollout: Rollout, now: datetime) -> tuple[Foretold, ...]:
     """Of the values that the quota system holds, as last seen."""
-    if rollout.stage.ended or rollout.seen is None or rollout.seen.health is None:
+    if rollout.stage.has_ended or rollout.seen is None or rollout.seen.health is None:
         return ()
     values = present_values(rollout)
     quotas = tuple(
@@ -161,15 +161,15 @@ def present_values(rollout: Rollout) -> dict[str, int]:
     return rollout.written if rollout.seen is None or overtaken else rollout.seen.reading.values
 
 
-def _published(rollout: Rollout) -> int | None:
+def _published_gpus(rollout: Rollout) -> int | None:
     """What a scheduler reads: in shadow that is nobody's doing here."""
     if not rollout.shadow:
         return flex_published(rollout)
     return None if rollout.seen is None else rollout.seen.reading.flex_gpus
 
 
-def _would(rollout: Rollout) -> WouldStand | None:
-    stands = _rehearsed(rollout) if rollout.shadow else None
+def _would_stand(rollout: Rollout) -> WouldStand | None:
+    stands = _rehearsed_backing(rollout) if rollout.shadow else None
     if stands is None:
         return None
     return WouldStand(
@@ -181,14 +181,14 @@ def _would(rollout: Rollout) -> WouldStand | None:
     )
 
 
-def _rehearsed(rollout: Rollout) -> PresentBacking | None:
+def _rehearsed_backing(rollout: Rollout) -> PresentBacking | None:
     """In shadow, what its values would stand on; None where no look was at these.
 
     Undone, a rollout looks at what the next attempt would write: its own values are the baseline again, or, after a
     breach, what hardware backed then.
     """
     if rollout.seen is None or rollout.stage is Stage.PLANNED or rollout.written.items() <= rollout.seen.tested.items():
-        return standing_now(rollout)
+        return backing_now(rollout)
     return rollout.seen.now if rollout.written.items() <= rollout.seen.reading.values.items() else None
 
 
@@ -202,7 +202,7 @@ def _doubted_gpus(rollout: Rollout) -> int | None:
     )
 
 
-def standing_now(rollout: Rollout) -> PresentBacking:
+def backing_now(rollout: Rollout) -> PresentBacking:
     """What present values stand on; in shadow, what the values would that the last look was at.
 
     Temporal's search attributes have it: they are set anew where it differs, so its value is a workflow's shape.
@@ -222,9 +222,9 @@ def _teams(rollout: Rollout) -> tuple[TeamStatus, ...]:
     tested = {} if rollout.seen is None or not rollout.shadow else rollout.seen.tested
     # Before a plan is written, what would stand once it is: so the sums have it.
     would = {**rollout.written, **tested} if rollout.stage is Stage.PLANNED else rollout.written
-    rehearsed = _rehearsed(rollout) if rollout.shadow else None
+    rehearsed = _rehearsed_backing(rollout) if rollout.shadow else None
     behind = {} if rehearsed is None else rehearsed.backing
-    promises = promised(rollout, present)
+    promises = promised_teams(rollout, present)
     return tuple(
         TeamStatus(
             team=q.team,
@@ -245,10 +245,10 @@ def _teams(rollout: Rollout) -> tuple[TeamStatus, ...]:
 
 def needs_of(rollout: Rollout, now: datetime) -> str:
     """What a person has to do for the rollout to go on; empty when it goes on by itself."""
-    if rollout.stage.ended:
+    if rollout.stage.has_ended:
         return ""
     needs = (
-        _stuck(rollout),
+        _stuck_needs(rollout),
         _plan_needs(rollout),
         _hold_needs(rollout, now),
         _unpromised_needs(rollout),
@@ -269,7 +269,7 @@ def _line(rollout: Rollout, command: Command) -> str:
     return command_line(command, rollout.cluster)
 
 
-def _stuck(rollout: Rollout) -> str:
+def _stuck_needs(rollout: Rollout) -> str:
     if rollout.stage is not Stage.STUCK:
         return ""
     lines = [c.line for c in choices(rollout) if c.command != LAUNCH]
@@ -279,13 +279,13 @@ def _stuck(rollout: Rollout) -> str:
 
 
 def _plan_needs(rollout: Rollout) -> str:
-    if rollout.plan is None or rollout.stay.replan or not (rollout.stage is Stage.PLANNED or rollout.realigning):
+    if rollout.plan is None or rollout.stay.replan or not (rollout.stage is Stage.PLANNED or rollout.is_realigning):
         return ""
     if not rollout.plan.honest:
         return f"{rollout.plan.fault}: wait for better health, or {_line(rollout, Command.ABORT)} --reason ..."
     if not rollout.plan.backed:
         return f"today's health does not back the plan: wait for it, or {_line(rollout, Command.ABORT)} --reason ..."
-    if rollout.approved:
+    if rollout.is_approved:
         return ""
     undo = f", or restore the baseline: {_line(rollout, Command.ABORT)} --reason ..." if is_unguarded(rollout) else ""
     return f"approve the plan: {_line(rollout, Command.APPROVE)} --plan {rollout.plan.hash}{undo}"
@@ -315,16 +315,16 @@ def _unpromised_needs(rollout: Rollout) -> str:
     if not rollout.stage.promises or rollout.shadow or rollout.seen is None:
         return ""
     present = present_values(rollout)
-    kept = promised(rollout, present)
+    kept = promised_teams(rollout, present)
     leaves = [t for t in rollout.baseline.tree.leaves if t in present and t not in kept and t not in rollout.breach_of]
     others = [f"{team} at {present[team]:,}" for team in leaves if team in rollout.unapproved]
     beyond = [f"{team} at {present[team]:,}" for team in leaves if team not in rollout.unapproved]
     wrong = [f"{NOBODY_APPROVED} {', '.join(others)}"] if others else []
     wrong += [f"{ABOVE_ITS_PARENT} {', '.join(beyond)}"] if beyond else []
-    return f"{'; '.join(wrong)}: no promise. {_promised_again(rollout, present)}" if wrong else ""
+    return f"{'; '.join(wrong)}: no promise. {_promise_again_text(rollout, present)}" if wrong else ""
 
 
-def _promised_again(rollout: Rollout, present: Mapping[str, int]) -> str:
+def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
     """What makes them promises again."""
     close = "close the rollout and approve another with it"
     beyond = beyond_bound(rollout, present)
@@ -362,7 +362,7 @@ def _mail_needs(rollout: Rollout) -> str:
 
 
 def _breach_needs(rollout: Rollout) -> str:
-    if rollout.breach_of and rollout.stage.guarded and not (rollout.stay.aiming or rollout.stay.replan):
+    if rollout.breach_of and rollout.stage.is_guarded and not (rollout.stay.aiming or rollout.stay.replan):
         lack = verb_of(len(rollout.breach_of), "lacks", "lack")
         undo = _line(rollout, Command.ROLLBACK)
         return f"{', '.join(rollout.breach_of)} {lack} hardware: wait for it, or {undo} --reason ..."
@@ -399,7 +399,7 @@ def details_of(rollout: Rollout, now: datetime) -> str:
             f"plan `{plan.hash}`: {plan.assigned_gpus:,} assigned, ceiling {plan.ceiling_gpus:,}, cut "
             f"{plan.cut_gpus:,} {plan.composition}, wave {plan.wave}"
         )
-    if not rollout.stage.ended:
+    if not rollout.stage.has_ended:
         lines.append(f"now: {waiting_sentence(rollout, now)}")
     if rollout.clocks.at_risk:
         lines.append("at risk: " + ", ".join(f"{t} lacks {g}" for t, g in rollout.clocks.at_risk.items()))

@@ -27,7 +27,7 @@ _VALUES_TOLD = 20
 _BEFORE = "as before the rollout"
 
 
-def undoing_of(rollout: Rollout) -> UndoStatus | None:
+def undo_status(rollout: Rollout) -> UndoStatus | None:
     """The rollback under way, done, or stuck; None where there is none."""
     if rollout.stage not in (Stage.ROLLING_BACK, Stage.STUCK, Stage.ROLLED_BACK):
         return None
@@ -40,7 +40,7 @@ def undoing_of(rollout: Rollout) -> UndoStatus | None:
         left=tuple(kind.value for kind in rollout.owed),
         stuck_on=tuple(f"{u.kind}: {u.reason}" for u in rollout.stuck_on),
         commands=tuple(c.command for c in ways if c.command != LAUNCH),
-        undone=undone(rollout),
+        undone=undo_sentences(rollout),
         not_undone=not_undone(rollout),
         values=values_left(rollout) if stuck else (),
         choices=ways,
@@ -55,7 +55,7 @@ def undoing_of(rollout: Rollout) -> UndoStatus | None:
     return shown.model_copy(update={"why": rollout.undo.why.value, "reason": reason, "actor": rollout.undo.actor})
 
 
-def calling(rollout: Rollout, detail: str) -> Rollout:
+def call_owner(rollout: Rollout, detail: str) -> Rollout:
     """With a word to the owner: what is not undone, and what can be done."""
     left = values_left(rollout)
     values = [value_text(v) for v in left[:_VALUES_TOLD]]
@@ -65,67 +65,69 @@ def calling(rollout: Rollout, detail: str) -> Rollout:
         "left": [*not_undone(rollout), *values, *more],
         "commands": [{"does": c.does, "line": c.line} for c in choices(rollout)],
     }
-    return rollout.telling(NoticeKind.STUCK, [], detail=detail, facts=facts)
+    return rollout.notify(NoticeKind.STUCK, [], detail=detail, facts=facts)
 
 
 # --- what is undone, and what is not -----------------------------------------------------------
 
 
-def undone(rollout: Rollout) -> tuple[str, ...]:
+def undo_sentences(rollout: Rollout) -> tuple[str, ...]:
     """The effects whose inverse has landed, in that order, each with what that means."""
-    return tuple(f"{kind}: {'rehearsed' if rollout.shadow else _now_undone(rollout, kind)}" for kind in rollout.undone)
+    return tuple(f"{kind}: {'rehearsed' if rollout.shadow else _undone_text(rollout, kind)}" for kind in rollout.undone)
 
 
-def _now_undone(rollout: Rollout, kind: EffectKind) -> str:
-    if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone and not _breach(rollout):
+def _undone_text(rollout: Rollout, kind: EffectKind) -> str:
+    if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone and not _is_breach(rollout):
         return f"the limits are {_BEFORE}"
     open_to_others = kind is EffectKind.RESERVE and any(u.kind is EffectKind.SET_SOFT for u in rollout.stuck_on)
-    text = _said(rollout, kind).undone.format(goal=_goal(rollout), limits=_limits(rollout), others=_but_others(rollout))
-    return text + (", so that others can raise quotas into it" if open_to_others and not _breach(rollout) else "")
+    text = _phrases_of(rollout, kind).undone.format(
+        goal=_goal_text(rollout), limits=_limits(rollout), others=_others_text(rollout)
+    )
+    return text + (", so that others can raise quotas into it" if open_to_others and not _is_breach(rollout) else "")
 
 
-def _said(rollout: Rollout, kind: EffectKind) -> Said:
+def _phrases_of(rollout: Rollout, kind: EffectKind) -> Said:
     effect = EFFECT[kind]
-    return effect.said_in_a_breach or effect.said if _breach(rollout) else effect.said
+    return effect.said_in_a_breach or effect.said if _is_breach(rollout) else effect.said
 
 
 def not_undone(rollout: Rollout) -> tuple[str, ...]:
     """The effects whose inverse cannot land, each with what that means and why; superseded, all that stand."""
     if rollout.superseded:
-        return tuple(f"{kind}: {_still(rollout, kind)}" for kind in reversed(rollout.standing))
-    return tuple(_failed(rollout, u) for u in rollout.stuck_on)
+        return tuple(f"{kind}: {_still_text(rollout, kind)}" for kind in reversed(rollout.standing))
+    return tuple(_failure_text(rollout, u) for u in rollout.stuck_on)
 
 
-def _failed(rollout: Rollout, u: Undone) -> str:
+def _failure_text(rollout: Rollout, u: Undone) -> str:
     if rollout.shadow:
         return f"{u.kind}: the rehearsal of {INVERSE[u.kind]} failed: {u.reason}"
-    return f"{u.kind}: {_still(rollout, u.kind)}; {INVERSE[u.kind]} failed: {u.reason}"
+    return f"{u.kind}: {_still_text(rollout, u.kind)}; {INVERSE[u.kind]} failed: {u.reason}"
 
 
-def _still(rollout: Rollout, kind: EffectKind) -> str:
-    phrases, sure = _said(rollout, kind), not _unsure(rollout, kind)
+def _still_text(rollout: Rollout, kind: EffectKind) -> str:
+    phrases, sure = _phrases_of(rollout, kind), not _is_unsure(rollout, kind)
     if kind is EffectKind.HARDEN and EffectKind.SET_SOFT in rollout.undone:
-        return f"the limits are {_limits(rollout)} all the same, by restore{_but_others(rollout)}"
+        return f"the limits are {_limits(rollout)} all the same, by restore{_others_text(rollout)}"
     if kind is EffectKind.SET_SOFT and sure:
         left = values_left(rollout)
         sure = not any(v.unsure for v in left)
         if sure and all(v.by_others for v in left):  # what was to be restored is there already
             limits = "" if _limits_are_right(rollout) else f", but limits are {_limits(rollout)}"
-            return f"the quotas have {_goal(rollout)}{limits}{_but_others(rollout)}"
+            return f"the quotas have {_goal_text(rollout)}{limits}{_others_text(rollout)}"
     return phrases.stands if sure else phrases.may_stand
 
 
-def _unsure(rollout: Rollout, kind: EffectKind) -> bool:
+def _is_unsure(rollout: Rollout, kind: EffectKind) -> bool:
     return bool(rollout.superseded) or kind in rollout.unanswered
 
 
-def _breach(rollout: Rollout) -> bool:
+def _is_breach(rollout: Rollout) -> bool:
     return rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
 
 
-def _goal(rollout: Rollout) -> str:
+def _goal_text(rollout: Rollout) -> str:
     """Where the values of a rollback go."""
-    if _breach(rollout) and rollout.policy.rollback_to is RollbackTo.BACKED:
+    if _is_breach(rollout) and rollout.policy.rollback_to is RollbackTo.BACKED:
         return "the values that hardware backed when the rollback began"
     return "their earlier values"
 
@@ -133,29 +135,29 @@ def _goal(rollout: Rollout) -> str:
 def _limits(rollout: Rollout) -> str:
     """What the limits are; `restore` writes them too."""
     if EffectKind.SET_SOFT in rollout.undone:
-        return "soft" if _breach(rollout) else _BEFORE
+        return "soft" if _is_breach(rollout) else _BEFORE
     if EffectKind.HARDEN in rollout.standing:
         return "hard"
     return "soft" if EffectKind.SET_SOFT in rollout.standing else _BEFORE
 
 
 def _limits_are_right(rollout: Rollout) -> bool:
-    wanted = {LimitMode.SOFT} if _breach(rollout) else {*rollout.modes.values()}
+    wanted = {LimitMode.SOFT} if _is_breach(rollout) else {*rollout.modes.values()}
     return _limits(rollout) == _BEFORE or {m.value for m in wanted} <= {_limits(rollout)}
 
 
-def _but_others(rollout: Rollout) -> str:
+def _others_text(rollout: Rollout) -> str:
     """The quotas that others changed: left alone."""
     if rollout.undo is None:
         return ""
-    if _breach(rollout):
+    if _is_breach(rollout):
         names = [*rollout.foreign]
     else:
         before = {q.team: q.gpus for q in rollout.baseline.quotas}
         names = sorted(
             t for t, gpus in before.items() if rollout.written.get(t) != gpus and t not in rollout.undo.target
         )
-    return f", but for {_few(names)}: changed by others, left alone" if names else ""
+    return f", but for {_join_few(names)}: changed by others, left alone" if names else ""
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -167,7 +169,7 @@ def values_left(rollout: Rollout) -> tuple[ValueLeft, ...]:
         return ()
     before = {q.team: q.gpus for q in rollout.baseline.quotas}
     theirs = {team: gpus for team, gpus in rollout.unapproved.items() if gpus is not None}
-    back = {**theirs, **rollout.undo.target} if rollout.undo is not None and _breach(rollout) else before
+    back = {**theirs, **rollout.undo.target} if rollout.undo is not None and _is_breach(rollout) else before
     targets = back if rollout.undo is None else rollout.undo.target
     changed = {} if rollout.undo is None else rollout.undo.changed
     values_now = {**rollout.written, **rollout.attempted, **changed}
@@ -210,18 +212,18 @@ def choices(rollout: Rollout) -> tuple[Choice, ...]:
         Choice(
             command=Command.RETRY.value,
             line=f"{command_line(Command.RETRY, rollout.cluster)} --reason '...'",
-            does=_retrying(rollout),
+            does=_retry_text(rollout),
         ),
-        Choice(command=Command.CLOSE.value, line=close, does=_closing(rollout)),
+        Choice(command=Command.CLOSE.value, line=close, does=_closing_text(rollout)),
     )
 
 
-def _retrying(rollout: Rollout) -> str:
+def _retry_text(rollout: Rollout) -> str:
     left = left_to_undo(rollout)
     *most, last = (INVERSE[kind].value for kind in left)
     again = f"{', '.join(most)} and {last}" if most else last
     moves = [f"{v.team} to {v.target_gpus:,}" for v in values_left(rollout) if not v.by_others]
-    moves_text = f" ({_few(moves)})" if moves and EffectKind.SET_SOFT in left else ""
+    moves_text = f" ({_join_few(moves)})" if moves and EffectKind.SET_SOFT in left else ""
     if rollout.undo is not None and rollout.undo.then is Stage.ABORTED:
         then = "the rollout ends, aborted"
     elif retries_by_itself(rollout.but(stage=Stage.ROLLED_BACK)):
@@ -234,24 +236,24 @@ def _retrying(rollout: Rollout) -> str:
     )
 
 
-def _closing(rollout: Rollout) -> str:
+def _closing_text(rollout: Rollout) -> str:
     if rollout.shadow:
         return "ends the rehearsal; no quota was ever written"
     left = values_left(rollout)
     kept = [f"{v.team} stays at {v.gpus:,}, not {v.target_gpus:,}" for v in left if not v.unsure]
     kept += [f"{v.team} stays as it is, maybe at {v.gpus:,}" for v in left if v.unsure]
     if not kept:
-        kept = [f"the quotas stay at {_goal(rollout)}"]
+        kept = [f"the quotas stay at {_goal_text(rollout)}"]
     sure = not {EffectKind.SET_SOFT, EffectKind.HARDEN} & {*rollout.unanswered}
     stay = f"limits stay {_limits(rollout) if sure else 'as they are'}"
     ends = ["what is reserved is released"] if EffectKind.RESERVE in rollout.standing else []
     ends += ["the flex pool stops following health"] if EffectKind.FOLLOW in rollout.standing else []
     after = f" Then {' and '.join(ends)} (you are told if that fails)." if ends else ""
     return (
-        f"ends the rollout as it is: {_few(kept)}; {stay}.{after} "
+        f"ends the rollout as it is: {_join_few(kept)}; {stay}.{after} "
         "Nothing more is undone: from then on you change quotas by hand"
     )
 
 
-def _few(texts: Iterable[str]) -> str:
+def _join_few(texts: Iterable[str]) -> str:
     return some_of([*texts], _FEW)

@@ -13,15 +13,15 @@ from models.cluster.policy import OnBreach
 from models.notices import NoticeKind
 from models.rollout import granting
 from models.rollout.commands import (
-    breach_holding,
-    lifting,
+    add_breach_hold,
+    lift_hold,
     next_attempt,
 )
 from models.rollout.decide import (
-    answered,
     breach_due,
     clear_due,
-    looked_recently,
+    has_looked_recently,
+    is_answering_breach,
     retries_by_itself,
     retry_due,
 )
@@ -29,12 +29,12 @@ from models.rollout.effect_table import KEPT_IN_A_BREACH
 from models.rollout.gates import health_fresh
 from models.rollout.guard import Clocks
 from models.rollout.holds import BREACH, REALIGN, ROLLBACK
-from models.rollout.long_run import given_up
-from models.rollout.mailing import noticing
-from models.rollout.owner_news import forgotten
+from models.rollout.long_run import give_up_proposal
+from models.rollout.mailing import notify_teams
+from models.rollout.owner_news import forget_news
 from models.rollout.stages import Stage
 from models.rollout.state import Realigning, Rollout, UndoCause
-from models.rollout.stuck import calling
+from models.rollout.stuck import call_owner
 
 
 def advance(rollout: Rollout, now: datetime) -> Rollout:
@@ -43,70 +43,70 @@ def advance(rollout: Rollout, now: datetime) -> Rollout:
     The guard acts on a fresh look only, so that what ended unseen has no consequence; where looking
     fails, a breach goes by what is known, and nothing gets better by itself.
     """
-    rollout = forgotten(granting.looked(granting.settled(rollout), now), now)
+    rollout = forget_news(granting.test_order(granting.settle_order(rollout), now), now)
     if rollout.stage is Stage.ROLLING_BACK and not rollout.owed:
-        return _rolled_back(rollout, now)
+        return _finish_rollback(rollout, now)
     if rollout.stage is Stage.PLANNED:
-        rollout = noticing(rollout, now)
-    if not looked_recently(rollout, now):
+        rollout = notify_teams(rollout, now)
+    if not has_looked_recently(rollout, now):
         return rollout
     due = breach_due(rollout)
     if due is not None and now >= due:
-        return _breached(rollout, now)
+        return _take_breach(rollout, now)
     if rollout.look_failed or not health_fresh(rollout):
         return rollout
     retry = retry_due(rollout, now)
     if retry is not None and now >= retry:
         return next_attempt(rollout, now, BACKSTOP, "health has been good long enough")
     clear = clear_due(rollout)
-    return _good_again(rollout, now) if clear is not None and now >= clear else rollout
+    return _clear_breach(rollout, now) if clear is not None and now >= clear else rollout
 
 
-def _good_again(rollout: Rollout, now: datetime) -> Rollout:
+def _clear_breach(rollout: Rollout, now: datetime) -> Rollout:
     """A held breach that has cleared for long enough is over; soaks start anew."""
     for hold_id in (BREACH, REALIGN, ROLLBACK):
-        rollout = lifting(rollout, hold_id, now, "guard", "backed again")
-    rollout = rollout.but(breach_of=(), plan=rollout.plan_standing).staying(
+        rollout = lift_hold(rollout, hold_id, now, "guard", "backed again")
+    rollout = rollout.but(breach_of=(), plan=rollout.standing_plan).with_stay(
         soak_since=now, realigning=None, replan="", done=()
     )
-    return rollout.noting(AuditKind.GUARD, "backed again: the promise holds", now)
+    return rollout.record(AuditKind.GUARD, "backed again: the promise holds", now)
 
 
-def _breached(rollout: Rollout, now: datetime) -> Rollout:
-    teams = rollout.clocks.breached(now, rollout.policy.breach_after)
+def _take_breach(rollout: Rollout, now: datetime) -> Rollout:
+    teams = rollout.clocks.breached_teams(now, rollout.policy.breach_after)
     if rollout.stage is Stage.PLANNED:
-        return rollout.but(clocks=Clocks()).staying(replan="today's health no longer backs the plan")
+        return rollout.but(clocks=Clocks()).with_stay(replan="today's health no longer backs the plan")
     news = tuple(t for t in teams if t not in rollout.breach_of)
     text = rollout.clocks.lacks(teams)
-    if rollout.proposing:
-        rollout = given_up(rollout, "a quota is in breach", now)
-    rollout = rollout.looking_out(proposal=None, reconsider=())
-    waits = answered(rollout)
+    if rollout.is_proposing:
+        rollout = give_up_proposal(rollout, "a quota is in breach", now)
+    rollout = rollout.with_outlook(proposal=None, reconsider=())
+    waits = is_answering_breach(rollout)
     if news:
         rollout = rollout.but(breach_of=tuple(sorted({*rollout.breach_of, *news})))
-        rollout = rollout.noting(
+        rollout = rollout.record(
             AuditKind.GUARD, f"breach: {text}", now, breach={t: rollout.clocks.at_risk.get(t, 0) for t in teams}
         )
         goes = rollout.policy.on_breach is OnBreach.ROLLBACK and not waits
         facts = {"to_owner": False, **({"goes_back": True} if goes else {})}
-        rollout = rollout.telling(NoticeKind.BREACH, news, detail=text, facts=facts)
+        rollout = rollout.notify(NoticeKind.BREACH, news, detail=text, facts=facts)
     match rollout.policy.on_breach:
         case OnBreach.HOLD:
-            return breach_holding(rollout, BREACH, text, now)
+            return add_breach_hold(rollout, BREACH, text, now)
         case OnBreach.ROLLBACK if not waits:
-            return rollout.staying(aiming=rollout.breach_of)
+            return rollout.with_stay(aiming=rollout.breach_of)
         case OnBreach.REALIGN if not waits:
-            realigning = Realigning(before=rollout.plan_standing)
-            return rollout.staying(realigning=realigning, restoring=False, done=(), replan=f"realign: {text}")
+            realigning = Realigning(before=rollout.standing_plan)
+            return rollout.with_stay(realigning=realigning, restoring=False, done=(), replan=f"realign: {text}")
         case _:
             return rollout
 
 
-def _rolled_back(rollout: Rollout, now: datetime) -> Rollout:
+def _finish_rollback(rollout: Rollout, now: datetime) -> Rollout:
     assert rollout.undo is not None
     if rollout.stuck_on:
         why = "; ".join(f"{u.kind} is not undone: {u.reason}" for u in rollout.stuck_on)
-        return calling(rollout, f"{rollout.undo.why}, by {rollout.undo.actor}: {rollout.undo.reason}").reaching(
+        return call_owner(rollout, f"{rollout.undo.why}, by {rollout.undo.actor}: {rollout.undo.reason}").enter_stage(
             Stage.STUCK, now, why
         )
     undo, breach = rollout.undo, rollout.undo.why is UndoCause.BREACH
@@ -122,14 +122,14 @@ def _rolled_back(rollout: Rollout, now: datetime) -> Rollout:
         breach_of=(),
     )
     data = {"breach_seconds": (now - undo.at).total_seconds()} if breach else {}
-    rollout = rollout.reaching(Stage.ROLLED_BACK, now, f"{undo.why}{more}", undo.actor, **data)
-    teams = list(rollout.baseline.tree.leaves) if breach else rollout.affected
-    rollout = rollout.telling(NoticeKind.ROLLED_BACK, teams, detail=undo.reason + more, facts={"to_owner": False})
+    rollout = rollout.enter_stage(Stage.ROLLED_BACK, now, f"{undo.why}{more}", undo.actor, **data)
+    teams = list(rollout.baseline.tree.leaves) if breach else rollout.affected_teams
+    rollout = rollout.notify(NoticeKind.ROLLED_BACK, teams, detail=undo.reason + more, facts={"to_owner": False})
     if undo.then is Stage.ABORTED:
-        return rollout.but(ended_because=undo.reason).reaching(Stage.ABORTED, now, undo.reason, undo.actor)
+        return rollout.but(ended_because=undo.reason).enter_stage(Stage.ABORTED, now, undo.reason, undo.actor)
     if breach and not retries_by_itself(rollout):
         failed = f"{count_text(rollout.failures, 'attempt')} {verb_of(rollout.failures, 'has', 'have')} failed"
-        rollout = rollout.telling(NoticeKind.HELD, [], detail=f"{failed}; `retry` or `close` it")
+        rollout = rollout.notify(NoticeKind.HELD, [], detail=f"{failed}; `retry` or `close` it")
     if not breach and undo.actor == BACKSTOP:
-        rollout = rollout.telling(NoticeKind.HELD, [], detail=f"undone: {undo.reason}; `retry` or `close` it")
+        rollout = rollout.notify(NoticeKind.HELD, [], detail=f"undone: {undo.reason}; `retry` or `close` it")
     return rollout

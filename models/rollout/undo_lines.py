@@ -42,87 +42,87 @@ def _line(rollout: Rollout, command: Command, *more: str) -> str:
     return " ".join((command_line(command, rollout.cluster), *more))
 
 
-def _takes(rollout: Rollout, command: Command) -> bool:
+def _takes_command(rollout: Rollout, command: Command) -> bool:
     return not isinstance(answer(rollout.stage, command, effects_stand=rollout.effects_stand), Refused)
 
 
-def _paused(rollout: Rollout) -> bool:
+def _is_paused(rollout: Rollout) -> bool:
     return any(h.kind is HoldKind.PAUSED for h in rollout.holds)
 
 
-def _never(rollout: Rollout) -> str:
+def _never_text(rollout: Rollout) -> str:
     """With what can be done instead, where a gate is still to open."""
-    if not _takes(rollout, Command.PAUSE) or _paused(rollout):
+    if not _takes_command(rollout, Command.PAUSE) or _is_paused(rollout):
         return f"{NEVER}."
     return f"{NEVER}; to keep the next gate shut: {_line(rollout, Command.PAUSE, REASON)}"
 
 
-def _approved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+def _undo_approve(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     if after.effects_stand:
         return f"Undo: {_line(after, Command.ROLLBACK, REASON)} (every quota back to what it was before the rollout)"
     return f"Undo: {_line(after, Command.ABORT, REASON)} (nothing is written before its gate opens)"
 
 
-def _objected(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+def _undo_object(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     holds_before = {h.id: h for h in before.holds}
     new_objections = [h for h in after.holds if h.kind is HoldKind.OBJECTION and holds_before.get(h.id) != h]
-    if not new_objections or not _takes(after, Command.RESOLVE):
+    if not new_objections or not _takes_command(after, Command.RESOLVE):
         return f"{NEVER} now: the rollback is stuck." if new_objections else f"{NEVER}: it stood already."
     return f"Undo: {_line(after, Command.RESOLVE, '--hold', shlex.quote(new_objections[0].id), REASON)}"
 
 
-def _resumed(before: Rollout, after: Rollout, request: CommandRequest) -> str:
-    if not _takes(after, Command.PAUSE):
+def _undo_resume(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+    if not _takes_command(after, Command.PAUSE):
         return f"{NEVER}: nothing stops a rollback."
     soaks = " (a soak has begun anew all the same)" if after.stage in (Stage.BUFFERED, Stage.ENFORCED) else ""
     return f"Undo: {_line(after, Command.PAUSE, REASON)}{soaks}"
 
 
-def _resolved(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+def _undo_resolve(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     hold = next((h for h in before.holds if h.id == request.hold), None)
     if hold is not None and hold.kind is HoldKind.OBJECTION and hold.team:
         return f"Undo: {_line(after, Command.OBJECT, '--team', shlex.quote(hold.team), REASON)}"
-    return _never(after)
+    return _never_text(after)
 
 
-def _launch(rollout: Rollout) -> str:
+def _launch_line(rollout: Rollout) -> str:
     """One like it: after a shadow no line that is pasted opens a real rollout."""
     return command_line("launch", rollout.cluster) + (" --shadow" if rollout.shadow else "")
 
 
-def _going_back(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+def _undo_rollback(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     """Of abort and rollback."""
     if after.stage is Stage.ABORTED:
-        return f"{NEVER}; to begin anew: {_launch(after)}"
+        return f"{NEVER}; to begin anew: {_launch_line(after)}"
     if after.undo is not None and after.undo.then is Stage.ABORTED:
-        return f"{NEVER}: nothing stops a rollback. When it has ended: {_launch(after)}"
+        return f"{NEVER}: nothing stops a rollback. When it has ended: {_launch_line(after)}"
     return f"Undo, once it is rolled back: {_line(after, Command.RETRY)} (it makes a new plan from the same baseline)"
 
 
-def _retried(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+def _undo_retry(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     if after.stage is Stage.ROLLING_BACK:
         return f"{NEVER}: nothing stops a rollback; what fails again leaves it stuck as before."
     if not after.effects_stand:
         return f"Undo: {_line(after, Command.ABORT, REASON)}"
     # What a breach left stands on hardware; a rollback would raise it to the exact baseline.
-    if not _takes(after, Command.PAUSE) or _paused(after):
+    if not _takes_command(after, Command.PAUSE) or _is_paused(after):
         return f"{NEVER}."
     return f"{NEVER}; to hold the next attempt: {_line(after, Command.PAUSE, REASON)}"
 
 
-def _closed(before: Rollout, after: Rollout, request: CommandRequest) -> str:
+def _undo_close(before: Rollout, after: Rollout, request: CommandRequest) -> str:
     adopt = " --adopt" if before.stage is Stage.STUCK else ""
-    return f"{NEVER}: the values stay. For a new promise: {_launch(after)}{adopt}"
+    return f"{NEVER}: the values stay. For a new promise: {_launch_line(after)}{adopt}"
 
 
 UNDO: dict[Command, Callable[[Rollout, Rollout, CommandRequest], str]] = {
-    Command.APPROVE: _approved,
-    Command.OBJECT: _objected,
-    Command.RESUME: _resumed,
-    Command.RESOLVE: _resolved,
-    Command.PROMOTE: lambda _, after, __: _never(after),
-    Command.ABORT: _going_back,
-    Command.ROLLBACK: _going_back,
-    Command.RETRY: _retried,
-    Command.CLOSE: _closed,
+    Command.APPROVE: _undo_approve,
+    Command.OBJECT: _undo_object,
+    Command.RESUME: _undo_resume,
+    Command.RESOLVE: _undo_resolve,
+    Command.PROMOTE: lambda _, after, __: _never_text(after),
+    Command.ABORT: _undo_rollback,
+    Command.ROLLBACK: _undo_rollback,
+    Command.RETRY: _undo_retry,
+    Command.CLOSE: _undo_close,
 }

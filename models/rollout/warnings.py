@@ -16,7 +16,7 @@ from models.rollout.state import Rollout
 
 def news_of_risk(rollout: Rollout, now: datetime) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Teams to tell that their quota is at risk, and those to tell that it is backed again."""
-    if not rollout.stage.guarded:
+    if not rollout.stage.is_guarded:
         return (), ()
     short = rollout.at_risk
     risen = tuple(sorted(short.keys() - {*rollout.warned, *rollout.breach_of}))
@@ -26,7 +26,7 @@ def news_of_risk(rollout: Rollout, now: datetime) -> tuple[tuple[str, ...], tupl
     return risen, over
 
 
-def warned(rollout: Rollout, now: datetime) -> Rollout:
+def warn_teams(rollout: Rollout, now: datetime) -> Rollout:
     """With the notices of what has just become known of risks in the mail."""
     risen, over = news_of_risk(rollout, now)
     explained = (
@@ -38,5 +38,5 @@ def warned(rollout: Rollout, now: datetime) -> Rollout:
     after = rollout.but(warned=tuple(sorted({*rollout.warned, *risen} - {*over})))
     for team in risen:
         facts = {"until": max(ends).isoformat()} if team in explained and ends else {}
-        after = after.telling(NoticeKind.AT_RISK, [team], facts=facts)
-    return after.telling(NoticeKind.AT_RISK, over) if over else after
+        after = after.notify(NoticeKind.AT_RISK, [team], facts=facts)
+    return after.notify(NoticeKind.AT_RISK, over) if over else after

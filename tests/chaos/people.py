@@ -278,7 +278,7 @@ class Cluster:
             status = await self.status()
             if status is None:
                 continue
-            if not status.stage.ended and status.stage != "rolling_back":
+            if not status.stage.has_ended and status.stage != "rolling_back":
                 closes = status.stage in ("monitored", "rolled_back", "stuck")
                 command = wish if closes else Command.ABORT
                 await self.say(Command.CLOSE if status.stage == "stuck" else command)

@@ -265,7 +265,7 @@ async def test_a_fleet_goes_on_where_it_was_when_everything_dies(tmp_path: Path)
         await server.wait()
         await running.up()
         world = await running.world()
-        status = await world.until_fleet(lambda s: s.stage.ended, PATIENT)
+        status = await world.until_fleet(lambda s: s.stage.has_ended, PATIENT)
         assert [m.state.value for m in status.members] == ["done"] * 6
         assert opened()[0] == names[5]
         assert sorted(opened()) == names  # each once

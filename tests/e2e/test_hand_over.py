@@ -33,7 +33,7 @@ async def test_of_a_fleet_that_is_planned(world: World) -> None:
     await world.say_fleet("skip", clusters=(name,))
     await asyncio.sleep(STILL)
     await world.say_fleet("approve", plan_hash=plan.hash)
-    await world.until_fleet(lambda s: s.stage.ended)
+    await world.until_fleet(lambda s: s.stage.has_ended)
 
 
 async def test_of_a_request_that_is_asked(world: World) -> None:

@@ -256,6 +256,6 @@ async def test_a_fleet_s_abort_says_what_every_team_gets_back(world: World) -> N
     assert "1 cluster that waits is not started." in shown
     asked.types("y")
     assert await asked.ended() == 0
-    await world.until_fleet(lambda s: s.stage.ended)
+    await world.until_fleet(lambda s: s.stage.has_ended)
     assert {name: world.sql.gpus(name)["research"] for name in started} == {n: back for n, (_, back) in told.items()}
     assert world.sql.one("SELECT COUNT(*) FROM rollouts") == 2

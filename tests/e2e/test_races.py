@@ -237,7 +237,7 @@ async def duel(
         await refused(world, name, second, why)
         effect.go()
         await effect.over()
-    if then.ended:
+    if then.has_ended:
         assert (await world.ended(name))["stage"] == then
     else:
         await world.until(name, then)

@@ -96,7 +96,7 @@ class Site:
     def launch(self, name: str) -> None:
         launch = LaunchRequest(cluster=name, rollout=f"{name}/1", owner="tpm")
         opening = self.clusters.open_rollout(OpenRequest(launch=launch, at=self.now))
-        self.rollouts[name] = plan_reducers.opened(launch, opening, self.now)
+        self.rollouts[name] = plan_reducers.open_rollout(launch, opening, self.now)
         self.run(name)
         plan = self.rollouts[name].plan
         assert plan is not None
@@ -121,30 +121,32 @@ class Site:
     def posted(self, r: Rollout) -> Rollout:
         if mailing.may_mail(r, self.now):
             batch = calls.tell(r, self.now).notices
-            r = mailing.mailed(r, batch, TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={}), T0)
+            r = mailing.apply_delivery(
+                r, batch, TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={}), T0
+            )
         if not r.post.outbox and r.post.noted is r.stage:
             return r
         record = calls.record(r, self.now)
         self.ledger.registry.record(record)
-        return mailing.recorded(r, record)
+        return mailing.mark_archived(r, record)
 
     def done(self, r: Rollout, action: Action) -> Rollout:
         match action:
             case Look():
                 seen = self.clusters.observe(calls.look_at(r, action, self.now))
-                return look_reducers.looked(r, seen, self.now, r.fence)
+                return look_reducers.apply_look(r, seen, self.now, r.fence)
             case Draft():
-                return plan_reducers.drafted(r, self.clusters.draft_plan(calls.draft(r, action, self.now)), self.now)
+                return plan_reducers.take_draft(r, self.clusters.draft_plan(calls.draft(r, action, self.now)), self.now)
             case Aim():
                 try:
                     target = self.clusters.aim_rollback(calls.aim(r, self.now))
                 except ApplicationError as error:
-                    return plan_reducers.aim_failed(r, str(error.type), error.message, self.now)
-                return plan_reducers.aimed(r, target, self.now)
+                    return plan_reducers.fail_aim(r, str(error.type), error.message, self.now)
+                return plan_reducers.start_breach_rollback(r, target, self.now)
             case Perform():
-                begun, change = effect_reducers.began(r, action.kind)
+                begun, change = effect_reducers.begin_effect(r, action.kind)
                 receipt = self.effects.apply_effect(calls.effect(begun, change, self.now))
-                return effect_reducers.landed(begun, change, receipt, self.now)
+                return effect_reducers.apply_receipt(begun, change, receipt, self.now)
         return r
 
     # --- time, samples, and what is so ------------------------------------------------------------
@@ -162,7 +164,7 @@ class Site:
         """One passes: the watch tells those whose mark has changed, and every rollout does what is due."""
         samples, doubted = self.ledger.health.read(list(self.rollouts)), self.ledger.doubts.doubted()
         for name, r in self.rollouts.items():
-            facts = facts_of("", r.stage.guarded, samples.get(name), (), self.now, doubted.get(name, ""))
+            facts = facts_of("", r.stage.is_guarded, samples.get(name), (), self.now, doubted.get(name, ""))
             mark = fingerprint(self.ledger.quotas.read(name), facts, self.marks.get(name, ""))
             if mark != self.marks.get(name):
                 self.marks[name], self.rollouts[name] = mark, r.but(look_asked=True)

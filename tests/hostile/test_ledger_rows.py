@@ -373,7 +373,7 @@ def test_one_old_sample_of_20_million_spoils_no_derivation(site: Site, tool: For
 
 
 def test_the_look_and_the_launch_of_the_one_say_what_is_wrong(site: Site, tool: ForeignTool) -> None:
-    """So its rollout's status does (`look_failed`), and nothing is planned from it."""
+    """So its rollout's status does (`fail_look`), and nothing is planned from it."""
     tool.run("INSERT INTO quotas (cluster, team, gpus, parent) VALUES ('gamma', 'kid', 1, 'v-3')")
     looked = ActivityEnvironment()
     for cluster in WELL:

@@ -83,7 +83,7 @@ async def play_fleet(world: World, _: Site) -> None:
     quotas = [team("research", 95, 60)]
     await world.fleet(*(cluster(name, {"main": (100, 98)}, quotas) for name in "ab"))
     await world.start_fleet("f", pilots=("a",))
-    await world.until_fleet(lambda s: s.stage.ended)
+    await world.until_fleet(lambda s: s.stage.has_ended)
     await world.client.get_workflow_handle(FLEET_ID).result()
 
 

@@ -70,7 +70,7 @@ async def test_a_fleet_goes_through_in_waves_pilots_first(world: World) -> None:
     ]
     assert world.sql.gpus(a) == {"research": 95}
     await world.say_fleet("approve", plan_hash=plan.hash)
-    status = await world.until_fleet(lambda s: s.stage.ended, 5 * PATIENCE)  # five rollouts, one after another
+    status = await world.until_fleet(lambda s: s.stage.has_ended, 5 * PATIENCE)  # five rollouts, one after another
     assert status.stage is FleetStage.DONE
     assert set(states(status).values()) == {MemberState.DONE.value}
     opened = world.sql.rows("SELECT cluster FROM rollouts ORDER BY opened_at")
@@ -101,7 +101,7 @@ async def test_a_rehearsal_is_no_member_of_a_fleet_rollout_that_writes(world: Wo
     assert {world.sql.gpus(name)["research"] for name in (rehearsed, undone)} == {95}
     for name in (rehearsed, undone):
         await world.say(name, Command.ABORT)
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert (status.stage, status.failed) == (FleetStage.DONE, 0)
     assert {world.sql.gpus(name)["research"] for name in (rehearsed, undone, other)} == {85}
     opened = world.sql.rows("SELECT cluster, shadow FROM rollouts ORDER BY opened_at")
@@ -156,7 +156,7 @@ async def test_the_breaker_stops_a_fleet_of_which_too_many_fail_and_resume_lets_
     for name in first:
         await world.healthy(name, main=(100, 98))
     await world.say_fleet("resume", reason="three bad racks, replaced")
-    status = await world.until_fleet(lambda s: s.stage.ended, 90)
+    status = await world.until_fleet(lambda s: s.stage.has_ended, 90)
     assert status.stage is FleetStage.DONE
     assert {states(status)[name] for name in names if name not in first} == {"done"}
     assert set(opened(world)) == set(names)
@@ -181,7 +181,7 @@ async def test_the_order_is_made_anew_from_todays_snapshots_before_each_start(wo
     await world.say_fleet("approve", plan_hash=plan.hash)
     await world.until_fleet(lambda s: states(s)[a] == "running")
     await world.healthy(b, main=(100, 96))  # c has more headroom now
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert status.stage is FleetStage.DONE
     assert opened(world) == [a, c, b, d]
 
@@ -198,7 +198,7 @@ async def test_what_grew_beyond_the_approval_asks_a_person_and_holds_nobody_else
     assert status.needs.startswith(f"{grown} wait")
     assert world.sql.gpus(grown) == {"research": 95}
     await world.approve(grown)
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert world.sql.gpus(grown) == {"research": 82}
     assert world.sql.gpus(fits) == {"research": 85}
 
@@ -217,7 +217,7 @@ async def test_a_window_keeps_its_cluster_from_starting_and_nobody_else(world: W
     if world.now() < ends:
         assert member.state is MemberState.WAITING
         assert "quarter end" in member.held
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert opened(world) == [free, frozen]
     (at,) = world.sql.rows("SELECT opened_at FROM rollouts WHERE cluster = ?", frozen)[0]
     assert datetime.fromisoformat(at) >= ends
@@ -260,7 +260,7 @@ async def test_people_skip_move_pause_and_promote(world: World) -> None:
     status = await world.until_fleet(lambda s: s.wave is Wave.UNALLOCATED and s.rests_until is not None)
     assert opened(world) == [pilot, c]
     await world.say_fleet("promote", reason="no need to wait for one cluster")
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert states(status) == {a: "done", b: "skipped", c: "done", pilot: "done"}
     assert world.sql.gpus(b) == {"research": 95}
     assert world.sql.refusals("(fleet)") == [
@@ -277,7 +277,7 @@ async def test_an_abort_leaves_what_is_done_and_ends_what_has_changed_nothing(wo
     await world.until_fleet(lambda s: states(s) == {done: "done", waits: "running", later: "waiting"})
     said = await world.say_fleet("abort", reason="the quarter is over")
     assert said == "aborting: 1 rollout that has changed nothing yet is ended; the others go on"
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert status.stage is FleetStage.ABORTED
     assert (await world.ended(waits))["stage"] == "aborted"
     assert (await world.status(done)).stage is Stage.MONITORED
@@ -292,7 +292,7 @@ async def test_an_abort_that_undoes_brings_every_baseline_back_but_not_what_othe
     await world.start_fleet(fresh("fleet"), {"parallel": 1})
     await world.until_fleet(lambda s: states(s)[mine] == "done")
     await world.say_fleet("abort", reason="the schedulers' owners asked", undo=True)
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert status.stage is FleetStage.ABORTED
     assert (await world.ended(mine))["stage"] == "aborted"
     assert world.sql.gpus(mine) == {"research": 95}
@@ -323,7 +323,7 @@ async def test_a_rehearsal_of_the_fleet_gives_way_to_a_real_launch(world: World)
     assert (rehearsed[0], bool(rehearsed[1])) == ("aborted", True)
     assert world.sql.gpus(name) == {"research": 95}
     await world.say_fleet("abort")  # a plan that awaits its approval is answered for in other stories too
-    await world.until_fleet(lambda s: s.stage.ended)
+    await world.until_fleet(lambda s: s.stage.has_ended)
 
 
 async def test_one_that_was_terminated_awaits_no_approval(world: World) -> None:

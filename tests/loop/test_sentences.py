@@ -66,7 +66,7 @@ async def test_all_that_is_read_of_a_story_is_true_and_counts(world: World) -> N
         sizes(asked, 100, [team("evals", 30), team("research", 40, busy=20)]),
     )
     await world.start_fleet(fresh("fleet"), {"max_failed": "0.9"})
-    await world.until_fleet(lambda s: s.stage.ended, 3 * PATIENCE)  # three waves, one after another
+    await world.until_fleet(lambda s: s.stage.has_ended, 3 * PATIENCE)  # three waves, one after another
     texts: dict[str, str] = {}
 
     async def look(when: str) -> None:

@@ -109,7 +109,7 @@ class Node:
         entry = BringupEntry.model_validate({**ENTRY, "recipe": "explored"})
         start = BringupStart(entry=entry, recipe=recipe_of(setting), actor="ann")
         self.now = NOON
-        self.b = reducers.opened(start, 1, self.now)
+        self.b = reducers.open_bringup(start, 1, self.now)
         self.calls: tuple[do.BringupAction, ...] = ()
         self.landed: dict[tuple[str, int], RunPhase] = {}
         """What really began, by run and attempt, and how it stands."""
@@ -141,7 +141,7 @@ class Node:
         self.wrong += [f"{one} -> {other} is no transition" for one, other in self.passed - BRINGUP_TRANSITIONS]
         self.b = b.but(outbox=(), mail=(), serial=0)
         waiting_sentence(self.b, self.now)  # as the book is told at any moment
-        if b.stage.ended:
+        if b.stage.has_ended:
             self._ended(b)
 
     def run(self) -> datetime | None:
@@ -156,9 +156,9 @@ class Node:
             if action in self.calls:
                 self.wrong.append(f"{action} twice")
             if isinstance(action, do.Start):
-                self.set(reducers.begun(self.b, action.run, self.now))
+                self.set(reducers.note_start(self.b, action.run, self.now))
             if isinstance(action, do.AskChecks):
-                self.set(reducers.asked(self.b, action.names, self.now))
+                self.set(reducers.note_asked(self.b, action.names, self.now))
             self.calls = (*self.calls, action)
         self.wrong.append(f"it spins in {self.b.stage}")
         return None
@@ -266,9 +266,9 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
             w.done(action)
             attempt = w.b.runs[run].attempt
             if answered:
-                w.set(reducers.reported(w.b, run, attempt, RunReport(phase=RunPhase.RUNNING, said="runs"), w.now))
+                w.set(reducers.apply_report(w.b, run, attempt, RunReport(phase=RunPhase.RUNNING, said="runs"), w.now))
             else:
-                w.set(reducers.lost(w.b, run, attempt, "no answer", w.now))
+                w.set(reducers.note_lost_start(w.b, run, attempt, "no answer", w.now))
 
         return happens
 
@@ -276,8 +276,8 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
         w.lands(run)
         w.done(action)
         attempt = w.b.runs[run].attempt
-        w.set(reducers.unheard(w.b, run, attempt, "no answer", w.now))
-        w.set(reducers.refused(w.b, run, attempt, "refused", w.now))
+        w.set(reducers.note_silence(w.b, run, attempt, "no answer", w.now))
+        w.set(reducers.note_refusal(w.b, run, attempt, "refused", w.now))
 
     def never(reducer: Callable[..., Bringup]) -> Callable[[Node], None]:
         def happens(w: Node) -> None:
@@ -289,8 +289,8 @@ def _of_start(action: do.Start, run: str) -> Iterator[Event]:
     yield f"{run}: begun", lands(True)
     yield f"{run}: begun, the worker dies", lands(False)
     yield f"{run}: begun, not answered, and refused when sent again", begun_and_refused
-    yield f"{run}: the worker dies before", never(reducers.lost)
-    yield f"{run}: refused", never(reducers.refused)
+    yield f"{run}: the worker dies before", never(reducers.note_lost_start)
+    yield f"{run}: refused", never(reducers.note_refusal)
     yield f"{run}: nobody takes it", never(reducers.not_begun)
 
 
@@ -301,17 +301,17 @@ def _of_follow(node: Node, action: do.Follow, run: str, attempt: int) -> Iterato
         def happens(w: Node) -> None:
             w.done(action)
             w.landed[run, attempt] = as_
-            w.set(reducers.reported(w.b, run, attempt, RunReport(phase=as_, said=as_.value), w.now))
+            w.set(reducers.apply_report(w.b, run, attempt, RunReport(phase=as_, said=as_.value), w.now))
 
         return happens
 
     def untraced(w: Node) -> None:
         w.done(action)
-        w.set(reducers.untraced(w.b, run, attempt, w.now))
+        w.set(reducers.note_untraced(w.b, run, attempt, w.now))
 
     def unheard(w: Node) -> None:
         w.done(action)
-        w.set(reducers.unheard(w.b, run, attempt, "no answer", w.now))
+        w.set(reducers.note_silence(w.b, run, attempt, "no answer", w.now))
 
     def host_gone(w: Node) -> None:
         w.done(action)
@@ -336,11 +336,11 @@ def _of_stop(node: Node, action: do.Stop, run: str, attempt: int) -> Iterator[Ev
         if w.landed.get((run, attempt)) is RunPhase.RUNNING:
             w.landed[run, attempt] = RunPhase.STOPPED
         as_ = w.landed[run, attempt]
-        w.set(reducers.reported(w.b, run, attempt, RunReport(phase=as_, said=as_.value), w.now))
+        w.set(reducers.apply_report(w.b, run, attempt, RunReport(phase=as_, said=as_.value), w.now))
 
     def lost(w: Node) -> None:
         w.done(action)
-        w.set(reducers.unanswered(w.b, run, attempt, "no answer", w.now))
+        w.set(reducers.note_failed_call(w.b, run, attempt, "no answer", w.now))
 
     if (run, attempt) in node.landed:
         yield f"{run}: stopped", stopped
@@ -354,7 +354,7 @@ def _of_checks(action: do.AskChecks, names: tuple[str, ...]) -> Iterator[Event]:
             said = {n: colour if n in which else Colour.GREEN for n in names}
             w.answers += tuple((w.now, n, c) for n, c in said.items())
             w.set(
-                reducers.answered(
+                reducers.apply_answers(
                     w.b, {n: CheckAnswer(colour=c, said=c.value, at=w.now) for n, c in said.items()}, w.now
                 )
             )
@@ -369,17 +369,17 @@ def _of_checks(action: do.AskChecks, names: tuple[str, ...]) -> Iterator[Event]:
 def _handed(w: Node, action: do.BringupAction) -> None:
     w.done(action)
     w.hands_over()
-    w.set(reducers.handed(w.b, HandedOver(said="written"), w.now))
+    w.set(reducers.hand_over(w.b, HandedOver(said="written"), w.now))
 
 
 def _wound(w: Node, action: do.BringupAction, jobs: int) -> None:
     w.done(action)
-    w.set(reducers.wound(w.b, WoundDown(quota_gpus=0, jobs=jobs, said="looked"), w.now))
+    w.set(reducers.wind_down(w.b, WoundDown(quota_gpus=0, jobs=jobs, said="looked"), w.now))
 
 
 def _refused(w: Node, action: do.BringupAction) -> None:
     w.done(action)
-    w.set(reducers.failed_over(w.b, "not now", w.now))
+    w.set(reducers.note_failed_hand_over(w.b, "not now", w.now))
 
 
 def _lets_go(w: Node) -> None:
@@ -396,7 +396,7 @@ def _passes(w: Node) -> None:
 
 def _commands(node: Node) -> Iterator[Event]:
     b = node.b
-    if b.stage.ended:
+    if b.stage.has_ended:
         return
     for stop in (False, True):
         yield from _said(node, BringupCommand.CANCEL, "cancel --stop" if stop else "cancel", stop=stop)
@@ -546,7 +546,7 @@ def explore(setting: Setting, depth: int, most_states: int | None = None) -> Fou
             if mark not in seen and not after.wrong:
                 seen.add(mark)
                 level[len(here)] += 1
-                if after.b.stage.ended:
+                if after.b.stage.has_ended:
                     found.ended[after.b.stage.value] += 1
                 else:
                     queue.append((after, here))

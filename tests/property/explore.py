@@ -351,7 +351,7 @@ def _rollout(world: Node) -> dict[str, Any]:
     before = _plan_before(r)
     soak = {Stage.BUFFERED: policy.soak_buffered, Stage.ENFORCED: policy.soak_enforced}.get(r.stage, _ZERO)
     # Its age counts for the end of a breach, or for recovery.
-    good = {Stage.ROLLED_BACK: recovery_pause(r)}.get(r.stage, policy.clear_after if r.stage.guarded else _ZERO)
+    good = {Stage.ROLLED_BACK: recovery_pause(r)}.get(r.stage, policy.clear_after if r.stage.is_guarded else _ZERO)
     return {
         "baseline": (r.baseline.quotas, r.baseline.islands),
         "modes": _items(r.modes),
@@ -359,16 +359,16 @@ def _rollout(world: Node) -> dict[str, Any]:
         "stage": r.stage,
         "failures": r.failures,
         "completed": r.completed,
-        "plan": None if r.plan is None else (_plan(r.plan), rank[r.plan.generation], r.approved),
+        "plan": None if r.plan is None else (_plan(r.plan), rank[r.plan.generation], r.is_approved),
         "replan": bool(r.stay.replan),
         "envelope": None if r.envelope is None else (_items(r.envelope.largest_cut), r.envelope.deepest_tier),
-        "realigning": r.realigning,
+        "realigning": r.is_realigning,
         "plan_before": None
         if before is None
-        else (_plan(before), rank[before.generation], r.but(plan=before).approved),
+        else (_plan(before), rank[before.generation], r.but(plan=before).is_approved),
         "reconsider": r.stay.outlook.reconsider,
         "proposal": None if r.proposal is None else (_plan(r.proposal.plan), rank[r.proposal.plan.generation]),
-        "proposing": r.proposing,
+        "proposing": r.is_proposing,
         "considered_gpus": r.stay.outlook.considered_gpus,
         "proposed_at": clock.age(r.proposed_at, policy.replan_window),
         "restoring": r.stay.restoring,
@@ -404,7 +404,7 @@ def _rollout(world: Node) -> dict[str, Any]:
                 (
                     team,
                     c.missing_gpus,
-                    None if c.short_since is None else min(c.spent(world.now), policy.breach_after),
+                    None if c.short_since is None else min(c.time_spent(world.now), policy.breach_after),
                     None if c.good_since is None else (world.now - c.good_since, min(c.earlier, policy.breach_after)),
                 )
                 for team, c in r.clocks.by_team.items()
@@ -657,7 +657,7 @@ class Exploration:
     def _expand(self, world: Node, state: int, reached: list[tuple[Node, int]]) -> None:
         for command, fields in commands(world):
             self._command(world, state, command, fields, reached)
-        if not world.stage.ended:
+        if not world.stage.has_ended:
             for name, event in happenings(world):
                 self._do(world, state, name, event, reached)
 

@@ -52,17 +52,17 @@ def test_an_exploration_finds_a_step_that_is_started_again_though_nobody_said_so
 
 
 def test_an_exploration_finds_an_order_that_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decide, "ready", lambda after, waiting, done: list(waiting))
+    monkeypatch.setattr(decide, "ready_steps", lambda after, waiting, done: list(waiting))
     assert "b began before a" in {text.split(":")[0] for text in explore(SETTINGS["chain"], 2).violations}
 
 
 def test_an_exploration_finds_what_is_left_unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reducers, "standing", lambda b: {})
+    monkeypatch.setattr(reducers, "leftover_steps", lambda b: {})
     assert any("stands, and is not named" in text for text in explore(SETTINGS["cancelled"], 5).violations)
 
 
 def test_an_exploration_finds_a_soak_that_was_not_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decide, "soaked", lambda b, now: b.clock.since is not None)
+    monkeypatch.setattr(decide, "is_soaked", lambda b, now: b.clock.since is not None)
     found: Found = explore(SETTINGS["soaking"], 3)
     assert any("in the fleet after" in text for text in found.violations)
 
@@ -74,7 +74,7 @@ def test_whichever_step_fails_and_whichever_undo_nothing_is_left_unnamed(failing
     node = beginning(Setting(SETTINGS["cancelled"].steps))
     for _ in range(60):
         events = dict(happenings(node))
-        if node.b.stage.ended:
+        if node.b.stage.has_ended:
             break
         step(node, _next(node, events, failing, undo_fails=undo_fails))
     assert node.b.stage is BringupStage.CANCELLED

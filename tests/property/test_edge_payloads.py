@@ -33,7 +33,7 @@ from models.questions import DeskAnswer, DeskRequest
 from models.requests import commands as request_commands
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.messages import RequestInput
-from models.requests.reducers import opened as asked_for
+from models.requests.reducers import open_request as asked_for
 from models.requests.state import Assessment, QuotaAsk, RequestState
 from models.rollout import granting
 from models.rollout.commands import CommandRequest, obey, refusal
@@ -180,7 +180,7 @@ def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> No
         # What it is made of later, where a refusal would fail a rollout that is under way.
         Fence(rollout=found.launch.rollout, counter=1)
     if isinstance(found, FleetInput) and found.state is None:
-        fleet = fleet_outcomes.opened(found.launch, NOON)
+        fleet = fleet_outcomes.open_fleet(found.launch, NOON)
         assert FleetRollout.model_validate_json(fleet.model_dump_json()) == fleet
     if isinstance(found, RequestInput):
         asked = asked_for(found.ask, Assessment(fits=True, owners=("capacity",)), NOON)
@@ -192,11 +192,11 @@ def test_a_payload_is_read_or_refused_in_one_sentence(data: st.DataObject) -> No
                 request_commands.obey(asked, what, found, NOON)
     if isinstance(found, GrantOrder):
         watched = _watched()
-        watched.r = granting.ordered(watched.r, found)
+        watched.r = granting.take_order(watched.r, found)
         watched.run()
         assert watched.stage is Stage.MONITORED
     if isinstance(found, FleetCommandRequest):
-        fleet = fleet_outcomes.opened(FleetInput.model_validate(FLEET).launch, NOON)
+        fleet = fleet_outcomes.open_fleet(FleetInput.model_validate(FLEET).launch, NOON)
         for command in FLEET_COMMANDS:
             if fleet_commands.refusal(fleet, command, found) is None:
                 fleet_commands.obey(fleet, command, found, NOON)

@@ -46,11 +46,11 @@ def test_together_they_took_every_transition() -> None:
 
 def test_an_exploration_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rollback that forgets one inverse is seen."""
-    real = effect_reducers.began
+    real = effect_reducers.begin_effect
 
     def forgetful(r: Rollout, *more: object) -> object:
         begun, change = real(r, *more)  # type: ignore[arg-type]
         return begun.but(standing=begun.standing[:-1]), change
 
-    monkeypatch.setattr(effect_reducers, "began", forgetful)
+    monkeypatch.setattr(effect_reducers, "begin_effect", forgetful)
     assert explored("rollback").violations

@@ -27,7 +27,7 @@ from models.fleet.messages import (
     Prospect,
     StartAnswer,
 )
-from models.fleet.order import pick, plan_hash, taken_by
+from models.fleet.order import pick, plan_hash, take_prospects
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import waiting_sentence
 from models.fleet.undo_lines import fleet_undo_line
@@ -56,7 +56,7 @@ class Fleet:
         self.booked = booked
         """GPUs that others have moved within the hour and the day, by the ledger."""
         self.launch = FleetLaunch(fleet="f", owner="tpm", pace=pace, pilots=pilots)
-        self.f = reducers.opened(self.launch, self.now)
+        self.f = reducers.open_fleet(self.launch, self.now)
         self.started: list[tuple[datetime, str, int]] = []
         self.calls: Counter[str] = Counter()
         self.undo_line = ""
@@ -81,20 +81,20 @@ class Fleet:
                 case Wait() | Finish():
                     return action
                 case PlanFleet():
-                    taken = taken_by(self.launch, self.world.values())
+                    taken = take_prospects(self.launch, self.world.values())
                     plan = FleetPlan(fleet="f", hash=plan_hash(taken), clusters=taken)
-                    self.f = reducers.planned(self.f, self.launch, plan, self.now)
+                    self.f = reducers.apply_plan(self.f, self.launch, plan, self.now)
                 case PickMembers():
                     self.picks(action)
                 case StartMembers():
                     names = [m.cluster for m in action.members]
                     for m in action.members:
                         self.rollouts[m.rollout] = Noted(rollout=m.rollout, stage="planned")
-                    self.f = reducers.started(self.f, names, StartAnswer(), self.now)
+                    self.f = reducers.apply_starts(self.f, names, StartAnswer(), self.now)
                 case AbortMembers():
                     for m in action.members:
                         self.rollouts[m.rollout] = self.rollouts[m.rollout].model_copy(update={"stage": "aborted"})
-                    self.f = reducers.aborted(self.f, [m.cluster for m in action.members], AbortAnswer(), self.now)
+                    self.f = reducers.apply_aborts(self.f, [m.cluster for m in action.members], AbortAnswer(), self.now)
                     self.note()
         raise AssertionError("it never rests")
 
@@ -111,7 +111,7 @@ class Fleet:
             at=self.now,
         )
         answer = pick(request, [self.world[m.cluster] for m in action.candidates], self.windows, self.booked)
-        self.f = reducers.picked(self.f, answer, {p.cluster: f"{p.cluster}/1" for p in answer.picked}, self.now)
+        self.f = reducers.apply_picks(self.f, answer, {p.cluster: f"{p.cluster}/1" for p in answer.picked}, self.now)
         for p in answer.picked:
             assert before.stage is FleetStage.RUNNING
             assert not before.holds, "a cluster was started while something held the fleet"
@@ -126,7 +126,7 @@ class Fleet:
 
     def pilots_are_through(self, f: FleetRollout) -> None:
         pilots = [m for m in f.members.values() if m.wave is Wave.PILOT]
-        assert all(m.state.settled for m in pilots), "a wave began beside its pilots"
+        assert all(m.state.is_settled for m in pilots), "a wave began beside its pilots"
         assert not any(m.failed_at is not None and not m.forgiven for m in pilots)
         if any(m.rollout for m in pilots) and not f.waived:
             assert f.settled_at is None or self.now >= f.settled_at + f.pace.pilot_soak
@@ -135,7 +135,7 @@ class Fleet:
     def note(self) -> None:
         known = {m.rollout: (m.stage, m.rollbacks) for m in self.f.members.values() if m.rollout}
         changed = {k: v for k, v in self.rollouts.items() if known.get(k) != (v.stage, v.rollbacks)}
-        self.f = reducers.noted(self.f, changed, self.now)
+        self.f = reducers.apply_news(self.f, changed, self.now)
 
     def moves(self, rollout: str, stage: str, rollbacks: int = 0) -> None:
         found = self.rollouts[rollout]
@@ -150,7 +150,7 @@ class Fleet:
     def falls(self, rollout: str) -> None:
         if self.rollouts[rollout].stage in ("buffered", "enforced", "monitored"):
             cluster = rollout.removesuffix("/1")
-            if self.f.members[cluster].state is not MemberState.SKIPPED and not self.f.stage.ended:
+            if self.f.members[cluster].state is not MemberState.SKIPPED and not self.f.stage.has_ended:
                 self.fallen.add(cluster)
             self.moves(rollout, "rolled_back", 1)
 
@@ -176,14 +176,14 @@ class Fleet:
 
     def check(self) -> None:
         f = self.f
-        assert {m.cluster for m in f.failed} == self.fallen
+        assert {m.cluster for m in f.failed_members} == self.fallen
         names = [name for _, name, _ in self.started]
         assert len(names) == len(set(names)), "a cluster was started twice"
         if f.stage is FleetStage.RUNNING:
             failed, counted = breaker_share(f)
             assert failed <= f.pace.max_failed * counted or f.hold("breaker") is not None
         if f.stage is FleetStage.DONE:
-            assert all(m.state.settled for m in f.members.values())
+            assert all(m.state.is_settled for m in f.members.values())
 
 
 def prospect(number: int, wave: Wave = Wave.BUSY, cut: int = 10, headroom: float = 0.0, why_not: str = "") -> Prospect:
@@ -222,7 +222,7 @@ def test_whatever_happens_the_pace_the_budget_and_the_breaker_hold(
         happens(fleet, kind, number)
     # Whatever it was, people and time bring it to its end.
     for _ in range(400):
-        if fleet.f.stage.ended:
+        if fleet.f.stage.has_ended:
             break
         if fleet.f.holds:
             assert fleet.say("resume")
@@ -232,7 +232,7 @@ def test_whatever_happens_the_pace_the_budget_and_the_breaker_hold(
         for rollout in list(fleet.rollouts):
             fleet.goes_on(rollout)
         fleet.passes(timedelta(hours=1))
-    assert fleet.f.stage.ended, waiting_sentence(fleet.f, fleet.now)
+    assert fleet.f.stage.has_ended, waiting_sentence(fleet.f, fleet.now)
     assert FleetRollout.model_validate_json(fleet.f.model_dump_json()) == fleet.f
 
 
@@ -265,7 +265,7 @@ def test_a_thousand_clusters_come_through_with_few_calls(clusters: int) -> None:
     pace = Pace(parallel=50, budget_per_hour=10_000, budget_per_day=100_000)
     fleet = Fleet(prospects, pace, ("c0001", "c0002"))
     for _ in range(clusters):
-        if fleet.f.stage.ended:
+        if fleet.f.stage.has_ended:
             break
         moving = [r for r, found in fleet.rollouts.items() if found.stage in NEXT]
         for rollout in moving:
@@ -306,7 +306,7 @@ def test_one_that_was_skipped_can_be_taken_in_again_and_one_that_is_through_cann
 def test_a_launch_that_was_refused_is_not_tried_again_at_once() -> None:
     fleet = Fleet([prospect(0), prospect(1)], Pace(parallel=1))
     f = fleet.f.but(members=fleet.f.members | {"c0000": fleet.f.members["c0000"].but(state=MemberState.STARTING)})
-    f = reducers.started(f, ["c0000"], StartAnswer(refused={"c0000": "it is owned by others"}), START)
+    f = reducers.apply_starts(f, ["c0000"], StartAnswer(refused={"c0000": "it is owned by others"}), START)
     assert [m.cluster for m in startable(f, START)] == ["c0001"]
     later = START + f.pace.recheck
     assert {m.cluster for m in startable(f, later)} == {"c0000", "c0001"}

@@ -188,7 +188,7 @@ class Machine(RuleBasedStateMachine):
     def time(self, length: str) -> None:
         self.world.wait(length)
 
-    @precondition(lambda self: self.world.stage.guarded)
+    @precondition(lambda self: self.world.stage.is_guarded)
     @rule(lost=st.sampled_from([66, 100]), length=st.sampled_from(["9m", "11m"]))
     def shortage(self, lost: int, length: str) -> None:
         here = self.world.islands["X"]
@@ -215,7 +215,7 @@ class Machine(RuleBasedStateMachine):
         world.speaks()
         for _ in range(12):
             world.wait("8d")
-            if world.stage.ended or world.stage is Stage.MONITORED:
+            if world.stage.has_ended or world.stage is Stage.MONITORED:
                 return
             for hold in world.r.holds:
                 if hold.kind is HoldKind.PAUSED:

@@ -91,7 +91,7 @@ class Observed(World):
 
     def account(self) -> None:
         """Which promises are short now, and since when anybody could have known."""
-        if self.blind or not self.r.stage.guarded:
+        if self.blind or not self.r.stage.is_guarded:
             self.ever_blind = self.ever_blind or self.blind
             self.short_since = {}
             return
@@ -217,7 +217,7 @@ class Observed(World):
             self._may_go_on(change)
         if change.kind is EffectKind.SET_SOFT and not self.rewriting:
             self._was_agreed(change)
-        in_place = self.r.realigning and not self.r.proposing
+        in_place = self.r.is_realigning and not self.r.is_proposing
         if moved and (in_place or (change.kind not in INVERSE and self._order_is(UndoCause.BREACH))):
             assert self.ever_blind or self.longest_short >= self.policy.breach_after, "a write on a blip"
         self._stays_in_the_radius(change, before, request.limit_gpus)
@@ -350,7 +350,7 @@ class Observed(World):
 
     def it_always_wakes_again(self) -> None:
         action = decide(self.r, self.now)
-        if not self.stage.ended and self.stage is not Stage.STUCK:
+        if not self.stage.has_ended and self.stage is not Stage.STUCK:
             assert isinstance(action, Wait)
             assert action.until is not None
             assert self.now < action.until <= self.now + self.policy.resting_poll
@@ -377,7 +377,7 @@ class Observed(World):
         if self.shadow:
             assert self.effects == []
             return
-        if r.superseded or r.stage.ended:
+        if r.superseded or r.stage.has_ended:
             return
         assert self.limit is None or EffectKind.RESERVE in r.standing
         assert not self.follows or EffectKind.FOLLOW in r.standing
@@ -402,7 +402,7 @@ class Observed(World):
 
     def what_was_freed_is_kept(self) -> None:
         """While a rollout is open: the quota system itself refuses that others take what was freed."""
-        if self.r.stage.guarded and not self.shadow and not self.superseded:
+        if self.r.stage.is_guarded and not self.shadow and not self.superseded:
             assert self.limit is not None
 
     def flex_promises_no_gpu_that_is_not_there(self) -> None:

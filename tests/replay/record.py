@@ -407,7 +407,7 @@ async def fleet(world: World, name: str, __: FaultyQuotas) -> None:
     await world.say_fleet("move", clusters=(a,), wave=Wave.UNALLOCATED)
     await world.say_fleet("resume")
     await world.say_fleet("promote")
-    await world.until_fleet(lambda s: s.stage.ended)
+    await world.until_fleet(lambda s: s.stage.has_ended)
     await world.client.get_workflow_handle(FLEET_ID).result()
 
 
@@ -417,7 +417,7 @@ async def fleet_marked(world: World, name: str, _: FaultyQuotas) -> None:
     plan = await world.launch_fleet(name, {"pilot_soak": "0s"}, pilots=(pilot,))
     await asyncio.sleep(1)
     await world.say_fleet("approve", plan_hash=plan.hash)
-    await world.until_fleet(lambda s: s.stage.ended)
+    await world.until_fleet(lambda s: s.stage.has_ended)
     await world.client.get_workflow_handle(FLEET_ID).result()
 
 
@@ -439,14 +439,14 @@ async def fleet_paced(world: World, name: str, _: FaultyQuotas) -> None:
     await world.start_fleet(name, {"parallel": 1, "pilot_soak": "1h"}, pilots=(pilot,))
     await world.until_fleet(lambda s: s.rests_until is not None)
     await world.say_fleet("pace", pace={"parallel": 3, "pilot_soak": "0.1s"})
-    await world.until_fleet(lambda s: s.stage.ended)
+    await world.until_fleet(lambda s: s.stage.has_ended)
     await world.client.get_workflow_handle(FLEET_ID).result()
 
 
 async def fleet_continued(world: World, name: str, _: FaultyQuotas) -> None:
     await import_fleet(world, name)
     await world.start_fleet(name, {"parallel": 1})
-    status = await world.until_fleet(lambda s: s.stage.ended)
+    status = await world.until_fleet(lambda s: s.stage.has_ended)
     assert status.runs > 1
     await world.client.get_workflow_handle(FLEET_ID).result()
 

@@ -95,7 +95,7 @@ class BringupWorld:
     def __init__(self, made_by: ClusterRecipe | None = None, entered: BringupEntry | None = None) -> None:
         self.now = NOON
         start = BringupStart(entry=entered or entry(), recipe=made_by or recipe(), actor="ann")
-        self.b = reducers.opened(start, 1, self.now)
+        self.b = reducers.open_bringup(start, 1, self.now)
         self.ends: dict[str, RunReport | str] = {}
         self.says: dict[str, Colour] = {}
         self.islands: tuple[Island, ...] = start.entry.planned_islands
@@ -116,7 +116,7 @@ class BringupWorld:
         """Until nothing happens by itself before some time; answers when that is."""
         for _ in range(PATIENCE):
             self._set(reducers.advance(self.b, self.now))
-            assert status_of(self.b, self.now).waits_for or self.b.stage.ended
+            assert status_of(self.b, self.now).waits_for or self.b.stage.has_ended
             action = decide(self.b, self.now, self.under_way)
             match action:
                 case Finish():
@@ -130,11 +130,11 @@ class BringupWorld:
         b, now = self.b, self.now
         match action:
             case do.LookForSupply():
-                self._set(reducers.supplied(b, self.answer(calls.supply_order(b)), now))
+                self._set(reducers.apply_supply(b, self.answer(calls.supply_order(b)), now))
                 if self.b.supply is not None and self.b.supply.colour is not Colour.GREEN:
                     self.under_way.append(action)  # the call goes on asking
             case do.Start(run):
-                self._set(reducers.begun(b, run, now))
+                self._set(reducers.note_start(b, run, now))
                 self.started.append(self.b.key(run).text)
                 self._ends(run)
             case do.Follow(run, _):
@@ -142,40 +142,40 @@ class BringupWorld:
             case do.Stop(run, attempt):
                 self.stopped.append(run)
                 if run in self.endless:
-                    self._set(reducers.unanswered(b, run, attempt, "nobody can end it", now, endless=True))
+                    self._set(reducers.note_failed_call(b, run, attempt, "nobody can end it", now, endless=True))
                 else:
-                    self._set(reducers.reported(b, run, attempt, report(RunPhase.STOPPED, "was stopped"), now))
+                    self._set(reducers.apply_report(b, run, attempt, report(RunPhase.STOPPED, "was stopped"), now))
                     self._let_go(run)
             case do.AskChecks(names):
                 self.asked += names
-                self._set(reducers.asked(b, names, now))
+                self._set(reducers.note_asked(b, names, now))
                 answers = {name: self.answer(calls.check_order(self.b, name)) for name in names}
-                self._set(reducers.answered(self.b, answers, now))
+                self._set(reducers.apply_answers(self.b, answers, now))
             case do.HandOver() | do.GrantOwed():
                 self._hands_over(action)
             case do.WindDown():
-                self._set(reducers.wound(b, self.left, now))
+                self._set(reducers.wind_down(b, self.left, now))
 
     def _ends(self, run: str) -> None:
         end = self.ends.get(run, report())
         attempt = self.b.runs[run].attempt
         if isinstance(end, RunReport):
-            self._set(reducers.reported(self.b, run, attempt, end, self.now))
+            self._set(reducers.apply_report(self.b, run, attempt, end, self.now))
         elif end == "lost":
-            self._set(reducers.lost(self.b, run, attempt, "no answer in time", self.now))
+            self._set(reducers.note_lost_start(self.b, run, attempt, "no answer in time", self.now))
         else:
-            self._set(reducers.refused(self.b, run, attempt, end, self.now))
+            self._set(reducers.note_refusal(self.b, run, attempt, end, self.now))
 
     def ended(self, run: str, phase: RunPhase = RunPhase.SUCCEEDED, said: str = "") -> None:
         """A run that is followed has come to this."""
         attempt = self.b.runs[run].attempt
         self._let_go(run)
-        self._set(reducers.reported(self.b, run, attempt, report(phase, said or phase.value), self.now))
+        self._set(reducers.apply_report(self.b, run, attempt, report(phase, said or phase.value), self.now))
         self.run()
 
     def untraced(self, run: str) -> None:
         self._let_go(run)
-        self._set(reducers.untraced(self.b, run, self.b.runs[run].attempt, self.now))
+        self._set(reducers.note_untraced(self.b, run, self.b.runs[run].attempt, self.now))
         self.run()
 
     def _let_go(self, run: str) -> None:
@@ -184,7 +184,7 @@ class BringupWorld:
     def _hands_over(self, action: do.BringupAction) -> None:
         request = calls.hand_over_request(self.b, self.now)
         if self.refuses:
-            self._set(reducers.failed_over(self.b, self.refuses, self.now))
+            self._set(reducers.note_failed_hand_over(self.b, self.refuses, self.now))
             return
         if request.granted is None:
             plan = first_plan(request.entry, request.islands, self.policy)
@@ -193,7 +193,7 @@ class BringupWorld:
             values = next_values(request.entry, request.islands, request.granted, self.policy)
         answer = HandedOver(granted=values, owed=owed(request.entry, values), said="written")
         self.fleet = answer
-        took_in = reducers.handed if isinstance(action, do.HandOver) else reducers.owed_looked_at
+        took_in = reducers.hand_over if isinstance(action, do.HandOver) else reducers.apply_owed
         self._set(took_in(self.b, answer, self.now))
 
     def answer(self, order: CheckOrder) -> CheckAnswer:
@@ -215,7 +215,7 @@ class BringupWorld:
         assert why is None, why
         b, said = obey(self.b, BringupCommand(command), order, self.now)
         self._set(b)
-        assert status_of(self.b, self.now).waits_for or self.b.stage.ended  # as the book is told, before all else
+        assert status_of(self.b, self.now).waits_for or self.b.stage.has_ended  # as the book is told, before all else
         self.run()
         return said
 

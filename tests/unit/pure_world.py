@@ -66,7 +66,7 @@ from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of, status_of, waiting_sentence
 from models.rollout.undo_lines import undo_line
-from models.rollout.warnings import warned
+from models.rollout.warnings import warn_teams
 from models.wire import TellAnswer
 
 T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
@@ -212,7 +212,7 @@ class World:
             health=self.sample(),
             modes={q.team: q.mode for q in self.quotas.values()},
         )
-        self.r = plan_reducers.opened(launch, opening, self.now).but(rests=True, asks=True)
+        self.r = plan_reducers.open_rollout(launch, opening, self.now).but(rests=True, asks=True)
         self.run()
 
     def start(self) -> World:
@@ -241,7 +241,7 @@ class World:
     def grant(self, team: str, gpus: int, request: str = "r-1", ends: Mapping[str, int] | None = None) -> Granted:
         """A request's order comes in, and waits as long as the workflow lets it; `ends`: what it had raised."""
         order = GrantOrder(request=request, team=team, gpus=gpus, raised=dict(ends or {}), actor="capacity")
-        self.r = granting.ordered(self.r, order)
+        self.r = granting.take_order(self.r, order)
         self.run()
         self.r = granting.put_off(self.r, order, "not at rest")
         answer = granting.answer_to(self.r, order)
@@ -315,7 +315,7 @@ class World:
     def watch(self) -> None:
         if not self.watch_runs or self._state is None:
             return
-        guarded = self.r.stage.guarded and not self.shadow
+        guarded = self.r.stage.is_guarded and not self.shadow
         facts = facts_of("", guarded, self.sample(), self.windows, self.now)
         mark = fingerprint(self.reading(), facts, self.mark)
         if mark != self.mark:
@@ -393,11 +393,11 @@ class World:
             self.sent += batch
             self.told += [(notice.kind, notice.audience) for notice in batch]
             answer = TellAnswer(delivered={n.key: () for n in batch}, failed={}, refused={})
-            self.r = mailing.mailed(self.r, batch, answer, self.now)
+            self.r = mailing.apply_delivery(self.r, batch, answer, self.now)
         self.story += [entry.text for entry in self.r.post.outbox]
         self.cuts += [entry.data["cut"] for entry in self.r.post.outbox if "cut" in entry.data]
         if self.r.post.outbox:
-            self.r = mailing.recorded(self.r, calls.record(self.r, self.now))
+            self.r = mailing.mark_archived(self.r, calls.record(self.r, self.now))
         return len(self.told) > told
 
     def reads(self, batch: Sequence[Notice]) -> None:
@@ -419,7 +419,7 @@ class World:
                 target = breach_target(aim.baseline, aim.current, aim.islands, aim.theirs)
                 return Flight("aim", r.fence, target=target, exempt=aim.exempt)
             case Perform():
-                self.r, change = effect_reducers.began(r, action.kind)
+                self.r, change = effect_reducers.begin_effect(r, action.kind)
                 return Flight(action.kind.value, r.fence, effect=calls.effect(self.r, change, self.now))
         raise AssertionError(f"{action} is not under way")
 
@@ -428,23 +428,23 @@ class World:
         if flight.effect is not None:
             self._perform(flight.effect, error, landed)
         elif flight.name == "look" and (error or flight.seen is None):
-            self.r = look_reducers.look_failed(self.r, "no answer", self.now)
+            self.r = look_reducers.fail_look(self.r, "no answer", self.now)
         elif flight.name == "look" and flight.seen is not None:
-            self.r = warned(look_reducers.looked(self.r, flight.seen, self.now, flight.fence), self.now)
+            self.r = warn_teams(look_reducers.apply_look(self.r, flight.seen, self.now, flight.fence), self.now)
         elif flight.name == "draft" and (error or flight.draft is None):
-            failed = long_run.not_reconsidered if flight.proposed else plan_reducers.draft_failed
+            failed = long_run.drop_proposal if flight.proposed else plan_reducers.fail_draft
             self.r = failed(self.r, "no health sample", self.now)
         elif flight.proposed and flight.draft is not None:
-            self.r = long_run.reconsidered(self.r, flight.draft.plan, self.now)
+            self.r = long_run.take_proposal(self.r, flight.draft.plan, self.now)
         elif flight.name == "draft" and flight.draft is not None:
-            self.r = plan_reducers.drafted(self.r, flight.draft, self.now)
+            self.r = plan_reducers.take_draft(self.r, flight.draft, self.now)
         elif flight.target is not None:
             many = self.breaching_elsewhere + 1 > self.r.policy.max_breaching_clusters and not flight.exempt
             if many or error:
                 error = "BlastRadius" if many else error
-                self.r = plan_reducers.aim_failed(self.r, error, "too many clusters breach at once", self.now)
+                self.r = plan_reducers.fail_aim(self.r, error, "too many clusters breach at once", self.now)
             else:
-                self.r = plan_reducers.aimed(self.r, flight.target, self.now)
+                self.r = plan_reducers.start_breach_rollback(self.r, flight.target, self.now)
 
     def observe(self, look: Look) -> Observation:
         request = calls.look_at(self.r, look, self.now)
@@ -525,12 +525,14 @@ class World:
             receipt = self._call(request) if landed else None
         except BackstopError as refused:
             until = refused.until if isinstance(refused, BlastRadius) else None
-            self.r = effect_reducers.failed(self.r, change, type(refused).__name__, refused.message, self.now, until)
+            self.r = effect_reducers.fail_effect(
+                self.r, change, type(refused).__name__, refused.message, self.now, until
+            )
             return
         if error or receipt is None:
-            self.r = effect_reducers.failed(self.r, change, error, f"{change.kind} did not answer", self.now)
+            self.r = effect_reducers.fail_effect(self.r, change, error, f"{change.kind} did not answer", self.now)
         else:
-            self.r = effect_reducers.landed(self.r, change, receipt, self.now)
+            self.r = effect_reducers.apply_receipt(self.r, change, receipt, self.now)
 
     def _call(self, request: EffectRequest) -> Receipt:
         return self.rehearsed(request.change) if request.shadow else self.apply(request)

@@ -110,7 +110,7 @@ def say_as_typed(world: World, words: list[str]) -> None:
     assert cluster == CLUSTER
     if name == "launch":
         world.run()
-        assert world.stage.ended
+        assert world.stage.has_ended
         world._state = None
         world.launch()
         return
@@ -293,7 +293,7 @@ def test_those_are_said_to_be_told_of_an_approval_who_are(shadow: bool) -> None:
 
     assert approved() == ({"a": 40, "b": 15}, [] if shadow else ["a", "b"])
     world.healthy(300)
-    world.r = world.r.staying(replan="asked by the test")
+    world.r = world.r.with_stay(replan="asked by the test")
     world.run()
     assert approved() == ({"a": 40, "b": 29}, [] if shadow else ["b"])
     assert ahead_of(world.r, world.now).told == (() if shadow else ("a", "b"))

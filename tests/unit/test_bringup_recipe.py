@@ -13,7 +13,7 @@ from models.bringup.calls import check_order, run_order
 from models.bringup.entry import BringupEntry, BringupFile, unfilled_text
 from models.bringup.messages import BringupStart
 from models.bringup.recipe import ClusterRecipe, RecipeFile
-from models.bringup.reducers import opened
+from models.bringup.reducers import open_bringup
 from models.bringup.runs import RunOrder
 from tests.unit.bringup_world import ENTRY, NOON, RECIPE, entry, recipe
 
@@ -186,7 +186,7 @@ def test_a_value_that_would_lead_a_url_elsewhere_is_refused_at_entry(url: str, v
 
 
 def order(step: dict[str, Any], run: str = "x") -> RunOrder:
-    b = opened(BringupStart(entry=entry(), recipe=recipe(provision=[step]), actor="ann"), 1, NOON)
+    b = open_bringup(BringupStart(entry=entry(), recipe=recipe(provision=[step]), actor="ann"), 1, NOON)
     return run_order(b.with_run("x", attempt=1), run)
 
 
@@ -200,14 +200,14 @@ def test_values_are_filled_as_parts_of_arguments_and_nothing_else_in_braces_is_t
     )
     assert by_key.status_url == "https://h/h100-new%2F1%2Fx?cluster=h100-new"
     query = {"name": "q", "promql": 'up{cluster="{cluster}"}', "at_least": 1}
-    b = opened(BringupStart(entry=entry(), recipe=recipe(validate=[query]), actor="ann"), 1, NOON)
+    b = open_bringup(BringupStart(entry=entry(), recipe=recipe(validate=[query]), actor="ann"), 1, NOON)
     assert check_order(b, "q").query == 'up{cluster="h100-new"}'
     assert check_order(b, "capacity").gpus == 64
 
 
 @pytest.mark.parametrize(("share", "gpus"), [(1, 64), (0.95, 64), (0.875, 56), (0.5, 32), (0.01, 8)])
 def test_whole_nodes_are_accepted(share: float, gpus: int) -> None:
-    b = opened(BringupStart(entry=entry(), recipe=recipe(accept_at_least=share), actor="ann"), 1, NOON)
+    b = open_bringup(BringupStart(entry=entry(), recipe=recipe(accept_at_least=share), actor="ann"), 1, NOON)
     assert check_order(b, "capacity").gpus == gpus
 
 

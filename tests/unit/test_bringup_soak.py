@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from models.bringup.checks import CheckAnswer, Colour
-from models.bringup.soak import CheckState, SoakClock, Terms, colour_at, gathered, ticked, turned
+from models.bringup.soak import CheckState, SoakClock, Terms, colour_at, gathered_time, tick_clock, turn_clock
 from tests.unit.bringup_world import NOON, BringupWorld, entry, recipe
 
 FIVE, HALF = Terms(timedelta(minutes=5)), timedelta(minutes=30)
@@ -18,7 +18,7 @@ def minutes(count: float) -> timedelta:
 
 
 def green(at: float = 0) -> CheckState:
-    return CheckState().answered(CheckAnswer(colour=Colour.GREEN, said="good", at=NOON + minutes(at)))
+    return CheckState().take_answer(CheckAnswer(colour=Colour.GREEN, said="good", at=NOON + minutes(at)))
 
 
 @pytest.mark.parametrize(
@@ -36,25 +36,25 @@ def test_an_answer_that_is_asked_for_once_counts_for_good() -> None:
 def test_an_unknown_answer_is_red_after_so_long_whatever_it_says_again() -> None:
     check = green()
     for at in (5, 20, 34):
-        check = check.answered(CheckAnswer(colour=Colour.UNKNOWN, said="no answer", at=NOON + minutes(at)))
+        check = check.take_answer(CheckAnswer(colour=Colour.UNKNOWN, said="no answer", at=NOON + minutes(at)))
     assert colour_at(check, FIVE, NOON + minutes(34.9), HALF) is Colour.UNKNOWN
     assert colour_at(check, FIVE, NOON + minutes(35), HALF) is Colour.RED
 
 
 def test_the_clock_stands_while_an_answer_no_longer_counts() -> None:
     checks, rules = {"a": green(0), "b": green(4)}, {"a": FIVE, "b": FIVE}
-    clock = turned(SoakClock(), {"a": Colour.GREEN, "b": Colour.GREEN}, NOON + minutes(4))
+    clock = turn_clock(SoakClock(), {"a": Colour.GREEN, "b": Colour.GREEN}, NOON + minutes(4))
     at = NOON + minutes(25)
-    clock = ticked(clock, checks, rules, at, HALF)
-    assert (gathered(clock, at), clock.since) == (minutes(6), None)  # from 4 to 10, when `a` ran out
+    clock = tick_clock(clock, checks, rules, at, HALF)
+    assert (gathered_time(clock, at), clock.since) == (minutes(6), None)  # from 4 to 10, when `a` ran out
 
 
 def test_red_starts_it_anew_and_unknown_does_not() -> None:
     clock = SoakClock(gathered=minutes(7), since=NOON)
     at = NOON + minutes(3)
-    assert turned(clock, {"a": Colour.UNKNOWN}, at) == SoakClock(gathered=minutes(10))
-    assert turned(clock, {"a": Colour.RED, "b": Colour.UNKNOWN}, at) == SoakClock()
-    assert turned(clock, {"a": Colour.GREEN}, at) == clock
+    assert turn_clock(clock, {"a": Colour.UNKNOWN}, at) == SoakClock(gathered=minutes(10))
+    assert turn_clock(clock, {"a": Colour.RED, "b": Colour.UNKNOWN}, at) == SoakClock()
+    assert turn_clock(clock, {"a": Colour.GREEN}, at) == clock
 
 
 def validating(**changes: object) -> BringupWorld:

@@ -12,7 +12,7 @@ from rich.console import Console
 from models.bringup import actions as do
 from models.bringup import reducers
 from models.bringup.checks import Colour
-from models.bringup.commands import BringupOrder, cancelled, obey
+from models.bringup.commands import BringupOrder, apply_cancel, obey
 from models.bringup.decide import decide
 from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupCommand, BringupStage
@@ -74,8 +74,8 @@ def test_a_start_that_nobody_answered_for_calls_a_person_once_its_time_limit_is_
 
 def test_what_its_runner_answers_instead_of_a_run_shows_until_it_speaks_of_the_run_again() -> None:
     w = world({"bootstrap": RUNNING})
-    w.b = reducers.unheard(w.b, "bootstrap", 1, "HTTP 503", w.now)
-    w.b = reducers.unheard(w.b, "bootstrap", 1, "HTTP 502", w.now)
+    w.b = reducers.note_silence(w.b, "bootstrap", 1, "HTTP 503", w.now)
+    w.b = reducers.note_silence(w.b, "bootstrap", 1, "HTTP 502", w.now)
     (shown,) = {step.said for step in status_of(w.b, w.now).steps if step.name == "bootstrap"}
     assert shown == "it ran when its runner last said so; the latest answer: HTTP 502"
     assert [e.text for e in w.b.outbox if "HTTP 50" in e.text] == [f"bootstrap: {shown.replace('502', '503')}"]
@@ -180,8 +180,8 @@ def test_what_is_said_of_an_earlier_attempt_changes_nothing() -> None:
     w = world({"bootstrap": FAILED})
     w.ends = {"bootstrap": RUNNING}
     w.say("retry", step="bootstrap")
-    assert reducers.reported(w.b, "bootstrap", 1, report(), w.now) is w.b
-    assert reducers.untraced(w.b, "bootstrap", 1, w.now) is w.b
+    assert reducers.apply_report(w.b, "bootstrap", 1, report(), w.now) is w.b
+    assert reducers.note_untraced(w.b, "bootstrap", 1, w.now) is w.b
 
 
 def test_a_history_that_begins_anew_follows_what_runs_and_starts_nothing() -> None:
@@ -348,12 +348,12 @@ def test_cancel_unmakes_in_reverse_order_and_names_what_has_no_undo() -> None:
 @pytest.mark.parametrize("by_ticket", [False, True])
 def test_a_cancel_by_temporal_is_one_by_a_person_unless_tickets_are_needed(by_ticket: bool) -> None:
     w = made()
-    after = cancelled(w.b, w.now, (), by_ticket=by_ticket)
+    after = apply_cancel(w.b, w.now, (), by_ticket=by_ticket)
     assert after.stage == (BringupStage.PROVISIONED if by_ticket else BringupStage.CANCELLING)
     entry_text = after.outbox[-1].text
     assert ("a cancel from Temporal was ignored" in entry_text) is by_ticket
     in_production = w.b.but(stage=BringupStage.IN_PRODUCTION)
-    assert cancelled(in_production, w.now, (), by_ticket=False) == in_production
+    assert apply_cancel(in_production, w.now, (), by_ticket=False) == in_production
 
 
 def test_what_a_failed_undo_depends_on_is_spared_and_the_others_are_unmade() -> None:

@@ -13,7 +13,7 @@ import pytest
 from cli.main import run
 from models.cluster.policy import Tier
 from models.fleet.messages import FleetLaunch, FleetPlan, Prospect
-from models.fleet.order import plan_hash, taken_by
+from models.fleet.order import plan_hash, take_prospects
 from models.planning.plan import Envelope
 from tests.property.test_fleet_machine import prospect
 from tests.unit.cli_fakes import FakeBackstop, answering
@@ -22,7 +22,7 @@ from tests.unit.test_cli_fleet_rollout import fleet, status_at
 
 
 def planned(*prospects: Prospect) -> FleetPlan:
-    taken = taken_by(FleetLaunch(fleet="f", owner="tpm"), prospects)
+    taken = take_prospects(FleetLaunch(fleet="f", owner="tpm"), prospects)
     return FleetPlan(fleet="f", hash=plan_hash(taken), clusters=taken)
 
 

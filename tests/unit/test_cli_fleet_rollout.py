@@ -30,7 +30,7 @@ from models.fleet.messages import (
     Prospect,
     StartAnswer,
 )
-from models.fleet.order import pick, plan_hash, taken_by
+from models.fleet.order import pick, plan_hash, take_prospects
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import status_of
 from models.rollout.stages import Stage
@@ -58,9 +58,9 @@ def prospects(many: int) -> list[Prospect]:
 def fleet(many: int = 8, pilots: tuple[str, ...] = ("h100-0000",), **pace: object) -> FleetRollout:
     """Approved, and its first clusters started."""
     launch = FleetLaunch(fleet="fleet/1", owner="tpm", pilots=pilots, pace=Pace.model_validate(pace))
-    taken = taken_by(launch, prospects(many))
-    f = reducers.opened(launch, NOON)
-    f = reducers.planned(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), NOON)
+    taken = take_prospects(launch, prospects(many))
+    f = reducers.open_fleet(launch, NOON)
+    f = reducers.apply_plan(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), NOON)
     asked = FleetCommandRequest(actor="tpm", plan_hash=f.plan_hash)
     f, _ = obey(f, "approve", asked, NOON)
     return started(f, many)
@@ -83,7 +83,7 @@ def started(f: FleetRollout, many: int, now: datetime = NOON) -> FleetRollout:
     known = {p.cluster: p for p in prospects(many)}
     answer = pick(request, [known[c.cluster] for c in request.candidates], {}, (0, 0))
     names = {p.cluster: f"{p.cluster}/1" for p in answer.picked}
-    return reducers.started(reducers.picked(f, answer, names, now), names, StartAnswer(), now)
+    return reducers.apply_starts(reducers.apply_picks(f, answer, names, now), names, StartAnswer(), now)
 
 
 def status_at(f: FleetRollout, now: datetime = NOON) -> FleetStatus:
@@ -138,7 +138,7 @@ def test_a_status_fits_a_screen_however_many_clusters_there_are(capsys: pytest.C
 
 def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     f = fleet()
-    f = reducers.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    f = reducers.apply_news(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
     found = status_at(f)
     text = shown(capsys, found)
     assert "now      pilot h100-0000 rolled back: no wave begins" in text
@@ -156,7 +156,7 @@ def test_a_failed_pilot_is_named_with_what_to_do(capsys: pytest.CaptureFixture[s
 def test_the_figures_of_one_that_has_ended_are_of_its_end(capsys: pytest.CaptureFixture[str]) -> None:
     """Its clusters' rollouts go on: one that was rolled back then may be monitored by now, and nobody notes it here."""
     f = fleet(1, pilots=())
-    f = reducers.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    f = reducers.apply_news(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
     found = status_at(f)
     assert found.stage is FleetStage.DONE
     text = shown(capsys, found)
@@ -170,7 +170,7 @@ def test_the_figures_of_one_that_has_ended_are_of_its_end(capsys: pytest.Capture
 def test_what_waits_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     f = fleet(8, pilots=(), budget_per_hour=15)
     done = {m.rollout: Noted(rollout=m.rollout, stage="monitored") for m in f.members.values() if m.rollout}
-    f = reducers.advance(reducers.noted(f, done, NOON), NOON)
+    f = reducers.advance(reducers.apply_news(f, done, NOON), NOON)
     later = NOON + timedelta(days=1)
     f = started(reducers.advance(f, later), 8, later)
     text = shown(capsys, status_at(f, later), "--waiting")
@@ -355,7 +355,7 @@ def test_the_weekly_report_says_where_the_fleet_goes_and_who_stops_it(capsys: py
     f = fleet()
     text = report(capsys, status_at(f))
     assert "still to start: 1 in wave 1 (unallocated), 2 in wave 2 (unscheduled)" in text
-    f = reducers.noted(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
+    f = reducers.apply_news(f, {"h100-0000/1": Noted(rollout="h100-0000/1", stage="rolled_back", rollbacks=1)}, NOON)
     text = report(capsys, status_at(f))
     assert "pilot h100-0000 rolled back: no wave begins" in text
     assert "The fleet rollout is blocked." in text

@@ -19,12 +19,12 @@ from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
 from models.requests.decide import decide
 from models.requests.reducers import (
     advance,
-    cancelled,
+    apply_cancel,
+    apply_delivery,
+    apply_grant,
     gave_up,
-    mailed,
-    opened,
-    tried,
-    undeliverable,
+    open_request,
+    undelivered_reasons,
 )
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
 from models.wire import TellAnswer
@@ -43,7 +43,7 @@ def asked(*, fits: bool = True, **more: Any) -> RequestState:
         other = Elsewhere(cluster="c2", gpu_model="H100", headroom_gpus=70, has_quota=True)
         bare = Elsewhere(cluster="c3", headroom_gpus=9, has_quota=False)
         found = found.model_copy(update={"assessed": True, "flex_gpus": 9, "elsewhere": (other, bare)})
-    return opened(ask, found, NOW)
+    return open_request(ask, found, NOW)
 
 
 def after(state: RequestState, command: RequestCommand, actor: str = "capacity") -> RequestState:
@@ -54,7 +54,7 @@ def after(state: RequestState, command: RequestCommand, actor: str = "capacity")
 
 def granted(**more: Any) -> RequestState:
     done = Granted(request="q-1", outcome=GrantOutcome.DONE, said="written", raised={"a": 16, "org": 4})
-    return tried(after(asked(**more), RequestCommand.APPROVE), done, NOW)
+    return apply_grant(after(asked(**more), RequestCommand.APPROVE), done, NOW)
 
 
 def text(state: RequestState, capsys: pytest.CaptureFixture[str]) -> str:
@@ -72,10 +72,10 @@ def test_a_notice_is_tried_for_a_day_and_then_it_is_said_who_was_not_told(
     answer = TellAnswer(delivered={}, failed=dict.fromkeys(dead, "no connection"), refused={})
     for hours in (0, 1, 23):
         now = NOW + timedelta(hours=hours)
-        assert undeliverable(state, answer, now) == {}
-        state = mailed(state, answer, now)
+        assert undelivered_reasons(state, answer, now) == {}
+        state = apply_delivery(state, answer, now)
         assert {n.key for n in state.mail} == set(first)
-    late = undeliverable(state, answer, NOW + DAY)
+    late = undelivered_reasons(state, answer, NOW + DAY)
     assert late == dict.fromkeys(dead, "no connection")
     over = gave_up(state, late, state.mail, NOW + DAY)
     assert {first[n.key] for n in over.mail} == {"dev", "capacity"}
@@ -92,10 +92,10 @@ def test_a_notice_is_tried_for_a_day_and_then_it_is_said_who_was_not_told(
 def test_a_cancelled_grant_is_given_back_unless_it_is_for_good(
     more: dict[str, Any], stage: RequestStage, ends: bool
 ) -> None:
-    found = cancelled(granted(**more), NOW, by_ticket=False)
-    assert (found.stage, found.overdue(NOW)) == (stage, False)
-    assert found.overdue(NOW + timedelta(minutes=2)) is ends
-    assert granted(**more).overdue(NOW + 2 * DAY) is ends
+    found = apply_cancel(granted(**more), NOW, by_ticket=False)
+    assert (found.stage, found.is_overdue(NOW)) == (stage, False)
+    assert found.is_overdue(NOW + timedelta(minutes=2)) is ends
+    assert granted(**more).is_overdue(NOW + 2 * DAY) is ends
     well = grants_check([found], NOW)
     assert (well.ok, well.text) == (True, "none is overdue")
 
@@ -174,24 +174,24 @@ def test_its_day_ends_what_it_is() -> None:
     assert advance(asked(until=until), until).stage is RequestStage.LAPSED
     assert advance(after(asked(until=until), RequestCommand.APPROVE), until).stage is RequestStage.LAPSED
     assert advance(granted(until=until), until).stage is RequestStage.RETURNING
-    assert granted().ended, "for good: nothing more happens to it"
+    assert granted().has_ended, "for good: nothing more happens to it"
 
 
 def test_what_waits_is_said_once_and_tried_again() -> None:
     later = Granted(request="q-1", outcome=GrantOutcome.LATER, said="a rollout of c1 is planned")
-    waiting = tried(after(asked(), RequestCommand.APPROVE), later, NOW)
+    waiting = apply_grant(after(asked(), RequestCommand.APPROVE), later, NOW)
     assert (waiting.stage, waiting.said) == (RequestStage.APPROVED, "waits: a rollout of c1 is planned")
-    assert tried(waiting, later, NOW) == waiting
+    assert apply_grant(waiting, later, NOW) == waiting
 
 
 def test_what_happened_is_kept_before_anything_else_and_before_it_ends() -> None:
-    kept = asked().recorded(e.key for e in asked().outbox)
+    kept = asked().without_entries(e.key for e in asked().outbox)
     assert decide(asked()) == Keep()
     assert decide(kept) == Wait(None)
     assert decide(kept.but(stage=RequestStage.APPROVED)) == decide(kept.but(stage=RequestStage.RETURNING)) == Write()
     withdrawn = after(kept, RequestCommand.WITHDRAW)
     assert decide(withdrawn) == Keep()
-    assert decide(withdrawn.recorded(e.key for e in withdrawn.outbox)) == Finish()
+    assert decide(withdrawn.without_entries(e.key for e in withdrawn.outbox)) == Finish()
 
 
 @pytest.mark.parametrize("command", RequestCommand)

@@ -58,7 +58,9 @@ def typed(group: Any = None, before: str = "") -> Iterator[str]:
 
 def test_each_command_that_changes_something_has_a_row_or_says_its_undo_itself() -> None:
     every = set(typed())
-    of_rows = {row.typed for rows in (ROLLOUT_ROWS, FLEET_ROWS, REQUEST_ROWS, BRINGUP_ROWS) for row in rows.values()}
+    of_rows = {
+        row.command_words for rows in (ROLLOUT_ROWS, FLEET_ROWS, REQUEST_ROWS, BRINGUP_ROWS) for row in rows.values()
+    }
     assert of_rows | ITSELF <= every
     looks = set(LOOK.split())
     assert {words for words in every - of_rows - ITSELF - BRINGUP_LOOKS if words.split()[0] not in looks} == set()

@@ -85,18 +85,18 @@ def test_the_rows_are_the_commands_that_there_are(core: Core) -> None:
     assert set(core.rows) == core.commands
     assert {name for name, row in core.rows.items() if not row.undo} == core.undo
     assert {name for name, row in core.rows.items() if not row.needs_reason} == core.without_reason
-    assert ANSWERED_BY[core.schema].split(", ")[-len(core.rows) :] == [row.typed for row in core.rows.values()]
+    assert ANSWERED_BY[core.schema].split(", ")[-len(core.rows) :] == [row.command_words for row in core.rows.values()]
 
 
 @pytest.mark.parametrize(("core", "row"), ROWS)
 def test_each_row_is_a_command_with_a_right_and_a_place_in_the_docs(core: Core, row: CommandRow) -> None:
     words = f"{core.group} {row.name}".strip()
-    assert row.typed == words
+    assert row.command_words == words
     command = typed(words)
     assert command.help == row.help
     assert RIGHTS[row.key].to
     assert all(example.startswith(f"backstop {words}") for example in row.examples.splitlines())
-    assert re.search(rf"^### {words}\n\n`backstop {words}.*\n\n{re.escape(row.first)}$", COMMANDS_MD, re.MULTILINE)
+    assert re.search(rf"^### {words}\n\n`backstop {words}.*\n\n{re.escape(row.summary)}$", COMMANDS_MD, re.MULTILINE)
     options = {option for parameter in command.params for option in parameter.opts}
     assert ("--yes" in options) is (row.asks is not Asks.NEVER)
     assert [p.required for p in command.params if p.name == "reason"] == [row.needs_reason]
@@ -123,5 +123,5 @@ def test_a_second_person_is_offered_where_the_table_of_rights_wants_one() -> Non
     }
     for core in CORES:
         for row in core.rows.values():
-            options = {option for parameter in typed(row.typed).params for option in parameter.opts}
+            options = {option for parameter in typed(row.command_words).params for option in parameter.opts}
             assert ("--emergency" in options) is row.by_two

@@ -368,11 +368,11 @@ def test_a_rollout_says_who_is_to_be_told_when_and_what_is_in_the_way() -> None:
     world = World((quota("a", 180), quota("b", 181)), notice="1d")
     assert world.r.plan is not None
     world.say(Command.APPROVE, run=False, plan_hash=world.r.plan.hash)
-    r = mailing.noticing(world.r, world.now).telling(NoticeKind.MONITORED, ["a"])
+    r = mailing.notify_teams(world.r, world.now).notify(NoticeKind.MONITORED, ["a"])
     to_a, to_b, other = (n.key for n in r.post.mail)
     at = world.now + timedelta(seconds=10)
     waiting = TellAnswer(delivered={}, failed={to_b: "nobody listens"}, refused={}, waiting={to_a: at, other: at})
-    r = mailing.mailed(r, r.post.mail, waiting, world.now)
+    r = mailing.apply_delivery(r, r.post.mail, waiting, world.now)
     (said,) = [c.text for c in conditions(r, world.now) if c.name == "notice"]
     assert said == (
         f"to be told at {at:%Y-%m-%d %H:%M:%SZ}, and the notice runs from then: a (trying again: nobody listens)"

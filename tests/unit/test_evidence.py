@@ -25,7 +25,7 @@ from models.planning.plan import envelope_of, make_plan
 from models.rollout.changes import reserve_beside
 from models.rollout.effect_table import STANDS_ON
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, ValueConflict, ValueWrite
-from models.rollout.evidence import Accepted, Approved, Decided, DrawnPlan, Known, proved
+from models.rollout.evidence import Accepted, Approved, Decided, DrawnPlan, Known, prove_change
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 K = EffectKind
@@ -75,16 +75,16 @@ def test_each_kind_stands_on_something() -> None:
 
 
 def test_what_was_approved_may_be() -> None:
-    assert proved(change(K.RESERVE, reserve=reserve_beside(BASE, VALUES)), FRESH).baseline == BASE
-    assert proved(change(K.SET_SOFT, VALUES), FRESH).stood_on == ("n-1",)
-    assert proved(change(K.HARDEN, mode=LimitMode.HARD), STANDS).ground == "plan"
-    assert proved(change(K.FOLLOW, flex_gpus=5), replace(STANDS, surplus_gpus=5)).stood_on == ("n-1",)
-    assert proved(change(K.SET_SOFT, VALUES, {"a": 1, "b": 1}), STANDS).ground == "restored"
-    assert proved(change(K.CLOSE), replace(STANDS, close="n-9")).stood_on == ("n-9",)
+    assert prove_change(change(K.RESERVE, reserve=reserve_beside(BASE, VALUES)), FRESH).baseline == BASE
+    assert prove_change(change(K.SET_SOFT, VALUES), FRESH).stood_on == ("n-1",)
+    assert prove_change(change(K.HARDEN, mode=LimitMode.HARD), STANDS).ground == "plan"
+    assert prove_change(change(K.FOLLOW, flex_gpus=5), replace(STANDS, surplus_gpus=5)).stood_on == ("n-1",)
+    assert prove_change(change(K.SET_SOFT, VALUES, {"a": 1, "b": 1}), STANDS).ground == "restored"
+    assert prove_change(change(K.CLOSE), replace(STANDS, close="n-9")).stood_on == ("n-9",)
 
 
 def test_what_a_person_accepted_may_be_written_as_it_stands() -> None:
-    footing = proved(change(K.SET_SOFT, THEIRS, THEIRS), TAKEN)
+    footing = prove_change(change(K.SET_SOFT, THEIRS, THEIRS), TAKEN)
     assert (footing.ground, footing.stood_on) == ("accepted", ("n-7",))
     assert footing.baseline == BASE.with_values({"a": 160}), "an undo leaves it"
 
@@ -143,18 +143,18 @@ REFUSED: dict[str, tuple[Change, Known]] = {
 @pytest.mark.parametrize("what", REFUSED)
 def test_nothing_else_may_be(what: str) -> None:
     with pytest.raises(Refusal, match="is refused"):
-        proved(*REFUSED[what])
+        prove_change(*REFUSED[what])
 
 
 def test_more_flex_than_is_healthy_is_looked_at_again() -> None:
     with pytest.raises(Drift):
-        proved(change(K.FOLLOW, flex_gpus=6), replace(STANDS, surplus_gpus=5))
+        prove_change(change(K.FOLLOW, flex_gpus=6), replace(STANDS, surplus_gpus=5))
 
 
 def test_the_way_back() -> None:
-    assert proved(change(K.RESTORE, BEFORE, VALUES), replace(STANDS, undo="n-2")).ground == "ordered"
-    assert proved(change(K.RESTORE, BEFORE, VALUES), replace(STANDS, failed=True)).ground == "failed"
-    assert proved(change(K.RELEASE), replace(STANDS, undo="n-2")).ground == "ordered"
+    assert prove_change(change(K.RESTORE, BEFORE, VALUES), replace(STANDS, undo="n-2")).ground == "ordered"
+    assert prove_change(change(K.RESTORE, BEFORE, VALUES), replace(STANDS, failed=True)).ground == "failed"
+    assert prove_change(change(K.RELEASE), replace(STANDS, undo="n-2")).ground == "ordered"
     aim = {"a": 100, "b": 100}
     breached = replace(STANDS, aims=((NOW + timedelta(hours=1), aim),))
     for back in (
@@ -163,9 +163,9 @@ def test_the_way_back() -> None:
         change(K.UNFOLLOW),
         change(K.RELEASE, reserve=reserve_beside(BASE, aim)),
     ):
-        assert proved(back, breached).ground == "breach"
+        assert prove_change(back, breached).ground == "breach"
     # What others hold by now is left to them.
-    assert proved(change(K.RESTORE, {"a": 77}, {"a": 77}), replace(STANDS, undo="n-2", present={"a": 77})).words
+    assert prove_change(change(K.RESTORE, {"a": 77}, {"a": 77}), replace(STANDS, undo="n-2", present={"a": 77})).words
 
 
 @pytest.mark.parametrize(
@@ -187,10 +187,10 @@ def test_a_grant_is_what_was_decided(decided: Decided, order: dict[str, Any], gp
     known = replace(FRESH, decided=decided)
     wanted = GrantOrder(request="r-7", team="a", gpus=abs(gpus) if not good or gpus < 0 else 8, **order)
     if good:
-        assert proved(asked, known, wanted).after == {"a": 200 + gpus, "b": 145}
+        assert prove_change(asked, known, wanted).after == {"a": 200 + gpus, "b": 145}
     else:
         with pytest.raises(Refusal):
-            proved(asked, known, wanted)
+            prove_change(asked, known, wanted)
 
 
 def test_what_others_hold_is_not_taken_for_a_value_that_was_written() -> None:
@@ -198,8 +198,8 @@ def test_what_others_hold_is_not_taken_for_a_value_that_was_written() -> None:
     met = receipt(K.SET_SOFT, 3, 2, a=7, b=VALUES["b"]).model_copy(update={"conflicts": (theirs,)})
     known = replace(STANDS, receipts=(*STANDS.receipts, met))
     with pytest.raises(Refusal):
-        proved(change(K.SET_SOFT, {"a": 7}), known)
-    assert proved(change(K.SET_SOFT, VALUES, {"a": 7, "b": 1}), known).ground == "restored"
+        prove_change(change(K.SET_SOFT, {"a": 7}), known)
+    assert prove_change(change(K.SET_SOFT, VALUES, {"a": 7, "b": 1}), known).ground == "restored"
 
 
 def test_a_row_that_nobody_signed_is_no_warrant() -> None:

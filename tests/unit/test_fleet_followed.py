@@ -28,8 +28,8 @@ def fleet_of(world: World, *, joins: bool) -> FleetRollout:
     noted = Noted(rollout=r.id, stage=r.stage.value) if joins else None
     taken = (prospect_of(make_plan(today, world.policy), noted),)
     launch = FleetLaunch(fleet="fleet/1", owner="tpm")
-    f = reducers.opened(launch, world.now)
-    return reducers.planned(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), world.now)
+    f = reducers.open_fleet(launch, world.now)
+    return reducers.apply_plan(f, launch, FleetPlan(fleet=f.id, hash=plan_hash(taken), clusters=taken), world.now)
 
 
 def page(*parts: object) -> None:

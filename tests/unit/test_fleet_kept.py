@@ -8,10 +8,10 @@ from hypothesis import given, settings
 
 from models.audit import AuditEntry
 from models.fleet import reducers
-from models.fleet.gates import through
+from models.fleet.gates import is_wave_over
 from models.fleet.kept import KeptFleet, kept_of
 from models.fleet.messages import FleetLaunch, FleetPlan, Prospect
-from models.fleet.order import plan_hash, taken_by
+from models.fleet.order import plan_hash, take_prospects
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from tests.property.test_fleet_machine import EVENTS, PACES, PROSPECTS, Fleet, happens, prospect
 from tests.tried import examples
@@ -37,22 +37,22 @@ def test_the_archive_tells_what_the_state_was(
     assert (known.stage, known.plan_hash, known.approved_by) == (f.stage, f.plan_hash, f.approved_by)
     assert known.wave is f.wave
     # A wave that is not through any more is not archived: whoever takes over looks for itself.
-    assert known.through_at in (f.settled_at, None) or not through(f, fleet.now)
+    assert known.through_at in (f.settled_at, None) or not is_wave_over(f, fleet.now)
     assert set(known.members) == set(f.members)
     assert set(known.moved) == {m.cluster for m in f.members.values() if m.moved}
     assert all(known.members[c] is f.members[c].wave for c in known.moved)
     assert set(known.skipped) == {m.cluster for m in f.members.values() if m.state is MemberState.SKIPPED}
     assert {m.cluster for m in f.members.values() if m.rollout and not m.joined} <= set(known.started)
-    if not f.stage.ended and f.stage is not FleetStage.ABORTING:
+    if not f.stage.has_ended and f.stage is not FleetStage.ABORTING:
         assert set(known.held) == {h.id for h in f.holds}
 
 
 def taken_over(lost: Fleet, **known: Prospect) -> FleetRollout:
     """The new one, planned; `known`: what the ledger says of clusters today."""
     launch = FleetLaunch(fleet="g", owner="tpm", pace=lost.f.pace, kept=kept(lost.f))
-    taken = taken_by(launch, (known.get(p.cluster, p) for p in lost.world.values()))
-    f = reducers.opened(launch, lost.now)
-    return reducers.planned(f, launch, FleetPlan(fleet="g", hash=plan_hash(taken), clusters=taken), lost.now)
+    taken = take_prospects(launch, (known.get(p.cluster, p) for p in lost.world.values()))
+    f = reducers.open_fleet(launch, lost.now)
+    return reducers.apply_plan(f, launch, FleetPlan(fleet="g", hash=plan_hash(taken), clusters=taken), lost.now)
 
 
 def own(lost: Fleet, cluster: str, stage: str) -> Prospect:

@@ -12,7 +12,7 @@ from cli.output import show
 from models.cluster.windows import Entry, Window, WindowKind
 from models.fleet import reducers
 from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus, Noted, Prospect
-from models.fleet.order import plan_hash, taken_by
+from models.fleet.order import plan_hash, take_prospects
 from models.fleet.state import Member, MemberState, Pace, Wave
 from models.fleet.status import progress_of
 from models.fleet.status import status_of as status_of_fleet
@@ -145,9 +145,9 @@ def test_a_rollback_that_a_person_asked_for_is_no_failure_of_the_cluster(by: str
 def test_a_plan_has_one_number_of_clusters(capsys: pytest.CaptureFixture[str]) -> None:
     """46 in the archive, and 45 in the plan that is to be approved and in its question: one was open already."""
     launch = FleetLaunch(fleet="f", owner="tpm")
-    taken = taken_by(launch, [joining(prospect(0)), *map(prospect, range(1, 46))])
+    taken = take_prospects(launch, [joining(prospect(0)), *map(prospect, range(1, 46))])
     plan = FleetPlan(fleet="f", hash=plan_hash(taken), clusters=taken)
-    archived = reducers.planned(reducers.opened(launch, NOON), launch, plan, NOON).outbox[-1].text
+    archived = reducers.apply_plan(reducers.open_fleet(launch, NOON), launch, plan, NOON).outbox[-1].text
     show(*plan_parts(plan, (), Pace()))
     said = capsys.readouterr().out
     for text in (archived, said):
@@ -181,7 +181,7 @@ def test_the_progress_is_the_steps_the_rate_of_the_last_day_and_where_it_leads()
     )
     slow = f.but(pace=f.pace.but(bake=timedelta(days=7)))
     assert progress_of(slow, NOON).expected_end == NOON + timedelta(days=7), "a bake is still to come"
-    stopped = f.holding("paused", HoldKind.PAUSED, "SEV", NOON, "tpm")
+    stopped = f.add_hold("paused", HoldKind.PAUSED, "SEV", NOON, "tpm")
     assert progress_of(stopped, NOON).expected_end is None
     assert "no end is expected yet" in dict(facts_of(status_of_fleet(stopped, NOON)))["step"].plain
     young = f.but(entered_at=NOON - 5 * HOUR)

@@ -25,7 +25,7 @@ def stances() -> dict[str, FleetRollout]:
         "being planned": f.but(stage=FleetStage.PLANNED, plan_hash="", approved_by=""),
         "planned": f.but(stage=FleetStage.PLANNED, plan_hash="0" * 16, approved_by=""),
         "running": running,
-        "paused": running.holding(PAUSED, HoldKind.PAUSED, "a look", now, "user:ana"),
+        "paused": running.add_hold(PAUSED, HoldKind.PAUSED, "a look", now, "user:ana"),
         "aborting": running.but(stage=FleetStage.ABORTING),
         "done": running.but(stage=FleetStage.DONE),
     }

@@ -240,7 +240,7 @@ def test_an_undo_of_a_fleets_command_says_what_it_leaves_and_what_it_would_lift(
     if "failed" in beside:
         f = f.but(members={**members, "open": members["open"].but(failed_at=now)})
     if "breaker" in beside:
-        f = f.holding(BREAKER, HoldKind.BREAKER, "2 of 5 rolled back", now)
+        f = f.add_hold(BREAKER, HoldKind.BREAKER, "2 of 5 rolled back", now)
     wave = Wave.BUSY if name == "move" else None
     request = FleetCommandRequest(actor="tpm", reason="r", clusters=clusters, wave=wave)
     assert refusal(f, cast("FleetCommand", name), request) is None

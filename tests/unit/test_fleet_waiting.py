@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from models.cluster.windows import Window, WindowKind
 from models.fleet import reducers
-from models.fleet.commands import cancelled
+from models.fleet.commands import apply_cancel
 from models.fleet.messages import FleetStatus, Noted, PickAnswer, Picked
 from models.fleet.state import BudgetLeft, FleetStage, MemberState, Pace
 from models.fleet.status import status_of
@@ -69,7 +69,7 @@ def test_what_was_picked_as_somebody_paused_is_not_started_and_keeps_its_budget(
     late = PickAnswer(
         picked=(Picked(cluster="c0001", wave=fleet.f.wave, cut_gpus=30),), left=BudgetLeft(hour_gpus=60, day_gpus=960)
     )
-    fleet.f = reducers.picked(fleet.f, late, {"c0001": "c0001/1"}, fleet.now)
+    fleet.f = reducers.apply_picks(fleet.f, late, {"c0001": "c0001/1"}, fleet.now)
     assert (status(fleet).hour_gpus, status(fleet).day_gpus) == (90, 990)
     assert waits(fleet) == dict.fromkeys(("c0001", "c0002"), "the fleet rollout is held"), "and for nothing else"
 
@@ -91,7 +91,7 @@ def test_a_member_that_somebody_launched_by_hand_is_followed_at_once() -> None:
     fleet = Fleet([prospect(0, cut=70), prospect(1, cut=90)], PACE)
     assert fleet.f.members["c0001"].state is MemberState.WAITING
     by_hand = Noted(rollout="c0001/by-hand", stage="buffered")
-    fleet.f = reducers.found_open(fleet.f, {"c0001": by_hand, "c0000": by_hand}, fleet.now)
+    fleet.f = reducers.join_open(fleet.f, {"c0001": by_hand, "c0000": by_hand}, fleet.now)
     one = fleet.f.members["c0001"]
     assert (one.state, one.rollout, one.joined) == (MemberState.RUNNING, "c0001/by-hand", True)
     assert fleet.f.members["c0000"].rollout == "c0000/1", "its own goes on as its own"
@@ -101,9 +101,9 @@ def test_a_member_that_somebody_launched_by_hand_is_followed_at_once() -> None:
 def test_a_cancel_by_temporal_aborts_unless_tickets_are_needed() -> None:
     fleet = Fleet([prospect(0, cut=10)], PACE)
     running = fleet.f
-    ignored = cancelled(running, fleet.now, by_ticket=True)
+    ignored = apply_cancel(running, fleet.now, by_ticket=True)
     assert (ignored.stage, len(ignored.outbox)) == (FleetStage.RUNNING, len(running.outbox) + 1)
     assert ignored.outbox[-1].text == "a cancel from Temporal was ignored: here only a ticket aborts"
-    aborted = cancelled(running, fleet.now, by_ticket=False)
+    aborted = apply_cancel(running, fleet.now, by_ticket=False)
     assert (aborted.stage, aborted.undo) == (FleetStage.ABORTING, False)
-    assert cancelled(aborted, fleet.now, by_ticket=False) == aborted
+    assert apply_cancel(aborted, fleet.now, by_ticket=False) == aborted

@@ -25,12 +25,12 @@ def seen(*looks: tuple[float, dict[str, int]]) -> Clocks:
     """The clocks after looks at these minutes."""
     clocks = Clocks()
     for at, shortage in looks:
-        clocks = clocks.seeing(shortage, minutes(at), CLEAR)
+        clocks = clocks.after_shortage(shortage, minutes(at), CLEAR)
     return clocks
 
 
 def breached(clocks: Clocks, at: float) -> tuple[str, ...]:
-    return clocks.breached(minutes(at), BREACH)
+    return clocks.breached_teams(minutes(at), BREACH)
 
 
 # --- hysteresis ------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_health_is_good_since_everything_was_backed() -> None:
 
 
 def test_a_shortage_that_a_window_explains_is_no_breach_and_not_good_either() -> None:
-    clocks = Clocks().seeing({}, T0, CLEAR, backed=False)
+    clocks = Clocks().after_shortage({}, T0, CLEAR, backed=False)
     assert clocks.all_good_since is None
     assert clocks.next_breach(BREACH) is None
 
@@ -120,7 +120,7 @@ def sample(at: float, healthy: int, total: int = 100) -> HealthSample:
 def sight(*samples: HealthSample, confirm: int = 2) -> Sight:
     found = Sight()
     for one in samples:
-        found = found.seeing(one, DROP, confirm)
+        found = found.after_sample(one, DROP, confirm)
     return found
 
 
@@ -152,12 +152,12 @@ def test_one_plausible_sample_ends_the_suspicion() -> None:
 def test_a_rise_that_repairs_do_not_explain_is_unknown_until_enough_samples_agree() -> None:
     up = [sample(0, 60), sample(1, 81), sample(2, 81), sample(3, 90)]
     assert sight(*up[:2]) == Sight(known=sample(0, 60), suspect=sample(1, 81))
-    assert sight(*up[:2]).rising
+    assert sight(*up[:2]).is_rising
     assert sight(*up[:3]).known == sample(0, 60)
     assert sight(*up) == Sight(known=sample(3, 90))
     assert not sight(sample(0, 60), sample(1, 80)).unknown
     before = Sight(known=sample(0, 60))  # a history from before
-    assert before.seeing(sample(1, 100), DROP, 2, rises=False) == Sight(known=sample(1, 100))
+    assert before.after_sample(sample(1, 100), DROP, 2, rises=False) == Sight(known=sample(1, 100))
 
 
 def doubt(before: HealthSample) -> Doubt:
@@ -167,18 +167,18 @@ def doubt(before: HealthSample) -> Doubt:
 def test_no_number_of_samples_confirms_what_a_source_in_doubt_says() -> None:
     lied = Sight(known=sample(0, 100))
     for at in range(1, 9):
-        lied = lied.doubting(sample(at, 40), doubt(sample(0, 100)))
+        lied = lied.after_doubted_sample(sample(at, 40), doubt(sample(0, 100)))
     assert (lied.known, lied.suspect, lied.doubted) == (sample(0, 100), sample(8, 40), "dcgm")
 
 
 def test_what_was_believed_before_the_source_came_in_doubt_is_taken_back() -> None:
-    assert Sight(known=sample(3, 81)).doubting(sample(4, 81), doubt(sample(0, 100))).known == sample(0, 100)
+    assert Sight(known=sample(3, 81)).after_doubted_sample(sample(4, 81), doubt(sample(0, 100))).known == sample(0, 100)
 
 
 @pytest.mark.parametrize("healthy", [40, 100], ids=["confirmed", "mended"])
 def test_once_the_doubt_is_over_the_next_sample_counts(healthy: int) -> None:
-    lied = Sight(known=sample(0, 100)).doubting(sample(1, 40), doubt(sample(0, 100)))
-    assert lied.seeing(sample(2, healthy), DROP, 2) == Sight(known=sample(2, healthy))
+    lied = Sight(known=sample(0, 100)).after_doubted_sample(sample(1, 40), doubt(sample(0, 100)))
+    assert lied.after_sample(sample(2, healthy), DROP, 2) == Sight(known=sample(2, healthy))
 
 
 def test_noise_confirms_nothing() -> None:
@@ -191,7 +191,7 @@ def test_a_repeat_of_the_same_sample_is_no_agreement() -> None:
     same = sight(sample(0, 100), *[sample(1, 10)] * 10)
     assert same.unknown
     assert same.agreeing == 0
-    assert same == same.seeing(sample(1, 10), DROP, 2)
+    assert same == same.after_sample(sample(1, 10), DROP, 2)
 
 
 def test_older_samples_are_ignored() -> None:
@@ -202,8 +202,8 @@ def test_older_samples_are_ignored() -> None:
 
 def test_a_person_confirms() -> None:
     suspicious = sight(sample(0, 100), sample(1, 10))
-    assert suspicious.confirmed() == Sight(known=sample(1, 10))
-    assert Sight(known=sample(0, 100)).confirmed() == Sight(known=sample(0, 100))
+    assert suspicious.confirm_suspect() == Sight(known=sample(1, 10))
+    assert Sight(known=sample(0, 100)).confirm_suspect() == Sight(known=sample(0, 100))
 
 
 def test_without_samples_to_confirm_a_drop_is_believed_at_once() -> None:

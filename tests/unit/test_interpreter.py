@@ -18,8 +18,8 @@ from models.cluster.windows import WindowKind
 from models.notices import Notice, NoticeKind
 from models.rollout import plan_reducers
 from models.rollout.actions import Action, Aim, Draft, Look, Perform
-from models.rollout.commands import CommandRequest, holding, refusal
-from models.rollout.decide import confirms_breach, urgent
+from models.rollout.commands import CommandRequest, add_hold, refusal
+from models.rollout.decide import confirms_breach, is_urgent
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Command, Stage
@@ -260,7 +260,7 @@ def test_an_angry_team_holds_a_rollout_and_no_more() -> None:
 @pytest.mark.parametrize("kind", [HoldKind.BREACH, HoldKind.DRIFT, HoldKind.BLAST_RADIUS])
 def test_a_stranger_lifts_no_hold_of_the_guard(kind: HoldKind) -> None:
     r = at(Stage.BUFFERED, World(authorities=["sre"], owners=["dana"])).r
-    r = holding(r, Hold(id=kind.value, kind=kind, reason="x", actor="guard", at=r.launched_at), r.launched_at)
+    r = add_hold(r, Hold(id=kind.value, kind=kind, reason="x", actor="guard", at=r.launched_at), r.launched_at)
 
     def why_not(actor: str) -> str | None:
         return refusal(r, Command.RESOLVE, CommandRequest(actor=actor, reason="let it go", hold=kind.value))
@@ -370,7 +370,7 @@ def test_a_plan_inside_the_envelope_goes_on_by_itself() -> None:
     world.healthy(361)
     world.foreign("b", 150)
     assert world.r.plan.cut_gpus == 44
-    assert world.r.approved
+    assert world.r.is_approved
     assert world.until(Stage.BUFFERED) <= 3 * DAY
     assert world.values == CUT
     assert world.told_of(NoticeKind.PLANNED) == ["a", "b"]
@@ -623,7 +623,7 @@ def test_a_breachs_answer_is_urgent_until_the_quotas_are_restored_and_a_persons_
         act = world.act
 
         def acting(action: Action) -> None:
-            seen.extend([repr(action)] * urgent(world.r, action))
+            seen.extend([repr(action)] * is_urgent(world.r, action))
             act(action)
 
         world.act = acting  # type: ignore[method-assign]
@@ -1337,7 +1337,7 @@ def test_health_must_have_been_good_all_the_while() -> None:
 def test_a_retry_outside_the_envelope_asks() -> None:
     world = breached(at(Stage.BUFFERED, World(**QUICK)))
     world.say(Command.RETRY)  # at 300 healthy: a 200 -> 195, b 161 -> 97
-    assert (world.stage, world.r.approved) == (Stage.PLANNED, False)
+    assert (world.stage, world.r.is_approved) == (Stage.PLANNED, False)
     world.wait("9d")
     assert world.is_in(Stage.PLANNED)
     world.approve()
@@ -1571,7 +1571,7 @@ def test_a_realignment_that_is_not_needed_any_more_is_dropped_with_its_plan() ->
     world.healthy(361)
     world.wait("30m")
     assert (world.r.plan.values, world.holds, world.promises) == (CUT, set(), CUT)
-    assert world.r.approved
+    assert world.r.is_approved
     assert world.effects == FORWARD
 
 
@@ -1729,10 +1729,10 @@ def test_close_needs_a_reason_while_a_quota_is_at_risk_even_an_explained_one() -
 def test_a_rollout_is_not_over_for_the_registry_before_its_last_effect() -> None:
     world = at(Stage.MONITORED, World(**QUICK))
     closing: list[bool] = []
-    world.meanwhile("close", lambda: closing.append(world.r.closing))
+    world.meanwhile("close", lambda: closing.append(world.r.is_closing))
     world.say(Command.CLOSE)
     assert closing == [True]
-    assert not world.r.closing
+    assert not world.r.is_closing
 
 
 @pytest.mark.parametrize("error", ["Refusal", "Unavailable", "Conflict", "BlastRadius", "Drift"])
@@ -1843,8 +1843,8 @@ def test_an_objection_between_two_effects_of_a_step_stops_the_second() -> None:
 def test_an_adopted_rollout_whose_first_plan_fails_keeps_owing_the_undo() -> None:
     world = World(**QUICK)
     lost = world.r.but(plan=None, standing=(EffectKind.RESERVE, EffectKind.SET_SOFT))
-    lost = lost.staying(replan="the first plan")
-    held = plan_reducers.draft_failed(lost, "no health", world.now)
+    lost = lost.with_stay(replan="the first plan")
+    held = plan_reducers.fail_draft(lost, "no health", world.now)
     assert (held.stage, [h.id for h in held.holds]) == (Stage.PLANNED, ["replan"])
     world.r = held
     world.say(Command.RESOLVE, hold="replan")

@@ -22,7 +22,7 @@ from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 from models.fleet.messages import FleetLaunch, FleetPlan
-from models.fleet.order import prospect_of, starting_order, taken_by
+from models.fleet.order import order_prospects, prospect_of, take_prospects
 from models.fleet.state import Pace, Wave
 from models.planning.backing import back
 from models.planning.breach import breach_target
@@ -78,13 +78,13 @@ def test_clusters_that_no_plan_mends_come_after_all_waves_with_the_reason() -> N
 
 
 def test_a_fleet_rollout_takes_them_after_all_waves_too() -> None:
-    prospects = starting_order(prospect_of(p) for p in plans())
+    prospects = order_prospects(prospect_of(p) for p in plans())
     assert [p.cluster for p in prospects] == IN_TURN
     assert [p.wave for p in prospects][3:] == [Wave.AFTER, Wave.AFTER]
     assert [p.why_last for p in prospects] == ["", "", "", *WHY.values()]
     assert prospects[3].why_not == f"its plan is not backed by healthy GPUs: {WHY['homeless']}"
     launch = FleetLaunch(fleet="f", owner="o", waves=(Wave.UNALLOCATED, Wave.BUSY))
-    assert [p.cluster for p in taken_by(launch, prospects)] == ["painless", "busy"]
+    assert [p.cluster for p in take_prospects(launch, prospects)] == ["painless", "busy"]
 
 
 def test_one_that_is_short_but_backed_comes_last_with_its_reason_and_can_be_launched() -> None:

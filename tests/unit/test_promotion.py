@@ -44,7 +44,7 @@ def test_before_an_approval_nobody_was_told_and_after_it_nobody_has_notice() -> 
 def test_another_plan_takes_the_promotion_back_as_it_says() -> None:
     world = waiting()
     assert "another plan that awaits approval takes the promotion back" in promoted(world)
-    world.r = world.r.staying(replan="asked by the test")
+    world.r = world.r.with_stay(replan="asked by the test")
     world.run()
     world.start()
     assert (world.stage, world.waits_for) == (Stage.PLANNED, {"notice"})

@@ -72,7 +72,7 @@ def test_the_arrows_are_those_of_the_design() -> None:
     assert DIAGRAM | IN_WORDS.keys() == TRANSITIONS
 
 
-@pytest.mark.parametrize("stage", [s for s in Stage if s.ended])
+@pytest.mark.parametrize("stage", [s for s in Stage if s.has_ended])
 def test_an_ended_rollout_takes_no_command_and_goes_nowhere(stage: Stage) -> None:
     assert all(isinstance(ANSWERS[stage, command], Refused) for command in Command)
     assert not [after for before, after in TRANSITIONS if before is stage]
@@ -115,5 +115,5 @@ def test_each_effect_is_made_by_one_step_and_has_its_inverse_beside_it() -> None
 
 
 def test_the_guard_watches_exactly_what_a_step_has_set() -> None:
-    assert {s for s in Stage if s.guarded} == {step.target for step in STEPS}
+    assert {s for s in Stage if s.is_guarded} == {step.target for step in STEPS}
     assert {s for s in Stage if s.promises} == {E, M}

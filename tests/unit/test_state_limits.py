@@ -32,7 +32,7 @@ from models.requests.messages import RequestInput
 from models.requests.state import RequestState
 from models.rollout import granting
 from models.rollout.effects import EffectKind
-from models.rollout.fitting import MOST_UNDELIVERED, fitted
+from models.rollout.fitting import MOST_UNDELIVERED, fit_rollout
 from models.rollout.granting import MOST_GRANTS
 from models.rollout.messages import LaunchRequest, RolloutInput
 from models.rollout.objections import OF_ALL
@@ -310,7 +310,7 @@ async def test_a_rollout_with_every_list_full_continues_as_new(teams: list[str],
     state = full.model(Rollout)
     assert not full.missing, f"no limit is known of {', '.join(sorted(full.missing))}: add one, and its row in LIMITS"
     assert len(state.model_dump_json()) > 2 * MOST_BYTES, "the queues alone are larger than a payload may be"
-    carried = fitted(state, NOON)
+    carried = fit_rollout(state, NOON)
     size = await sent(
         RolloutInput(launch=LaunchRequest(cluster="c", rollout="r", owner="o"), runs=1).model_copy(
             update={"state": carried}
@@ -331,7 +331,7 @@ async def test_a_fleet_rollout_and_a_request_with_every_list_full_continue_as_ne
     fleet = full.model(FleetRollout)
     request = full.model(RequestState)
     assert not full.missing, f"no limit is known of {', '.join(sorted(full.missing))}: add one, and its row in LIMITS"
-    carried = fleet.fitted(NOON)
+    carried = fleet.fit(NOON)
     launch = FleetLaunch(fleet="f", owner="o")
     assert await sent(FleetInput(launch=launch).model_copy(update={"state": carried})) < MOST_BYTES
     assert "left out" in carried.outbox[-1].text
@@ -342,7 +342,7 @@ def test_what_fits_is_left_as_it_is() -> None:
     full = Full(["a", "b"], 1)
     state = full.model(Rollout)
     small = state.but(post=state.post.but(outbox=state.post.outbox[:20], mail=state.post.mail[:20]))
-    assert fitted(small, NOON) is small
+    assert fit_rollout(small, NOON) is small
 
 
 def test_a_rollout_carries_the_windows_that_matter_next() -> None:
@@ -364,9 +364,9 @@ def test_a_grant_beyond_those_that_a_rollout_carries_is_refused() -> None:
     world.until(Stage.MONITORED)
     order = GrantOrder(request="one-more", team="a", gpus=1)
     full = world.r.but(grants={f"r-{n}": {"a": 1} for n in range(MOST_GRANTS)})
-    told = granting.answer_to(granting.ordered(full, order), order)
+    told = granting.answer_to(granting.take_order(full, order), order)
     assert told is not None
     assert told.outcome is GrantOutcome.NO
     assert told.said == f"c1 has {MOST_GRANTS:,} grants already: its next rollout can take more"
-    other = granting.answer_to(granting.ordered(world.r, order), order)
+    other = granting.answer_to(granting.take_order(world.r, order), order)
     assert other is None or "grants already" not in other.said

@@ -419,9 +419,14 @@ def test_worse_health_in_the_long_run_is_proposed_and_waits_for_approval() -> No
     assert world.values == before, "nothing outside what was approved is written by itself"
     world.approve()
     assert (world.is_in(Stage.MONITORED), sum(world.values.values())) == (True, 345)
-    assert (world.status.proposal, world.r.realigning, world.modes, world.limit) == (None, False, {LimitMode.HARD}, 345)
+    assert (world.status.proposal, world.r.is_realigning, world.modes, world.limit) == (
+        None,
+        False,
+        {LimitMode.HARD},
+        345,
+    )
     assert world.r.plan is not None
-    assert (world.r.plan.hash, world.r.approved) == (proposal.plan_hash, True)
+    assert (world.r.plan.hash, world.r.is_approved) == (proposal.plan_hash, True)
     assert world.told_of(NoticeKind.CHANGED) == ["b"]
     assert world.backing().surplus_gpus == 8
     assert world.flex == 0, "and no flex: a node is inside the band"
@@ -543,7 +548,7 @@ def test_a_proposal_that_today_does_not_back_is_given_up_and_nothing_is_written(
     world.run()
     assert world.values == before
     assert world.is_in(Stage.MONITORED)
-    assert not world.r.realigning
+    assert not world.r.is_realigning
 
 
 def test_a_breach_comes_before_a_proposal() -> None:

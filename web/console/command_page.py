@@ -18,7 +18,7 @@ class Button(NamedTuple):
 
 
 def button_of(row: CommandRow, why_not: str) -> Button:
-    return Button(row.name, row.label, row.first, why_not)
+    return Button(row.name, row.label, row.summary, why_not)
 
 
 def command_page(
@@ -34,7 +34,7 @@ def command_page(
         "action": action,
         "failed": failed,
         "label": row.label,
-        "does": row.first,
+        "does": row.summary,
         "fields": [field.name for field in row.fields if field.name != values.get("fixed")],
         "needs_reason": row.reason is not NeedsReason.NEVER,
     }

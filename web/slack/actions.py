@@ -216,7 +216,7 @@ class Acts:
         visit = who.visit
         (could, _), (ahead, _) = await asyncio.gather(
             visit.try_call("could_act", cluster=cluster) if status.needs else _nothing([]),
-            visit.try_call("ahead", cluster=cluster) if not status.stage.ended else _nothing(None),
+            visit.try_call("ahead", cluster=cluster) if not status.stage.has_ended else _nothing(None),
         )
         blocks = messages.printed(status_parts(status, visit.now, could=could or ()))
         plan = None if ahead is None else ahead.plan
@@ -270,4 +270,4 @@ def _quoted(name: str) -> str:
 
 def _consequence(command: Command) -> str:
     """What follows, without the first sentence, which says what the command is."""
-    return ROLLOUT_ROWS[command].first.partition(". ")[2]
+    return ROLLOUT_ROWS[command].summary.partition(". ")[2]

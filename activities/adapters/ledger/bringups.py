@@ -90,14 +90,14 @@ class LedgerBringups:
         with never_dropped(), self._database.writing() as session:
             append_all(session, record.entries)
             row = session.get(BringupBookRow, (record_row.cluster, record_row.number), with_for_update=True)
-            if row is None or (row.ended_at is not None and not record_row.stage.ended):
+            if row is None or (row.ended_at is not None and not record_row.stage.has_ended):
                 return  # of a book that was lost, or told too late
             row.stage, row.stage_at, row.board = (
                 record_row.stage.value,
                 record_row.stage_at,
                 record_row.model_dump_json(),
             )
-            if record_row.stage.ended:
+            if record_row.stage.has_ended:
                 row.ended_at = row.ended_at or max(record_row.stage_at, row.opened_at)
 
     def bringups(self, ended: bool) -> tuple[BringupRow, ...]:

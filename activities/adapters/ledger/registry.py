@@ -253,7 +253,7 @@ class LedgerRegistry(LedgerArchive):
                 "cluster": request.ask.cluster,
                 "team": request.ask.team,
                 "stage": request.stage.value,
-                "ended": request.ended,
+                "ended": request.has_ended,
                 "asked_at": request.asked_at,
                 "state": request.model_dump_json(),
             }

@@ -143,7 +143,7 @@ class BuildkiteRunner:
     def stop(self, order: RunOrder) -> RunReport | None:
         api = self._api(order)
         for build in list(api.builds(order)):
-            if not build.phase.ended and build.state != "canceling":
+            if not build.phase.has_ended and build.state != "canceling":
                 api.cancelled(order, build)
         last_build = api.found(order)
         return None if last_build is None else self._report(api, order, last_build)
@@ -179,7 +179,7 @@ class BuildkiteRunner:
     def _the_first(api: _Api, order: RunOrder, own: BuildkiteBuild) -> BuildkiteBuild:
         """Two workers may have made one each at the same moment: the first stands, and the other is cancelled."""
         try:
-            others = [build for build in api.builds(order) if build.number < own.number and not build.phase.ended]
+            others = [build for build in api.builds(order) if build.number < own.number and not build.phase.has_ended]
             if not others:
                 return own
             api.cancelled(order, own)
@@ -200,7 +200,7 @@ class BuildkiteRunner:
             tail=tail,
             link=one_line(build.web_url),
             started_at=build.started_at or build.created_at,
-            ended_at=build.finished_at if phase.ended else None,
+            ended_at=build.finished_at if phase.has_ended else None,
         )
 
 
@@ -232,7 +232,7 @@ class _Api:
     def found(self, order: RunOrder) -> BuildkiteBuild | None:
         """The build of this key: one that has not ended, else the newest that was not cancelled (it may be rebuilt)."""
         builds = list(self.builds(order))
-        return max(builds, key=lambda b: (not b.phase.ended, b.state != "canceled", b.number), default=None)
+        return max(builds, key=lambda b: (not b.phase.has_ended, b.state != "canceled", b.number), default=None)
 
     def builds(self, order: RunOrder) -> Iterator[BuildkiteBuild]:
         query = f"{quote(f'meta_data[{KEY}]')}={quote(order.key.text, safe='')}"
@@ -249,7 +249,7 @@ class _Api:
                 build = _build(document)
             except Unavailable:
                 continue
-            if not build.phase.ended:
+            if not build.phase.has_ended:
                 yield build
 
     def _listed(self, pipeline: str, query: str) -> Iterator[Any]:

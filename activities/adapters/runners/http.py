@@ -45,7 +45,7 @@ class HttpRunner:
             return self._by_post(order)
         if "{id}" in order.status_url and order.key.text not in self._ids:
             report = self._by_post(order)
-            if report.phase.ended or order.key.text not in self._ids:
+            if report.phase.has_ended or order.key.text not in self._ids:
                 return report
         return self._by_status(order)
 
@@ -57,7 +57,7 @@ class HttpRunner:
                 phase=RunPhase.RUNNING, said=cannot, endless=True
             )  # to ask would be to begin it, where it never was
         report = self._by_status(order)
-        if report is None or report.phase.ended:
+        if report is None or report.phase.has_ended:
             return report
         return report.but(said=f"{report.said}; {cannot}", endless=True)
 

@@ -215,7 +215,7 @@ def test_how_long_one_waits_is_counted_when_the_board_is_read(
 ) -> None:
     """Nothing happens to it for a month, so nothing is written."""
     empty_ledger.bringups.open_bringup(start(), NOW)
-    b = reducers.opened(start(), 1, NOW)
+    b = reducers.open_bringup(start(), 1, NOW)
     later = NOW + timedelta(hours=2)
     told = row_of(b, later)
     if stage is not BringupStage.PLANNED:

@@ -21,7 +21,7 @@ from models.audit import AuditEntry, AuditKind, broken_links
 from models.base import canonical_json
 from models.fleet.kept import KeptFleet
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetRecord
-from models.fleet.reducers import opened
+from models.fleet.reducers import open_fleet
 from models.fleet.state import FLEET
 from tests.integration.ledger.world import NOW, open_rollout
 
@@ -227,6 +227,6 @@ def test_a_fleets_launch_is_proven_although_its_ticket_is_admitted_beside_the_ar
             admitted(ledger, "n" * 20, "fleet.launch", "fleet/1", message, workflow=FLEET_ID)
 
     monkeypatch.setattr(launching, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=admits))
-    fleets.record(FleetRecord(entries=opened(launch, NOW).outbox))
+    fleets.record(FleetRecord(entries=open_fleet(launch, NOW).outbox))
     assert waits == 3
     assert list(proofs(ledger, FLEET).values()) == [PROVEN]

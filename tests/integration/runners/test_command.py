@@ -83,7 +83,7 @@ def ended(of: CommandRunner, what: RunOrder) -> RunReport:
     for _ in attempts("it has ended"):
         report = of.look(what)
         assert report is not None
-        if report.phase.ended:
+        if report.phase.has_ended:
             return report
     raise AssertionError("unreachable")
 
@@ -636,7 +636,7 @@ def test_a_gigabyte_of_output_costs_neither_disk_nor_memory(folder: Path, capsys
     began = time.monotonic()
     run.start(what)
     peak = 0
-    while (report := run.look(what)) is not None and not report.phase.ended:
+    while (report := run.look(what)) is not None and not report.phase.has_ended:
         status = Path(f"/proc/{record_of(folder, what)['pid']}/status")
         found = (
             [line for line in status.read_text().splitlines() if line.startswith("VmHWM")] if status.exists() else []

@@ -211,7 +211,7 @@ def ended(runner: Runners, order: RunOrder) -> RunReport:
     for _ in attempts("it has ended"):
         report = runner.look(order)
         assert report is not None
-        if report.phase.ended:
+        if report.phase.has_ended:
             return report
     raise AssertionError("unreachable")
 

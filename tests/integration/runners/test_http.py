@@ -15,7 +15,7 @@ from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.calls import check_order, run_order, supply_order
 from models.bringup.checks import CheckOrder
 from models.bringup.messages import BringupStart
-from models.bringup.reducers import opened
+from models.bringup.reducers import open_bringup
 from models.bringup.runs import RunKey, RunOrder, RunPhase
 from models.bringup.state import StepRun
 from models.errors import BackstopError, BadInput, Unavailable
@@ -251,7 +251,7 @@ def of_recipe(place: str, url: str, value: str) -> RunOrder | CheckOrder:
         "capacity": {"capacity": reading},
     }
     start = BringupStart(entry=entry(values={"v": value}), recipe=recipe(**ways[place]), actor="ann")
-    b = opened(start, 1, NOON)
+    b = open_bringup(start, 1, NOON)
     b = b.but(runs={name: StepRun(attempt=1) for name in ("x", "x/undo")})
     orders = {"check": lambda: check_order(b, "c"), "supply": lambda: supply_order(b)}
     orders["capacity"] = lambda: check_order(b, "capacity")

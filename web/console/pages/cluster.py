@@ -54,7 +54,7 @@ async def cluster(visit: Visit) -> Page | Elsewhere:
 async def _standing(visit: Visit, name: str) -> Page:
     status, why_not = await visit.try_call("status", cluster=name)
     facts = None if status is not None else (await visit.try_ask(FactsOf(cluster=name)))[0]
-    ahead, _ = (None, "") if status is None or status.stage.ended else await visit.try_call("ahead", cluster=name)
+    ahead, _ = (None, "") if status is None or status.stage.has_ended else await visit.try_call("ahead", cluster=name)
     could, _ = ([], "") if status is None or not status.needs else await visit.try_call("could_act", cluster=name)
     # Beside one another: each is a question to the desk, or to the table of rights.
     (archived, no_audit), buttons, hardware, (declared, no_windows), tallies, (plannable, _) = await asyncio.gather(
@@ -113,7 +113,7 @@ def _awaited(s: RolloutStatus, condition: Condition, could: Sequence[str]) -> st
 
 
 async def _buttons(visit: Visit, status: RolloutStatus | None, ahead: Ahead | None) -> list[Button]:
-    if status is None or status.stage.ended:
+    if status is None or status.stage.has_ended:
         return []
     refused = await asyncio.gather(*(_why_not(visit, status, ahead, command) for command in Command))
     return [button_of(ROLLOUT_ROWS[command], why) for command, why in zip(Command, refused, strict=True)]
@@ -171,7 +171,7 @@ async def _before(
     status = await visit.call("status", cluster=name)
     ahead, silent = await visit.try_call("ahead", cluster=name)
     why_not = await _why_not(visit, status, ahead, command)
-    if status.stage.ended:  # nothing is unknown of it: it leads to nothing
+    if status.stage.has_ended:  # nothing is unknown of it: it leads to nothing
         why_not, silent = silent or why_not, ""
     return command_page(
         ROLLOUT_ROWS[command],

@@ -101,7 +101,7 @@ def _guarded(archive: ArchivePage | None) -> Any:
         for row in ([] if archive is None else archive.rows)
         if row.entry.kind is AuditKind.TRANSITION
     ]
-    guards = {stage.value for stage in Stage if stage.guarded}
+    guards = {stage.value for stage in Stage if stage.is_guarded}
     spans = [(at, end) for (at, stage), (end, _) in pairwise(passed) if stage in guards]
     last = passed[-1][0] if passed and passed[-1][1] in guards else None
     return lambda at: any(begin <= at < end for begin, end in spans) or (last is not None and at >= last)

@@ -45,10 +45,10 @@ async def fleet_rollout(visit: Visit) -> Page | Elsewhere:
 
 async def _standing(visit: Visit) -> Page:
     status, why_not = await visit.try_call("fleet_status")
-    lost, _ = (None, "") if status is None or status.stage.ended else await visit.try_call("lost_fleet")
+    lost, _ = (None, "") if status is None or status.stage.has_ended else await visit.try_call("lost_fleet")
     if lost is not None:  # one that was terminated still answers, as it last stood
         why_not = f"{lost_fleet_sentence(lost)}; what stands here is where it stood when it ended"
-    elif status is not None and not status.stage.ended:
+    elif status is not None and not status.stage.has_ended:
         asked, _ = await visit.try_call("ask_rollouts", clusters=to_ask(status), seconds=_ASKED_SECONDS)
         calendar, _ = await visit.try_ask(Calendar(since=visit.now))
         status = with_own_words(status, asked or {}, calendar or ())
@@ -70,7 +70,7 @@ def _chosen(status: FleetStatus, show: str) -> Sequence[Any] | None:
 
 async def fleet_buttons(visit: Visit, status: FleetStatus) -> list[Button]:
     """Every command there is; none once it has ended."""
-    if status.stage.ended:
+    if status.stage.has_ended:
         return []
     refused = await asyncio.gather(*(_why_not(visit, status, command) for command in FLEET_COMMANDS))
     return [button_of(FLEET_ROWS[command], why) for command, why in zip(FLEET_COMMANDS, refused, strict=True)]

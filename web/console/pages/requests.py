@@ -44,14 +44,19 @@ async def _all(visit: Visit) -> Page:
 async def _one(visit: Visit, name: str, failed: str = "", reason: str = "") -> Page:
     state = await visit.ask(OneRequest(request=name))
     buttons = [
-        (command.value, REQUEST_ROWS[command].label, REQUEST_ROWS[command].first, await _why_not(visit, state, command))
+        (
+            command.value,
+            REQUEST_ROWS[command].label,
+            REQUEST_ROWS[command].summary,
+            await _why_not(visit, state, command),
+        )
         for command in RequestCommand
     ]
     values: dict[str, Any] = {
         "request": name,
         "parts": request_parts(state),
         "ask": state.ask,
-        "ends": state.day is not None and state.stage is RequestStage.GRANTED,
+        "ends": state.ends_on is not None and state.stage is RequestStage.GRANTED,
         "buttons": buttons,
         "can": any(not why_not for *_, why_not in buttons),
         "failed": failed,
@@ -62,7 +67,7 @@ async def _one(visit: Visit, name: str, failed: str = "", reason: str = "") -> P
 
 async def _why_not(visit: Visit, state: RequestState, command: RequestCommand) -> str:
     """By where the request stands first, then by the table of rights."""
-    later = None if state.day is None else state.day + timedelta(days=1)
+    later = None if state.ends_on is None else state.ends_on + timedelta(days=1)
     order = RequestOrder(actor=visit.principal.name, reason="may it", until=later)
     if why := refusal(state, command, order):
         return why

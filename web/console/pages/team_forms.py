@@ -54,7 +54,7 @@ async def _before(visit: Visit, team: str, command: Command, cluster: str, faile
     request = CommandRequest(actor=visit.principal.name, team=team, reason="may it")
     why_not = why_not or await visit.why_not("command", cluster=cluster, command=command, request=request)
     status, _ = await visit.try_call("status", cluster=cluster)
-    if status is not None and status.stage.ended:
+    if status is not None and status.stage.has_ended:
         why_not, silent = silent or why_not, ""
     own = None if status is None else next((t for t in status.teams if t.team == team), None)
     return command_page(
@@ -85,7 +85,7 @@ async def ask(visit: Visit, team: str) -> Page | Elsewhere:
     if state is None:
         return Elsewhere(place("teams", team))
     news = state.said[:1].upper() + state.said[1:].rstrip(".")
-    visit.said(f"Request {state.ask.request}: {state.wants}. {news}. {undo_line(state)}")
+    visit.said(f"Request {state.ask.request}: {state.wanted_text}. {news}. {undo_line(state)}")
     return Elsewhere(place("requests", state.ask.request))
 
 

@@ -146,7 +146,7 @@ async def _statuses(visit: Visit, clusters: Sequence[str]) -> dict[str, RolloutS
     if not clusters:
         return {}
     found, _ = await visit.try_call("ask_rollouts", clusters=list(clusters), seconds=_ROLLOUT_SECONDS)
-    return {name: status for name, status in (found or {}).items() if status is not None and not status.stage.ended}
+    return {name: status for name, status in (found or {}).items() if status is not None and not status.stage.has_ended}
 
 
 def _short(one: TeamWhy) -> int | None:
