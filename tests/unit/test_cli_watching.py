@@ -297,7 +297,7 @@ def test_the_stuck_status_in_the_docs_is_real() -> None:
     text = s.model_dump_json(by_alias=True)
     for made_up, meant in (
         (r"\bc1\b", "h100-worked"),
-        (r"\bbecause\b", "evals are starved"),
+        (r"\bbecause\b", "research needs the GPUs"),
         ("restore did not answer", "the quota system is read-only"),
     ):
         text = re.sub(made_up, meant, text)
