@@ -134,7 +134,7 @@ class FleetBringups(BringupExit):
         """Errors: Unavailable while a rollout is on its way, or somebody else has just written."""
         entry, cluster = request.entry, request.entry.cluster
         owed = self._ledger.owed(cluster)
-        if owed is None:
+        if owed is None or request.number < owed.number:  # it came late, and the cluster is another bring-up's
             granted = request.granted or {}
             return HandedOver(granted=granted, islands=request.islands, said="nothing is owed")
         islands = request.islands

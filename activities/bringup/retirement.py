@@ -65,7 +65,8 @@ class BringupExit:
         Errors: Refusal where a person has to make way; Unavailable while a rollout is being closed.
         """
         cluster = request.cluster
-        if not self._ledger.in_fleet(cluster):
+        came_late = 0 < request.number < self._ledger.number(cluster)  # the cluster is another bring-up's by now
+        if came_late or not self._ledger.in_fleet(cluster):
             return _OUT
         opened = self._registry.opened(cluster)
         stands, running = self._assigned(cluster), self._running(request)
@@ -95,7 +96,8 @@ class BringupExit:
         What a person alone can end keeps it in, and its archive says so. Errors: Unavailable while its rollout ends.
         """
         cluster = row.cluster
-        if not self._ledger.in_fleet(cluster):
+        came_late = row.number < self._ledger.number(cluster)
+        if came_late or not self._ledger.in_fleet(cluster):
             return
         self._word(cluster)  # nobody else takes it out
         opened = self._registry.opened(cluster)

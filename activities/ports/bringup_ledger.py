@@ -62,7 +62,8 @@ class BringupLedger(Protocol):
     def note_bringup(self, record: BringupRecord) -> None:
         """The board shows the row, and the entries are archived in the cluster's chain, each key once.
 
-        A stage that ends a bring-up closes it; what is told of it later changes nothing on the board.
+        A stage that ends a bring-up closes it; what is told of it later changes nothing on the board, nor does a late
+        attempt.
         """
         ...
 

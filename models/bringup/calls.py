@@ -132,4 +132,5 @@ def wind_down_request(b: Bringup, now: datetime) -> WindDownRequest:
         reason=b.leaving.reason,
         at=now,
         slurm=b.entry.slurm,
+        number=b.number,
     )

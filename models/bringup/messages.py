@@ -177,6 +177,8 @@ class WindDownRequest(Model):
     at: Time
     slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """Where it can be asked what runs now. None: what the ledger was told counts."""
+    number: Count = Field(default=0, exclude_if=lambda number: not number)
+    """Of the bring-up that is retired; 0: an earlier build did not say."""
 
 
 class WoundDown(Model):

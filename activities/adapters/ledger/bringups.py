@@ -37,7 +37,7 @@ from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import ImportTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
-from models.errors import Refusal
+from models.errors import Conflict, Refusal
 from models.rollout.effects import Fence, Receipt
 from models.tables import (
     AuditRow,
@@ -92,6 +92,9 @@ class LedgerBringups:
             row = session.get(BringupBookRow, (record_row.cluster, record_row.number), with_for_update=True)
             if row is None or (row.ended_at is not None and not record_row.stage.has_ended):
                 return  # of a book that was lost, or told too late
+            shown, new = BringupRow.model_validate_json(row.board).accounted_at, record_row.accounted_at
+            if shown is not None and new is not None and new < shown and not record_row.stage.ended:
+                return  # a late attempt: the board has what a later call said
             row.stage, row.stage_at, row.board = (
                 record_row.stage.value,
                 record_row.stage_at,
@@ -151,6 +154,11 @@ class LedgerBringups:
             one_at_a_time(session, "imports")
             stored = _stored(session, cluster, number)
             if stored is None:
+                last = _last(session, cluster, lock=True)
+                if last is not None and (last.number > number or last.ended_at is not None):
+                    raise Conflict(
+                        f"bring-up {number} of {cluster} has ended: {cluster} does not go into the fleet by it"
+                    )
                 if session.get(ClusterRow, cluster) is not None:
                     raise Refusal(
                         f"{cluster} stands in the fleet already, and not by its bring-up: "

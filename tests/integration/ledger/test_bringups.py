@@ -37,7 +37,7 @@ from models.cluster.import_lines import Verb
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
 from models.cluster.sources import SlurmSource
-from models.errors import Refusal, Unavailable
+from models.errors import Conflict, Refusal, Unavailable
 from models.planning.grants import Granted, GrantOrder, GrantOutcome
 from models.planning.plan import make_plan
 from models.requests.messages import AssessRequest, PrepareRequest
@@ -150,11 +150,16 @@ class Book:
         )
 
     def hand_over(
-        self, came: Iterable[Island], granted: dict[str, int] | None = None, at: datetime = NOW, **said: Any
+        self,
+        came: Iterable[Island],
+        granted: dict[str, int] | None = None,
+        at: datetime = NOW,
+        number: int = 1,
+        **said: Any,
     ) -> HandedOver:
         request = HandOverRequest(
             entry=entry(**{"quotas": A_AND_B, "owed_until": UNTIL} | said),
-            number=1,
+            number=number,
             islands=tuple(came),
             granted=granted,
             actor="ada",
@@ -321,6 +326,52 @@ def test_what_is_noted_is_on_the_board_and_in_the_chain_once(ledger: Ledger, too
     noted(ledger, BringupStage.PROVISIONING, 1, "late")
     assert (ledger.bringups.bringups(False), "late" in keys_of(tool)) == ((), True)
     assert [r.stage for r in ledger.bringups.bringups(True)] == [BringupStage.CANCELLED]
+
+
+def test_a_late_note_does_not_put_the_board_back(ledger: Ledger, tool: ForeignTool) -> None:
+    opened(ledger)
+
+    def note(stage: BringupStage, minutes: int, waits_for: str) -> tuple[str, str]:
+        told = row(stage, waits_for=waits_for, accounted_at=NOW + timedelta(minutes=minutes))
+        twice(lambda: ledger.bringups.note_bringup(BringupRecord(row=told, entries=())))
+        stage_now, board = tool.rows("SELECT stage, board FROM bringups")[0]
+        return stage_now, json.loads(board)["waits_for"]
+
+    assert note(BringupStage.PLANNED, 0, "the supply") == ("planned", "the supply")
+    assert note(BringupStage.IN_PRODUCTION, 5, "") == ("in_production", "")
+    assert note(BringupStage.PROVISIONING, 3, "nodes") == ("in_production", "")
+    assert note(BringupStage.IN_PRODUCTION, 5, "more") == ("in_production", "more")
+
+
+def test_a_call_of_an_earlier_bring_up_does_nothing_to_the_cluster_of_a_later_one(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    opened(ledger)
+    book = Book(ledger)
+    noted(ledger, BringupStage.CANCELLED)
+
+    def bring_in() -> HandedOver:
+        return book.hand_over([island(8)])  # of the first
+
+    with pytest.raises(Conflict, match="bring-up 1 of h100-new has ended"):
+        bring_in()
+    assert tool.one("SELECT count(*) FROM clusters WHERE name = ?", NEW) == 0
+    assert ledger.bringups.open_bringup(start(owed_until=UNTIL, quotas=A_AND_B), NOW + timedelta(days=9)).number == 2
+    with pytest.raises(Conflict, match="bring-up 1 of h100-new has ended"):
+        bring_in()
+    came = book.hand_over([island(7)], number=2)
+    stands, owed = {"a": 26, "b": 21}, {"a": (30, 26), "b": (24, 21)}
+    assert (quotas_of(tool), owed_of(tool), came.granted) == (stands, owed, stands)
+    dump = [tool.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in ("quotas", "islands", "owed", "rollouts")]
+    for islands in (7, 9):
+        assert book.hand_over([island(islands)], {"a": 0, "b": 0}).said == "nothing is owed"
+    book.book.record(BringupRecord(row=row(BringupStage.RETIRED), entries=()))
+    assert wind(book).said == "it is out of the fleet"
+    assert book.rollouts.said == []
+    now = [tool.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in ("quotas", "islands", "owed", "rollouts")]
+    assert now == dump
+    assert tool.rows("SELECT number, stage FROM bringups ORDER BY 1") == [(1, "retired"), (2, "planned")]
+    assert wind(book, number=2).quota_gpus == 47
 
 
 def test_one_whose_workflow_is_gone_is_given_up_and_says_so(ledger: Ledger, tool: ForeignTool) -> None:
@@ -579,9 +630,9 @@ def test_the_sum_is_never_above_what_may_be_promised(
 # --- out of the fleet -------------------------------------------------------------------------------
 
 
-def wind(book: Book, slurm: SlurmSource | None = None) -> WoundDown:
-    request = WindDownRequest(cluster=NEW, owner="tpm", actor="eve", reason="its lease ends", at=NOW, slurm=slurm)
-    return book.book.wind_down(request)
+def wind(book: Book, slurm: SlurmSource | None = None, number: int = 1) -> WoundDown:
+    words = {"owner": "tpm", "actor": "eve", "reason": "its lease ends"}
+    return book.book.wind_down(WindDownRequest(cluster=NEW, at=NOW, slurm=slurm, number=number, **words))
 
 
 def test_a_job_that_the_ledger_has_not_heard_of_yet_keeps_it_in(ledger: Ledger, tool: ForeignTool) -> None:
