@@ -398,6 +398,7 @@ class World:
         self.cuts += [entry.data["cut"] for entry in self.r.post.outbox if "cut" in entry.data]
         if self.r.post.outbox:
             self.r = mailing.mark_archived(self.r, calls.record(self.r, self.now))
+        assert self.r.post.noted is self.r.stage, "a stage without an entry: its record, come late, could not be told"
         return len(self.told) > told
 
     def reads(self, batch: Sequence[Notice]) -> None:

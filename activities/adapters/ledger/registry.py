@@ -361,7 +361,7 @@ def _stands(session: Session, request: RecordRequest) -> bool:
 def _came_late(session: Session, request: RecordRequest) -> bool:
     """A later entry of this rollout is archived: the attempt was given up, and the rollout has gone on since.
 
-    An attempt without entries cannot be told from a new one.
+    An attempt without entries could not be told from a new one. Rollouts make none: each stage comes with an entry.
     """
     if not request.entries:
         return False
