@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
@@ -42,7 +44,7 @@ class Bringups(Questions):
                 f"the bring-up of {cluster}",
             )
         except WorkflowAlreadyStartedError:
-            why = f"{cluster} is being brought up already: see `backstop bringup status {cluster}`"
+            why = f"{cluster} is being brought up already: see `backstop bringup status {shlex.quote(cluster)}`"
             raise Refusal(why) from None
         if not answer.begun:
             raise Refusal(answer.reason)
@@ -73,7 +75,7 @@ class Bringups(Questions):
         if all(row.cluster != cluster for row in await self.ask(BringupsOf())):
             raise Refusal(f"the ledger has no open bring-up of {cluster}")
         if await runs_there(self._client, bringup_workflow_id(cluster)):
-            line = f"backstop bringup cancel {cluster}"
+            line = f"backstop bringup cancel {shlex.quote(cluster)}"
             raise Refusal(f"Temporal runs the bring-up of {cluster}: `{line}` unmakes what it made")
         return await self.ask(GiveUpBringup(cluster=cluster, reason=reason))
 
@@ -89,5 +91,7 @@ class Bringups(Questions):
                 for row in await self.ask(BringupsOf()):
                     if row.cluster == cluster:
                         return Refusal(lost_bringup_sentence(row))
-                return Refusal(f"the bring-up of {cluster} has ended: see `backstop bringup status {cluster}`")
+                return Refusal(
+                    f"the bring-up of {cluster} has ended: see `backstop bringup status {shlex.quote(cluster)}`"
+                )
         return await self._told(error)

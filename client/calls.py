@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -362,7 +363,9 @@ class Calls:
                     return await self._told(silence)
                 if status is not None:
                     return Refusal(f"the rollout of {cluster} has ended; launch a new one")
-                return Refusal(f"there is no rollout of {cluster}: launch one with `backstop launch {cluster}`")
+                return Refusal(
+                    f"there is no rollout of {cluster}: launch one with `backstop launch {shlex.quote(cluster)}`"
+                )
             if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
                 return Unavailable(_NO_ANSWER)
             return Unavailable(f"Temporal at {self._target.address}: {error.message}")

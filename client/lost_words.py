@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ def lost_bringup_remedy(cluster: str) -> str:
     """What to do of one that nobody drives."""
     return (
         f"add {cluster} again with the same entry, which takes it up; or unmake by hand what it made, then: "
-        f"backstop bringup give-up {cluster}"
+        f"backstop bringup give-up {shlex.quote(cluster)}"
     )
 
 

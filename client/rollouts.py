@@ -30,7 +30,7 @@ from models.rollout.ahead import Ahead
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
 from models.rollout.shown import RolloutStatus
-from models.rollout.stages import Command
+from models.rollout.stages import Command, command_line
 from models.wire import (
     AHEAD_QUERY,
     NOT_LAUNCHED,
@@ -95,7 +95,8 @@ class Rollouts(Questions):
             who += ", a rehearsal that writes no quota" if status.shadow else ""
         except BackstopError:
             who = "it is just being opened"
-        why = f"a rollout of {request.cluster} is open already ({who}): see `backstop status {request.cluster}`"
+        line = command_line("status", request.cluster)
+        why = f"a rollout of {request.cluster} is open already ({who}): see `{line}`"
         await self._archive_refusal(request.cluster, "launch", request.reason, why)
         return Refusal(why)
 

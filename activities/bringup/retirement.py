@@ -9,6 +9,7 @@ and the cluster is removed as `fleet remove` does. Source: docs/adr/0053.
 from __future__ import annotations
 
 import logging
+import shlex
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NoReturn
@@ -119,7 +120,8 @@ class BringupExit:
                 at=row.stage_at,
                 kind=AuditKind.HOLD,
                 actor=BACKSTOP,
-                text=f"retired, and still in the fleet: {error.message}; then `backstop fleet remove {cluster}`",
+                text=f"retired, and still in the fleet: {error.message}; "
+                f"then `backstop fleet remove {shlex.quote(cluster)}`",
             )
             self._registry.archive([stays])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import secrets
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -336,7 +337,7 @@ def token_new(
     token = TOKEN_PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).rstrip(b"=").decode()
     question = MakeToken(name=name, hash=token_hash(token), owner=owner, scope=scope, days=days, reason=reason)
     token_line = ask(who(actor), lambda door: door.ask(question))
-    undo = f"backstop access token revoke {token_line.name}"
+    undo = f"backstop access token revoke {shlex.quote(token_line.name)}"
     if as_json:
         show_json(TokenMadeAnswer.grown_from(token_line, token=token, undo=undo).as_json())
         return

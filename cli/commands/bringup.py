@@ -190,6 +190,8 @@ async def _entered(door: Backstop, starts: list[BringupStart]) -> list[BringupAn
 
 
 def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
+    import shlex
+
     from cli.output import show, show_json
     from models.bringup.undo_lines import undo_of_entry
     from views.words import count, line, row, table
@@ -204,7 +206,9 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
         if not one.begun:
             raise Refusal(one.reason)
         show(
-            line(f"{one.cluster} is entered, and goes on by itself: backstop bringup status {one.cluster}"),
+            line(
+                f"{one.cluster} is entered, and goes on by itself: backstop bringup status {shlex.quote(one.cluster)}"
+            ),
             line(undo_of_entry(one.cluster)),
         )
         return

@@ -205,7 +205,7 @@ async def _removed(door: Backstop, cluster: str) -> dict[str, Any]:
     was = [row.entry.data["cluster"] for row in rows if isinstance(row.entry.data.get("cluster"), dict)]
     if not was:
         raise Refusal(
-            f"nobody has removed a cluster {cluster!r} here: `backstop audit {cluster} --archive` tells of it"
+            f"nobody has removed a cluster {cluster!r} here: `backstop audit {_word(cluster)} --archive` tells of it"
         )
     return {"clusters": [in_file_order(was[-1])]}
 

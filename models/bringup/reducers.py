@@ -6,6 +6,7 @@ before each decision: it puts time down, ticks the soak clock, and moves the sta
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
@@ -151,7 +152,7 @@ def _asks_for_touches(b: Bringup, now: datetime) -> Bringup:
         if b.runs[step.name].noted_at is None:
             b = b.with_run(step.name, noted_at=now).notify_owner(
                 f"{b.cluster} waits for you: {_touch(b, step.name)}",
-                ("When it is done", f"backstop bringup check-in {b.cluster} {step.name}"),
+                ("When it is done", f"backstop bringup check-in {shlex.quote(b.cluster)} {step.name}"),
             )
     return b
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 
 from models.bringup.command_rows import BRINGUP_ROWS
@@ -19,7 +20,7 @@ def bringup_undo_line(before: Bringup, after: Bringup, command: BringupCommand, 
 
 
 def undo_of_entry(cluster: str) -> str:
-    return f"Undo: backstop bringup cancel {cluster} {REASON}"
+    return f"Undo: backstop bringup cancel {shlex.quote(cluster)} {REASON}"
 
 
 def _or_cancel(before: Bringup, after: Bringup, order: BringupOrder) -> str:

@@ -6,6 +6,7 @@ envelope, a drift, attempts that are spent) is told there; here is what comes of
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ def _rollback_news(rollout: Rollout) -> Iterator[News]:
         if old is not None and new is not None
     ]
     more = (
-        [f"and {count_text(len(left) - _MOST, 'more quota')}: backstop audit {rollout.cluster}"]
+        [f"and {count_text(len(left) - _MOST, 'more quota')}: backstop audit {shlex.quote(rollout.cluster)}"]
         if len(left) > _MOST
         else []
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,29 @@ def test_a_field_keeps_its_name_and_reading_one_is_no_value(tmp_path: Path) -> N
         "class Answer:\n    said: str = ''\n    def text(self):\n        known = self.said\n        return known\n"
     )
     assert nameless(tmp_path) == [("known", "cli/answers.py:4")]
+
+
+def bare_names(source: str) -> list[str]:
+    """Names in f-strings that stand in a command as it is typed, and that a shell would take apart."""
+    texts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.JoinedStr)]
+    return [
+        ast.unparse(after.value)
+        for text in texts
+        for before, after in pairwise(text.values)
+        if isinstance(before, ast.Constant)
+        and re.search(r"\bbackstop( [a-z-]+)+ $", str(before.value))
+        and isinstance(after, ast.FormattedValue)
+        and re.search(r"\b(cluster|name)$", ast.unparse(after.value))
+    ]
+
+
+def test_a_cluster_is_quoted_in_a_command_as_it_is_typed() -> None:
+    """A name may have a blank or a quote in it."""
+    assert bare_names("f'see `backstop status {row.cluster}`'") == ["row.cluster"]
+    assert bare_names("f'see `backstop status {shlex.quote(row.cluster)}`, {row.cluster}'") == []
+    product = (path for path in files(ROOT) if path.relative_to(ROOT).parts[0] not in ("tests", "benchmarks"))
+    bare = {str(path.relative_to(ROOT)): names for path in product if (names := bare_names(path.read_text()))}
+    assert bare == {}
 
 
 def test_circles_and_floors_are_found() -> None:

@@ -8,6 +8,7 @@ the plan's hash and whose entry it was. What is archived goes in a second transa
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -162,7 +163,7 @@ class LedgerBringups:
                 if session.get(ClusterRow, cluster) is not None:
                     raise Refusal(
                         f"{cluster} stands in the fleet already, and not by its bring-up: "
-                        f"`backstop fleet remove {cluster}`, then retry"
+                        f"`backstop fleet remove {shlex.quote(cluster)}`, then retry"
                     )
                 fleet = Fleet(clusters=(incoming.spec,))
                 terms = ImportTerms(whole=True)
@@ -287,8 +288,8 @@ def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupB
     entry = start.entry
     if last is not None and last.ended_at is None:
         return (
-            f"bring-up {last.number} of {entry.cluster} is open ({last.stage}): `backstop bringup status "
-            f"{entry.cluster}` says how it stands"
+            f"bring-up {last.number} of {entry.cluster} is open ({last.stage}): "
+            f"`backstop bringup status {shlex.quote(entry.cluster)}` says how it stands"
         )
     if last is not None and at <= last.opened_at:  # a late attempt of the call that opened it
         return f"bring-up {last.number} of {entry.cluster} was opened after this call, and has ended: enter it again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
@@ -93,7 +94,8 @@ class LedgerCalendar:
             row = session.exec(select(WindowRow).where(WindowRow.cluster == cluster, WindowRow.id == number)).first()
             if row is None:
                 raise Refusal(
-                    f"cluster {cluster} has no window {number}: `backstop calendar show {cluster}` lists them"
+                    f"cluster {cluster} has no window {number}: "
+                    f"`backstop calendar show {shlex.quote(cluster)}` lists them"
                 )
             with making_sense(cluster, f"its window {number}"):
                 entry = _entry(row, _window(row))

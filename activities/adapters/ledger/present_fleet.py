@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -178,7 +179,9 @@ def barred(session: Session, names: Sequence[str], *, retired: bool = False) -> 
         elif row.reserve_limit is not None:
             reasons[row.name] = f"{_busy(session, row)}: launch it again with --adopt, and close it"
     for cluster in [] if retired else _brought_up(session, names, in_fleet=True):
-        reasons.setdefault(cluster, f"its bring-up is open: `backstop bringup retire {cluster}` takes it out")
+        reasons.setdefault(
+            cluster, f"its bring-up is open: `backstop bringup retire {shlex.quote(cluster)}` takes it out"
+        )
     waiting = (
         sa.select(col(RequestRow.cluster), sa.func.count())
         .where(among(RequestRow.cluster, "names"), col(RequestRow.ended).is_(False))
@@ -195,7 +198,8 @@ def barred(session: Session, names: Sequence[str], *, retired: bool = False) -> 
 def being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
     """Clusters that a bring-up makes, and that are not in the fleet before it hands them over: each with the reason."""
     return {
-        name: f"it is being brought up, and comes into the fleet by itself: `backstop bringup status {name}`"
+        name: "it is being brought up, and comes into the fleet by itself: "
+        f"`backstop bringup status {shlex.quote(name)}`"
         for name in _brought_up(session, names, in_fleet=False)
     }
 
