@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from models.audit import AuditEntry
 from models.base import some_of
 from models.cluster.windows import Entry
-from models.errors import BackstopError, Refusal
+from models.errors import Refusal
 from models.questions import Archived, ArchivePage, Calendar, FactsOf, FlexOf, SnapshotNow
 from models.rollout.ahead import Ahead
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import PROPOSAL, HoldKind
+from models.rollout.messages import CommandAnswer
 from models.rollout.shown import Condition, RolloutStatus
 from models.rollout.stages import Command, Stage
 from views.calendar import calendar_parts
@@ -25,7 +26,7 @@ from views.plan import plan_parts
 from views.status import awaited_alone, status_parts
 from views.words import clean, moment, row, spaced, table
 from web.console.command_page import Button, button_of, command_page
-from web.console.forms import filled
+from web.console.forms import filled, given, tried
 from web.console.pages.cluster_curve import bands_of, cluster_curve
 from web.console.pages.curves import tallied
 from web.console.parts import place
@@ -204,12 +205,17 @@ def _consequence(command: Command, ahead: Ahead, now: datetime) -> Sequence[Any]
 
 
 async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
-    fields = ("reason", "plan_hash", "team", "hold", "how")
-    said = {field: visit.form.get(field, "").strip() for field in fields}
-    try:
-        request = filled(CommandRequest, actor=await visit.name(), **said)
-        answer = await visit.call("command", cluster=name, command=command, request=request)
-    except BackstopError as error:
-        return await _before(visit, name, command, error.message, said["reason"], said["hold"])
-    visit.said(f"{answer.said}.{f' {answer.undo}' if answer.undo else ''}")
+    said = given(visit.form, "reason", "plan_hash", "team", "hold", "how")
+    done, failed = await tried(visit, _given(visit, name, command, said))
+    if failed:
+        return await _before(visit.looking, name, command, failed, said["reason"], said["hold"])
+    if done is not None:
+        visit.said(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
     return Elsewhere(place("clusters", name))
+
+
+async def _given(visit: Visit, name: str, command: Command, said: Mapping[str, str]) -> CommandAnswer:
+    """Errors: BadInput for what is no request, those of the command."""
+    request = filled(CommandRequest, actor=await visit.name(), **said)
+    answer: CommandAnswer = await visit.call("command", cluster=name, command=command, request=request)
+    return answer

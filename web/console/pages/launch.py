@@ -10,10 +10,10 @@ from typing import Any
 
 from client.rollout_ids import rollout_id
 from client.who_acts import lifted_by_others
-from models.errors import BackstopError, Refusal
+from models.errors import Refusal
 from models.questions import LedgerCluster, LedgerClusters
-from models.rollout.messages import LaunchRequest
-from web.console.forms import filled
+from models.rollout.messages import LaunchAnswer, LaunchRequest
+from web.console.forms import filled, tried
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 
@@ -55,14 +55,20 @@ async def _form(visit: Visit, name: str, failed: str = "") -> Page:
 
 
 async def _launched(visit: Visit, name: str) -> Page | Elsewhere:
-    try:
-        request = _request(name, visit.principal.name, visit.form)
-        answer = await visit.call("launch", request=request)
-    except BackstopError as error:
-        return await _form(visit, name, error.message)
-    resolves = await lifted_by_others(visit.ask, answer, request.actor)
-    visit.said(f"A rollout of {name} is open, and its plan waits for an approval.{f' {resolves}' if resolves else ''}")
+    answer, failed = await tried(visit, _begun(visit, name))
+    if failed:
+        return await _form(visit, name, failed)
+    if answer is not None:
+        resolves, _ = await tried(visit, lifted_by_others(visit.ask, answer, visit.principal.name))
+        said = f"A rollout of {name} is open, and its plan waits for an approval."
+        visit.said(f"{said} {resolves}" if resolves else said)
     return Elsewhere(place("clusters", name))
+
+
+async def _begun(visit: Visit, name: str) -> LaunchAnswer:
+    """Errors: BadInput for what is no request, those of the launch."""
+    answer: LaunchAnswer = await visit.call("launch", request=_request(name, visit.principal.name, visit.form))
+    return answer
 
 
 def _request(name: str, who: str, form: Mapping[str, str]) -> LaunchRequest:

@@ -1,0 +1,107 @@
+"""A command that fails at a page of the console: a sentence above the form, with what was typed still in it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from client.backstop import Backstop
+from models.access.principals import Principal
+from models.errors import AwaitsSecond, Refusal, Unavailable
+from models.rollout.ahead import ahead_of
+from models.rollout.messages import LaunchAnswer
+from models.rollout.stages import Stage
+from models.rollout.status import status_of
+from tests.unit.pure_world import World
+from web.console.pages.cluster import cluster
+from web.console.pages.launch import launch
+from web.console.visit import Elsewhere, Page, Visit
+from web.doors import Doors
+from web.failures import forbidden
+from web.giving import Giving
+
+FAILURES = {
+    "refused": (Refusal("not now"), "not now"),
+    "nobody answers": (Unavailable("Temporal at h:1: connection refused"), "Temporal at h:1: connection refused"),
+    "not allowed": (forbidden("ana has no role here"), "ana has no role here"),
+    "too slow": (TimeoutError(), "there was no answer within N s: it may be done all the same"),
+}
+TYPED = "a flaky switch, seen by eve"
+
+
+class Door:
+    """Answers what a page reads, and fails what is given."""
+
+    def __init__(self, failure: Exception | None) -> None:
+        self.world, self.failure = World(), failure
+
+    async def status(self, cluster: str) -> Any:
+        return status_of(self.world.r, self.world.now)
+
+    async def ahead(self, cluster: str) -> Any:
+        return ahead_of(self.world.r, self.world.now)
+
+    async def command(self, **_: Any) -> Any:
+        raise cast("Exception", self.failure)
+
+    async def launch(self, request: Any) -> LaunchAnswer:
+        if self.failure is not None:
+            raise self.failure
+        by = ("bob",)
+        return LaunchAnswer(
+            launched=True, cluster=request.cluster, rollout="r", stage=Stage.PLANNED, lifters=by, deciders=by
+        )
+
+    async def ask(self, question: Any, payload: str) -> Any:
+        raise forbidden("ana may not see who has which role")
+
+
+def given(page: Any, path: tuple[str, ...], failure: Exception | None) -> tuple[Page | Elsewhere, list[str]]:
+    """What a form that ana sends leads to, and what she reads on the next page."""
+
+    class Stub(Doors):
+        async def of(self, principal: Principal, **_: Any) -> Backstop:
+            return cast("Backstop", Door(failure))
+
+    said: list[str] = []
+    visit = Visit(
+        Giving(Stub(cast("Any", None))),
+        Principal(name="ana", how="by link"),
+        path,
+        {},
+        cast("Any", SimpleNamespace(said=said)),
+        {"reason": TYPED, "owner": "ana"},
+        "once",
+    )
+    return asyncio.run(page(visit)), said
+
+
+WAYS = [(cluster, ("clusters", "c", "pause")), (launch, ("launch", "c"))]
+
+
+@pytest.mark.parametrize(("page", "path"), WAYS, ids=["command", "launch"])
+@pytest.mark.parametrize("case", FAILURES)
+def test_a_command_that_fails_leaves_the_form_as_it_was_typed(page: Any, path: tuple[str, ...], case: str) -> None:
+    failure, sentence = FAILURES[case]
+    made, said = given(page, path, failure)
+    assert isinstance(made, Page)
+    typed = made.values["typed"]["reason"] if "typed" in made.values else made.values["reason"]
+    failed = re.sub(r"\d+ s", "N s", made.values["failed"])
+    assert (made.status, failed, typed, said) == (409, sentence, TYPED, [])
+
+
+@pytest.mark.parametrize(("page", "path"), WAYS, ids=["command", "launch"])
+def test_a_command_that_awaits_a_second_person_has_not_failed(page: Any, path: tuple[str, ...]) -> None:
+    made, said = given(page, path, AwaitsSecond("bob has to say the same"))
+    assert made == Elsewhere("/clusters/c")
+    assert said == ["Nothing is done yet: bob has to say the same. It stands under Access."]
+
+
+def test_a_launch_is_done_where_nobody_says_who_may_lift_its_holds() -> None:
+    made, said = given(launch, ("launch", "c"), None)
+    assert made == Elsewhere("/clusters/c")
+    assert said == ["A rollout of c is open, and its plan waits for an approval."]
