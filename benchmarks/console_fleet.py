@@ -279,6 +279,9 @@ class DeskDoor(Composed):
     async def could_act(self, cluster: str) -> list[str]:
         return []  # no access file is in force
 
+    async def who_could(self, needs: str, cluster: str = "", subject: str = "") -> list[str]:
+        return []
+
     async def ask_rollouts(self, clusters: Sequence[str], seconds: float) -> dict[str, RolloutStatus | None]:
         return {name: await self.status(name) for name in clusters}
 

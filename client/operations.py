@@ -127,6 +127,15 @@ OPERATIONS: tuple[Operation, ...] = (
         "Who could do what a rollout needs from a person.",
     ),
     Operation(
+        "who_could",
+        "POST",
+        "/who-could",
+        "list[str]",
+        "read.who_could",
+        "Who could do what a status says that it needs.",
+        fields=("needs", "cluster", "subject"),
+    ),
+    Operation(
         "ahead",
         "GET",
         "/rollouts/{cluster}/ahead",

@@ -21,7 +21,8 @@ from client.lost_rollouts import is_running, lost_of
 from client.lost_words import as_summary, lost_sentence, noted
 from client.questions import Questions
 from client.visibility import quoted
-from client.who_acts import could_act_now
+from client.who_acts import could_act_now, key_awaited, who_could_now
+from models.access.decision import Target
 from models.base import Model
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import FactsOf, OpenRollouts, Overview
@@ -121,6 +122,12 @@ class Rollouts(Questions):
         Errors: as `status`.
         """
         return list(await could_act_now(self.ask, await self.status(cluster)))
+
+    async def who_could(self, needs: str, cluster: str = "", subject: str = "") -> list[str]:
+        """Who could give the first command that a status's `needs` names, as the access file names them; none where
+        there is no file. `cluster` empty: it is of the fleet. `subject`: the request that it is about.
+        """
+        return list(await who_could_now(self.ask, key_awaited(needs), Target(cluster=cluster), subject) or ())
 
     async def ahead(self, cluster: str) -> Ahead:
         """What commands to its rollout would lead to. Errors: as `status`, and Refusal of one that has ended."""

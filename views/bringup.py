@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from rich.console import RenderableType
 from rich.text import Text
 
+from models.base import some_of
 from models.bringup.checks import Colour
 from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage
@@ -74,11 +75,11 @@ def board_parts(rows: Sequence[BringupRow], now: datetime, *, of: int) -> list[R
 # --- one of them -------------------------------------------------------------------------------
 
 
-def status_parts(s: BringupStatus) -> list[RenderableType]:
-    """Everything about one bring-up."""
+def status_parts(s: BringupStatus, could: Sequence[str] = ()) -> list[RenderableType]:
+    """Everything about one bring-up. `could`: who could do what it needs."""
     since = f" since {moment(s.stage_at)} ({span(s.at - s.stage_at)})"
     title = line((s.cluster, "bold"), "  ", (s.stage.words, _STYLES.get(s.stage, "")), since)
-    parts: list[RenderableType] = [title, FactSheet([(name, line(text)) for name, text in _facts(s)])]
+    parts: list[RenderableType] = [title, FactSheet([(name, line(text)) for name, text in _facts(s, could)])]
     parts += [Text(), *_graph(s.steps)]
     if s.undos:
         parts += [Text(), line("What is unmade:"), *_graph(s.undos)]
@@ -90,7 +91,7 @@ def status_parts(s: BringupStatus) -> list[RenderableType]:
     return parts
 
 
-def _facts(s: BringupStatus) -> Iterator[tuple[str, str]]:
+def _facts(s: BringupStatus, could: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield (
         "entered",
         f"by {s.entered_by} on {moment(s.entered_at)}; owner {s.owner}; recipe {s.recipe} ({s.recipe_hash})",
@@ -108,6 +109,8 @@ def _facts(s: BringupStatus) -> Iterator[tuple[str, str]]:
         yield "hold", f"by {s.hold.actor} since {moment(s.hold.at)}: {s.hold.reason}"
     if s.needs:
         yield "needs", s.needs
+    if could:
+        yield "could act", some_of(could, 5)
     if s.stage is BringupStage.PROVISIONED or s.blocked_from is BringupStage.PROVISIONED:
         until = ""
         if s.validate_until is not None:

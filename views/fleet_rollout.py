@@ -227,12 +227,17 @@ def of_interest(
 
 
 def status_parts(
-    s: FleetStatus, chosen: Sequence[Member] | None = None, *, now: datetime | None = None
+    s: FleetStatus,
+    chosen: Sequence[Member] | None = None,
+    *,
+    now: datetime | None = None,
+    could: Sequence[str] = (),
 ) -> list[RenderableType]:
     """Everything about it, with a line for each that is chosen. `s.at` is when it last had something to do, maybe long
-    ago.
+    ago. `could`: who could do what it needs.
     """
-    parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), FactSheet(facts_of(s))]
+    able = [("could act", line(some_of(could, 5)))] if could else []
+    parts: list[RenderableType] = [title_of(s, now or datetime.now(UTC)), FactSheet([*facts_of(s), *able])]
     if s.stage.has_ended and s.waves:
         parts += [Text(), line(f"These are the figures of its end, {moment(s.entered_at)}; {_GO_ON}")]
     if s.waves:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
-from models.base import verb_of
+from models.base import some_of, verb_of
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
 from views.words import count, gpus, line, moment, none_of, row, table
 
 
-def request_parts(state: RequestState) -> list[RenderableType]:
-    """One request: what was asked for, where it stands, and what to do next."""
+def request_parts(state: RequestState, could: Sequence[str] = ()) -> list[RenderableType]:
+    """One request: what was asked for, where it stands, and what to do next. `could`: who could decide."""
     ask, stage = state.ask, state.stage
     why = f": {ask.reason}" if ask.reason else ""
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
@@ -31,7 +31,8 @@ def request_parts(state: RequestState) -> list[RenderableType]:
     if state.untold:
         parts.append(line(f"Not told, as nothing could be delivered: {', '.join(state.untold)}."))
     if stage is RequestStage.ASKED:
-        parts.append(line(f"An owner gives: backstop request approve {ask.request} --reason '...'"))
+        who = f"{some_of(could, 5)} could approve it" if could else "An owner gives"
+        parts.append(line(f"{who}: backstop request approve {ask.request} --reason '...'"))
     if stage is RequestStage.GRANTED:
         above = sorted({*state.raised} - {ask.team})
         rose = f" (with {', '.join(f'{t} by {state.raised[t]}' for t in above)} above it)" if above else ""

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from client.backstop import Backstop
     from models.bringup.messages import BringupAnswer, BringupRow, BringupStart
+    from models.bringup.status import BringupStatus
 
 RecipesFile = Annotated[str, typer.Argument(metavar="FILE", help="A file of recipes (-: stdin).", show_default=False)]
 
@@ -241,8 +242,13 @@ def status(
         from views.bringup import status_parts
 
         how.of_one("CLUSTER")
-        graph = ask(who(actor), lambda door: door.bringup_status(cluster))
-        how.tell(lambda: graph, lambda: status_parts(graph), None)
+
+        async def of_one(door: Backstop) -> tuple[BringupStatus, list[str]]:
+            status = await door.bringup_status(cluster)
+            return status, await door.who_could(status.needs, cluster) if status.needs else []
+
+        graph, could = ask(who(actor), of_one)
+        how.tell(lambda: graph, lambda: status_parts(graph, could), None)
         return
     from cli.answers_bringup import BringupsAnswer
     from models.bringup.messages import BringupRow

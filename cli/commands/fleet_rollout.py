@@ -153,18 +153,19 @@ def status(
     from models.fleet.state import Member
     from views.fleet_rollout import of_interest, status_parts
 
-    async def question(door: Backstop) -> tuple[FleetStatus, KeptFleet | None]:
+    async def question(door: Backstop) -> tuple[FleetStatus, KeptFleet | None, list[str]]:
         status = (await look_at_fleet(door)).status
-        return status, None if status.stage.has_ended else await door.lost_fleet()
+        could = await door.who_could(status.needs) if status.needs else []
+        return status, None if status.stage.has_ended else await door.lost_fleet(), could
 
-    rollout, lost = ask(who(actor), question)
+    rollout, lost, could = ask(who(actor), question)
     if lost is not None:  # a workflow that was terminated still answers, as it last stood
         complain(f"{lost_fleet_sentence(lost)}. What stands here is where it stood when it ended")
     members = how.rows(rollout.members, Member)
     chosen = of_interest(members, waiting=waiting, failed=failed, every=every or bool(how.options))
     how.tell(
         lambda: rollout.model_copy(update={"members": tuple(members)}),
-        lambda: status_parts(rollout, chosen),
+        lambda: status_parts(rollout, chosen, could=could),
         [m.cluster for m in (members if chosen is None else chosen)],
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -166,12 +167,16 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
 
     name = _id(request)
 
-    async def question(door: Backstop) -> RequestState:
+    async def question(door: Backstop) -> tuple[RequestState, list[str]]:
         from models.questions import OneRequest
+        from models.requests.state import RequestStage
 
-        return await door.ask(OneRequest(request=name))
+        state = await door.ask(OneRequest(request=name))
+        waits = state.stage is RequestStage.ASKED and not as_json
+        return state, await door.who_could(f"backstop request approve {name}", subject=name) if waits else []
 
-    _answer(ask(who(actor), question), as_json=as_json)
+    state, could = ask(who(actor), question)
+    _answer(state, as_json=as_json, could=could)
 
 
 def _decide(typed: TypedOrder) -> None:
@@ -219,7 +224,9 @@ def _day(text: str, now: datetime) -> datetime:
     return end
 
 
-def _answer(state: RequestState, *, as_json: bool, changed: bool = False, command: str = "") -> None:
+def _answer(
+    state: RequestState, *, as_json: bool, changed: bool = False, command: str = "", could: Sequence[str] = ()
+) -> None:
     from cli.answers import RequestAnswer
     from cli.output import show, show_json
     from models.requests.commands import undo_line
@@ -230,4 +237,4 @@ def _answer(state: RequestState, *, as_json: bool, changed: bool = False, comman
         show_json(RequestAnswer(request=state.but(outbox=(), mail=())).as_json())
     else:
         undo = undo_line(state, command) if changed else ""
-        show(*request_parts(state), *([line(undo)] if undo else []))
+        show(*request_parts(state, could), *([line(undo)] if undo else []))

@@ -189,7 +189,8 @@ RIGHTS: dict[str, Right] = {
                                 _r("read of all clusters",     (_V,),     _F)),
     **dict.fromkeys(("desk.archived", "desk.calendar", "desk.facts", "desk.flex", "desk.flex_sums", "desk.health_hours",
                      "desk.requests", "desk.snapshot", "desk.tallies", "read.ahead", "read.audit",
-                     "read.bringup_status", "read.could_act", "read.health_at", "read.open_requests", "read.status"),
+                     "read.bringup_status", "read.could_act", "read.health_at", "read.open_requests", "read.status",
+                     "read.who_could"),
                                 _r("read",                     (_V,),     _C)),
 }
 # fmt: on

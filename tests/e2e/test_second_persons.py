@@ -48,11 +48,12 @@ from models.errors import AwaitsSecond, Refusal
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FleetLaunch
 from models.import_questions import StageImport
+from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
 from tests.e2e.keys import FRONT_KEY, public_keys
-from tests.e2e.world import World, eventually, fresh, worked_case, world_of
+from tests.e2e.world import World, cluster, eventually, fresh, team, worked_case, world_of
 from tests.unit.access_world import ISSUER, access, grant
 from tests.unit.bringup_world import entry, recipe
 from views.report import markdown
@@ -68,7 +69,7 @@ pytestmark = pytest.mark.e2e
 FILE = access(
     grant("user:sre", "operator"),
     grant("user:hw-lead", "approver"),
-    grant("user:research-lead", "operator", "approver"),
+    grant("user:research-lead", "operator", "approver", "member"),
 )
 STILL = {"soak_buffered": "1h", "soak_enforced": "1h", "notice": "1h"}
 
@@ -126,10 +127,10 @@ async def front(ticketed: World, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
         yield Front2(ticketed, url)
 
 
-async def fleet_of_two(front: Front2, cluster: dict[str, Any]) -> None:
+async def fleet_of_two(front: Front2, document: dict[str, Any]) -> None:
     """It comes with a policy of its own, which takes two admins."""
     with pytest.raises(AwaitsSecond) as waits:
-        await front.door("tpm").import_fleet(Fleet.model_validate({"clusters": [cluster]}))
+        await front.door("tpm").import_fleet(Fleet.model_validate({"clusters": [document]}))
     done = await front.door("sre-lead").countersign(waits.value.digits)
     assert done.command == "desk.take_fleet"
 
@@ -200,7 +201,51 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     assert (code, "HASH must be 16 to 64 of the digits" in err) == (2, True)
     code, _, err = await front.typed("hw-lead", "countersign", "give", "0" * 16, "--yes", monkeypatch=monkeypatch)
     assert (code, "nothing with the hash" in err) == (3, True)
+
+    code, _, err = await front.typed("sre", "bringup", "hold", name, "--reason", "no rack", monkeypatch=monkeypatch)
+    assert (code, err) == (0, "")
+    _, out, _ = await front.typed("hw-lead", "bringup", "status", name, monkeypatch=monkeypatch)
+    assert "could act user:sre, user:research-lead" in _lines(out)
     await world.client.get_workflow_handle(bringup_workflow_id(name)).terminate(reason="the story is over")
+
+
+def _lines(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+async def test_what_waits_for_a_person_names_who_could_act_and_not_who_began_it(
+    front: Front2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rollout, a fleet rollout and a request of one who could approve them, had somebody else begun them."""
+    world, name, roomy = front.world, fresh("waits"), fresh("roomy")
+    await fleet_of_two(front, worked_case(name, **STILL))
+    await fleet_of_two(
+        front, cluster(roomy, {"main": (400, 400)}, [team("research", 100)], owners=["capacity"], **STILL)
+    )
+    world.launched.add(name)
+    world.fleet_launched = True
+    door = front.door("research-lead")
+    code, _, err = await front.typed("research-lead", "launch", name, "--reason", "x", monkeypatch=monkeypatch)
+    assert (code, err) == (0, "")
+    await door.launch_fleet(FleetLaunch(fleet=f"fleet/{name}", owner="tpm", actor="x", pilots=(name,)))
+    asked = QuotaAsk(request=f"q-{name}", team="research", cluster=roomy, gpus=20, actor="x")
+    assert (await door.request(asked)).stage is RequestStage.ASKED
+
+    async def shown(who: str, *words: str) -> list[str]:
+        code, out, err = await front.typed(who, *words, monkeypatch=monkeypatch)
+        assert (code, err) == (0, "")
+        return _lines(out)
+
+    for who in ("hw-lead", "research-lead"):
+        assert "could act user:hw-lead" in await shown(who, "status", name)
+        assert "could act user:hw-lead" in await shown(who, "fleet", "status")
+        approve = f"backstop request approve {asked.request} --reason '...'"
+        assert f"user:hw-lead could approve it: {approve}" in await shown(who, "request", "show", asked.request)
+    headers = {"authorization": "Bearer sub-hw-lead", "content-type": "application/json"}
+    async with httpx.AsyncClient(base_url=f"{front.url}/api/v1", headers=headers) as http:
+        assert (await http.get(f"/rollouts/{name}/could-act")).json() == ["user:hw-lead"]
+        needs = {"needs": "backstop fleet approve --plan feed"}
+        assert (await http.post("/who-could", json=needs)).json() == ["user:hw-lead"]
 
 
 async def test_a_change_of_policy_takes_two_admins_and_the_rest_of_a_file_one(

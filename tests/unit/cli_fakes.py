@@ -13,7 +13,8 @@ from unittest.mock import patch
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse
 
 from client.answers import AuditRecord, Build, Check
-from client.who_acts import could_act_now
+from client.who_acts import could_act_now, key_awaited, who_could_now
+from models.access.decision import Target
 from models.access.standing import AccessStands
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
@@ -291,6 +292,10 @@ class FakeBackstop:
 
     async def could_act(self, cluster: str) -> list[str]:
         return list(await could_act_now(self.ask, await self.status(cluster)))
+
+    async def who_could(self, needs: str, cluster: str = "", subject: str = "") -> list[str]:
+        self._ask("who_could", needs, cluster, subject)
+        return list(await who_could_now(self.ask, key_awaited(needs), Target(cluster=cluster), subject) or ())
 
     async def ahead(self, cluster: str) -> Ahead:
         self._ask("ahead", cluster)

@@ -14,8 +14,8 @@ from cli.commands.access import _TYPED
 from cli.main import run
 from client.doctor import access_checks
 from client.inputs.access_files import read_access
-from client.who_acts import could_act
-from models.access.decision import Target, who_could
+from client.who_acts import could_act_now, key_awaited
+from models.access.access_file import AccessFile
 from models.access.rights import RIGHTS
 from models.access.standing import (
     NOT_CONFIGURED,
@@ -26,7 +26,8 @@ from models.access.standing import (
     HowImported,
 )
 from models.access.tokens import TokenLine, token_hash
-from models.questions import AccessNow, ImportAccess, MakeToken, RevokeToken, Tokens
+from models.questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens
+from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Stage
 from tests.unit.access_world import access, grant
 from tests.unit.cli_fakes import FakeBackstop, answering, status
@@ -39,15 +40,18 @@ EXAMPLE = str(Path(__file__).parents[2] / "examples" / "access.yaml")
 class Door(FakeBackstop):
     """Keeps what it is asked, and answers as the desk would."""
 
-    def __init__(self, stands: AccessStands | None = None) -> None:
+    def __init__(self, stands: AccessStands | None = None, first: str = "") -> None:
+        """`first`: who launched, asked for or entered whatever a command is aimed at, as the ledger says."""
         super().__init__()
-        self.stands, self.questions = stands or AccessStands(), list[Any]()
+        self.stands, self.questions, self.first = stands or AccessStands(), list[Any](), first
 
     async def ask(self, question: Any) -> Any:
         self.questions.append(question)
         match question:
             case AccessNow():
                 return self.stands
+            case AimOf():
+                return question.target.but(first=self.first)
             case ImportAccess():
                 return AccessOutcome(hash="feed", changes=("+ user:tpm is admin",), said="it waits")
             case MakeToken():
@@ -67,8 +71,8 @@ def token(name: str, scope: Any = None) -> TokenLine:
     return line if scope is None else line.but(scope=scope)
 
 
-def in_force() -> AccessStands:
-    file = access(grant("user:sre", "approver", clusters=["h100-*"]))
+def in_force(file: AccessFile | None = None) -> AccessStands:
+    file = file or access(grant("user:sre", "approver", clusters=["h100-*"]))
     version = AccessVersion(version=3, hash=file.hash, file=file, by="user:tpm", at=NOON, how=HowImported.COUNTERSIGNED)
     return AccessStands(version=version.but(second="user:sre-lead"))
 
@@ -173,23 +177,47 @@ def test_tokens_are_listed_with_their_end(capsys: pytest.CaptureFixture[str]) ->
     assert "every front refuses it after a minute" in said(Door(), capsys, "token", "revoke", "ci")
 
 
-def test_a_rollout_that_waits_says_who_could_act(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_rollout_that_waits_says_who_could_act() -> None:
     waiting = status().but(cluster="h100-a", needs="approve the plan: backstop approve h100-a --plan feed")
     file = access(grant("user:sre", "approver", clusters=["h100-*"]), grant("user:hw-lead", "operator"))
-    assert could_act(file, waiting) == ("user:sre",)
-    assert could_act(file, waiting.but(needs="paused by tpm: backstop resume h100-a")) == ("user:hw-lead",)
-    assert could_act(file, waiting.but(needs="mend the health source")) == ()
+
+    async def could(shown: RolloutStatus, first: str = "") -> tuple[str, ...]:
+        return await could_act_now(Door(in_force(file), first).ask, shown)
+
+    assert await could(waiting) == ("user:sre",)
+    assert await could(waiting, first="user:sre") == (), "whoever launched it may not approve it"
+    assert await could(waiting.but(needs="paused by tpm: backstop resume h100-a")) == ("user:hw-lead",)
+    assert await could(waiting.but(needs="mend the health source")) == ()
     closing = waiting.but(needs="rolled back: backstop close h100-a", at_risk=(), breach_of=(), stage=Stage.ROLLED_BACK)
-    assert could_act(file, closing) == ("user:hw-lead",)
-    assert could_act(file, closing.but(breach_of=("a",))) == who_could(
-        file, "rollout.approve", Target(cluster="h100-a")
-    )
+    assert await could(closing) == ("user:hw-lead",)
+    assert await could(closing.but(breach_of=("a",))) == ("user:sre",)
+
+
+_ORDERED = "plug it in, then: backstop bringup check-in h100-a --step cabling"
+
+
+@pytest.mark.parametrize(
+    ("needs", "key"),
+    [
+        ("approve the plan: backstop fleet approve --plan feed", "fleet.approve"),
+        ("2 wait for a person: backstop status --needs (or backstop fleet skip a --reason ...)", "fleet.skip"),
+        (_ORDERED, "bringup.check-in"),
+        ("backstop request approve q-1", "request.approve"),
+        ("a is in doubt: backstop confirm --source x", "desk.confirm_source"),
+        ("mend the health source", ""),
+    ],
+)
+def test_the_command_that_something_needs_is_read_off_its_line(needs: str, key: str) -> None:
+    assert key_awaited(needs) == key
+    assert not key or key in RIGHTS
+
+
+def test_status_shows_who_could_act(capsys: pytest.CaptureFixture[str]) -> None:
     door = Door(in_force())
-    door.statuses = [waiting]
+    door.statuses = [status().but(cluster="h100-a", needs="approve the plan: backstop approve h100-a --plan feed")]
     with answering(door):
         assert run(["status", "h100-a"]) == 0
-    shown = capsys.readouterr().out
-    assert any(line.split() == ["could", "act", "user:sre"] for line in shown.splitlines())
+    assert "could act user:sre" in [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
 def test_doctor_says_whether_access_is_configured_and_what_is_odd() -> None:

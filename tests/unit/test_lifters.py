@@ -10,6 +10,7 @@ import pytest
 from cli.main import run
 from client.who_acts import could_act_now, lifted_by_others
 from models.access.standing import AccessStands, AccessVersion, HowImported
+from models.questions import AimOf
 from models.rollout.commands import CommandRequest, refusal
 from models.rollout.messages import LaunchAnswer
 from models.rollout.stages import Command, Stage
@@ -30,8 +31,8 @@ NONE = AccessStands()
 
 
 def stands(answer: AccessStands) -> Any:
-    async def ask(_: object) -> AccessStands:
-        return answer
+    async def ask(question: Any) -> Any:
+        return question.target if isinstance(question, AimOf) else answer
 
     return ask
 

@@ -52,12 +52,13 @@ async def _standing(visit: Visit) -> Page:
         asked, _ = await visit.try_call("ask_rollouts", clusters=to_ask(status), seconds=_ASKED_SECONDS)
         calendar, _ = await visit.try_ask(Calendar(since=visit.now))
         status = with_own_words(status, asked or {}, calendar or ())
+    could, _ = ([], "") if status is None or not status.needs else await visit.try_call("who_could", needs=status.needs)
     show = visit.query.get("show", "")
     chosen = None if status is None else _chosen(status, show)
     values: dict[str, Any] = {
         "status": status,
         "why_not": why_not,
-        "parts": [] if status is None else status_parts(status, chosen, now=visit.now),
+        "parts": [] if status is None else status_parts(status, chosen, now=visit.now, could=could or ()),
         "show": show,
         "buttons": [] if status is None or lost is not None else await fleet_buttons(visit, status),
     }

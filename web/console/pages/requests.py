@@ -52,9 +52,12 @@ async def _one(visit: Visit, name: str, failed: str = "", reason: str = "") -> P
         )
         for command in RequestCommand
     ]
+    could: list[str] | None = []
+    if state.stage is RequestStage.ASKED:
+        could, _ = await visit.try_call("who_could", needs=f"backstop request approve {name}", subject=name)
     values: dict[str, Any] = {
         "request": name,
-        "parts": request_parts(state),
+        "parts": request_parts(state, could or ()),
         "ask": state.ask,
         "ends": state.ends_on is not None and state.stage is RequestStage.GRANTED,
         "buttons": buttons,
