@@ -91,12 +91,15 @@ def arguments(
 
 
 def said_by(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model:
-    """The message with the caller as its actor, whoever it names. Errors: BadInput."""
+    """The message with the caller as its actor, whoever it names: as its owner too, where that is the same or nobody.
+
+    Errors: BadInput.
+    """
     fields = wanted.model_fields
+    if "owner" in fields and given.get("owner") in (None, "", given.get("actor")):
+        given = {**given, "owner": bare(who.name)}
     if "actor" in fields:
         given = {**given, "actor": who.name}
-    if "owner" in fields and not given.get("owner"):
-        given = {**given, "owner": bare(who.name)}
     given.pop("ticket", None)
     try:
         return wanted.model_validate_json(json.dumps(given))

@@ -227,6 +227,7 @@ async def test_what_waits_for_a_person_names_who_could_act_and_not_who_began_it(
     door = front.door("research-lead")
     code, _, err = await front.typed("research-lead", "launch", name, "--reason", "x", monkeypatch=monkeypatch)
     assert (code, err) == (0, "")
+    assert world.sql.row("rollouts", cluster=name)["owner"] == "research-lead", "and not who this machine says it is"
     await door.launch_fleet(FleetLaunch(fleet=f"fleet/{name}", owner="tpm", actor="x", pilots=(name,)))
     asked = QuotaAsk(request=f"q-{name}", team="research", cluster=roomy, gpus=20, actor="x")
     assert (await door.request(asked)).stage is RequestStage.ASKED
