@@ -47,7 +47,7 @@ class FleetDiffAnswer(JsonAnswer, schema="fleet-diff"):
     kept: tuple[FleetLine, ...]
     """The file is older than what a rollout, a grant or a health source has written: that stays."""
     left_out: tuple[FleetLine, ...]
-    """What stands in the ledger and not in the file: it stays, and --prune removes it."""
+    """What is in the ledger but not in the file: it stays, and --prune removes it."""
     refused: tuple[FleetLine, ...]
     totals: dict[str, Count]
     untouched: dict[str, Count]

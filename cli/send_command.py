@@ -240,13 +240,13 @@ def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
     if as_json:
         show_json(CommandsTaken(answers=tuple(CommandOutcome.of(*outcome) for outcome in outcomes)).as_json())
     else:
-        rows = table("CLUSTER", "=STAGE", "~WHAT BECAME OF IT")
+        rows = table("CLUSTER", "=STAGE", "~RESULT")
         for cluster, a in outcomes:
             if isinstance(a, BackstopError):
                 row(rows, cluster, "refused", a.message, style="red")
             else:
                 row(rows, cluster, a.stage, a.said)
-        sentence = f"{len(taken)} taken, {refused} refused." if refused else f"{len(taken)} taken."
+        sentence = f"{len(taken)} accepted, {refused} refused." if refused else f"{len(taken)} accepted."
         show(rows, line(), line(sentence), *(line(undo) for undo in _undone_together(taken)))
     if refused:
         raise typer.Exit(1)

@@ -97,9 +97,8 @@ def _sum(rollouts: Sequence[Ahead], *, ends: bool) -> str:
     if not back:
         sentence += "; no quota changes"
     elif lacking:
-        sentence += (
-            f"; {gpus(lacking)} of what is promised then {'has' if lacking == 1 else 'have'} no healthy hardware today"
-        )
+        them = "it" if lacking == 1 else "them"
+        sentence += f"; then {count(lacking, 'promised GPU')} will have no healthy GPU behind {them}, by today's health"
     elif all(t.backing_gpus is not None for t in back):
         sentence += "; today's hardware backs all of it"
     return f"{sentence}."
@@ -107,8 +106,8 @@ def _sum(rollouts: Sequence[Ahead], *, ends: bool) -> str:
 
 def _told(rollouts: Sequence[Ahead], teams: set[str]) -> Text:
     if teams:
-        return line(f"Told: {some_of(sorted(teams), _NAMED)} ({count(len(teams), 'team')}).")
-    return line("A shadow: no team is told." if all(a.shadow for a in rollouts) else "No team is told.")
+        return line(f"Will be notified: {some_of(sorted(teams), _NAMED)} ({count(len(teams), 'team')}).")
+    return line("A shadow: no team is notified." if all(a.shadow for a in rollouts) else "No team is notified.")
 
 
 def approved_line(rollouts: Sequence[Ahead]) -> Text:
@@ -120,8 +119,8 @@ def approved_line(rollouts: Sequence[Ahead]) -> Text:
         elif a.plan is not None and not a.shadow:
             teams.update(q.team for q in a.plan.quotas if q.leaf and q.cut_gpus)
     if teams:
-        return line(f"{count(len(teams), 'team')} will be told.")
-    return line("A shadow: no team is told." if all(a.shadow for a in rollouts) else "No team will be told.")
+        return line(f"{count(len(teams), 'team')} will be notified.")
+    return line("A shadow: no team is notified." if all(a.shadow for a in rollouts) else "No team will be notified.")
 
 
 def close_parts(rollouts: Sequence[Ahead]) -> list[RenderableType]:

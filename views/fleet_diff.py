@@ -30,8 +30,10 @@ def diff_parts(outcome: FleetOutcome, places: Mapping[FilePlace, str]) -> list[R
     parts += kept_parts(outcome)
     refused = outcome.of(Verb.REFUSED)
     parts += _bounded([line(("! ", "red"), _placed(each, places)) for each in refused], outcome, Verb.REFUSED)
+    if out := sorted({each.cluster for each in refused if each.cluster and each.path}):
+        parts.append(line(f"  A refused line keeps its whole cluster as it is: {some_of(out, _NAMED)}."))
     if any(each.kind == "quota" for each in refused):
-        parts.append(line("  A quota under a rollout grows by `backstop request new`; or close the rollout first."))
+        parts.append(line("  To raise a quota during a rollout: `backstop request new`. Or close the rollout first."))
     return parts
 
 
@@ -41,7 +43,7 @@ def lost_parts(outcome: FleetOutcome) -> list[RenderableType]:
     if not gone:
         return []
     whose = "it" if gone == 1 else "them"
-    return [line(f"  lost with {whose}, and brought back by no file: health samples, tallies and past rollouts")]
+    return [line(f"  deleted for good with {whose}: health samples, tallies and past rollouts")]
 
 
 def undo_text(outcome: FleetOutcome) -> str:
@@ -50,9 +52,9 @@ def undo_text(outcome: FleetOutcome) -> str:
     if not outcome.done or not any(totals.get(verb) for verb in _SIGNS):
         return ""
     if not (totals.get(Verb.CHANGED) or totals.get(Verb.REMOVED)):
-        return "To undo it, import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER"
-    pruned = " with --prune, which also takes away what this one added" if totals.get(Verb.ADDED) else ""
-    return f"To undo it, import the file as it was before{pruned}; what rollouts write from now on stays."
+        return "To undo: import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER"
+    pruned = " with --prune, which also removes what this import added" if totals.get(Verb.ADDED) else ""
+    return f"To undo: import the previous file{pruned}. It does not reverse what rollouts write from now on."
 
 
 def _uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
@@ -95,7 +97,7 @@ def kept_parts(outcome: FleetOutcome) -> list[RenderableType]:
 
 
 def left_out_text(outcome: FleetOutcome) -> str:
-    """`3 quotas and 1 cluster stand in the ledger and not in the file: they stay`; empty where there is nothing."""
+    """`3 quotas and 1 cluster are in the ledger but not in the file: they stay`; empty where there is nothing."""
     lines = outcome.of(Verb.LEFT_OUT)
     words = {"quota": "quota", "cluster": "cluster", "island": "island", "team": "team", "policy": "policy setting"}
     counts = {word: sum(each.kind == kind for each in lines) for kind, word in words.items()}
@@ -104,8 +106,8 @@ def left_out_text(outcome: FleetOutcome) -> str:
         return ""
     many = sum(counts.values()) > 1
     what = counted[0] if len(counted) == 1 else f"{', '.join(counted[:-1])} and {counted[-1]}"
-    stand, stay = ("stand", "they stay") if many else ("stands", "it stays")
-    return f"{what} {stand} in the ledger and not in the file: {stay}; --prune removes {'them' if many else 'it'}"
+    are, stay = ("are", "they stay") if many else ("is", "it stays")
+    return f"{what} {are} in the ledger but not in the file: {stay}; --prune removes {'them' if many else 'it'}"
 
 
 def left_out_parts(outcome: FleetOutcome) -> list[RenderableType]:
@@ -119,10 +121,10 @@ def left_out_parts(outcome: FleetOutcome) -> list[RenderableType]:
 
 
 def summary_text(outcome: FleetOutcome) -> str:
-    """`2 added, 1 changed, 0 removed, 1 refused; untouched: 38 clusters, 96 quotas, 3 teams`."""
-    counts = ", ".join(f"{outcome.totals.get(verb, 0)} {verb}" for verb in (*_SIGNS, Verb.REFUSED))
-    untouched = ", ".join(count(number, what[:-1]) for what, number in outcome.untouched.items())
-    return f"{counts}; untouched: {untouched}"
+    """`differences: 2 added, 1 changed, 0 removed, 0 kept, 1 refused; unchanged: 38 clusters, 96 quotas, 3 teams`."""
+    counts = ", ".join(f"{outcome.totals.get(verb, 0)} {verb}" for verb in (*_SIGNS, Verb.KEPT, Verb.REFUSED))
+    unchanged = ", ".join(count(number, what[:-1]) for what, number in outcome.untouched.items())
+    return f"differences: {counts}; unchanged: {unchanged}"
 
 
 def _one_of(what: str) -> str:
@@ -136,5 +138,5 @@ def undone_parts(answer: Departure, *, renamed: bool = False) -> list[Renderable
         counted = ", ".join(
             f"{number:,} {_one_of(what) if number == 1 else what}" for what, number in answer.history.items()
         )
-        parts.append(line(f"  {'goes along' if renamed else 'lost with it, and brought back by no file'}: {counted}"))
+        parts.append(line(f"  {'renamed with it' if renamed else 'deleted for good'}: {counted}"))
     return parts

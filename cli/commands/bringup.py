@@ -213,7 +213,7 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
             line(undo_of_entry(one.cluster)),
         )
         return
-    rows = table("CLUSTER", "~WHAT BECAME OF IT")
+    rows = table("CLUSTER", "~RESULT")
     for one in answers:
         row(rows, one.cluster, "entered" if one.begun else f"refused: {one.reason}")
     begun = [one.cluster for one in answers if one.begun]

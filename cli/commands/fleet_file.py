@@ -239,8 +239,11 @@ def remove(
         return RemoveCluster(cluster=cluster, reason=reason, dry_run=dry_run)
 
     bring_back = f"backstop fleet export --removed {_word(cluster)} | backstop fleet import -"
-    also = line(f"  to bring the cluster and its quotas back: {bring_back}")
-    answer = _done(asked, f"Remove {cluster} from the ledger?", also, yes=yes, as_json=as_json, actor=actor)
+    also = (
+        line("  remove it from the fleet file too, or the next import adds it again"),
+        line(f"  to bring the cluster and its quotas back: {bring_back}"),
+    )
+    answer = _done(asked, f"Remove {cluster} from the ledger?", *also, yes=yes, as_json=as_json, actor=actor)
     _tell(answer, "removed", f"Undo: {bring_back}", as_json=as_json)
 
 
@@ -275,7 +278,7 @@ def _word(name: str) -> str:
 
 
 def _done(
-    asked: Any, sentence: str, also: Any, *, yes: bool, as_json: bool, actor: str, renamed: bool = False
+    asked: Any, sentence: str, *also: Any, yes: bool, as_json: bool, actor: str, renamed: bool = False
 ) -> Departure:
     """Shown, asked, and done. Errors: Refusal where something is under way; those of `consent`."""
     from views.fleet_diff import undone_parts
@@ -284,7 +287,7 @@ def _done(
     shown: Departure = ask(speaker, lambda door: door.ask(asked(True)))
     if shown.barred:
         raise Refusal(f"{shown.cluster} stays as it is: {shown.barred}")
-    consent(sentence, lambda: [*undone_parts(shown, renamed=renamed), also], yes=yes, as_json=as_json)
+    consent(sentence, lambda: [*undone_parts(shown, renamed=renamed), *also], yes=yes, as_json=as_json)
     done: Departure = ask(speaker, lambda door: door.ask(asked(False)))
     return done
 

@@ -334,7 +334,13 @@ def _show_imported(answer: ImportAnswer, outcome: FleetOutcome | None, asked: _A
     from views.fleet_diff import summary_text
     from views.words import count, line
 
-    whole = [count(answer.counts[what], what[:-1]) for what in ("clusters", "quotas") if what in answer.counts]
+    clusters = () if asked.document is None else asked.document.fleet.clusters
+    in_file = {"clusters": len(clusters), "quotas": sum(len(c.quotas) for c in clusters)}
+    whole = [
+        count(number, what[:-1]) if number >= in_file[what] else f"{number} of {count(in_file[what], what[:-1])}"
+        for what in in_file
+        if (number := answer.counts.get(what)) is not None
+    ]
     rows = [count(answer.health_rows, "health row")] * bool(asked.health)
     rows += [count(answer.jobs, "job")] * bool(asked.jobs)
     changes = [f"{n} {what}" for what in ("added", "changed", "removed") if (n := answer.counts.get(what)) is not None]

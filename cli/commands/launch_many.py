@@ -166,7 +166,7 @@ def _shown(
     from models.lifecycle.command_rows import REASON
     from views.words import gpus, line, row, table
 
-    rows = table("CLUSTER", "=STAGE", "=PLAN", "~WHAT BECAME OF IT")
+    rows = table("CLUSTER", "=STAGE", "=PLAN", "~RESULT")
     for answer in launched:
         plan = answer.plan
         state = "no plan yet" if plan is None else f"open; its plan cuts {gpus(plan.cut_gpus)}"

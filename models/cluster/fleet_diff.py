@@ -58,9 +58,10 @@ class ClusterNow(Model):
 
     @property
     def summary(self) -> str:
-        """1 island, 361 GPUs installed; 3 quotas of 345 GPUs."""
-        roots = [q.gpus for q in self.quotas if q.parent is None]
-        quotas = f"{count_text(len(self.quotas), 'quota')} of {gpus_text(sum(roots))}" if self.quotas else "no quotas"
+        """1 island, 361 GPUs installed; 3 quotas, 345 GPUs in all."""
+        sum_text = gpus_text(sum(q.gpus for q in self.quotas if q.parent is None))
+        one = f"1 quota of {sum_text}" if self.quotas else "no quotas"
+        quotas = f"{count_text(len(self.quotas), 'quota')}, {sum_text} in all" if len(self.quotas) > 1 else one
         return f"{count_text(len(self.islands), 'island')}, {gpus_text(sum(self.islands.values()))} installed; {quotas}"
 
 
@@ -95,7 +96,7 @@ def resolved(
             why = f"with the values that stay it makes no sense: {fault}; say in the file what is to stand beside them"
         lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     if any(line.verb is Verb.REFUSED for line in lines):
-        return now, [line for line in lines if line.verb is Verb.REFUSED]
+        return now, [line for line in lines if line.verb in (Verb.REFUSED, Verb.KEPT)]
     return after, lines
 
 

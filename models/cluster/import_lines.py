@@ -27,7 +27,7 @@ class Verb(StrEnum):
     KEPT = "kept"
     """The file is older than what a rollout or a grant wrote, or Slurm says it: that stays."""
     LEFT_OUT = "left_out"
-    """It stands in the ledger and not in the file: it stays, and pruning removes it."""
+    """It is in the ledger but not in the file: it stays, and pruning removes it."""
     REFUSED = "refused"
 
 

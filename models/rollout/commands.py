@@ -348,12 +348,12 @@ def _undo(rollout: Rollout, command: Command, request: CommandRequest, now: date
         return ended.enter_stage(Stage.ABORTED, now, request.reason, request.actor), f"aborted; {had}"
     undone = start_undo(rollout, now, actor=request.actor, reason=request.reason, then=then)
     sentence = "rolling back to the baseline" + ("; then the rollout ends" if then is Stage.ABORTED else "")
-    missing = undone.undo.unbacked_gpus if undone.undo is not None else 0
-    return undone, sentence + (f"; {_have_text(missing, 'it')} no healthy hardware today" if missing else "")
+    return undone, sentence + _lacking_text(undone.undo.unbacked_gpus if undone.undo is not None else 0)
 
 
-def _have_text(gpus: int, of: str) -> str:
-    return f"{gpus_text(gpus)} of {of} {'has' if gpus == 1 else 'have'}"
+def _lacking_text(gpus: int) -> str:
+    has = "has" if gpus == 1 else "have"
+    return f"; {gpus_text(gpus)} of the baseline {has} no healthy hardware today" if gpus else ""
 
 
 def start_undo(rollout: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
@@ -372,9 +372,8 @@ def start_undo(rollout: Rollout, now: datetime, *, actor: str, reason: str, then
         unbacked_gpus=missing,
         owed=tuple(reversed(rollout.standing)),
     )
-    note = f"; {_have_text(missing, 'the baseline')} no healthy hardware today" if missing else ""
     moved = without_own_holds(rollout).but(undo=undo, breach_of=())
-    return moved.enter_stage(Stage.ROLLING_BACK, now, f"undo: {reason}{note}", actor)
+    return moved.enter_stage(Stage.ROLLING_BACK, now, f"undo: {reason}{_lacking_text(missing)}", actor)
 
 
 def backing_for(rollout: Rollout, values: dict[str, int]) -> Backing | None:

@@ -39,9 +39,19 @@ OPEN = NAMES[:12]
 POLICY = {"notice": "0s", "soak_buffered": "1h", "max_moved_gpus": "10000"}
 HEAD = """# The second day
 
-Forty clusters are in the ledger, imported yesterday from a spreadsheet; twelve have rollouts under way. Today the
-spreadsheet is edited. Everything below was typed and printed as it stands (`python -m tests.e2e.day_two --write` makes
-this page, and a test holds it), but for times, hashes and addresses. What a command asks is answered at a terminal.
+Forty clusters were imported into the ledger (Backstop's database) yesterday, from a spreadsheet in three CSV files:
+`clusters.csv`, `quotas.csv`, `teams.csv`. Each has 256 GPUs and quotas for two teams: research 160, evals 90. Twelve
+rollouts are open (h100-01 to h100-13, without the seventh). The policy gives no notice (`notice: 0s`; the default is 3
+days), so all twelve are `buffered` already: they cut the quotas to 141 and 76. Today somebody edits the spreadsheet.
+
+The output is real; only times, ids and addresses are replaced. Commands that ask were answered at a terminal.
+`python -m tests.e2e.day_two --write` makes this page, and a test checks it.
+"""
+
+AFTER = """
+h100-09 has 237 healthy GPUs and its quotas were 250, so 13 had no healthy GPU behind them. The digest divides these 13
+in proportion to the two cuts (19 and 14): 7 and 6. The table of the abort divides them in proportion to the quotas (160
+and 90): 8 and 5.
 """
 
 
@@ -168,6 +178,9 @@ class Day:
         writer.writerows(rows)
         (self.home / name).write_text(out.getvalue())
 
+    def header(self, name: str) -> str:
+        return (self.home / name).read_text().partition("\n")[0]
+
     def edited(self, name: str, old: str, new: str) -> None:
         """One row of a table is another one, as a difference shows it."""
         text = (self.home / name).read_text()
@@ -219,48 +232,54 @@ def tell(day: Day) -> None:
 
     day.title(
         "The spreadsheet is edited",
-        "A quota where nothing is under way, one where a rollout is, one that goes, and a new cluster:",
+        "In `quotas.csv` two quotas change (h100-02 has an open rollout, h100-30 has none) and one is deleted. A new\n"
+        "cluster, h100-41, is added with two typing errors, `9O` and `-5`:",
     )
-    day.tell("```diff")
+    day.tell("```diff", "--- quotas.csv", f" {day.header('quotas.csv')}")
     day.edited("quotas.csv", "h100-30,research,160,120,4", "h100-30,research,176,120,4")
     day.edited("quotas.csv", "h100-02,research,160,120,4", "h100-02,research,170,120,4")
     day.edited("quotas.csv", "h100-33,evals,90,60,4", "")
-    day.edited("clusters.csv", "", "h100-41,H100,256,9O,8,0s,1h,10000")
     day.edited("quotas.csv", "", "h100-41,research,-5,0,0")
+    day.tell("--- clusters.csv", f" {day.header('clusters.csv')}")
+    day.edited("clusters.csv", "", "h100-41,H100,256,9O,8,0s,1h,10000")
     day.tell("```")
 
-    day.title("A bad line is named, and nothing is changed")
+    day.title("Backstop names the bad lines and changes nothing")
     told = day.backstop(f"fleet diff {' '.join(TABLES)}", code=2)
     assert "clusters.csv, line 42: healthy_gpus must be" in told
     assert "quotas.csv, line 81: gpus must be" in told
-    day.tell("", "```diff")
+    day.tell("", "The two lines are mended:", "", "```diff")
     day.edited("clusters.csv", "h100-41,H100,256,9O,8,0s,1h,10000", "h100-41,H100,256,240,8,0s,1h,10000")
     day.edited("quotas.csv", "h100-41,research,-5,0,0", "h100-41,research,160,0,0")
     day.tell("```")
 
-    day.title("What an import would do")
+    day.title(
+        "What an import would do",
+        "`+` is added, `~` changed, `=` kept, `!` refused. If the file still has the value that a rollout replaced\n"
+        "(160), the rollout's value stays (`=`). Any other value for a quota under an open rollout is refused (`!`).",
+    )
     day.backstop(f"fleet diff {' '.join(TABLES)}")
     assert day.quotas() == before
 
     day.title(
         "The import, while twelve rollouts are open",
-        "What touches their quotas is refused, the rest goes in, and exit code 3 says so "
-        "(--whole: nothing would go in).",
+        "Backstop imports the clusters without a refused line: 40 of 41. Exit code 3 means that a line was refused;\n"
+        "with `--whole`, nothing would be imported then.",
     )
     day.backstop(f"fleet import {' '.join(TABLES)}", code=3)
     changed = {key: gpus for key, gpus in day.quotas().items() if before.get(key) != gpus}
     assert changed == {("h100-30", "research"): 176, ("h100-41", "research"): 160}
     assert ("h100-33", "evals") in day.quotas(), "an import removes nothing"
 
-    day.title("A name that was misspelt yesterday")
+    day.title("A name that was misspelt yesterday", "The fleet has `h1O0-07`, with a letter O for the zero.")
     day.asked(f"fleet rename {TYPO} h100-07", "y", code=0)
     assert day.sql("SELECT name FROM clusters WHERE name IN ('h100-07', ?)", TYPO) == [("h100-07",)]
 
-    day.title("A cluster that was never ours")
+    day.title("A cluster that was imported by mistake")
     day.asked("fleet remove h100-40", "y", code=0)
     assert day.sql("SELECT count(*) FROM clusters WHERE name = 'h100-40'") == [(0,)]
 
-    day.title("An abort that asks")
+    day.title("An abort that asks", "The answer to the first question is no, to the second yes.")
     day.asked("abort 'h100-0*' --reason 'next quarter'", "n", code=1)
     assert day.sql("SELECT count(*) FROM rollouts WHERE stage = 'buffered'") == [(12,)]
     day.asked("abort h100-01 h100-02 --reason 'next quarter'", "y", code=0)
@@ -268,13 +287,13 @@ def tell(day: Day) -> None:
     for name in ("h100-01", "h100-02"):
         assert {team: day.quotas()[name, team] for team in ("research", "evals")} == {"research": 160, "evals": 90}
 
-    day.title("Where the others stand")
+    day.title("The rollouts that are left")
     day.backstop("status --stage buffered --sort cluster -o wide")
 
     day.title(
         "One digest a day",
-        "Research asked for digests (`notify: digest` of a team). What began a notice period, and that two rollouts "
-        "were undone, it was told at once; what can wait came in one message at the hour of digests.",
+        "Team research asked for digests (`notify: digest` in `teams.csv`). Backstop notified it at once of each\n"
+        "plan that was approved and of the two rollbacks. Other news came in one message, at the hour of digests:",
     )
 
 
@@ -299,7 +318,8 @@ def digest(day: Day, said: Callable[[], list[dict[str, Any]]]) -> None:
         assert time.monotonic() < ends, [kinds(m) for m in said()]
         time.sleep(1)
     lines = in_order(max((str(m["message"]) for m in daily), key=len))
-    day.tell("```text", *lines[:16], *["..."] * (len(lines) > 16), "```")
+    shown = "\n".join(lines[:16]).rstrip().splitlines()
+    day.tell("```text", *shown, *["..."] * (len(lines) > 16), "```", *AFTER.splitlines())
     twelve = {name for (name,) in day.sql("SELECT cluster FROM rollouts")}
     # What can wait goes along with what goes at once: where the machine was slow, less was left for the hour.
     every = [n for m in said() for n in m["notice"]["facts"].get("notices", [m["notice"]])]

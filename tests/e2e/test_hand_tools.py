@@ -79,10 +79,11 @@ async def test_an_abort_of_several_says_who_gets_what_back_and_it_is_so(world: W
     assert {backed for _, _, backed in told.values()} == {min(345, healthy)} == {319}
     # 2 x (345 - 306) come back; of 345 promised, 319 are healthy, in each of two.
     sums = (
-        "3 rollouts end; 78 GPUs come back to 1 team; 52 GPUs of what is promised then have no healthy hardware today."
+        "3 rollouts end; 78 GPUs come back to 1 team; "
+        "then 52 promised GPUs will have no healthy GPU behind them, by today's health."
     )
     assert sums in shown
-    assert "Told: research (1 team)." in shown
+    assert "Will be notified: research (1 team)." in shown
     yes.types("y")
     assert await yes.ended() == 0, yes.shown
     for name in (a, b, waits):
@@ -92,7 +93,7 @@ async def test_an_abort_of_several_says_who_gets_what_back_and_it_is_so(world: W
     for name in (a, b):
         assert ("rolled_back", "research") in world.notices(name)
     assert [kind for kind, _ in world.notices(waits)] == []  # nobody had been told of its plan
-    assert "3 taken." in yes.shown
+    assert "3 accepted." in yes.shown
     assert "It cannot be undone: nothing stops a rollback. When it has ended:" in yes.shown
     assert f"backstop launch CLUSTER, for each of {a}, {b}" in yes.shown
 
@@ -126,7 +127,7 @@ async def test_the_plan_that_is_approved_is_the_one_that_was_shown(world: World)
     late = typed(world, "approve", name)
     shown = await late.until(ASKS)
     assert "345   306   39" in shown
-    assert "1 team will be told." in shown
+    assert "1 team will be notified." in shown
     assert f"Approve plan {shown_hash} of {name}?" in shown
     world.sql.set("research", 340, name)  # by others, while the person reads
     await world.until(name, lambda s: s.plan_hash not in (None, shown_hash))
@@ -158,7 +159,7 @@ async def test_a_close_at_risk_is_asked_for_and_one_that_is_backed_is_not(world:
     asked = typed(world, "close", risky, "--reason", "a year")
     shown = await asked.until(ASKS)
     assert re.search(rf"{risky} +monitored +research +6\n", shown)  # 306 promised, 300 healthy
-    assert "Told: research (1 team)." in shown
+    assert "Will be notified: research (1 team)." in shown
     asked.types("y")
     assert await asked.ended() == 0
     await world.ended(risky)
@@ -182,7 +183,7 @@ async def test_several_are_shown_and_asked_for_and_each_has_its_line(world: Worl
     assert await asked.ended() == 1
     assert re.search(rf"{names[0]} +monitored +paused: gates stay shut", asked.shown)
     assert re.search(rf"{names[1]} +refused +already paused", asked.shown)
-    assert f"1 taken, 1 refused.\nUndo: backstop resume {names[0]}\n" in asked.shown
+    assert f"1 accepted, 1 refused.\nUndo: backstop resume {names[0]}\n" in asked.shown
     code, said = await piped(world, "resume", *names, "--yes", "--json")
     answers = json.loads(said)["answers"]
     assert (code, [(a["cluster"], a["refused"]) for a in answers]) == (0, [(names[0], False), (names[1], False)])

@@ -242,7 +242,7 @@ async def test_an_undo_restores_the_baseline_bit_for_bit(world: World) -> None:
     assert sql.mode(name) == "hard"
 
     said = (await world.say(name, Command.ROLLBACK, actor="tia", reason="jobs fail")).said
-    assert "8 GPUs of it have no healthy hardware today" in said
+    assert "8 GPUs of the baseline have no healthy hardware today" in said
     await world.until(name, Stage.ROLLED_BACK)
 
     assert sql.quotas(name) == baseline

@@ -409,7 +409,7 @@ class FakeBackstop:
             for cluster in fleet.clusters
             for line in resolved(cluster, self.standing.get(cluster.name), terms, numbers[cluster.name])[1]
         ]
-        beside = [OtherCluster(name=n, summary="2 quotas of 9 GPUs") for n in self.standing if n not in numbers]
+        beside = [OtherCluster(name=n, summary="2 quotas, 9 GPUs in all") for n in self.standing if n not in numbers]
         lines += [*resolved_teams(fleet, {}, prune=terms.prune)[1], *other_lines(beside, prune=terms.prune)]
         counts = {"clusters": len(fleet.clusters), "quotas": 1, "added": 0, "changed": 1, "removed": 0}
         contacts = {team.name: team.contacts for team in fleet.teams}

@@ -248,7 +248,7 @@ def test_what_today_s_hardware_backs_goes_by_islands() -> None:
     assert all(back == {"a": 100, "b": 60}[team] for team, (_, back, _) in by_team.items())
     assert by_team.get("a", (0, 0, 60))[2] == 60
     said = world.say(Command.ROLLBACK)
-    assert "40 GPUs of it have no healthy hardware today" in said
+    assert "40 GPUs of the baseline have no healthy hardware today" in said
 
 
 def test_without_effects_an_abort_changes_no_quota_and_tells_those_who_were_told() -> None:

@@ -324,7 +324,7 @@ def test_fleet_import_checks_both_files_before_anything_is_sent(
     assert run(["fleet", "import", EXAMPLE, "--health", str(health)]) == 0
     assert [what for what, *_ in fake.asked] == ["take_fleet", "add_health"]
     assert (
-        "6 clusters, 1 quota, 1 health row; 16 added, 0 changed, 0 removed, 0 refused; untouched"
+        "6 clusters, 1 of 15 quotas, 1 health row; differences: 16 added, 0 changed, 0 removed, 0 kept, 0 refused; "
         in capsys.readouterr().out
     )
     fake.asked.clear()

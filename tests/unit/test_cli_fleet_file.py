@@ -33,8 +33,8 @@ teams:
 """
 
 UNDO = (
-    "To undo it, import the file as it was before with --prune, which also takes away what this one added; "
-    "what rollouts write from now on stays."
+    "To undo: import the previous file with --prune, which also removes what this import added. "
+    "It does not reverse what rollouts write from now on."
 )
 
 
@@ -72,10 +72,11 @@ def test_a_diff_says_all_and_does_nothing(fake: FakeBackstop, file: str, capsys:
             "+ team a: ***\n"
             "+ team b: log\n"
             "~ h quota b: gpus 20 -> 30\n"
-            "1 quota and 1 cluster stand in the ledger and not in the file: they stay; --prune removes them.\n"
+            "1 quota and 1 cluster are in the ledger but not in the file: they stay; --prune removes them.\n"
             "  h quota c (9 GPUs)\n"
-            "  cluster old (2 quotas of 9 GPUs)\n"
-            f"{file}: 2 added, 1 changed, 0 removed, 0 refused; untouched: 0 clusters, 1 quota, 0 teams.\n"
+            "  cluster old (2 quotas, 9 GPUs in all)\n"
+            f"{file}: differences: 2 added, 1 changed, 0 removed, 0 kept, 0 refused; "
+            "unchanged: 0 clusters, 1 quota, 0 teams.\n"
         ),
     )
     assert err == (
@@ -123,10 +124,26 @@ def test_an_import_with_a_refused_line_says_where_and_ends_with_3(
     assert code == 3
     assert out.splitlines()[1:] == [
         f"! {file}, line 6: h quota b: gpus 20 -> 30: cannot be changed while rollout h/1 is open (enforced)",
-        "  A quota under a rollout grows by `backstop request new`; or close the rollout first.",
-        "1 cluster stands in the ledger and not in the file: it stays; --prune removes it.",
-        "To undo it, import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER",
+        "  A refused line keeps its whole cluster as it is: h.",
+        "  To raise a quota during a rollout: `backstop request new`. Or close the rollout first.",
+        "1 cluster is in the ledger but not in the file: it stays; --prune removes it.",
+        "To undo: import a file without what this one added, with --prune; or: backstop fleet remove CLUSTER",
     ]
+
+
+def test_what_a_rollout_keeps_is_named_beside_what_is_refused_in_the_same_cluster(
+    fake: FakeBackstop, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The older value of b was dropped with its cluster, and the quota counted as unchanged."""
+    busy(fake)
+    Path(file).write_text(FILE.replace("gpus: 30", "gpus: 25").replace("gpus: 40", "gpus: 45"))
+    _, out, _ = told(capsys, "diff", file)
+    shown = out.splitlines()
+    assert "= h quota b: gpus stays 20 (the file has 25): rollout h/1 is open (enforced)" in shown
+    why = "cannot be changed while rollout h/1 is open (enforced)"
+    assert f"! {file}, line 5: h quota a: gpus 40 -> 45: {why}" in shown
+    counts = "differences: 2 added, 0 changed, 0 removed, 1 kept, 1 refused; unchanged: 0 clusters, 0 quotas, 0 teams"
+    assert shown[-1] == f"{file}: {counts}."
 
 
 def test_a_dry_run_and_the_import_count_the_same(
@@ -136,7 +153,7 @@ def test_a_dry_run_and_the_import_count_the_same(
     fake.standing.clear()
     _, tried, _ = told(capsys, "import", file, "--dry-run")
     _, done, _ = told(capsys, "import", file)
-    counted = re.compile(r"\d+ added, \d+ changed, \d+ removed, \d+ refused; untouched: .*? teams?")
+    counted = re.compile(r"\d+ added, \d+ changed, \d+ removed, \d+ kept, \d+ refused; unchanged: .*? teams?")
     (before,), (after,) = counted.findall(tried), counted.findall(done)
     assert before == after
     plus = [text for text in tried.splitlines() if text.startswith("+ ")]
@@ -154,10 +171,11 @@ def test_an_import_says_what_it_changed_beside_quotas_and_how_it_is_undone(
     code, out, _ = told(capsys, "import", file)
     assert code == 0
     shown = out.splitlines()
-    untouched = "untouched: 0 clusters, 2 quotas, 0 teams"
-    assert shown[0] == f"Imported {file}: 1 cluster, 1 quota; 3 added, 1 changed, 0 removed, 0 refused; {untouched}."
+    unchanged = "unchanged: 0 clusters, 2 quotas, 0 teams"
+    differences = "differences: 3 added, 1 changed, 0 removed, 0 kept, 0 refused"
+    assert shown[0] == f"Imported {file}: 1 cluster, 1 of 2 quotas; {differences}; {unchanged}."
     assert shown[1:3] == ["+ h policy soak_buffered: 1d", "~ h policy notice: 7d -> 3d"]
-    assert shown[-1].startswith("To undo it, import the file as it was before")
+    assert shown[-1].startswith("To undo: import the previous file")
 
 
 def test_an_older_file_is_taken_and_what_the_rollout_wrote_stays(
@@ -186,7 +204,7 @@ def test_what_slurm_says_itself_is_named_in_the_dry_run_and_in_the_import(
     for options in (["--dry-run"], []):
         code, out, _ = told(capsys, "import", file, *options)
         assert (code, [text for text in out.splitlines() if text.startswith("= ")]) == (0, lines)
-        assert "2 added, 1 changed, 0 removed, 0 refused" in out
+        assert "2 added, 1 changed, 0 removed, 2 kept, 0 refused" in out
 
 
 def test_a_dry_run_says_what_the_import_would_say(
@@ -194,7 +212,7 @@ def test_a_dry_run_says_what_the_import_would_say(
 ) -> None:
     code, out, _ = told(capsys, "import", file, "--dry-run", "--health", str(health(Path(file).parent)))
     assert (code, [what for what, *_ in fake.asked]) == (0, ["take_fleet"])
-    assert out.endswith("untouched: 0 clusters, 1 quota, 0 teams. Nothing was changed.\n")
+    assert out.endswith("unchanged: 0 clusters, 1 quota, 0 teams. Nothing was changed.\n")
 
 
 def health(folder: Path) -> Path:
@@ -218,8 +236,8 @@ def test_pruning_asks_and_is_refused_where_nobody_can_be_asked(
         0,
         [
             "- h quota c: 9 GPUs",
-            "- cluster old: 2 quotas of 9 GPUs",
-            "  lost with it, and brought back by no file: health samples, tallies and past rollouts",
+            "- cluster old: 2 quotas, 9 GPUs in all",
+            "  deleted for good with it: health samples, tallies and past rollouts",
             UNDO,
             "Undo: backstop fleet export --removed old | backstop fleet import -",
         ],

@@ -116,7 +116,7 @@ def test_an_error_is_wrapped_at_a_terminal_and_its_command_stands_alone(
 
 @pytest.mark.parametrize("name", ["../f2.yaml", "./f2.yaml", ".hidden/f2.yaml"])
 def test_a_wrapped_sentence_keeps_the_dots_with_which_it_begins(name: str) -> None:
-    text = f"{name}: 2 added, 1 changed, 0 removed, 0 refused; untouched: 38 clusters, 96 quotas, 3 teams."
+    text = f"{name}: differences: 2 added, 1 changed, 0 removed, 0 kept, 0 refused; unchanged: 38 clusters, 96 quotas."
     assert next(iter(wrapped(Text(text), 80))).plain.startswith(f"{name}: ")
 
 

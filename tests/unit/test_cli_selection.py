@@ -187,7 +187,7 @@ def test_several_are_answered_with_a_line_each_and_the_refused_with_why(
     assert lines[1].split() == ["h100-1", "buffered", "so", "be", "it"]
     assert lines[2].startswith("h100-10  refused   pause is not possible while h100-10 is monitored")
     assert lines[3].split() == ["h100-2", "buffered", "so", "be", "it"]
-    assert lines[-2:] == ["2 taken, 1 refused.", "Undo: backstop pause h100-1 h100-2 --reason '...'"]
+    assert lines[-2:] == ["2 accepted, 1 refused.", "Undo: backstop pause h100-1 h100-2 --reason '...'"]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_with_yes_the_plan_that_there_is_is_approved_and_who_has_none_is_named(
     rows = [" ".join(row.split()) for row in capsys.readouterr().out.splitlines()]
     assert "h100-2 refused no plan awaits approval" in rows
     assert f"a100-1 refused {NO_BUILD.message}" in rows
-    assert "1 taken, 2 refused." in rows
+    assert "1 accepted, 2 refused." in rows
 
 
 def at(stage: Stage, **more: Any) -> Ahead:
@@ -289,7 +289,7 @@ NO_BUILD = Unavailable("h100-2: its rollout runs on an earlier build")
             {"h100-2": at(Stage.ROLLING_BACK), "a100-1": at(Stage.STUCK)},
             "Abort h100-1?",
             [
-                "1 rollout ends; 39 GPUs come back to 1 team; 26 GPUs of what is promised then",
+                "1 rollout ends; 39 GPUs come back to 1 team; then 26 promised GPUs will have",
                 "h100-2 (rolling_back) will refuse: a rollback is running and nothing stops it; wait for rolled_back.",
                 "a100-1 (stuck) will refuse: the rollback is stuck: ",
             ],
@@ -343,7 +343,7 @@ def test_a_yes_is_to_what_was_shown_and_the_rest_is_left_out_and_refused(
     assert [text for text in shown if text not in out] == []
     command = line.split(maxsplit=1)[0]
     assert commanded(fake) == [(cluster, command) for cluster in reached]
-    assert (f"{len(reached)} taken, 1 refused." in out or f"{len(reached)} taken, 2 refused." in out) is several
+    assert (f"{len(reached)} accepted, 1 refused." in out or f"{len(reached)} accepted, 2 refused." in out) is several
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_where_no_rollout_would_take_it_nobody_is_asked(
         (at(Stage.ROLLED_BACK, undoes=(), back=()), "h100-1 (rolled_back): what it applied is undone already."),
         (at(Stage.PLANNED, undoes=(), back=(), undone=True), "h100-1 (planned): what it applied is undone already."),
         (at(Stage.BUFFERED, back=(), shadow=True, told=()), "h100-1 (buffered): a shadow: no quota was written."),
-        (at(Stage.BUFFERED, back=(), shadow=True, told=()), "A shadow: no team is told."),
+        (at(Stage.BUFFERED, back=(), shadow=True, told=()), "A shadow: no team is notified."),
     ],
 )
 def test_one_that_changes_no_quota_says_why(
@@ -398,11 +398,11 @@ def test_of_many_that_change_no_quota_it_says_how_many_it_does_not_show(
 @pytest.mark.parametrize(
     ("ahead", "said"),
     [
-        (AHEAD, "1 team will be told."),  # a build that does not say: all whom the plan cuts
-        (at(Stage.PLANNED, approve_told=("a", "b")), "2 teams will be told."),
-        (at(Stage.PLANNED, approve_told=()), "No team will be told."),
-        (at(Stage.PLANNED, approve_told=(), shadow=True), "A shadow: no team is told."),
-        (at(Stage.PLANNED, shadow=True), "A shadow: no team is told."),
+        (AHEAD, "1 team will be notified."),  # a build that does not say: all whom the plan cuts
+        (at(Stage.PLANNED, approve_told=("a", "b")), "2 teams will be notified."),
+        (at(Stage.PLANNED, approve_told=()), "No team will be notified."),
+        (at(Stage.PLANNED, approve_told=(), shadow=True), "A shadow: no team is notified."),
+        (at(Stage.PLANNED, shadow=True), "A shadow: no team is notified."),
     ],
 )
 def test_an_approval_says_how_many_hear_of_it(
@@ -427,9 +427,9 @@ def test_what_is_shown_is_asked_for_and_no_means_nothing(
     assert run(["abort", "h100-1", "h100-2", "--reason", "why"]) == (0 if answer == "y" else 1)
     out = capsys.readouterr().out
     assert "h100-2   research  306         345           319" in out
-    promised = "2 rollouts end; 78 GPUs come back to 1 team; 52 GPUs of what is promised then have no healthy hardware"
+    promised = "2 rollouts end; 78 GPUs come back to 1 team; then 52 promised GPUs will have no"
     assert promised in out
-    assert "Told: research (1 team)." in out
+    assert "Will be notified: research (1 team)." in out
     assert "Abort 2 rollouts?" in out
     assert len(commanded(fake)) == (2 if answer == "y" else 0)
     assert ("Nothing was changed." in out) is (answer == "n")

@@ -1188,7 +1188,7 @@ def test_an_undo_says_what_todays_hardware_cannot_back() -> None:
     world = at(Stage.ENFORCED, World(**QUICK))
     world.healthy(310)  # backs what stands: no edge for the watch, so the next look sees it
     world.wait("1h")
-    assert "51 GPUs of it have no healthy hardware today" in world.say(Command.ROLLBACK)
+    assert "51 GPUs of the baseline have no healthy hardware today" in world.say(Command.ROLLBACK)
     assert breaks(world).unbacked_gpus == 51
     assert any("51 GPUs of the baseline have no healthy hardware" in line for line in world.story)
     assert world.values == BASELINE

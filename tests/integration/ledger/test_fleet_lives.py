@@ -583,7 +583,7 @@ def test_a_cluster_is_removed_once_and_comes_back_by_its_archive(ledger: Ledger,
     ] == []
     (entry,) = [r.entry for r in ledger.registry.archived(CLUSTER, 0, 99) if r.entry.key == "desk/one"]
     assert (entry.text, entry.reason) == (
-        "removed: 2 islands, 400 GPUs installed; 6 quotas of 340 GPUs",
+        "removed: 2 islands, 400 GPUs installed; 6 quotas, 340 GPUs in all",
         "a typo",
     )
     back = in_file_order(entry.data["cluster"])
