@@ -83,19 +83,23 @@ class LedgerQuotas:
 
     def apply(self, change: Change) -> Receipt:
         with self._database.writing() as session:
-            if _touches_quotas(change):
-                _lock_quotas(session, change.cluster)
-            cluster = _locked_standing(session, change.cluster)
-            alone = change.kind is EffectKind.GRANT and _by_request(session, cluster, change.fence)
-            stored = (_stored_grant if alone else _stored_receipt)(session, change, cluster)
-            if stored is not None:
-                return stored
-            _refuse_drift(cluster, change)
-            receipt = self._land(session, cluster, change, alone=alone)
-            add(session, GrantReceiptRow if alone else ReceiptRow, [_receipt_row(receipt)])
-            return receipt
+            return self.land(session, change)
 
-    def _land(self, session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Receipt:
+    def land(self, session: Session, change: Change) -> Receipt:
+        """As `apply`, in the caller's transaction."""
+        if _touches_quotas(change):
+            _lock_quotas(session, change.cluster)
+        cluster = _locked_standing(session, change.cluster)
+        alone = change.kind is EffectKind.GRANT and _by_request(session, cluster, change.fence)
+        stored = (_stored_grant if alone else _stored_receipt)(session, change, cluster)
+        if stored is not None:
+            return stored
+        _refuse_drift(cluster, change)
+        receipt = self._landed(session, cluster, change, alone=alone)
+        add(session, GrantReceiptRow if alone else ReceiptRow, [_receipt_row(receipt)])
+        return receipt
+
+    def _landed(self, session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Receipt:
         before, after, conflicts = _write_quotas(session, change) if _touches_quotas(change) else ({}, {}, ())
         standing = _write_standing(session, cluster, change, alone=alone)
         return Receipt(

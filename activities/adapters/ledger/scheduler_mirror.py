@@ -18,18 +18,32 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import among, keep, store
 from activities.adapters.ledger.database import Database
-from activities.adapters.ledger.quotas import locked_cluster, signed
-from activities.bad_rows import each
+from activities.adapters.ledger.quotas import LedgerQuotas, locked_cluster, signed
+from activities.bad_rows import each, those_that_do
 from activities.ports.ports import ByCluster
+from models.audit import AuditEntry, AuditKind
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode, Present
 from models.cluster.snapshot import Snapshot
 from models.cluster.sources import PrometheusSource, SlurmSource, Sources
 from models.errors import NoSuchCluster, Refusal, Unavailable
-from models.tables import ClusterRow, IslandRow, QuotaRow, RolloutRow, SchedulerLimitRow, SchedulerLockRow
+from models.rollout.effects import Change, Fence
+from models.tables import (
+    AuditRow,
+    ClusterRow,
+    GrantReceiptRow,
+    IslandRow,
+    QuotaRow,
+    RequestRow,
+    RolloutRow,
+    SchedulerLimitRow,
+    SchedulerLockRow,
+)
 
 LEASE = timedelta(seconds=150)
 """Longer than all calls of one effect may take together."""
+_ENTRIES = 100
+"""Of a cluster's archive, its newest: an order that is older has been followed by others since."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,12 @@ class MirroredCluster:
         limit = self.limits[team].gpus if team in self.limits else None
         return quota.mode.admits(quota.gpus, self.baseline.get(team, limit))
 
+    def is_others(self, team: str) -> bool:
+        """Whether somebody else has set its value since Backstop wrote it, or since the rollout was opened."""
+        quota = self.quotas[team]
+        ours = self.baseline.get(team) if quota.written is None else quota.written
+        return ours is not None and quota.gpus != ours
+
     @property
     def bound(self) -> int:
         """What all quotas together may admit: by what Backstop wrote and found, and not by what others raised since."""
@@ -85,6 +105,23 @@ class MirroredCluster:
                 earlier = self.baseline.get(team, 0)
                 total += quota.mode.admits(earlier if quota.written is None else quota.written, earlier)
         return total
+
+
+def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[list[str], list[str]]:
+    """What others changed since it was last seen, and what of our own writes was never answered and has landed."""
+    foreign, landed = [], []
+    for team in sorted({*seen.quotas, *held}):
+        there, here = held.get(team), seen.quotas.get(team)
+        before = seen.limits[team].gpus if team in seen.limits else None
+        now = None if there is None else there.gpus
+        wanted = seen.admitted(team)
+        if there is not None and here is not None and there.parent != here.parent:
+            foreign.append(team)
+        elif now == wanted and now != before and team in seen.limits:
+            landed.append(team)
+        elif now not in (before, wanted) or (here is None) is not (there is None):
+            foreign.append(team)
+    return foreign, landed
 
 
 class _Found(NamedTuple):
@@ -154,6 +191,15 @@ class SchedulerBook:
         with self._database.reading() as session:
             return _standing(session, cluster)
 
+    def rehearse(self, change: Change) -> MirroredCluster:
+        """How the cluster would stand after the effect; nothing is written. Errors: those of QuotaPort.apply."""
+        with self._database.writing() as session:
+            trial = session.begin_nested()
+            LedgerQuotas(self._database).land(session, change)
+            after = _standing(session, change.cluster)
+            trial.rollback()
+        return after
+
     def limits(self, names: Mapping[str, str]) -> dict[str, int | None]:
         """Of each cluster the limit of this name, as it was last seen or written; None: it has none."""
         row = SchedulerLimitRow
@@ -161,6 +207,32 @@ class SchedulerBook:
             among_them = (col(row.cluster).in_([*names]), col(row.name).in_({*names.values()}))
             rows = session.exec(select(row.cluster, row.name, row.gpus).where(*among_them)).all()
         return dict.fromkeys(names) | {cluster: gpus for cluster, name, gpus in rows if names[cluster] == name}
+
+    def awaits(self, cluster: str, fence: Fence) -> bool:
+        """Whether this effect may still be kept: its rollout or request is open, and has kept none that is later."""
+        with self._database.reading() as session:
+            row = session.get(ClusterRow, cluster)
+            if row is not None and row.open_rollout == fence.rollout:
+                return fence.counter > row.last_counter
+            request = session.get(RequestRow, fence.rollout.removeprefix("request/"))
+            receipt = session.get(GrantReceiptRow, (fence.rollout, fence.counter))
+            return request is not None and not request.ended and receipt is None
+
+    def order_of(self, cluster: str, rollout: str) -> dict[str, str]:
+        """What is archived of a rollout's plan, and who gave its last command and why; by what it is."""
+        with self._database.reading() as session:
+            row = session.get(RolloutRow, rollout)
+            newest = select(AuditRow.entry).where(AuditRow.cluster == cluster).order_by(col(AuditRow.seq).desc())
+            texts = session.exec(newest.limit(_ENTRIES)).all()
+        entries = [entry for entry in those_that_do(texts, AuditEntry.model_validate_json) if entry.rollout == rollout]
+        plans = [str(entry.data["plan"]) for entry in entries if entry.kind is AuditKind.PLAN and "plan" in entry.data]
+        orders = [entry for entry in entries if entry.kind is AuditKind.COMMAND and not entry.refused]
+        owner = "" if row is None else row.owner
+        return {
+            "Plan": plans[0] if plans else "",
+            "Actor": orders[0].actor if orders else owner,
+            "Reason": orders[0].reason if orders else "",
+        }
 
     @contextmanager
     def alone(self, cluster: str) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""What Slurm's limits should be, beside what they are, and the commands that make them so. Pure."""
+"""What Slurm's limits should be, and the commands that make them so. Pure."""
 
 from __future__ import annotations
 
@@ -6,28 +6,10 @@ from collections.abc import Mapping
 
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster
 from activities.adapters.slurm.names import POOL, QOS, plain
-from models.cluster.readings import Present
 from models.cluster.sources import SlurmSource
 
 _NAMES = 200
 """Accounts of one command."""
-
-
-def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[list[str], list[str]]:
-    """What others changed since it was last seen, and what of our own writes was never answered and has landed."""
-    foreign, landed = [], []
-    for team in sorted({*seen.quotas, *held}):
-        there, here = held.get(team), seen.quotas.get(team)
-        before = seen.limits[team].gpus if team in seen.limits else None
-        now = None if there is None else there.gpus
-        wanted = seen.admitted(team)
-        if there is not None and here is not None and there.parent != here.parent:
-            foreign.append(team)
-        elif now == wanted and now != before and team in seen.limits:
-            landed.append(team)
-        elif now not in (before, wanted) or (here is None) is not (there is None):
-            foreign.append(team)
-    return foreign, landed
 
 
 def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | None) -> dict[str, int | None]:

@@ -18,12 +18,12 @@ from functools import partial
 from typing import Any
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook
+from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook, differences
 from activities.adapters.slurm import sights
 from activities.adapters.slurm.classes import EVERY, OFF_EVERY, SlurmClasses
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
-from activities.adapters.slurm.limits import commands, differences, wanted_limits
+from activities.adapters.slurm.limits import commands, wanted_limits
 from activities.adapters.slurm.names import POOL, QOS, plain
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,

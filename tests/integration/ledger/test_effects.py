@@ -299,3 +299,19 @@ def test_the_version_moves_with_every_write_and_with_nothing_else(ledger: Ledger
     ledger.quotas.read(CLUSTER)
     tool.set("a", 1, cluster="beta")
     assert version() == seen[-1]
+
+
+def test_a_rehearsed_effect_shows_how_the_cluster_would_stand_and_leaves_nothing(
+    ledger: Ledger, tool: ForeignTool
+) -> None:
+    open_rollout(ledger)
+    before = (tool.quotas(), tool.generation(), tool.rows("SELECT * FROM clusters ORDER BY name"))
+    change = effect(EffectKind.SET_SOFT, 1, writes=values(("a", 100, 90)))
+    after = ledger.schedulers.rehearse(change)
+    assert (after.quotas["a"].gpus, after.counter) == (90, 1)
+    assert (tool.quotas(), tool.generation(), tool.rows("SELECT * FROM clusters ORDER BY name")) == before
+    assert receipts(tool) == []
+    tool.set("b", 110)
+    with pytest.raises(Drift):
+        ledger.schedulers.rehearse(change.model_copy(update={"expected_generation": before[1]}))
+    assert ledger.quotas.apply(change).after == {"a": 90}
