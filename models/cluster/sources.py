@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -9,7 +10,7 @@ from typing import NamedTuple, Self
 
 from pydantic import Field, model_validator
 
-from models.base import Documented, Duration, Name
+from models.base import Documented, Duration, Name, fault_at, json_object
 
 WHOLE = "main"
 """The island of a cluster of which its source tells none."""
@@ -79,6 +80,59 @@ class SlurmSource(Documented):
         return f"{self.flex_qos}-{cluster}".lower()
 
 
+class GitDialect(StrEnum):
+    YAML = "yaml"
+
+
+TEAM = "{team}"
+"""In a pointer: any name there is a team's."""
+_REPOSITORY = re.compile(r"/\S+|https://[^\s@]+|ssh://\S+|[\w.-]+@[\w.-]+:\S+", re.ASCII)
+_SECRET = re.compile(r"\w+://[^/\s]*:[^/\s]*@|https?://[^/\s]*@", re.ASCII)
+_BRANCH = re.compile(r"(?!-)(?!.*(\.\.|@\{|//|/\.|\.lock$|[/.]$))[^\x00-\x20~^:?*\[\\\x7f]+")
+
+
+class GitSource(Documented):
+    """Where a cluster's quotas are kept: YAML in a Git repository, which Argo CD, Flux or a person applies."""
+
+    repository: Name
+    """An absolute path of the worker's machine, or an SSH or HTTPS URL. Git's own configuration has the credentials."""
+    branch: Name = "main"
+    """The branch that is applied: Backstop reads it and commits to it."""
+    path: Name
+    """The file in the repository that has the quotas."""
+    dialect: GitDialect = GitDialect.YAML
+    """How the file says them (docs/git.md)."""
+    pointer: Name | None = None
+    """The JSON pointer of a team's number, with {team} for its name, as in /teams/{team}/gpus. Without it: pointers."""
+    pointers: dict[Name, Name] = Field(default_factory=dict)
+    """By team: a JSON pointer of its own, in place of `pointer`. Without it: none."""
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        if _SECRET.match(self.repository):
+            what = "has a password or token in it: leave it out, git's credential helper or the SSH agent has it"
+            raise fault_at(("repository",), what)
+        if not _REPOSITORY.fullmatch(self.repository):
+            what = "must be an absolute path, https://..., ssh://... or user@host:path"
+            raise fault_at(("repository",), what)
+        if not _BRANCH.fullmatch(self.branch):
+            raise fault_at(("branch",), "must be the name of a branch such as main")
+        if self.path.startswith("/") or {"", ".", ".."} & set(self.path.rstrip("/").split("/")):
+            raise fault_at(("path",), "must be a path inside the repository such as clusters/h100/quotas.yaml")
+        self._check_pointers()
+        return self
+
+    def _check_pointers(self) -> None:
+        if self.pointer is None and not self.pointers:
+            raise fault_at(("pointer",), "is missing: say where a team's quota is, as in /teams/{team}/gpus")
+        if self.pointer is not None and self.pointer.split("/").count(TEAM) != 1:
+            raise fault_at(("pointer",), "must have {team} once between two slashes, as in /teams/{team}/gpus")
+        pointers = {("pointers", team): pointer for team, pointer in self.pointers.items()}
+        for place, pointer in [*pointers.items(), *([] if self.pointer is None else [(("pointer",), self.pointer)])]:
+            if not pointer.startswith("/"):
+                raise fault_at(place, "must begin with /")
+
+
 class PrometheusSource(Documented):
     """Where a cluster's health comes from: a Prometheus, and what it calls the cluster."""
 
@@ -86,6 +140,14 @@ class PrometheusSource(Documented):
     """Which one: a name of the file that BACKSTOP_PROMETHEUS names."""
     cluster: Name | None = None
     """The value of its label for clusters. Without it: the cluster's name."""
+
+
+QuotaSource = SlurmSource | GitSource
+
+
+def quota_source_in(text: str) -> QuotaSource:
+    """What the ledger keeps of who holds a cluster's quotas. Errors: ValueError."""
+    return (GitSource if "repository" in json_object(text) else SlurmSource).model_validate_json(text)
 
 
 class Sources(NamedTuple):

@@ -25,7 +25,7 @@ from models.audit import AuditEntry, AuditKind
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode, Present
 from models.cluster.snapshot import Snapshot
-from models.cluster.sources import PrometheusSource, SlurmSource, Sources
+from models.cluster.sources import GitSource, PrometheusSource, QuotaSource, SlurmSource, Sources, quota_source_in
 from models.errors import NoSuchCluster, Refusal, Unavailable
 from models.rollout.effects import Change, Fence
 from models.tables import (
@@ -125,23 +125,28 @@ def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[lis
 
 
 class _Found(NamedTuple):
-    slurm: ByCluster[SlurmSource]
+    quotas: ByCluster[QuotaSource]
     prometheus: ByCluster[PrometheusSource]
+
+    @property
+    def slurm(self) -> dict[str, SlurmSource]:
+        return {name: source for name, source in self.quotas.items() if isinstance(source, SlurmSource)}
 
 
 def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
     """Of these clusters, or of all, those that something beside the ledger speaks for."""
-    return Sources(*_found(session, clusters))
+    sources = _found(session, clusters)
+    return Sources(sources.slurm, sources.prometheus)
 
 
 def _found(session: Session, clusters: Sequence[str] | None) -> _Found:
     parameters = {} if clusters is None else {"clusters": list(clusters)}
     source_rows = session.connection().execute(_with_sources(bool(parameters)), parameters).all()
     # One that makes no sense is asked by nobody: what it said last grows old, and its cluster is named.
-    slurm = [(name, text) for name, text, _ in source_rows if text is not None]
+    quotas = [(name, text) for name, text, _ in source_rows if text is not None]
     prometheus = [(name, text) for name, _, text in source_rows if text is not None]
     return _Found(
-        slurm=each("its scheduler", slurm, lambda _, text: SlurmSource.model_validate_json(text)),
+        quotas=each("its scheduler", quotas, lambda _, text: quota_source_in(text)),
         prometheus=each("its Prometheus", prometheus, lambda _, text: PrometheusSource.model_validate_json(text)),
     )
 
@@ -171,16 +176,24 @@ class SchedulerBook:
             raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile")
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
-        """Of these clusters, those whose quotas a scheduler holds; of all where none are named.
+        """Of these clusters, those whose quotas Slurm holds; of all where none are named.
 
         Errors: Refusal for a cluster that is asked for alone and whose source makes no sense.
         """
+        return self._sources(clusters).slurm
+
+    def git_sources(self, clusters: Sequence[str] | None = None) -> dict[str, GitSource]:
+        """The same of those whose quotas a Git repository holds."""
+        quotas = self._sources(clusters).quotas
+        return {name: source for name, source in quotas.items() if isinstance(source, GitSource)}
+
+    def _sources(self, clusters: Sequence[str] | None) -> _Found:
         with self._database.reading() as session:
-            sources = _found(session, clusters).slurm
-        if clusters is not None and len(clusters) == 1 and clusters[0] in sources.senseless:
+            sources = _found(session, clusters)
+        if clusters is not None and len(clusters) == 1 and clusters[0] in sources.quotas.senseless:
             # As one whose quotas the ledger holds itself it would be written to past its scheduler.
-            raise Refusal(sources.senseless[clusters[0]])
-        return dict(sources)
+            raise Refusal(sources.quotas.senseless[clusters[0]])
+        return sources
 
     def all_sources(self) -> Sources:
         """Of every cluster that something beside the ledger speaks for."""

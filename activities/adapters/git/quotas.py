@@ -1,0 +1,345 @@
+"""Quotas in a Git repository, beside the ledger that mirrors them (docs/adr/0112).
+
+The ledger has generations, fences and receipts, as it has for Slurm. But Git can compare and set, so an effect lands in
+Git first: it is tried in the ledger, the commit is made on the very commit whose values the ledger has, the push is
+refused if the branch has moved, and only then the ledger keeps the effect. A refused push is judged anew from what the
+branch has now. A commit of ours that the ledger has not kept yet, because its worker died between the two, is nobody's
+change; whoever delivers the effect again finds it by its trailers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from activities.adapters.git.command_line import TIMEOUT
+from activities.adapters.git.dialects import changed_files, places_in
+from activities.adapters.git.repository import File, OurCommit, Repository
+from activities.adapters.git.yaml_text import WrittenNumber
+from activities.adapters.ledger.facade import Ledger
+from activities.adapters.ledger.scheduler_mirror import MirroredCluster, differences
+from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
+from activities.ports.ports import ByCluster, QuotaPort, SchedulerPort
+from models.base import count_text, some_of
+from models.cluster.fleet_file import ClusterInSlurm
+from models.cluster.readings import ForeignChange, Present, QuotaReading
+from models.cluster.sources import GitSource, SlurmSource
+from models.errors import Conflict, Refusal, Unavailable
+from models.questions import SchedulerCheck
+from models.rollout.effects import Change, EffectKind, Fence, Receipt
+
+_TRIES = 20
+"""Of one effect: each time somebody else has pushed meanwhile."""
+_AT_ONCE = 8
+"""Repositories that are read at the same time."""
+_INVERSES = (EffectKind.RESTORE, EffectKind.SOFTEN)
+
+
+class _Sight(NamedTuple):
+    """What a cluster's branch has at one commit."""
+
+    repository: Repository
+    tip: str
+    files: Mapping[str, File]
+    texts: Mapping[str, str]
+    places: Mapping[str, WrittenNumber]
+    newest: OurCommit | None
+    pending: Mapping[str, int]
+    """What that commit wrote and the ledger has not kept yet, by team."""
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        return {team: place.gpus for team, place in self.places.items()}
+
+
+class GitQuotas:
+    """QuotaPort and SchedulerPort: those of other clusters, and for clusters that Git holds of Git and the ledger.
+
+    `folder`: what is fetched is kept there; None: until this process ends. `every`: how old what was read may be.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        others: QuotaPort,
+        schedulers: SchedulerPort,
+        folder: Path | None = None,
+        timeout: timedelta = TIMEOUT,
+        every: timedelta = timedelta(seconds=5),
+        patience: timedelta = WAITED,
+    ) -> None:
+        self.before_push: Callable[[], object] = lambda: None
+        """A test's: somebody else acts between reading and pushing."""
+        self._ledger, self._book = ledger, ledger.schedulers
+        self._others, self._schedulers = others, schedulers
+        self._timeout, self._every = timeout, every
+        self._kept_in = folder or TemporaryDirectory(prefix="backstop-git-")
+        self._repositories: dict[tuple[str, str], Repository] = {}
+        self._sights: dict[str, tuple[GitSource, _Sight]] = {}
+        self._done: dict[str, float] = {}
+        self._faults = Faults(ledger.now)
+        self._threads = SourceThreads(partial(self._faults.found, "quotas in Git"), patience)
+
+    # --- QuotaPort ------------------------------------------------------------------------------
+
+    def read(self, cluster: str) -> QuotaReading:
+        source = self._source(cluster)
+        if source is not None:
+            self._sync(cluster, source)
+        return self._others.read(cluster)
+
+    def look(self, cluster: str) -> QuotaReading:
+        source = self._source(cluster)
+        if source is None:
+            return self._others.look(cluster)
+        unread = self._threads.read({cluster: partial(self._sync, cluster, source)}).get(cluster, "")
+        return self._others.last_known(cluster).model_copy(update={"unread": unread})
+
+    def last_known(self, cluster: str) -> QuotaReading:
+        return self._others.last_known(cluster)
+
+    def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
+        sources = self._book.git_sources(clusters)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            answers = dict(zip(sources, pool.map(self._why_unread, sources, sources.values()), strict=True))
+        wrong = {cluster: why for cluster, why in answers.items() if why}
+        readings = self._others.readings([name for name in clusters if name not in wrong])
+        readings.senseless |= wrong
+        return readings
+
+    def _why_unread(self, cluster: str, source: GitSource) -> str:
+        try:
+            self._sync(cluster, source)
+        except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
+            return error.message
+        return ""
+
+    def barred(self, cluster: str) -> str:
+        source = self._source(cluster)
+        if source is None:
+            return self._others.barred(cluster)
+        sight = self._sync(cluster, source)
+        return sight.repository.barred(sight.tip)
+
+    def versions(self, clusters: Sequence[str]) -> dict[str, str]:
+        now, sources = time.monotonic(), self._book.git_sources(clusters)
+        due = [c for c in sources if now - self._done.get(c, -1e9) >= self._every.total_seconds()]
+        self._done |= dict.fromkeys(due, now)
+        self._threads.read({cluster: partial(self._sync, cluster, sources[cluster]) for cluster in due})
+        return self._others.versions(clusters)
+
+    def changes(self, cluster: str, after: int) -> tuple[ForeignChange, ...]:
+        return self._others.changes(cluster, after)
+
+    def apply(self, change: Change) -> Receipt:
+        source = self._source(change.cluster)
+        if source is None:
+            return self._others.apply(change)
+        with self._book.alone(change.cluster):
+            for _ in range(_TRIES):
+                sight = self._sync(change.cluster, source)
+                after = self._book.rehearse(change)
+                if self._has_landed(sight, after, change):
+                    # The branch took it while the generation was as expected: it is late in the ledger, and not void.
+                    return self._kept(sight, after, change.model_copy(update={"expected_generation": None}))
+                gpus = _moves(sight, after)
+                if not gpus and not self._needs_fence(sight, change):
+                    return self._kept(sight, after, change)
+                message = self._message(change, sight, gpus)
+                if self._pushed(change.cluster, sight, gpus, message):
+                    return self._kept(sight, after, change.model_copy(update={"expected_generation": None}))
+        raise Unavailable(f"the branch of {change.cluster} moves faster than Backstop can push to it")
+
+    def _has_landed(self, sight: _Sight, after: MirroredCluster, change: Change) -> bool:
+        """Whether the branch has this very effect already. Errors: Conflict where it has a newer one."""
+        ours, fence = sight.newest, change.fence
+        if ours is None or ours.rollout != fence.rollout:
+            return False
+        if ours.counter > fence.counter:
+            raise Conflict(
+                f"effect {fence.counter} of {fence.rollout} comes after its effect {ours.counter}, "
+                f"which commit {ours.oid[:8]} has"
+            )
+        return ours.counter == fence.counter
+
+    def _needs_fence(self, sight: _Sight, change: Change) -> bool:
+        """Whether what is undone might still be pushed by a worker that was delayed: a commit keeps it out.
+
+        Where the rollout's newest commit undoes, too, nothing can be on its way.
+        """
+        ours, fence = sight.newest, change.fence
+        undoes = ours is not None and ours.rollout == fence.rollout and ours.kind in _INVERSES
+        return change.kind in _INVERSES and not undoes
+
+    def _pushed(self, cluster: str, sight: _Sight, gpus: Mapping[str, int], message: str) -> bool:
+        """False: the branch has moved on."""
+        try:
+            texts = changed_files(sight.texts, sight.places, gpus)
+        except ValueError as error:
+            raise Refusal(f"{error} (commit {sight.tip[:8]})") from None
+        commit = sight.repository.commit(sight.tip, texts, message, self._ledger.now())
+        self._book.renew(cluster)
+        self.before_push()
+        return sight.repository.push(commit)
+
+    def _kept(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
+        """The ledger has the effect, and what the branch has now as last seen."""
+        receipt = self._others.apply(change)
+        written = {team: gpus for team, gpus in _wanted(after).items() if team in sight.places}
+        before = {team: limit.gpus for team, limit in after.limits.items()}
+        moved = {team: gpus for team, gpus in written.items() if gpus != before.get(team)}
+        self._book.note(change.cluster, moved, ours=True)
+        return receipt
+
+    # --- SchedulerPort --------------------------------------------------------------------------
+
+    def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
+        return self._schedulers.describe(cluster, source)
+
+    def check(self) -> dict[str, SchedulerCheck]:
+        sources = self._book.git_sources()
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            checks = dict(zip(sources, pool.map(self._checked, sources, sources.values()), strict=True))
+        return {**self._schedulers.check(), **checks}
+
+    def _checked(self, cluster: str, source: GitSource) -> SchedulerCheck:
+        try:
+            sight = self._sync(cluster, source)
+            barred, standing = sight.repository.barred(sight.tip), self._book.standing(cluster)
+        except Exception as error:  # one that cannot be checked keeps nobody else from being
+            return SchedulerCheck(wrong=sentence(error))
+        wanted = _wanted(standing)
+        astray = sorted(team for team, gpus in sight.gpus.items() if wanted.get(team) != gpus)
+        text = f"quotas that are not what they should be: {some_of(astray)}" if astray else ""
+        return SchedulerCheck(wrong=text, barred=barred)
+
+    def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:
+        source = self._source(cluster)
+        if source is None:
+            return self._schedulers.detach(cluster, restore=restore, look=look)
+        with self._book.alone(cluster):
+            for _ in range(_TRIES):
+                sight = self._sync(cluster, source)
+                standing = self._book.standing(cluster)
+                if standing.rollout is not None:
+                    raise Refusal(f"rollout {standing.rollout} is open in {cluster}: close or abort it first")
+                limits = standing.limits.items() if restore else ()
+                back = {n: (limit.gpus, limit.first) for n, limit in limits if limit.ours and limit.gpus != limit.first}
+                gpus = {team: first for team, (_, first) in back.items() if first is not None and team in sight.places}
+                message = f"Restore {count_text(len(gpus), 'quota')} of {cluster} from before Backstop\n"
+                if look or not gpus or self._pushed(cluster, sight, gpus, message):
+                    if not look:
+                        self._book.detach(cluster)
+                    return back
+        raise Unavailable(f"the branch of {cluster} moves faster than Backstop can push to it")
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def _source(self, cluster: str) -> GitSource | None:
+        return self._book.git_sources([cluster]).get(cluster)
+
+    def _sync(self, cluster: str, source: GitSource) -> _Sight:
+        """The ledger has what the branch has; what others changed there is a change by others."""
+        for _ in range(_TRIES):
+            seen = self._book.standing(cluster)
+            sight = self._sight(cluster, source)
+            held = _held(sight, seen)
+            foreign, landed = differences(seen, held)
+            if not foreign and not landed and all(team in seen.limits for team in held):
+                return sight
+            if self._book.take(cluster, seen, held, foreign, landed, self._actors(sight, source, foreign)):
+                return sight
+        raise Unavailable(f"the quotas of {cluster} change faster than they can be read")
+
+    @property
+    def _folder(self) -> Path:
+        return self._kept_in if isinstance(self._kept_in, Path) else Path(self._kept_in.name)
+
+    def _sight(self, cluster: str, source: GitSource) -> _Sight:
+        key = (source.repository, source.branch)
+        repository = self._repositories.setdefault(key, Repository(*key, self._folder, self._timeout))
+        tip = repository.fetch()
+        before = self._sights.get(cluster)
+        if before is not None and before[0] == source and before[1].tip == tip:
+            sight = before[1]
+        else:
+            sight = self._parsed(cluster, source, repository, tip)
+            self._sights[cluster] = source, sight
+        ours = sight.newest
+        if ours is None or not self._book.awaits(cluster, Fence(rollout=ours.rollout, counter=ours.counter)):
+            return sight
+        wrote = self._parsed(cluster, source, repository, ours.oid).gpus
+        return sight._replace(pending={team: gpus for team, gpus in sight.gpus.items() if wrote.get(team) == gpus})
+
+    def _parsed(self, cluster: str, source: GitSource, repository: Repository, commit: str) -> _Sight:
+        files = repository.files(commit, source.path)
+        if not files:
+            raise Unavailable(f"{source.repository} has no {source.path} on {source.branch} (commit {commit[:8]})")
+        texts = repository.texts(files)
+        try:
+            places = places_in(texts, source)
+        except ValueError as error:
+            raise Unavailable(f"{error} (commit {commit[:8]})") from None
+        newest = repository.newest_of_ours(commit, cluster)
+        return _Sight(repository, commit, files, texts, places, newest, {})
+
+    def _actors(self, sight: _Sight, source: GitSource, teams: Sequence[str]) -> dict[str, str]:
+        """Who changed each of these quotas."""
+        by_path: dict[str, dict[str, int]] = {}
+        for team in teams:
+            place = sight.places.get(team)
+            by_path.setdefault(source.path if place is None else place.path, {})[team] = place.line if place else 0
+        actors = dict[str, str]()
+        for path, lines in by_path.items():
+            authors = sight.repository.authors(sight.tip, path, sorted(filter(None, lines.values())))
+            last = sight.repository.author(sight.tip, path) if 0 in lines.values() else ""
+            actors |= {team: authors.get(line, last) for team, line in lines.items()}
+        return actors
+
+    def _message(self, change: Change, sight: _Sight, gpus: Mapping[str, int]) -> str:
+        """What the commit says: what moves, and in trailers by whose order."""
+        words = change.kind.replace("_", " ")
+        what = f"Set {count_text(len(gpus), 'quota')}" if gpus else "Keep the quotas"
+        lines = [f"{team}: {sight.places[team].gpus} -> {number}" for team, number in sorted(gpus.items())]
+        fence, why = change.fence, self._book.order_of(change.cluster, change.fence.rollout)
+        trailers = {
+            "Rollout": fence.rollout,
+            "Fence": str(fence.counter),
+            "Effect": change.kind,
+            "Cluster": change.cluster,
+            **why,
+        }
+        body = lines or ["No file changes: a delayed write of an earlier effect cannot be pushed after this."]
+        ends = [f"Backstop-{name}: {' '.join(value.split())}" for name, value in trailers.items() if value.strip()]
+        return "\n".join((f"{what} of {change.cluster} ({words})", "", *body, "", *ends, ""))
+
+
+def _held(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
+    """What the branch has as the ledger is to see it: what of ours the ledger has not kept yet is as it was."""
+    held = dict[str, Present]()
+    for team, gpus in sight.gpus.items():
+        limit, quota = seen.limits.get(team), seen.quotas.get(team)
+        stays = team in sight.pending and limit is not None and limit.gpus is not None
+        number = limit.gpus if stays and limit is not None and limit.gpus is not None else gpus
+        held[team] = Present(team=team, gpus=number, parent=None if quota is None else quota.parent)
+    return held
+
+
+def _wanted(standing: MirroredCluster) -> dict[str, int]:
+    """What the branch should have, by team. What others set stays, whatever the quota's mode."""
+    wanted = dict[str, int]()
+    for team, quota in standing.quotas.items():
+        admitted = standing.admitted(team)
+        wanted[team] = quota.gpus if admitted is None or standing.is_others(team) else admitted
+    return wanted
+
+
+def _moves(sight: _Sight, after: MirroredCluster) -> dict[str, int]:
+    """What has to be written so that the branch has what it should after the effect."""
+    return {team: n for team, n in _wanted(after).items() if team in sight.places and sight.places[team].gpus != n}

@@ -1,0 +1,151 @@
+"""A branch of a Git repository: its newest commit, files as they are there, and commits on top of it.
+
+A commit is made without a working tree, on the commit that was read, and pushed without force. So the push is a
+compare-and-set: the server takes it only while the branch is where it was when its values were read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from activities.adapters.git.command_line import TIMEOUT, Git
+from models.base import hash_of
+from models.errors import Refusal, Unavailable
+
+_DEPTH = "200"
+"""Commits that are read of a branch first: those that Backstop looks for are its newest ones."""
+_FIELDS = ("Backstop-Rollout", "Backstop-Fence", "Backstop-Effect", "Backstop-Cluster")
+_COMMITTER = "Backstop <backstop@localhost>"
+_SPECIAL = re.compile(r"([\\.*\[\]^$])")
+
+
+class OurCommit(NamedTuple):
+    """A commit that Backstop has made, as its trailers say."""
+
+    oid: str
+    rollout: str
+    counter: int
+    kind: str
+
+
+class File(NamedTuple):
+    mode: str
+    oid: str
+
+
+class Repository:
+    """One branch of one repository. Errors of all calls: Unavailable, Refusal where we may not."""
+
+    def __init__(self, url: str, branch: str, folder: Path, timeout: timedelta = TIMEOUT) -> None:
+        """`folder`: for all repositories; what was fetched is kept there."""
+        self._url = url
+        self._branch = branch
+        self._git = Git(folder / hash_of(f"{url}\n{branch}"), timeout)
+        self._fetching = threading.Lock()
+
+    def fetch(self) -> str:
+        """The branch's newest commit, which is here from now on."""
+        with self._alone():
+            git, ref = self._git, "refs/backstop/tip"
+            is_new = not git.run("for-each-ref", ref)
+            depth = ["--depth", _DEPTH] if is_new else []
+            try:
+                git.run("fetch", "--quiet", "--no-tags", *depth, "--", self._url, f"+refs/heads/{self._branch}:{ref}")
+            except Unavailable as error:
+                if "couldn't find remote ref" in error.message:
+                    raise Unavailable(f"{self._url} has no branch {self._branch}") from None
+                raise
+            return git.run("rev-parse", ref).strip()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else fetches into the folder meanwhile, in this process or another one."""
+        with self._fetching:
+            self._git.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with (self._git.folder / "backstop.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not (self._git.folder / "HEAD").exists():
+                    self._git.run("init", "--quiet", "--bare", ".")
+                yield
+
+    def files(self, commit: str, path: str) -> dict[str, File]:
+        """The file of this path, or those in the folder of this path."""
+        lines = self._git.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", path).split("\0")
+        rows = (line.split("\t", 1) for line in lines if line)
+        # A symbolic link's text is a path, and no YAML.
+        return {name: File(*about.split(" ")[::2]) for about, name in rows if about.startswith("100")}
+
+    def texts(self, files: Mapping[str, File]) -> dict[str, str]:
+        printed = self._git.read("cat-file", "--batch", stdin="".join(f"{f.oid}\n" for f in files.values()).encode())
+        texts, at = dict[str, str](), 0
+        for path in files:
+            end = printed.index(b"\n", at)
+            size = int(printed[at:end].rsplit(b" ", 1)[-1])
+            texts[path] = printed[end + 1 : end + 1 + size].decode("utf-8", "surrogateescape")
+            at = end + size + 2
+        return texts
+
+    def newest_of_ours(self, commit: str, cluster: str) -> OurCommit | None:
+        """The newest commit up to this one with which Backstop wrote this cluster's quotas."""
+        pattern = "^Backstop-Cluster: " + _SPECIAL.sub(r"\\\1", cluster) + "$"
+        form = "%x00".join(("%H", *(f"%(trailers:key={field},valueonly,separator=%x2C)" for field in _FIELDS)))
+        printed = self._git.run("log", "-n", "5", f"--grep={pattern}", f"--format={form}", commit)
+        for line in printed.splitlines():
+            oid, rollout, counter, kind, named = line.split("\0")
+            if named == cluster and counter.isascii() and counter.isdigit():
+                return OurCommit(oid, rollout, int(counter), kind)
+        return None
+
+    def authors(self, commit: str, path: str, lines: Sequence[int]) -> dict[int, str]:
+        """Who wrote these lines of a file, and in which commit."""
+        spans = [option for line in lines for option in ("-L", f"{line},{line}")]
+        names, here, authors = dict[str, str](), "", dict[int, str]()
+        for text in self._git.run("blame", "--porcelain", *spans, commit, "--", path).splitlines():
+            words = text.split(" ")
+            if len(words) in (3, 4) and re.fullmatch("[0-9a-f]{40,64}", words[0]):
+                here = words[0]
+                authors[int(words[2])] = here
+            elif words[0] == "author":
+                names[here] = text.removeprefix("author ")
+        return {line: f"{names.get(oid, 'somebody')}, commit {oid[:8]}" for line, oid in authors.items()}
+
+    def author(self, commit: str, path: str) -> str:
+        """Who changed a file or folder last, and in which commit."""
+        return self._git.run("log", "-n", "1", "--format=%an, commit %h", "--abbrev=8", commit, "--", path).strip()
+
+    def commit(self, parent: str, texts: Mapping[str, str], message: str, at: datetime) -> str:
+        """A commit on top of this one in which these files have these texts; nobody else has it yet."""
+        modes = {path: file.mode for path in texts for file in self.files(parent, path).values()}
+        body = [
+            b"commit refs/backstop/new\nmark :1\n",
+            f"committer {_COMMITTER} {int(at.timestamp())} +0000\n".encode(),
+        ]
+        body += [_data(message), f"from {parent}\n".encode()]
+        for path, text in sorted(texts.items()):
+            quoted = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+            body += [f'M {modes[path]} inline "{quoted}"\n'.encode(), _data(text)]
+        return self._git.run("fast-import", "--quiet", "--force", stdin=b"".join([*body, b"get-mark :1\n"])).strip()
+
+    def push(self, commit: str) -> bool:
+        """The branch has the commit. False: it has moved on meanwhile. Errors: Refusal where a hook refuses it."""
+        return self._git.push(self._url, f"{commit}:refs/heads/{self._branch}")
+
+    def barred(self, commit: str) -> str:
+        """Why we may not push; empty: we may, as far as it says before somebody does."""
+        try:
+            self._git.push(self._url, f"{commit}:refs/heads/{self._branch}", dry_run=True)
+        except Refusal as error:
+            return error.message
+        return ""
+
+
+def _data(text: str) -> bytes:
+    raw = text.encode("utf-8", "surrogateescape")
+    return f"data {len(raw)}\n".encode() + raw + b"\n"
