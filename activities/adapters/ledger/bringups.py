@@ -94,7 +94,7 @@ class LedgerBringups:
             if row is None or (row.ended_at is not None and not record_row.stage.has_ended):
                 return  # of a book that was lost, or told too late
             shown, new = BringupRow.model_validate_json(row.board).accounted_at, record_row.accounted_at
-            if shown is not None and new is not None and new < shown and not record_row.stage.ended:
+            if shown is not None and new is not None and new < shown and not record_row.stage.has_ended:
                 return  # a late attempt: the board has what a later call said
             row.stage, row.stage_at, row.board = (
                 record_row.stage.value,
