@@ -87,8 +87,8 @@ Alone = Annotated[
     bool,
     typer.Option(
         "--emergency",
-        help="Act alone in an emergency where the command needs a second person (docs/access.md). It takes "
-        "the role of approver; all admins are notified.",
+        help="Act alone in an emergency where the command needs a second person (docs/access.md). Only an "
+        "approver may use it; all admins are notified.",
         callback=_alone,
     ),
 ]

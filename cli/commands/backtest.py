@@ -62,8 +62,7 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def backtest(
     file: Annotated[str, _FILE],
-    horizon: Annotated[str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts, with "
-                                                               "commas.")] = "1,4",
+    horizon: Annotated[str, typer.Option(metavar="WEEKS", help="How many weeks a promise lasts, with commas.")] = "1,4",
     policy: Annotated[
         list[PolicyOption] | None,
         typer.Option(
@@ -87,8 +86,7 @@ def backtest(
     html: Annotated[str, typer.Option(metavar="FILE", help="Write one page with plots and tables.")] = "",
     png: Annotated[str, typer.Option(metavar="FILE", help="Draw the plots.")] = "",
     csv: Annotated[str, typer.Option(metavar="FILE", help="Write all figures as CSV (-: stdout).")] = "",
-    decisions: Annotated[str, typer.Option(metavar="FILE", help="Write each week's promises as CSV (-: "
-                                                                "stdout).")] = "",
+    decisions: Annotated[str, typer.Option(metavar="FILE", help="Write each week's promises as CSV (-: stdout).")] = "",
     *,
     how: Listing,
 ) -> None:

@@ -30,7 +30,10 @@ Files = Annotated[
 Prune = Annotated[bool, typer.Option("--prune", help="Remove what is in the ledger and not in the file, after asking.")]
 Reset = Annotated[
     bool,
-    typer.Option("--reset", help="Take the file's quotas even if an ended rollout or a grant has set others since."),
+    typer.Option(
+        "--reset",
+        help="Take the file's quotas even if an ended rollout or an approved request has set others since.",
+    ),
 ]
 
 
@@ -111,8 +114,8 @@ def answered(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> 
 
 def diff(
     files: Files,
-    prune: Prune = False,
-    reset: Reset = False,
+    prune: Annotated[bool, typer.Option("--prune", help="Show what an import with --prune would do.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Show what an import with --reset would do.")] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 1 if there is a difference.")] = False,
     as_json: AsJson = False,
     actor: Actor = "",

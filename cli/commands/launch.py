@@ -100,7 +100,8 @@ def launch(
     rehearsal.
 
     Several clusters get a rollout each; a fleet goes in waves, pilots first. --adopt takes over rollouts that are
-    open in the ledger but that Temporal has lost. Backstop shows what it will open or take over, and asks.
+    open in the ledger but that Temporal has lost. At a terminal Backstop shows what it will open or take over, and
+    asks. A script needs --yes, except for a single cluster.
     """
     person = who(actor)
     names = tuple(dict.fromkeys(needed(name) for name in clusters or ()))

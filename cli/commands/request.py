@@ -90,7 +90,8 @@ def new(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The scheduler's namespace that its jobs come from, where the quota admits only some.",
+            help="The scheduler's namespace of the jobs; needed only for a quota that is limited to certain "
+            "namespaces.",
             show_default="the team itself",
         ),
     ] = None,

@@ -49,7 +49,8 @@ def why(
         str,
         typer.Option(
             metavar="NAME",
-            help="The scheduler's namespace that the jobs come from, where the quota admits only some.",
+            help="The scheduler's namespace of the jobs; needed only for a quota that is limited to certain "
+            "namespaces.",
             show_default=False,
         ),
     ] = "",

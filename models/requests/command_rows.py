@@ -31,7 +31,7 @@ REQUEST_ROWS = rows_of(
         (
             CommandField(
                 "until",
-                "When the GPUs are given back now: a day such as 2026-12-24 (at its end, UTC), or 14d from now.",
+                "The new day when the GPUs are given back, such as 2026-12-24 (at its end, UTC), or 14d from now.",
                 "DATE",
                 True,
             ),

@@ -47,9 +47,9 @@ ROLLOUT_ROWS = rows_of(
     _Row(
         "resolve",
         "Lift an objection or another hold.\n\n"
-        "With an access file, an approver may lift any hold, and a member of a team that team's objections. "
-        "Without one, the rollout's owner and the policy's `authorities` may lift any hold, and the "
-        "policy's `owners` any but an objection.",
+        "With an access file: an approver may lift any hold, and a team's member may lift that team's "
+        "objections. Without an access file: the rollout's owner and the policy's `authorities` may lift "
+        "any hold, and the policy's `owners` may lift any hold except an objection.",
         "backstop resolve h100-worked --hold objection-research --reason 'moved to Monday, research agrees'\n"
         "backstop resolve h100-worked --hold drift --how restore --reason 'changed by mistake'",
         (
@@ -68,8 +68,8 @@ ROLLOUT_ROWS = rows_of(
         "promote",
         "Waive the rest of the next gate's notice, soak and acknowledgements, and nothing else.\n\n"
         "Objections, other holds and a missing approval keep the gate shut. If a notice is not delivered yet, the "
-        "quota may change before its team reads of it. Backstop shows the holds and undelivered notices, "
-        "and asks. A script that promotes a single cluster needs no --yes.",
+        "quota may change before its team reads of it. At a terminal Backstop shows the holds and "
+        "undelivered notices, and asks. A script needs --yes only for several clusters.",
         "backstop promote h100-worked --reason 'all teams agreed in the weekly'",
         asks=Asks.NOTICE,
     ),
