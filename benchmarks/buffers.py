@@ -25,8 +25,8 @@ import numpy as np
 
 from client.inputs.health_series import read_series
 from models.buffers.backtest import Decide, Record, health, policies, promises, record
-from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derived
-from models.buffers.health_generator import Recipe, simulated
+from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derive_buffer
+from models.buffers.health_generator import Recipe, simulate_health
 from models.buffers.hourly_health import Series
 from models.cluster.derived_buffer import PROMISE_STEPS, TERMS
 
@@ -142,7 +142,7 @@ def while_young(series: Sequence[Series]) -> list[dict[str, object]]:
     """The floor for 2 and for 13 weeks, and a band of 1 % and of 0.5 %: what each costs and breaks, young and after."""
     figures: list[dict[str, object]] = []
     made = {
-        f"made up, {nodes} nodes": [simulated(Recipe(nodes=nodes, weeks=26), seed) for seed in range(MADE)]
+        f"made up, {nodes} nodes": [simulate_health(Recipe(nodes=nodes, weeks=26), seed) for seed in range(MADE)]
         for nodes in (64, 128, 512)
     }
     groups = {one.cluster: [one] for one in series} | made
@@ -199,7 +199,7 @@ def alike(one: Series) -> Recipe:
     failures = 24_000 * float(np.maximum(np.diff(down), 0).mean()) / nodes
     together = 1000 * (recipe.bursts * recipe.burst_size / nodes + recipe.waves * recipe.wave_share)
     recipe = recipe.model_copy(update={"failures": max(0.1, failures - together)})
-    longer = float(down.mean() / np.median([simulated(recipe, seed).down.mean() for seed in range(MADE)]))
+    longer = float(down.mean() / np.median([simulate_health(recipe, seed).down.mean() for seed in range(MADE)]))
     lasting = ("repair_hours", "burst_hours", "wave_hours")
     return recipe.model_copy(update={name: longer * getattr(recipe, name) for name in lasting})
 
@@ -215,7 +215,9 @@ def made_up(series: Sequence[Series]) -> list[dict[str, object]]:
             "by default": Recipe(nodes=nodes, weeks=max(1, len(one.down) // WEEK_HOURS)),
             "as often, as long": alike(one),
         }
-        made = {way: [figures_of(simulated(r, seed).down, nodes) for seed in range(MADE)] for way, r in ways.items()}
+        made = {
+            way: [figures_of(simulate_health(r, seed).down, nodes) for seed in range(MADE)] for way, r in ways.items()
+        }
         for figure, value in real.items():
             cells = {way: np.quantile([m[figure] for m in rows], (0.5, 0.1, 0.9)) for way, rows in made.items()}
             said = "; ".join(f"{way} {c[0]:.2f} ({c[1]:.2f} to {c[2]:.2f})" for way, c in cells.items())
@@ -234,7 +236,7 @@ def on_made_up(seeds: int = 20) -> list[dict[str, float]]:
     found = []
     for nodes, change in itertools.product((64, 128, 512), (1.0, 6.0)):
         recipe = Recipe(nodes=nodes, weeks=104, change=change, change_week=52 if change > 1 else 0)
-        records = [judged(simulated(recipe, seed), health(), "health", 4) for seed in range(seeds)]
+        records = [judged(simulate_health(recipe, seed), health(), "health", 4) for seed in range(seeds)]
         broken = 100 * sum(r.broken_hours for r in records) / sum(r.hours for r in records)
         kept = 100 * sum(r.mean_buffer for r in records) / seeds
         missed, refused = sum(r.broken_fraction > 0.001 for r in records), 100 * sum(r.refused for r in records) / seeds
@@ -248,10 +250,10 @@ def on_made_up(seeds: int = 20) -> list[dict[str, float]]:
 
 def speed(clusters: int) -> dict[str, float]:
     """A year of hours each; the baseline is the mean and the maximum of the same arrays."""
-    made = [simulated(Recipe(nodes=128, weeks=52), seed) for seed in range(50)]
+    made = [simulate_health(Recipe(nodes=128, weeks=52), seed) for seed in range(50)]
     began = time.process_time()
     for n in range(clusters):
-        derived(made[n % len(made)].down, 128)
+        derive_buffer(made[n % len(made)].down, 128)
     ours = time.process_time() - began
     began = time.process_time()
     for n in range(clusters):

@@ -80,7 +80,7 @@ def unit_of(name: str, schema: dict[str, Any], types: dict[str, Any]) -> str:
 def table_of(model: type[Documented]) -> str:
     """The model's fields as a Markdown table."""
     lines = ["| field | unit | default | |", "|---|---|---|---|"]
-    schema, described = model.model_json_schema(), model.described()
+    schema, described = model.model_json_schema(), model.field_docs()
     for attribute, field in model.model_fields.items():
         name, default = field.alias or attribute, default_of(field)
         text, _, otherwise = " ".join(described.get(attribute, "").split()).partition(OTHERWISE)

@@ -238,7 +238,7 @@ def health_check(rollouts: Sequence[Overview], now: datetime) -> Check:
 def doubt_check(doubt: DoubtedSource) -> Check:
     """A health source that is not believed."""
     text = f"{doubt.why}, at {doubt.since:%Y-%m-%d %H:%M:%SZ}; not believed of: {some_of(doubt.clusters, 3)}"
-    return Check(name="source", ok=False, text=text, remedy=f"mend it; only if it is so: {doubt.confirming}")
+    return Check(name="source", ok=False, text=text, remedy=f"mend it; only if it is so: {doubt.confirm_line}")
 
 
 def notice_checks(ledger: LedgerCheck, now: datetime) -> list[Check]:

@@ -13,4 +13,4 @@ class HealthPushes(Questions):
 
     async def push_alerts(self, request: AlertmanagerPush) -> HealthPushed:
         """The same for the clusters that Alertmanager's alerts name. Errors: BadInput where they name none."""
-        return await self.ask(request.pushed())
+        return await self.ask(request.to_question())

@@ -77,7 +77,7 @@ def replace_lost_key(now: datetime) -> PublicKey:
 
 def revoke_key(key_id: str, since: datetime) -> KeyBook:
     """Nothing that it signed from then on counts. Errors: Refusal for an unknown key."""
-    book = read_book(key_book_file()).revoked(key_id, since)
+    book = read_book(key_book_file()).revoke(key_id, since)
     _keep(book)
     return book
 

@@ -48,7 +48,7 @@ class Documented(Model):
     """
 
     @classmethod
-    def described(cls) -> dict[str, str]:
+    def field_docs(cls) -> dict[str, str]:
         """The docstring of each field that has one, by its name."""
         return {
             name: text
@@ -61,7 +61,7 @@ class Documented(Model):
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         json_schema = handler(schema)
         properties = handler.resolve_ref_schema(json_schema).get("properties", {})
-        for name, text in cls.described().items():
+        for name, text in cls.field_docs().items():
             field = cls.model_fields[name]
             for key in {name, field.alias, field.serialization_alias} & properties.keys():
                 properties[key] = {**properties[key], "description": text}
@@ -96,7 +96,7 @@ def brief(value: Any) -> str:
 _CUT = " ..."
 
 
-def shortened(text: str, most_bytes: int) -> str:
+def shorten(text: str, most_bytes: int) -> str:
     """The text; of a longer one its beginning, with a mark: at most so many bytes in UTF-8."""
     data = text.encode(errors="replace")
     return text if len(data) <= most_bytes else data[: most_bytes - len(_CUT)].decode(errors="ignore") + _CUT

@@ -63,7 +63,7 @@ class NameText(TypeDecorator[str]):
         return Text(collation="C") if dialect.name == "postgresql" else Text()
 
 
-def beyond(name: str, column: str) -> Index:
+def beyond_index(name: str, column: str) -> Index:
     """Of samples of more GPUs than there can be alone: rows from before the constraints, for `doctor` to find."""
     those = text(f"{column} > {MOST_GPUS}")
     return Index(name, "cluster", postgresql_where=those, sqlite_where=those)

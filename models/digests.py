@@ -79,7 +79,7 @@ def is_urgent(notice: Notice) -> bool:
     return notice.kind in _URGENT or (notice.kind is NoticeKind.HELD and notice.stage not in _PLANNED)
 
 
-def overtaken(notice: Notice, lane: Lane, waiting: Iterable[Notice]) -> Lane:
+def overtake_lane(notice: Notice, lane: Lane, waiting: Iterable[Notice]) -> Lane:
     """Its lane beside what waits: a cut that takes effect before its audience was told of it is told at once."""
     untold = any(w.cluster == notice.cluster and w.kind in STARTS_A_CLOCK for w in waiting)
     return Lane.URGENT if untold and notice.kind in _TAKES_EFFECT else lane
@@ -102,13 +102,15 @@ def due_of(posted: Posted, pace: MailPace) -> datetime:
     return min(at, max(effective, posted.posted_at))
 
 
-def due(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
+def due_at(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
     """When the audience's next message goes; None where nothing waits. `messages`: its messages so far."""
     times = [_due_in(lane, [w for w in waiting if w.lane is lane], messages, pace) for lane in Lane]
     return min((at for at in times if at is not None), default=None)
 
 
-def together(waiting: Sequence[Posted], messages: Sequence[Told], now: datetime, pace: MailPace) -> tuple[Posted, ...]:
+def notices_together(
+    waiting: Sequence[Posted], messages: Sequence[Told], now: datetime, pace: MailPace
+) -> tuple[Posted, ...]:
     """What goes in one message now, the oldest first; empty where nothing does.
 
     What waits of a cluster goes with urgent news of it: no older news of it may follow.
@@ -169,12 +171,12 @@ def _paced(at: datetime, told_at: Sequence[datetime], pace: MailPace, pause: tim
     return max(at, lately[-1] + pause if pause is not None else lately[-pace.most] + pace.window)
 
 
-def restated(going: Sequence[Posted], sent_at: datetime) -> tuple[Notice, ...]:
+def restate_notices(going: Sequence[Posted], sent_at: datetime) -> tuple[Notice, ...]:
     """As they are true when they are sent together: a period that runs from the sending ends by as much later.
 
     One that a later notice has made past starts no period any more.
     """
-    past = superseded([posted.notice for posted in going])
+    past = superseded_keys([posted.notice for posted in going])
     return tuple(_restated(posted, sent_at, past=posted.notice.key in past) for posted in going)
 
 
@@ -186,17 +188,17 @@ def _restated(posted: Posted, sent_at: datetime, *, past: bool) -> Notice:
     return notice.model_copy(update={"effective_at": later})
 
 
-def about(notice: Notice) -> str:
+def subject_of(notice: Notice) -> str:
     """What it is about: a rollout, a request, a fleet rollout. Keys begin with it."""
     return notice.key.rsplit("/", 2)[0]
 
 
-def superseded(notices: Sequence[Notice]) -> frozenset[str]:
+def superseded_keys(notices: Sequence[Notice]) -> frozenset[str]:
     """Keys of those that a later notice about the same has made past, of notices in the order of their posting."""
     later: dict[str, set[NoticeKind]] = {}
     past = set()
     for notice in reversed(notices):
-        kinds = later.setdefault(about(notice), set())
+        kinds = later.setdefault(subject_of(notice), set())
         if any(_makes_past(kind, notice) for kind in kinds):
             past.add(notice.key)
         kinds.add(notice.kind)
@@ -214,7 +216,7 @@ def _makes_past(later: NoticeKind, notice: Notice) -> bool:
 
 def still_asks(notices: Sequence[Notice]) -> frozenset[str]:
     """Keys of those that want an answer, and that no later one has made past."""
-    return frozenset(n.key for n in notices if asks(n)) - superseded(notices)
+    return frozenset(n.key for n in notices if asks(n)) - superseded_keys(notices)
 
 
 def asks(notice: Notice) -> bool:

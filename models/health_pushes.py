@@ -69,7 +69,7 @@ class AlertmanagerPush(_Foreign):
         """As the alerts name them, each once."""
         return tuple(dict.fromkeys(name for one in self.alerts if (name := one.labels.get(self.label, ""))))
 
-    def pushed(self) -> PushHealth:
+    def to_question(self) -> PushHealth:
         """Errors: BadInput where no alert names a cluster, or one by what is no name."""
         if not self.clusters:
             raise BadInput(f"no alert has a label {brief(self.label)}: it names the cluster to look at")

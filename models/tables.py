@@ -16,7 +16,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKeyConstraint, Index, LargeBinary, Text, text
 from sqlmodel import Field, SQLModel
 
-from models.columns import NameText, UtcTime, beyond
+from models.columns import NameText, UtcTime, beyond_index
 
 
 class FleetRow(SQLModel, table=True):
@@ -146,7 +146,7 @@ class HealthRow(SQLModel, table=True):
         ForeignKeyConstraint(["cluster", "island"], ["islands.cluster", "islands.name"], ondelete="CASCADE"),
         CheckConstraint("healthy_gpus BETWEEN 0 AND total_gpus", name="health_samples_healthy"),
         CheckConstraint("block_gpus BETWEEN 0 AND healthy_gpus", name="health_samples_block"),
-        beyond("health_samples_beyond", "total_gpus"),
+        beyond_index("health_samples_beyond", "total_gpus"),
         Index("health_samples_of_source", "source", "at", "cluster"),
     )
 
@@ -170,7 +170,7 @@ class UsageRow(SQLModel, table=True):
         ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),
         CheckConstraint("idle_gpus BETWEEN 0 AND scheduled_gpus", name="usage_samples_idle"),
         CheckConstraint("pending_gpus >= 0", name="usage_samples_pending"),
-        beyond("usage_samples_beyond", "scheduled_gpus"),
+        beyond_index("usage_samples_beyond", "scheduled_gpus"),
     )
 
     cluster: str = Field(primary_key=True, sa_type=NameText)

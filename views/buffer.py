@@ -75,7 +75,7 @@ def _promised(explained: Explained, derived: Derived, unit: str) -> str:
 def _today(explained: Explained, unit: str) -> str:
     """What is down now, where that leaves less than history does."""
     now, today = explained.now, explained.today
-    if now.promise is None or now.promise <= today.most:
+    if now.promise is None or now.promise <= today.most_gpus:
         return ""
     at = "at the end of its history" if today.at is None else f"at {moment(today.at)}"
     spare = f" and {today.spare:,} of these {verb_of(today.spare, 'stays', 'stay')} spare" if today.spare else ""

@@ -26,5 +26,5 @@ class ClusterAnswer(ClusterSpec):
             stage=stage,
             total_gpus=total(cluster.islands),
             healthy_gpus=healthy(cluster.islands),
-            promised_gpus=QuotaTree(cluster.quotas).assigned(),
+            promised_gpus=QuotaTree(cluster.quotas).assigned_gpus(),
         )

@@ -81,7 +81,7 @@ def _old_health(plan: Plan, now: datetime) -> str:
 def _standing(work: Mapping[str, TeamWork], quota: QuotaPlan, cut: Cut) -> str:
     """Which class's jobs hold the GPUs in use that are cut, where that is known."""
     own = work.get(quota.team) if quota.leaf and cut.tier is Tier.BUSY else None
-    under = "" if own is None else own.under(cut.gpus)
+    under = "" if own is None else own.yielding_text(cut.gpus)
     return f" {under[0].upper()}{under[1:]}." if under else ""
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from models.base import verb_of
-from models.cluster.windows import Entry, WindowKind, alike, span_text
+from models.cluster.windows import Entry, WindowKind, span_text, windows_alike
 from models.fleet.state import FLEET
 from models.reports.bringups import BringupsWeek
 from models.reports.tallies import Point
@@ -333,7 +333,7 @@ def _live(week: Week) -> list[Section]:
 def _windows(entries: Sequence[Entry]) -> list[tuple[str, str, str]]:
     """What is declared for several clusters at once is one line. Freezes come last: they take no GPU from anybody."""
     lines = []
-    for window, theirs in sorted(alike(entries).items(), key=lambda pair: pair[0].kind is WindowKind.FREEZE):
+    for window, theirs in sorted(windows_alike(entries).items(), key=lambda pair: pair[0].kind is WindowKind.FREEZE):
         if len(theirs) == 1:
             lines.append((theirs[0].cluster, span_text(theirs[0].window), window.reason))
             continue

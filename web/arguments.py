@@ -13,7 +13,7 @@ from starlette.datastructures import QueryParams
 
 from client.backstop import Backstop
 from client.operations import Operation
-from models.access.principals import Principal, bare
+from models.access.principals import Principal, bare_name
 from models.base import Model, Name, brief, in_one_sentence
 from models.errors import BadInput
 from models.questions import QUESTIONS
@@ -97,7 +97,7 @@ def said_by(wanted: type[Model], given: dict[str, Any], who: Principal) -> Model
     """
     fields = wanted.model_fields
     if "owner" in fields and given.get("owner") in (None, "", given.get("actor")):
-        given = {**given, "owner": bare(who.name)}
+        given = {**given, "owner": bare_name(who.name)}
     if "actor" in fields:
         given = {**given, "actor": who.name}
     given.pop("ticket", None)

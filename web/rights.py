@@ -66,7 +66,7 @@ class LedgerRights:
             file = await self._access(anew=operation is None or _changes(operation))
         except Unavailable:
             return principal  # by its own name: what it asks for is judged, and refused, by itself
-        return principal if file is None else file.known(principal)
+        return principal if file is None else file.principal_of(principal)
 
     async def whose(self, token_hash: str) -> Principal | None:
         """Errors: Refusal for one that counts no more."""

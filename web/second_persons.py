@@ -15,7 +15,7 @@ from client.questions import desk_workflow_id
 from client.repeats import repeat_key
 from models.access.decision import Permitted, Target
 from models.access.principals import Principal
-from models.access.waiting import SHOWN_DIGITS, Countersigned, TakenCommand, deed
+from models.access.waiting import SHOWN_DIGITS, Countersigned, TakenCommand, deed_of
 from models.base import Model, count_text
 from models.bringup.messages import BringupStart
 from models.bringup.state import bringup_workflow_id
@@ -97,7 +97,7 @@ class SecondPersons:
         """What to answer: the command waits, and nothing was done. Errors: those of the desk."""
         way = WAYS.get(command)
         if way is None:
-            return Refusal(f"{who.name} may not {deed(command, target)} alone: {permitted.sentence}")
+            return Refusal(f"{who.name} may not {deed_of(command, target)} alone: {permitted.sentence}")
         message = way.wrapped(found[way.argument])
         signed = self._doors.signed(message, command, way.workflow(message), who, permitted.roles)
         door = await self._doors.of(who)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from models.buffers.health_generator import Recipe, simulated
+from models.buffers.health_generator import Recipe, simulate_health
 from models.rollout.stages import Stage
 from workers.demo_story import Story, on_stage, say
 from workers.main import run_and_exit
@@ -55,7 +55,7 @@ async def tell(story: Story) -> None:
     story.run("plan", "--file", str(fleet), "--cluster", CLUSTER)
 
     say(f"\n--- 4. How large a buffer is honest? Half a year of made-up health of {STEADY}, hour by hour.")
-    history = simulated(Recipe(nodes=64, weeks=26), seed=2)
+    history = simulate_health(Recipe(nodes=64, weeks=26), seed=2)
     await story.lived(STEADY, "main", history, gpus_per_node=8)
     story.run("buffer", STEADY)
     story.run("plan", STEADY, "--buffer", "health")

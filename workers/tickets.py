@@ -25,7 +25,7 @@ from temporalio.worker import (
 
 from activities.clock import Clock, utc_now
 from activities.tickets.warrants import KeysOf
-from models.access.checking import checked
+from models.access.checking import check_ticket
 from models.access.signing import PublicKey
 from models.base import Model
 from models.bringup.messages import BRINGUP_WORKFLOW
@@ -74,6 +74,6 @@ def refuse_unsigned(update: str, args: Any, keys: Mapping[str, PublicKey], now: 
     command = f"{_WHOSE.get(info.workflow_type, '')}.{update}"
     try:
         with workflow.unsafe.sandbox_unrestricted():
-            _OUTSIDE.submit(checked, message, command, info.workflow_id, keys, now()).result()
+            _OUTSIDE.submit(check_ticket, message, command, info.workflow_id, keys, now()).result()
     except Refusal as error:
         raise ApplicationError(error.message, type=Refusal.__name__, non_retryable=True) from None

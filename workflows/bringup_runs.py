@@ -18,7 +18,7 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 
 with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import RunActivities
-    from models.base import shortened
+    from models.base import shorten
     from models.bringup import calls, reducers
     from models.bringup.decide import startable_steps
     from models.bringup.messages import BRINGUP_QUEUE, ChosenHost, FollowedRun, StoppedRun, runs_queue
@@ -177,7 +177,7 @@ def _may_be_sent_again(run: StepRun, error: ActivityError) -> bool:
 def _last_answer(error: ActivityError) -> str:
     """After a colon what its latest try met, where it was given up as its time was over; empty: nobody knows."""
     cause = error.cause.__cause__ if isinstance(error.cause, ActivityTimeout) else error.cause
-    return f": {shortened(cause.message, _ANSWER_BYTES)}" if isinstance(cause, ApplicationError) else ""
+    return f": {shorten(cause.message, _ANSWER_BYTES)}" if isinstance(cause, ApplicationError) else ""
 
 
 def _call_for_host(run: str) -> Awaitable[ChosenHost]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.exceptions import TimeoutError as ActivityTimeout
 
-from models.base import shortened
+from models.base import shorten
 
 _WORDS_BYTES = 2000
 """Of somebody else's error: a rollout carries it."""
@@ -17,10 +17,10 @@ def reason_of(error: ActivityError) -> tuple[str, str]:
     """The class name of an activity's failure, and its sentence."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
-        return cause.type or "ApplicationError", shortened(cause.message, _WORDS_BYTES)
+        return cause.type or "ApplicationError", shorten(cause.message, _WORDS_BYTES)
     if isinstance(cause, ActivityTimeout):
         return "Unavailable", "no answer in time"
-    return type(cause).__name__, shortened(str(cause), _WORDS_BYTES)
+    return type(cause).__name__, shorten(str(cause), _WORDS_BYTES)
 
 
 def to_application_error(error: ActivityError) -> ApplicationError:

@@ -34,7 +34,7 @@ from models.cluster.snapshot import Snapshot, on_islands, snapshot_of
 from models.errors import Conflict, Drift, Refusal, Unavailable
 from models.planning.ceiling import ceiling_of
 from models.planning.divide import divide
-from models.planning.grants import GrantOrder, GrantOutcome, moved, raises, room
+from models.planning.grants import GrantOrder, GrantOutcome, moved_values, raises, room
 from models.planning.plan import Plan, make_plan
 from models.requests.writes import writes
 from models.rollout.effects import Change, EffectKind, Fence
@@ -180,7 +180,7 @@ class FleetBringups(BringupExit):
         values, raised = dict(before), dict.fromkeys(before, 0)
         for team, gpus in fits.items():
             rise = raises(tree, values, team, gpus)
-            values |= moved(values, rise)
+            values |= moved_values(values, rise)
             raised = {name: each + rise.get(name, 0) for name, each in raised.items()}
         change = Change(
             cluster=cluster,
@@ -278,7 +278,7 @@ def _fitting(
     tree = snapshot.tree
     asked = {team: gpus for team, gpus in more.items() if team in tree.leaves}
     ceiling = min(ceiling_of(snapshot, policy), ceiling_of(on_islands(snapshot, came), policy))
-    headroom = max(0, ceiling - tree.assigned())
+    headroom = max(0, ceiling - tree.assigned_gpus())
     fits, why = {}, "nothing more may be promised beside what stands"
     for team, gpus in divide(min(headroom, sum(asked.values())), asked, asked).items():
         if not gpus:
@@ -288,7 +288,7 @@ def _fitting(
         if space.fits_gpus:
             fits[team] = space.fits_gpus
             values = {q.team: q.gpus for q in snapshot.quotas}
-            snapshot = snapshot.with_values(moved(values, raises(tree, values, team, space.fits_gpus)))
+            snapshot = snapshot.with_values(moved_values(values, raises(tree, values, team, space.fits_gpus)))
     return fits, why
 
 

@@ -79,7 +79,7 @@ class BringupExit:
         if opened is not None and (opened.stage is not Stage.MONITORED or stands):
             if opened.stage is Stage.PLANNED:
                 self._launch(request, opened.rollout, stands)  # whoever did so before may not have come to approve it
-            back = max(0, opened.baseline.tree.assigned() - stands)
+            back = max(0, opened.baseline.tree.assigned_gpus() - stands)
             return running.but(quota_gpus=stands + back, back_gpus=back, said=self._stage_of(opened))
         if running.is_empty:
             running = running.but(teams=self._using(request))  # whatever the ledger was told last: this ends jobs
@@ -169,7 +169,7 @@ class BringupExit:
         return "" if self._warrants is None else self._warrants.word(f"bringup/{cluster}", "bringup.retire")
 
     def _assigned(self, cluster: str) -> int:
-        return QuotaTree(q.as_quota() for q in self._quotas.read(cluster).quotas).assigned()
+        return QuotaTree(q.as_quota() for q in self._quotas.read(cluster).quotas).assigned_gpus()
 
     def _running(self, request: WindDownRequest) -> WoundDown:
         """Jobs by name; where nobody names them, teams whose jobs hold GPUs."""

@@ -11,9 +11,9 @@ from datetime import datetime, timedelta
 from activities.ports.access import AccessPort
 from models import access_questions as ask
 from models.access.access_file import BACKSTOP_ITSELF, SERVICE, USER, AccessFile
-from models.access.decision import Permitted, Target, countersigned, decide, granted
+from models.access.decision import Permitted, Target, decide, decide_countersign, require_permitted
 from models.access.lost_readers import no_longer_read
-from models.access.principals import Principal, asserted
+from models.access.principals import Principal, asserted_principal
 from models.access.rights import RIGHTS, Case
 from models.access.roles import with_included
 from models.access.standing import (
@@ -71,7 +71,7 @@ class AccessDesk:
             sentence = f"it is in force already: {standing_sentence(standing)}"
             return outcome.but(in_force=True, version=standing.version, said=sentence)
         cases = frozenset({Case.DRY_RUN}) if question.dry_run else frozenset[Case]()
-        allowed = granted(decide(standing.file, who, _IMPORT, Target(cases=cases)))
+        allowed = require_permitted(decide(standing.file, who, _IMPORT, Target(cases=cases)))
         if question.dry_run:
             return outcome.but(awaits=standing.file.two_person, said="nothing is changed: this was a dry run")
         if not allowed.complete:
@@ -115,7 +115,7 @@ class AccessDesk:
         if proposal is None or proposal.hash != question.confirm:
             waits = "none does" if proposal is None else f"{proposal.hash} does, proposed by {proposal.by}"
             raise Refusal(f"no access file {question.confirm!r} waits to be confirmed: {waits}")
-        granted(countersigned(standing.file, proposal.by, who, _IMPORT, Target()))
+        require_permitted(decide_countersign(standing.file, proposal.by, who, _IMPORT, Target()))
         outcome = _outcome_of(proposal, standing, who)
         if question.dry_run:
             return outcome.but(said="nothing is changed: this was a dry run")
@@ -128,7 +128,7 @@ class AccessDesk:
 
     def make_token(self, question: ask.MakeToken, who: Principal, by: Signature) -> TokenLine:
         file = self._file()
-        granted(decide(file, who, "desk.make_token", Target()))
+        require_permitted(decide(file, who, "desk.make_token", Target()))
         owner, scope = question.owner, question.scope
         services = {SERVICE + service.name for service in file.services}
         if owner.startswith(SERVICE) and owner not in services:
@@ -153,7 +153,7 @@ class AccessDesk:
         return line_of(self._book.make_token(token, by))
 
     def revoke_token(self, question: ask.RevokeToken, who: Principal, by: Signature) -> TokenLine:
-        granted(decide(self._file(), who, "desk.revoke_token", Target()))
+        require_permitted(decide(self._file(), who, "desk.revoke_token", Target()))
         return line_of(self._book.revoke_token(question.name, by))
 
     def tokens(self, question: ask.Tokens) -> tuple[TokenLine, ...]:
@@ -188,13 +188,13 @@ class AccessDesk:
 
 def named_by(file: AccessFile, who: Principal) -> Principal:
     """Who imports the first file, by that file: none is in force that said who they are."""
-    importer = file.known(who)
-    return importer if importer.proven or ":" in importer.name else importer.but(name=USER + importer.name)
+    importer = file.principal_of(who)
+    return importer if importer.is_proven or ":" in importer.name else importer.but(name=USER + importer.name)
 
 
 def asserted_by(actor: str) -> Principal:
     """Whoever asks where no front signs."""
-    return asserted(actor or "nobody")
+    return asserted_principal(actor or "nobody")
 
 
 def _warnings(standing: AccessVersion | None, file: AccessFile, who: Principal) -> tuple[str, ...]:

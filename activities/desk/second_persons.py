@@ -17,8 +17,8 @@ from activities.ports.access import AccessPort, SecondPersonsPort
 from activities.ports.fleet_file import FleetFilePort
 from models import countersign_questions as ask
 from models.access.access_file import USER, AccessFile
-from models.access.decision import Target, countersigned, decide, granted, roles_for, who_countersigns
-from models.access.principals import Principal, Proof, bare
+from models.access.decision import Target, decide, decide_countersign, require_permitted, roles_for, who_countersigns
+from models.access.principals import Principal, Proof, bare_name
 from models.access.rights import RIGHTS
 from models.access.waiting import (
     Awaited,
@@ -26,7 +26,7 @@ from models.access.waiting import (
     KeptCommand,
     TakenCommand,
     Waiting,
-    deed,
+    deed_of,
 )
 from models.audit import Signature
 from models.base import some_of
@@ -88,11 +88,11 @@ class SecondPersonsDesk:
         """Errors: Refusal for a command that waits for nobody, and for who may not give it."""
         file = self._file()
         row = RIGHTS.get(question.command)
-        if row is None or not any(right.second.countersigned for right in row.under(question.target.cases)):
+        if row is None or not any(right.second.needs_countersign for right in row.rights_under(question.target.cases)):
             raise Refusal(f"{question.command} waits for no second person")
         # A token's scope is the front's to know: it has judged by it.
         giver = who.but(proof=Proof.SERVICE) if who.proof is Proof.TOKEN else who
-        granted(decide(file, giver, question.command, question.target))
+        require_permitted(decide(file, giver, question.command, question.target))
         kept = KeptCommand(principal=who, at=by.at, **dict(question))
         return self._shown(self._book.keep(kept, by), file)
 
@@ -132,10 +132,12 @@ class SecondPersonsDesk:
         if why := waiting.why_not(self._book.now()):
             raise Refusal(why)
         kept = waiting.kept
-        granted(countersigned(file, kept.principal.name, who, kept.command, kept.target))
-        for right in RIGHTS[kept.command].under(kept.target.cases):
+        require_permitted(decide_countersign(file, kept.principal.name, who, kept.command, kept.target))
+        for right in RIGHTS[kept.command].rights_under(kept.target.cases):
             if not roles_for(file, kept.principal, right, kept.target):
-                raise Refusal(f"{kept.principal.name} may not {waiting.what} any more, by the access file in force now")
+                raise Refusal(
+                    f"{kept.principal.name} may not {waiting.deed_text} any more, by the access file in force now"
+                )
 
     def _shown(self, waiting: Awaited, file: AccessFile | None) -> Waiting:
         """`file`: by which it is said who could; None: nobody asks."""
@@ -144,7 +146,7 @@ class SecondPersonsDesk:
         return Waiting(
             hash=kept.hash,
             command=kept.command,
-            what=waiting.what,
+            what=waiting.deed_text,
             cluster=kept.target.cluster,
             by=kept.principal.name,
             reason=kept.reason,
@@ -161,9 +163,9 @@ class SecondPersonsDesk:
     def alone(self, question: ask.TellEmergency, who: Principal, by: Signature) -> Emergency:
         """All admins are told before it is done. Errors: Refusal for who may not act alone."""
         file = self._file()
-        granted(decide(file, who, question.command, question.target, emergency=True, reason=question.reason))
+        require_permitted(decide(file, who, question.command, question.target, emergency=True, reason=question.reason))
         chain = chain_of(question.command, question.target)
-        emergency = self._book.alone(question.command, deed(question.command, question.target), chain, by)
+        emergency = self._book.alone(question.command, deed_of(question.command, question.target), chain, by)
         self._admins_told(emergency, file, chain)
         return emergency
 
@@ -198,7 +200,7 @@ class SecondPersonsDesk:
             raise Refusal(f"there is no emergency {question.number}: `backstop report --weekly` names those that wait")
         if not question.reason.strip():
             raise Refusal("say what was found: --reason")
-        granted(decide(file, who, "desk.seen_emergency", Target()))
+        require_permitted(decide(file, who, "desk.seen_emergency", Target()))
         own, other = file.human_of(who.name), file.human_of(emergency.by)
         if not file.surely_two(own, other):
             others = [name for name in file.admins if file.surely_two(file.human_of(name), other)]
@@ -223,7 +225,7 @@ def _notice(emergency: Emergency, admin: str, chain: str) -> Notice:
         key=f"emergency/{emergency.number}/{admin.removeprefix(USER)}"[:300],
         kind=NoticeKind.EMERGENCY,
         cluster=chain,
-        audience=bare(admin),
+        audience=bare_name(admin),
         owner=emergency.by,
         detail=emergency.sentence,
         facts={

@@ -31,7 +31,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from models.base import gpus_text
-from models.digests import Letter, is_urgent, still_asks, superseded
+from models.digests import Letter, is_urgent, still_asks, superseded_keys
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage, command_line
 
@@ -86,7 +86,7 @@ def render_together(message: Letter, link: str = "") -> tuple[str, str]:
     `link`: where people answer in a browser; empty: nowhere. Each notice whole stands in the log.
     """
     notices = message.notices
-    asking, past = still_asks(notices), superseded(notices)
+    asking, past = still_asks(notices), superseded_keys(notices)
     entries = [
         _entry(notice, message.posted_at[notice.key], asks=notice.key in asking, past=notice.key in past)
         for notice in sorted(notices, key=lambda n: (n.cluster, notices.index(n)))

@@ -15,7 +15,7 @@ from activities.ports.mail import NotifyPort, OutboxPort
 from activities.ports.ports import ArchivePort
 from models.audit import BACKSTOP, AuditEntry, AuditKind
 from models.base import count_text
-from models.digests import Letter, MailPace, about
+from models.digests import Letter, MailPace, subject_of
 from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.state import FLEET
 from models.notices import Delivery, Notice, NoticeKind
@@ -110,4 +110,4 @@ def together(message: Letter) -> Notice:
 
 def _rollout_of(notice: Notice) -> str:
     """The rollout's, or the fleet rollout's; a request has none."""
-    return "" if notice.kind is NoticeKind.REQUEST else about(notice)
+    return "" if notice.kind is NoticeKind.REQUEST else subject_of(notice)

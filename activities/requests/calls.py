@@ -25,7 +25,7 @@ from models.errors import BackstopError, Refusal, Unavailable
 from models.flex.flex_now import share_expected
 from models.planning.backing import back
 from models.planning.ceiling import ceiling_of
-from models.planning.grants import Granted, GrantOutcome, moved, raises, room
+from models.planning.grants import Granted, GrantOutcome, moved_values, raises, room
 from models.requests.messages import (
     AssessRequest,
     KeepRequest,
@@ -97,7 +97,7 @@ class RequestActivities:
             owed = self._owed(ask.cluster, now)
             claimed = _claimed(snapshot, opened)
             space = room(_beside_owed(claimed, owed), policy, ask.team, ask.gpus)
-            taken = claimed.tree.assigned() - snapshot.tree.assigned()
+            taken = claimed.tree.assigned_gpus() - snapshot.tree.assigned_gpus()
             why = space.why
             if why and taken > 0:
                 why += f", {taken} of them freed by its open rollout and its teams' first when hardware allows it"
@@ -140,7 +140,7 @@ class RequestActivities:
             except BackstopError:
                 continue  # nobody knows its health, or it makes no sense: nothing to offer
             claimed = _beside_owed(_claimed(snapshot, opened), self._owed(name, now))
-            headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned())
+            headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned_gpus())
             has = ask.team in snapshot.tree.leaves
             if headroom and has:
                 may_ask = _owners(policy, opened) and not self._by_policy(opened, policy)
@@ -290,7 +290,7 @@ def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:
     values = {q.team: q.gpus for q in snapshot.quotas}
     for team, gpus in sorted(owed.items()):
         if team in snapshot.tree.leaves:
-            values |= moved(values, raises(snapshot.tree, values, team, gpus))
+            values |= moved_values(values, raises(snapshot.tree, values, team, gpus))
     return snapshot.with_values(values)
 
 

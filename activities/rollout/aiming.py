@@ -9,7 +9,7 @@ from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort
 from activities.ports.warrants import Drawn
 from activities.tickets.warrants import Warrants
 from models.cluster.readings import HealthSample
-from models.cluster.snapshot import filled
+from models.cluster.snapshot import with_named_islands
 from models.errors import BackstopError, Refusal
 from models.planning.backing import back
 from models.planning.breach import BreachTarget, breach_target
@@ -33,7 +33,7 @@ def aimed(
     # Which of them others set is derived here; whether a person took it as given, the request says.
     theirs = {t for t in {*current, *ours} if current.get(t) != ours.get(t)} & {*request.theirs}
     baseline = baseline_beside(opened.baseline, reading.quotas, theirs)
-    islands = filled(baseline.quotas, sample.islands)
+    islands = with_named_islands(baseline.quotas, sample.islands)
     if not back(baseline.with_values(current).with_islands(islands)).shortage:
         raise Refusal(f"every quota of {cluster} has healthy GPUs behind it: there is no breach")
     lifted = warrants.live(rollout, "rollout.resolve")

@@ -31,12 +31,12 @@ from activities.rollout.observing import as_it_stands, observed, surplus_of, to_
 from activities.rollout.team_work import Works
 from activities.tickets.warrants import Warrants, plan_drawn
 from models.buffers.hourly_health import HealthHours
-from models.cluster.derived_buffer import stepped
+from models.cluster.derived_buffer import step_promise
 from models.cluster.evidence import Evidence
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 from models.cluster.readings import Doubt, HealthSample, Observation, QuotaReading, truthful
-from models.cluster.snapshot import Snapshot, filled, on_islands
+from models.cluster.snapshot import Snapshot, on_islands, with_named_islands
 from models.errors import BackstopError, Refusal, Unavailable
 from models.planning.breach import BreachTarget, breach_target
 from models.planning.ceiling import spare_of
@@ -163,7 +163,7 @@ class ClusterActivities:
             if request.baseline is not None:
                 # Without a sample the last known islands stand; the gate opens only on fresh health anyway.
                 seen = request.baseline.islands if sample is None else sample.islands
-                islands = filled(request.baseline.quotas, request.islands or seen)
+                islands = with_named_islands(request.baseline.quotas, request.islands or seen)
                 baseline = request.baseline.model_copy(
                     update={"islands": islands, "generation": reading.generation, "health_at": _time(sample)}
                 )
@@ -181,7 +181,7 @@ class ClusterActivities:
                     request.cluster, baseline.islands, baseline.gpus_per_node, terms, request.at
                 )
                 baseline = baseline.model_copy(
-                    update={"derived": stepped(derived, request.promised, of=request.promised_of)}
+                    update={"derived": step_promise(derived, request.promised, of=request.promised_of)}
                 )
             work = self.works.of(request.cluster, reading.quotas, request.at)
             plan = make_plan(baseline.model_copy(update={"work": work}), request.policy)
@@ -289,7 +289,7 @@ class ClusterActivities:
             spare_gpus=spare_of(facts.gpus_per_node, facts.policy),
             health_at=_time(sample),
         )
-        return bare if hours is None else bare.holding(hours)
+        return bare if hours is None else bare.with_series(hours)
 
     def _approved_with(self, launch: LaunchRequest) -> Envelope | None:
         if not launch.fleet:

@@ -9,7 +9,7 @@ import numpy as np
 from activities import metrics as meters
 from activities.bad_rows import one_of
 from activities.ports.ports import CalendarPort, HealthPort
-from models.buffers.estimator import REMEMBERED, derived
+from models.buffers.estimator import REMEMBERED, derive_buffer
 from models.buffers.hourly_health import Series, hourly
 from models.cluster.derived_buffer import Derived, HealthTerms
 from models.cluster.island import Island, total
@@ -51,7 +51,7 @@ class Deriver:
             return kept[2]
         hours = self.hours(cluster, islands, now)
         down = np.empty(0) if hours is None else hours.down
-        answer = derived(down, max(1, total(islands)), terms, gpus_per_node)
+        answer = derive_buffer(down, max(1, total(islands)), terms, gpus_per_node)
         self._kept[cluster] = key, now, answer
         meters.buffer(cluster, answer)
         return answer

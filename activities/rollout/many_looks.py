@@ -32,7 +32,7 @@ from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now
 from models.flex.flex_sum import FlexSum, sum_of
 from models.questions import ClusterFacts, WhyNot
-from models.reports.why import TeamWhy, WhyAnswers, why
+from models.reports.why import TeamWhy, WhyAnswers, explain_team
 
 _LIVES = timedelta(days=7)
 """How far back it is told how long flex jobs lived."""
@@ -230,7 +230,7 @@ class ManyLooks:
             whole = Evidence(seen.reading, sample, seen.usage, seen.at, seen.jobs, seen.windows, policy.classes)
             history = histories.now.get(cluster, {})
             asked: dict[str, Any] = {"block": question.block, "namespace": question.namespace}
-            return why(whole, history, question.team, question.gpus, **asked)
+            return explain_team(whole, history, question.team, question.gpus, **asked)
 
         with making_sense(cluster, "its quotas"):
             answer = self._whys.of((cluster, question.model_copy(update={"cluster": ""})), by, work_out)

@@ -19,7 +19,7 @@ from models.cluster.readings import (
     UsageReading,
     truthful,
 )
-from models.cluster.snapshot import Snapshot, filled
+from models.cluster.snapshot import Snapshot, with_named_islands
 from models.cluster.windows import Window, nearest, without_absences
 from models.errors import Refusal
 from models.planning.backing import Backing, back, back_on
@@ -32,7 +32,7 @@ from models.rollout.messages import (
 
 def islands_for(quotas: tuple[Quota, ...], sample: HealthSample | None) -> tuple[Island, ...]:
     """The sample's islands; one that a quota names and the sample lacks has no healthy GPU."""
-    return filled(quotas, () if sample is None else sample.islands)
+    return with_named_islands(quotas, () if sample is None else sample.islands)
 
 
 def as_it_stands(reading: QuotaReading, gpus_per_node: int, sample: HealthSample | None) -> Snapshot:

@@ -19,13 +19,13 @@ from activities.ports.warrants import LoneDeed
 from activities.rollout.observing import as_it_stands
 from models.access.aiming import asks_ledger, target_of
 from models.access.countersigning import countersigned_by
-from models.access.decision import Permitted, Target, decide, granted
+from models.access.decision import Permitted, Target, decide, require_permitted
 from models.access.principals import Principal, Proof
 from models.access.rights import RIGHTS, Case, Second
-from models.access.signing import PublicKey, verified
+from models.access.signing import PublicKey, verify_ticket
 from models.access.tickets import Ticket
 from models.access.tokens import TokenScope
-from models.access.waiting import WAITS_BY_ITSELF, deed
+from models.access.waiting import WAITS_BY_ITSELF, deed_of
 from models.access.warrants import Warrant, still_signed
 from models.base import Model
 from models.countersign_questions import chain_of
@@ -87,7 +87,7 @@ class Admission:
         target = self.filled(command, target, subject, signed)
         first = countersigned_by(ticket, signed.keys, now, given or message)
         giver, second = (ticket.principal, None) if first is None else (first.principal, ticket.principal)
-        answer = granted(
+        answer = require_permitted(
             decide(
                 in_force.file,
                 giver,
@@ -106,7 +106,7 @@ class Admission:
     def alone(self, ticket: Ticket, command: str, message: Model, subject: str, signed: SignedBook) -> LoneDeed:
         """What is done without a second person, as people are told of it."""
         target = self.filled(command, target_of(command, message, _cluster_of(ticket.workflow)), subject, signed)
-        return LoneDeed(deed(command, target), chain_of(command, target), str(getattr(message, "reason", "") or ""))
+        return LoneDeed(deed_of(command, target), chain_of(command, target), str(getattr(message, "reason", "") or ""))
 
     @property
     def two_persons(self) -> bool:
@@ -217,20 +217,20 @@ def short_by(quotas: QuotaPort, health: HealthPort, registry: RegistryPort) -> C
 def giver_of(warrant: Warrant, keys: Mapping[str, PublicKey]) -> str:
     """Whose command it was: of a countersigned one the first's. Errors: Refusal for a void one."""
     ticket = still_signed(warrant, keys)
-    return (verified(ticket.second, keys) if ticket.second else ticket).principal.name
+    return (verify_ticket(ticket.second, keys) if ticket.second else ticket).principal.name
 
 
 def note_of(ticket: Ticket, allowed: Permitted | None) -> str:
     """What an audit has to say of an admitted command; empty: nothing."""
     alone = ticket.emergency if allowed is None else allowed.emergency
     row = RIGHTS.get(ticket.command)
-    asked = row is not None and any(right.second is not Second.NONE for right in row.under(frozenset()))
+    asked = row is not None and any(right.second is not Second.NONE for right in row.rights_under(frozenset()))
     off = asked and not ticket.two_person if allowed is None else allowed.one_person
     return "an emergency" if alone else "two persons are off" if off else ""
 
 
 def _asks(command: str, target: Target, *seconds: Second) -> bool:
-    return any(right.second in seconds for right in RIGHTS[command].under(target.cases))
+    return any(right.second in seconds for right in RIGHTS[command].rights_under(target.cases))
 
 
 def _cluster_of(workflow: str) -> str:

@@ -21,12 +21,12 @@ from activities.fleet.members import ends_member, inherited, member_launched
 from activities.ports.ports import OpenRollout, RegistryPort
 from activities.ports.warrants import Drawn, LoneDeed, WarrantPort
 from activities.tickets.admission import Admission, note_of
-from models.access.checking import NO_TICKET, checked
+from models.access.checking import NO_TICKET, check_ticket
 from models.access.decision import Permitted, Target
 from models.access.principals import Principal
 from models.access.rights import READS_DESK
 from models.access.signing import PublicKey
-from models.access.signing import verified as signed_by
+from models.access.signing import verify_ticket as signed_by
 from models.access.tickets import ADMITTED_WITHIN, SKEW, Ticket, arguments_hash, nonce_of
 from models.access.warrants import AdmitAnswer, AdmitRequest, Warrant, service, still_signed
 from models.base import Model, content_hash
@@ -187,7 +187,7 @@ class Warrants:
         command, workflow = f"desk.{request.kind}", here()
         run = str(activity.info().workflow_run_id)
         if request.kind in READS_DESK:
-            return checked(request, command, workflow, self.keys, self.now()).principal
+            return check_ticket(request, command, workflow, self.keys, self.now()).principal
         ticket = self._in_time(request, command, workflow, run)
         question = QUESTIONS[request.kind].model_validate(request.arguments)
         allowed = self._may(ticket, command, question, "", run, request)
@@ -212,7 +212,7 @@ class Warrants:
         """A call that is made again after the ticket has expired had it admitted in time."""
         stood = self.book.warrant(nonce_of(str(getattr(message, "ticket", ""))))
         again = stood is not None and stood.update_id == run
-        return checked(message, command, workflow, self.keys, None if again else self.now())
+        return check_ticket(message, command, workflow, self.keys, None if again else self.now())
 
     # --- commands -------------------------------------------------------------------------------
 
@@ -229,7 +229,7 @@ class Warrants:
                 return self._by_machine(request, command, workflow, message)
             if not self.judges(message):
                 return AdmitAnswer()
-            ticket = checked(message, command, workflow, self.keys)
+            ticket = check_ticket(message, command, workflow, self.keys)
             self._young(ticket)
             subject, since = self._about(request, workflow)
             if since is not None and ticket.iat < (since - SKEW).timestamp():

@@ -182,7 +182,7 @@ def recover(
     from cli.direct import recover_access
     from cli.output import show, show_json
     from models.access.lost_readers import no_longer_read
-    from models.access.principals import asserted
+    from models.access.principals import asserted_principal
     from views.words import line
 
     if not reason.strip():
@@ -191,7 +191,7 @@ def recover(
 
     def ahead() -> list[object]:
         admins = ", ".join(rules.admins[:5])
-        blind = no_longer_read(None, rules, asserted(rules.admins[0]))
+        blind = no_longer_read(None, rules, asserted_principal(rules.admins[0]))
         sentence = f"{file} replaces what is in force, whatever it is; admins: {admins}. Nobody else is asked."
         return [line(sentence), *(line((f"! {warning}", "yellow")) for warning in blind)]
 

@@ -134,13 +134,13 @@ def _export(file: str, history: HealthHours) -> None:
 def _answer(series: Series, terms: HealthTerms, ledger: HealthHours | None = None, *, png: str, as_json: bool) -> None:
     from cli.answers import BufferAnswer
     from cli.output import show, show_json
-    from models.buffers.backtest import Today, explained
+    from models.buffers.backtest import Today, explain_buffer
     from views.buffer import parts
 
     today = None
     if ledger is not None and ledger.healthy_gpus is not None:
         today = Today(ledger.healthy_gpus, ledger.spare_gpus, ledger.health_at)
-    answer: Explained = explained(series, terms, (ledger and ledger.total_gpus) or None, today)
+    answer: Explained = explain_buffer(series, terms, (ledger and ledger.total_gpus) or None, today)
     if png:
         from cli.pages.backtest import picture
 

@@ -188,7 +188,7 @@ def _held_together(
 ) -> list[str]:
     """The clusters that were shown, and agreed to. Errors: those of `consent`; BadInput where there is none."""
     from cli.consent import needs_somebody, shown_and_asked
-    from models.planning.window_forecast import foretold
+    from models.planning.window_forecast import forecast_windows
     from views.calendar import hold_parts
     from views.words import count
 
@@ -203,7 +203,9 @@ def _held_together(
     if not held:
         raise BadInput("the ledger has no cluster: `backstop fleet import FILE` brings them in")
     takes = {
-        name: [f for f in foretold(name, spec.quotas, spec.islands, (*spec.windows, window), now) if _is(f, window)]
+        name: [
+            f for f in forecast_windows(name, spec.quotas, spec.islands, (*spec.windows, window), now) if _is(f, window)
+        ]
         for name, spec in specs.items()
         if name in held
     }
@@ -444,6 +446,6 @@ def _ending(entries: Sequence[Entry]) -> str:
 
 
 def _foretold(cluster: ClusterSpec, now: datetime) -> tuple[Foretold, ...]:
-    from models.planning.window_forecast import foretold
+    from models.planning.window_forecast import forecast_windows
 
-    return foretold(cluster.name, cluster.quotas, cluster.islands, cluster.windows, now)
+    return forecast_windows(cluster.name, cluster.quotas, cluster.islands, cluster.windows, now)

@@ -167,10 +167,10 @@ def simulate(
     from cli.answers import FlexScenes
     from cli.output import show, show_json
     from client.inputs.documents import read_flex_story
-    from models.flex.simulation import told
+    from models.flex.simulation import tell_story
     from views.flex import story_parts
 
-    scenes = told(read_flex_story(file))
+    scenes = tell_story(read_flex_story(file))
     if as_json:
         show_json(FlexScenes(steps=scenes).model_dump(mode="json"))
     else:

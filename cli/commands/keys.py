@@ -107,7 +107,7 @@ def show_(*, how: Listing) -> None:
 def _line_of(key: PublicKey, book: KeyBook) -> KeyLine:
     from cli.answers_keys import KeyLine
 
-    signing = book.signing
+    signing = book.signing_key
     status = "verifies" if signing is None or signing.key_id != key.key_id else "signs"
     return KeyLine(
         key_id=key.key_id,

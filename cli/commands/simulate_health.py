@@ -50,7 +50,7 @@ def simulate_health(
 
     from cli.output import write
     from client.inputs.sentences import first_problem
-    from models.buffers.health_generator import Recipe, simulated
+    from models.buffers.health_generator import Recipe, simulate_health
 
     many, dice = int(number("--clusters", clusters, 1, 10_000)), int(number("--seed", seed, 0, 2**31))
     values = settings_given("--set", settings or ())
@@ -61,7 +61,7 @@ def simulate_health(
     if many * recipe.weeks * 168 > _MOST_ROWS:
         raise BadInput(f"--clusters {many} of {count_text(recipe.weeks, 'week')}: more than {_MOST_ROWS:,} rows")
     names = [recipe.cluster if many == 1 else f"{recipe.cluster}-{n + 1}" for n in range(many)]
-    histories = (simulated(recipe.model_copy(update={"cluster": name}), dice + n) for n, name in enumerate(names))
+    histories = (simulate_health(recipe.model_copy(update={"cluster": name}), dice + n) for n, name in enumerate(names))
     write(out, "--out", "".join(_rows(histories)))
 
 

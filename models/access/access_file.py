@@ -273,7 +273,7 @@ class AccessFile(Documented):
         name = self._claims.get(name, name)
         return Principal(name=name, human=name, proof=Proof.OIDC, how=how or issuer, groups=tuple(groups))
 
-    def known(self, principal: Principal) -> Principal:
+    def principal_of(self, principal: Principal) -> Principal:
         """Who this file says that it is, by the way in which they came in before anybody said so; else as it was."""
         if principal.proof is Proof.PEER:
             return self.at_machine(principal.name.removeprefix(USER), principal.how)

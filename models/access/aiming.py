@@ -44,7 +44,7 @@ def asks_ledger(command: str, target: Target) -> bool:
     if row is None:
         return False
     of_request = command.startswith("request.") and command != "request.ask"
-    of_somebody = any(right.second in _OF_SOMEBODY for right in row.under(target.cases))
+    of_somebody = any(right.second in _OF_SOMEBODY for right in row.rights_under(target.cases))
     return of_request or of_somebody or command in _BY_STATE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from models.access.signing import PublicKey, verified
+from models.access.signing import PublicKey, verify_ticket
 from models.access.standing import COUNTERSIGNED_WITHIN
 from models.access.tickets import SKEW, Ticket, arguments_hash
 from models.base import Model
@@ -23,7 +23,7 @@ def countersigned_by(
     """
     if not ticket.second:
         return None
-    first = verified(ticket.second, keys)
+    first = verify_ticket(ticket.second, keys)
     age = now.timestamp() - first.iat
     if age > COUNTERSIGNED_WITHIN.total_seconds() or age < -SKEW.total_seconds():
         raise Refusal("what it countersigns was given more than a day ago: give the command again")

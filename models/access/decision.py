@@ -93,7 +93,7 @@ class Denied(Model):
 Decision = Permitted | Denied
 
 
-def granted(answer: Decision) -> Permitted:
+def require_permitted(answer: Decision) -> Permitted:
     """Errors: Refusal with the sentence that names who could."""
     if isinstance(answer, Denied):
         raise Refusal(answer.reason)
@@ -118,14 +118,14 @@ def decide(
     row = RIGHTS.get(command)
     if row is None:
         return Denied(reason=f"nobody may give {command!r}: the table of rights does not have it")
-    if not principal.proven:
+    if not principal.is_proven:
         return Denied(reason=f"{principal.name} {_ASSERTED}")
     if principal.proof is Proof.TOKEN and scope is None:
         return Denied(reason=f"{principal.name} came in with a token, and nobody said what it may do")
     answers = list[Permitted]()
-    for right in row.under(target.cases):
+    for right in row.rights_under(target.cases):
         asked = _Asked(access, principal, command, right, target, scope)
-        answer = asked.decided(emergency, reason, second)
+        answer = asked.decide_as(emergency, reason, second)
         if isinstance(answer, Denied):
             return answer
         answers.append(answer)
@@ -133,16 +133,16 @@ def decide(
     return hardest.but(roles=tuple(dict.fromkeys(role for one in answers for role in one.roles)))
 
 
-def countersigned(access: AccessFile, first: str, second: Principal, command: str, target: Target) -> Decision:
+def decide_countersign(access: AccessFile, first: str, second: Principal, command: str, target: Target) -> Decision:
     """Whether this second person counts beside who gave the command, whose own right was judged when it was given."""
-    right = RIGHTS[command].under(target.cases)[0]
+    right = RIGHTS[command].rights_under(target.cases)[0]
     giver = Principal(name=first, proof=Proof.SERVICE)
     return _Asked(access, giver, command, right, target, None)._with_second(Permitted(roles=right.roles), second)
 
 
 def who_countersigns(access: AccessFile, giver: Principal, command: str, target: Target) -> tuple[str, ...]:
     """Whom the file lets countersign what this one gave, as it names them."""
-    rows = [right for right in RIGHTS[command].under(target.cases) if right.second.countersigned]
+    rows = [right for right in RIGHTS[command].rights_under(target.cases) if right.second.needs_countersign]
     return _could(access, _beside(rows[0]), target.but(first=giver.name, changed=())) if rows else ()
 
 
@@ -154,7 +154,7 @@ def who_could(access: AccessFile, command: str, target: Target) -> tuple[str, ..
     row = RIGHTS.get(command)
     if row is None:
         return ()
-    able = [_could(access, right, target) for right in row.under(target.cases)]
+    able = [_could(access, right, target) for right in row.rights_under(target.cases)]
     return tuple(name for name in able[0] if all(name in others for others in able[1:]))
 
 
@@ -174,7 +174,7 @@ class _Asked:
     target: Target
     scope: TokenScope | None
 
-    def decided(self, emergency: bool, reason: str, second: Principal | None) -> Decision:
+    def decide_as(self, emergency: bool, reason: str, second: Principal | None) -> Decision:
         roles = self._roles(self.right.roles)
         if not roles:
             return self._no_role()
@@ -183,7 +183,7 @@ class _Asked:
             return allowed
         if not self.access.two_person:
             return allowed.but(one_person=True)
-        answer = self._with_second(allowed, second) if needed.countersigned else self._other_person(allowed)
+        answer = self._with_second(allowed, second) if needed.needs_countersign else self._other_person(allowed)
         settled = isinstance(answer, Permitted) and answer.complete
         return self._alone(allowed, reason) if emergency and not settled and needed is not Second.ADMIN else answer
 
@@ -257,7 +257,7 @@ class _Asked:
         if second is None:
             return allowed.but(awaits=needed, by=by)
         countersigner = _Asked(access, second, self.command, _beside(self.right), self.target, None)
-        if not second.proven or second.proof in _NOT_IN_PERSON:
+        if not second.is_proven or second.proof in _NOT_IN_PERSON:
             why = f"{second.name} did not come in by a way that proves a person: another {_second_role(needed)} has to"
         elif _is_service(second.name):
             why = f"{second.name} is a service, and services never countersign: another {_second_role(needed)} has to"
@@ -319,7 +319,7 @@ def _could(access: AccessFile, right: Right, target: Target) -> tuple[str, ...]:
     names = list[str]()
     wanted = {*right.roles}
     alone = right.second is Second.NONE or _spared(right, target) or not access.two_person
-    person = not alone and not right.second.countersigned
+    person = not alone and not right.second.needs_countersign
     changed = target.changed if right.second is Second.NOT_CHANGER else ()
     barred = {access.human_of(name) for name in (target.first, *changed) if name} if person else set()
     for grant in access.grants:

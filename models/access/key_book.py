@@ -31,7 +31,7 @@ class KeyBook(Model):
         return {key.key_id: key for key in self.keys}
 
     @property
-    def signing(self) -> PublicKey | None:
+    def signing_key(self) -> PublicKey | None:
         """The newest one that signs still."""
         good = [key for key in self.keys if key.valid_until is None and key.revoked_from is None]
         return max(good, key=lambda key: key.valid_from, default=None)
@@ -44,7 +44,7 @@ class KeyBook(Model):
         )
         return self.but(keys=(*before, key))
 
-    def revoked(self, key_id: str, since: datetime) -> KeyBook:
+    def revoke(self, key_id: str, since: datetime) -> KeyBook:
         """Nothing that the key signed from then on counts. Errors: Refusal for an unknown one."""
         if key_id not in self.by_id:
             key_ids = ", ".join(self.by_id) or "none"

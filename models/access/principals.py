@@ -42,7 +42,7 @@ class Principal(Model):
     groups: tuple[ActorGiven, ...] = Field(default=(), max_length=1000)
 
     @property
-    def proven(self) -> bool:
+    def is_proven(self) -> bool:
         return self.proof is not Proof.ASSERTED
 
 
@@ -51,16 +51,16 @@ def proof_data(proof: Proof, how: str, note: str = "") -> dict[str, str]:
     return {"proof": proof.value} | ({"how": how} if how else {}) | ({"note": note} if note else {})
 
 
-def asserted(name: str) -> Principal:
+def asserted_principal(name: str) -> Principal:
     """Whoever speaks where no access is configured."""
     return Principal(name=name, human=name)
 
 
-def bare(name: str) -> str:
+def bare_name(name: str) -> str:
     """A person's name as policies write it: `user:ana` and `ana` are one. Of a service its whole name."""
     return name.removeprefix("user:")
 
 
 def is_one_of(actor: str, names: Iterable[str]) -> bool:
     """Whether a policy's names have this actor among them."""
-    return bare(actor) in map(bare, names)
+    return bare_name(actor) in map(bare_name, names)

@@ -41,7 +41,7 @@ class Second(StrEnum):
     APPROVER_OR_BREAKER = "countersigned by an approver, except while the breaker is open"
 
     @property
-    def countersigned(self) -> bool:
+    def needs_countersign(self) -> bool:
         """It waits for a second ticket; else whoever gives it must be the second person."""
         return self in (Second.ADMIN, Second.APPROVER, Second.APPROVER_OR_BREAKER)
 
@@ -73,7 +73,7 @@ class Right:
         """The row itself, under no name, and what it means in each circumstance."""
         return ("", self), *self.case.items()
 
-    def under(self, cases: frozenset[Case]) -> tuple[Right, ...]:
+    def rights_under(self, cases: frozenset[Case]) -> tuple[Right, ...]:
         """What must be allowed, each of these: the row, or in its place what it means under the circumstances."""
         meant = tuple(self.case[case] for case in Case if case in cases and case in self.case)
         return meant or (self,)

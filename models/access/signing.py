@@ -37,7 +37,7 @@ def sign(ticket: Ticket, key: OKPKey, key_id: str) -> str:
     return jws.serialize_compact(header, ticket.model_dump_json(), key, algorithms=[_ALGORITHM])
 
 
-def verified(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
+def verify_ticket(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
     """What one of these keys signed, however long ago. Errors: Refusal in one sentence, which repeats nothing given."""
     if len(text) > TICKET_CHARS:
         raise Refusal(f"a ticket has at most {TICKET_CHARS} characters")

@@ -43,9 +43,9 @@ def _digits(text: str) -> str:
 WaitingHash = Annotated[str, Field(max_length=64), AfterValidator(_digits)]
 
 
-def deed(command: str, target: Target) -> str:
+def deed_of(command: str, target: Target) -> str:
     """What a command does and where, as it goes on after "to": `enter a cluster in h100-new`."""
-    named = " and ".join(right.to for right in RIGHTS[command].under(target.cases))
+    named = " and ".join(right.to for right in RIGHTS[command].rights_under(target.cases))
     return f"{named} the fleet rollout" if command.startswith("fleet.") else f"{named}{target.place}"
 
 
@@ -91,9 +91,9 @@ class Awaited(Model):
         return self.kept.at + COUNTERSIGNED_WITHIN
 
     @property
-    def what(self) -> str:
+    def deed_text(self) -> str:
         """What would be done, as it goes on after "to"."""
-        return deed(self.kept.command, self.kept.target)
+        return deed_of(self.kept.command, self.kept.target)
 
     def why_not(self, now: Time) -> str:
         """Why it waits no more, in one sentence; empty: it does."""

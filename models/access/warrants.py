@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import Field
 
-from models.access.principals import Principal, Proof, asserted, proof_data
+from models.access.principals import Principal, Proof, asserted_principal, proof_data
 from models.access.roles import Role
-from models.access.signing import PublicKey, revoked_by, verified
+from models.access.signing import PublicKey, revoked_by, verify_ticket
 from models.access.tickets import TICKET_CHARS, Ticket
 from models.base import Count, Model, Text, Time
 from models.errors import Refusal
@@ -68,7 +68,7 @@ def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
     whoever has stolen the key says what they like. What a machine stands on is of the warrant that it inherits from.
     """
     try:
-        ticket = verified(warrant.ticket, keys)
+        ticket = verify_ticket(warrant.ticket, keys)
         if not warrant.inherits and revoked_by(warrant.ticket, keys, warrant.admitted_at):
             raise Refusal("its key was revoked before it was admitted")
     except Refusal as error:
@@ -83,7 +83,7 @@ def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
 
 def service() -> Principal:
     """Backstop itself."""
-    return asserted(BACKSTOP_SERVICE)
+    return asserted_principal(BACKSTOP_SERVICE)
 
 
 class AdmitRequest(Model):

@@ -13,7 +13,7 @@ from models.base import gpus_text
 from models.bringup.entry import BringupEntry
 from models.cluster.island import Island
 from models.cluster.policy import Policy
-from models.cluster.snapshot import Snapshot, filled
+from models.cluster.snapshot import Snapshot, with_named_islands
 from models.planning.ceiling import ceiling_of
 from models.planning.divide import divide
 from models.planning.plan import Plan, make_plan
@@ -25,7 +25,7 @@ def first_snapshot(entry: BringupEntry, islands: Sequence[Island]) -> Snapshot:
     return Snapshot(
         cluster=entry.cluster,
         gpus_per_node=entry.gpus_per_node,
-        islands=filled(quotas, islands),
+        islands=with_named_islands(quotas, islands),
         quotas=quotas,
         usage_from="nothing runs yet",
     )
@@ -67,9 +67,11 @@ def next_values(
     stands = {leaf: granted.get(leaf, 0) for leaf in tree.leaves}
 
     def values() -> dict[str, int]:
-        return tree.lowered({leaf: tree.by_team[leaf].gpus - stands[leaf] - more[leaf] for leaf in tree.leaves})
+        return tree.lower_values({leaf: tree.by_team[leaf].gpus - stands[leaf] - more[leaf] for leaf in tree.leaves})
 
     ceiling = ceiling_of(snapshot, policy)
-    if tree.assigned(values()) > ceiling:  # health fell while GPUs came: what was granted stays, the rest is shared
+    if (
+        tree.assigned_gpus(values()) > ceiling
+    ):  # health fell while GPUs came: what was granted stays, the rest is shared
         more = divide(max(0, ceiling - sum(stands.values())), more, more)
     return values()

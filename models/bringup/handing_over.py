@@ -17,7 +17,7 @@ from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island
 from models.cluster.policy import Policy, Scope, Tier
 from models.cluster.quota import Quota
-from models.cluster.snapshot import filled
+from models.cluster.snapshot import with_named_islands
 from models.planning.plan import Plan
 
 
@@ -79,7 +79,7 @@ def spec_of(entry: BringupEntry, islands: Sequence[Island], stand: FirstStand) -
         name=entry.cluster,
         gpu_model=entry.gpu_model,
         gpus_per_node=entry.gpus_per_node,
-        islands=filled(quotas, islands),
+        islands=with_named_islands(quotas, islands),
         policy=entry.policy,
         quotas=quotas,
         slurm=entry.slurm,

@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from models.base import Model
-from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derived
+from models.buffers.estimator import SHAPE, WEEK_HOURS, Hours, Shape, derive_buffer
 from models.buffers.hourly_health import Series
-from models.cluster.derived_buffer import PROMISE_STEPS, TERMS, Derived, HealthTerms, Steps, followed
+from models.cluster.derived_buffer import PROMISE_STEPS, TERMS, Derived, HealthTerms, Steps, follow_promise
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ _MOST_FIXED = 60
 """Percent: nobody promises less."""
 
 
-def fixed(buffer: Fraction) -> Decide:
+def fixed_buffer(buffer: Fraction) -> Decide:
     return lambda view: int((1 - buffer) * view.total)
 
 
 def flat(buffers: Sequence[Fraction]) -> dict[str, Decide]:
     """Fixed buffers by name: 0.075 is fixed-7.5."""
-    return {f"fixed-{float(100 * buffer):g}": fixed(buffer) for buffer in buffers}
+    return {f"fixed-{float(100 * buffer):g}": fixed_buffer(buffer) for buffer in buffers}
 
 
 def binomial(terms: HealthTerms = TERMS) -> Decide:
@@ -84,8 +84,8 @@ def health(terms: HealthTerms = TERMS, steps: Steps = PROMISE_STEPS, shape: Shap
 
     def decide(view: View) -> int | None:
         asked = terms.model_copy(update={"horizon": view.horizon})
-        derivation = derived(view.down, view.total, asked, view.node, shape)
-        return followed(view.standing, derivation, steps, view.standing_of)
+        derivation = derive_buffer(view.down, view.total, asked, view.node, shape)
+        return follow_promise(view.standing, derivation, steps, view.standing_of)
 
     return decide
 
@@ -212,7 +212,7 @@ class Explained:
 
     def promise(self, derived: Derived) -> int | None:
         """The most that may be promised now: what history leaves, and never more than is healthy and not spare."""
-        return None if derived.promise is None else min(derived.promise, self.today.most)
+        return None if derived.promise is None else min(derived.promise, self.today.most_gpus)
 
 
 class Today(NamedTuple):
@@ -223,7 +223,7 @@ class Today(NamedTuple):
     at: datetime | None = None
 
     @property
-    def most(self) -> int:
+    def most_gpus(self) -> int:
         return max(0, self.healthy - self.spare)
 
 
@@ -233,7 +233,9 @@ def at_the_end(series: Series) -> Today:
     return Today(int(healthy[-1]) if len(healthy) else 0, series.node)
 
 
-def explained(series: Series, terms: HealthTerms, total: int | None = None, today: Today | None = None) -> Explained:
+def explain_buffer(
+    series: Series, terms: HealthTerms, total: int | None = None, today: Today | None = None
+) -> Explained:
     """What can be promised of this cluster from the end of its history on, with the record to believe it by.
 
     `total` and `today`: as they are known better than by its history. Units: the series'.
@@ -257,13 +259,13 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None, toda
         series=series,
         horizon_weeks=weeks,
         terms=terms,
-        now=derived(down, total, terms, series.node),
-        looser=None if looser.target == terms.target else derived(down, total, looser, series.node),
+        now=derive_buffer(down, total, terms, series.node),
+        looser=None if looser.target == terms.target else derive_buffer(down, total, looser, series.node),
         looser_target=looser.target,
         records=(ours, *(kept(name, decide) for name, decide in always.items())),
         grown_up=record(series, "health", weekly, weeks, young) if len(weekly) > young else None,
-        least=None if least is None else kept(f"fixed-{least}", fixed(Fraction(least, 100))),
-        below=kept(f"fixed-{least - 1}", fixed(Fraction(least - 1, 100))) if least else None,
+        least=None if least is None else kept(f"fixed-{least}", fixed_buffer(Fraction(least, 100))),
+        below=kept(f"fixed-{least - 1}", fixed_buffer(Fraction(least - 1, 100))) if least else None,
         promised=promised,
         today=today or at_the_end(series),
     )
@@ -272,13 +274,13 @@ def explained(series: Series, terms: HealthTerms, total: int | None = None, toda
 def derived_gpus(series: Series, total_gpus: int, gpus_per_node: int, terms: HealthTerms) -> Derived:
     """The buffer of a cluster of this size from a history that counts nodes or GPUs. Units: GPUs."""
     down = series.down * gpus_per_node if series.unit == "nodes" else series.down
-    return derived(down, max(1, total_gpus), terms, gpus_per_node)
+    return derive_buffer(down, max(1, total_gpus), terms, gpus_per_node)
 
 
 def _least_fixed(kept: Callable[[str, Decide], Record], most_broken: int) -> int | None:
     """The smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
     percents = range(_MOST_FIXED + 1)
     least = bisect_left(
-        percents, True, key=lambda b: kept(f"fixed-{b}", fixed(Fraction(b, 100))).broken_hours <= most_broken
+        percents, True, key=lambda b: kept(f"fixed-{b}", fixed_buffer(Fraction(b, 100))).broken_hours <= most_broken
     )
     return least if least <= _MOST_FIXED else None

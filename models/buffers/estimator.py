@@ -58,7 +58,7 @@ class Shape(Model):
 SHAPE = Shape()
 
 
-def derived(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE) -> Derived:
+def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE) -> Derived:
     """What a history of nodes (or GPUs) down leaves to be promised for the coming `terms.horizon`.
 
     Shapes: down (hours,), ending now: the worst instant of each hour, planned absence left out, NaN where unknown.

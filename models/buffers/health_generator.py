@@ -74,7 +74,7 @@ class Recipe(Model):
         return max(1.0, _BURST_ROOT * math.sqrt(self.nodes)) if self.burst_nodes is None else self.burst_nodes
 
 
-def simulated(recipe: Recipe, seed: int) -> Series:
+def simulate_health(recipe: Recipe, seed: int) -> Series:
     """One cluster's hours, in nodes. The same recipe and seed make the same series on every machine.
 
     Shapes: (weeks * 168,). A node is unhealthy in an hour while any of its outages touches it; `worst` counts all

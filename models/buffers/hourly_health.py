@@ -16,7 +16,7 @@ import numpy as np
 from models.base import GpuCount, Model, Name, PositiveCount, Time
 from models.buffers.estimator import Hours
 from models.cluster.derived_buffer import HealthTerms
-from models.cluster.windows import Window, WindowKind, covered
+from models.cluster.windows import Window, WindowKind, covered_gpus
 
 STANDS = 3600
 """Seconds that a look speaks for what follows it."""
@@ -142,7 +142,7 @@ def _explained(window: Window, gone: dict[str, Hours], at: Hours) -> Hours:
     share = np.zeros(len(at) - 1)
     begins, ends = np.searchsorted(at[:-1], (window.starts.timestamp(), window.ends.timestamp()))
     for n in range(begins, ends):
-        for name, gpus in covered(window, {name: int(values[n]) for name, values in gone.items()}).items():
+        for name, gpus in covered_gpus(window, {name: int(values[n]) for name, values in gone.items()}).items():
             share[n] += gpus
             gone[name][n] -= gpus
     return share
@@ -197,7 +197,7 @@ class HealthHours(Model):
     mean: tuple[float | None, ...] = ()
     planned: tuple[int, ...] = ()
 
-    def holding(self, series: Series) -> Self:
+    def with_series(self, series: Series) -> Self:
         """With these series."""
         mask = ~np.isnan(series.total)
 

@@ -99,7 +99,9 @@ class Steps(Model):
 PROMISE_STEPS = Steps()
 
 
-def followed(standing: int | None, asked: Derived, steps: Steps = PROMISE_STEPS, of: int | None = None) -> int | None:
+def follow_promise(
+    standing: int | None, asked: Derived, steps: Steps = PROMISE_STEPS, of: int | None = None
+) -> int | None:
     """The promise to propose where `standing` is promised: less at once, more by steps, and neither for a trifle.
 
     Units: as `asked`. `of`: the total of which it is promised, where that may be another than today's. None: nothing
@@ -119,9 +121,9 @@ def grown(standing: int, of: int | None, total: int) -> int:
     return max(standing, standing * total // of) if of else standing
 
 
-def stepped(asked: Derived, standing: int | None, steps: Steps = PROMISE_STEPS, of: int | None = None) -> Derived:
-    """What was found, held back where the promise that stands may not follow it at once. `of`: as `followed`."""
-    promise = followed(standing, asked, steps, of)
+def step_promise(asked: Derived, standing: int | None, steps: Steps = PROMISE_STEPS, of: int | None = None) -> Derived:
+    """What was found, held back where the promise that stands may not follow it at once. `of`: as `follow_promise`."""
+    promise = follow_promise(standing, asked, steps, of)
     if standing is None or promise is None or promise == asked.promise:
         return asked
     now = grown(standing, of, asked.total)

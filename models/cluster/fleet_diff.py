@@ -74,7 +74,7 @@ class OtherCluster(Model):
     """Why it cannot be removed; empty: it can."""
 
 
-def resolved(
+def resolve_cluster(
     spec: ClusterSpec, now: ClusterNow | None, terms: ImportTerms, number: int
 ) -> tuple[ClusterNow, list[Line]]:
     """The cluster as it stands after the import, and what the import says of it. `number`: its place in the file.
@@ -157,7 +157,7 @@ def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePl
             if key not in policy:
                 policy[key] = value
                 if "policy" in spec.model_fields_set or not terms.partial:
-                    left("policy", key, told(value))
+                    left("policy", key, setting_text(value))
     return now.model_copy(update={**taken, "islands": islands, "policy": policy, "quotas": quotas}), stays
 
 
@@ -186,8 +186,8 @@ def _quotas(
             value = getattr(standing, field)
             after[quota.team] = after[quota.team].model_copy(update={field: value})
             if field in quota.model_fields_set and value != getattr(wanted, field):
-                texts = {"after": told(getattr(wanted, field)), "why": why, "field": field}
-                stay(Verb.KEPT, quota.team, told(value), (*place, field), **texts)
+                texts = {"after": setting_text(getattr(wanted, field)), "why": why, "field": field}
+                stay(Verb.KEPT, quota.team, setting_text(value), (*place, field), **texts)
     spoken_of = "quotas" in spec.model_fields_set or not (terms.partial or now.slurm)
     for team in sorted(before.keys() - after.keys()):
         if terms.prune and spoken_of and now.slurm is None:
@@ -243,7 +243,7 @@ def _above_their_parents(cluster: ClusterNow) -> set[str]:
 # --- what differs ---------------------------------------------------------------------------------------
 
 
-def told(value: object) -> str:
+def setting_text(value: object) -> str:
     """A setting as people read it."""
     if value is None or value == () or value == []:
         return "none"
@@ -259,7 +259,7 @@ BEYOND = "beyond what is shown"
 
 
 def _moves(
-    before: Mapping[str, Any], after: Mapping[str, Any], text: Callable[[Any], str] = told
+    before: Mapping[str, Any], after: Mapping[str, Any], text: Callable[[Any], str] = setting_text
 ) -> Iterator[dict[str, Any]]:
     """What a line says of each value that differs, however much of it its text shows."""
     for name in sorted(before.keys() | after.keys()):
@@ -337,7 +337,7 @@ def _quota_lines(now: ClusterNow, after: ClusterNow, places: Mapping[str, FilePl
                 old, new = getattr(before[team], field), getattr(wanted[team], field)
                 if old != new:
                     place = (*of["path"], field)
-                    texts = _texts_of(told(old), told(new))
+                    texts = _texts_of(setting_text(old), setting_text(new))
                     yield Line(verb=Verb.CHANGED, field=field, **{**of, **texts, "path": place})
 
 
@@ -362,7 +362,9 @@ def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tup
         for moved in _moves(now, after)
     ]
     stays = sorted(now.keys() - file_policy.keys()) if not prune else ()
-    left = [Line(verb=Verb.LEFT_OUT, kind="policy", name=k, before=told(now[k]), path=("policy",)) for k in stays]
+    left = [
+        Line(verb=Verb.LEFT_OUT, kind="policy", name=k, before=setting_text(now[k]), path=("policy",)) for k in stays
+    ]
     return after, [*lines, *left]
 
 
@@ -374,7 +376,7 @@ def default_refused(lines: Iterable[Line], why: str) -> list[Line]:
     ]
 
 
-def resolved_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tuple[dict[str, Team | None], list[Line]]:
+def resolve_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tuple[dict[str, Team | None], list[Line]]:
     """The teams that change, None for those that go; a file without teams says nothing of them."""
     after: dict[str, Team | None] = {}
     lines: list[Line] = []
@@ -402,7 +404,7 @@ def resolved_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tup
 
 
 def _team_text(team: Team) -> str:
-    contacts = told([shown(contact) for contact in team.contacts])
+    contacts = setting_text([shown(contact) for contact in team.contacts])
     return contacts if team.notify is None else f"{contacts}, notify {team.notify}"
 
 

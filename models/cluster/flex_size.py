@@ -23,7 +23,7 @@ class FlexSight(Model):
     standing_gpus: Count
 
 
-def following(published_gpus: int | None, sight: FlexSight, band_gpus: int) -> int:
+def follow_surplus(published_gpus: int | None, sight: FlexSight, band_gpus: int) -> int:
     """The surplus to publish where `published_gpus` is: less at once, more only beyond the band, and once it stands.
 
     A pool that is too large is room for jobs that no healthy GPU will run, so no band delays a shrink.

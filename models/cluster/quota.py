@@ -219,12 +219,12 @@ class QuotaTree:
             result[team] = value[team] if not children else min(value[team], sum(result[c] for c in children))
         return result
 
-    def assigned(self, values: Mapping[str, int] | None = None) -> int:
+    def assigned_gpus(self, values: Mapping[str, int] | None = None) -> int:
         """A: what the cluster's quotas really promise, in GPUs."""
         of = self.assigned_of(values)
         return sum(of[root] for root in self.roots)
 
-    def lowered(self, cuts: Mapping[str, int]) -> dict[str, int]:
+    def lower_values(self, cuts: Mapping[str, int]) -> dict[str, int]:
         """Every team's value after cutting leaves: ancestors fall alike, so that no sibling can take it up."""
         value = {t: q.gpus for t, q in self.by_team.items()}
         for leaf, cut in cuts.items():

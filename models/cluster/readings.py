@@ -153,11 +153,11 @@ class Doubt(Model):
     """The shortage on it that no declared window or SEV explains: what counts towards a breach meanwhile."""
 
     @property
-    def confirming(self) -> str:
-        return confirming(self.source)
+    def confirm_line(self) -> str:
+        return confirm_line_of(self.source)
 
 
-def confirming(source: str) -> str:
+def confirm_line_of(source: str) -> str:
     """How a person says that what a source in doubt tells is so, as it is typed."""
     return f'backstop confirm --source {shlex.quote(source)} --reason "..."'
 
@@ -248,6 +248,6 @@ class Observation(Model):
         )
 
     @property
-    def backed(self) -> bool:
+    def is_backed(self) -> bool:
         """False without a sample: no shortage was seen then, because nothing was."""
         return self.health is not None and not self.shortage and self.assigned_gpus == self.backed_gpus

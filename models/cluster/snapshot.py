@@ -85,7 +85,7 @@ class Snapshot(Model):
         return self.model_copy(update={"islands": islands})
 
 
-def filled(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, ...]:
+def with_named_islands(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, ...]:
     """The islands, and those that a quota names beside them: these have no GPU."""
     there = {i.name for i in islands}
     named = sorted({name for q in quotas for name in q.islands or ()} - there)
@@ -94,7 +94,7 @@ def filled(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, 
 
 def on_islands(snapshot: Snapshot, islands: Sequence[Island]) -> Snapshot:
     """The snapshot on these islands; one that a quota names and that is not there has no healthy GPU."""
-    return snapshot.with_islands(filled(snapshot.quotas, islands))
+    return snapshot.with_islands(with_named_islands(snapshot.quotas, islands))
 
 
 def present_snapshot(reading: QuotaReading, islands: Sequence[Island]) -> Snapshot:
@@ -103,7 +103,7 @@ def present_snapshot(reading: QuotaReading, islands: Sequence[Island]) -> Snapsh
     Errors: ValueError for quotas that make no sense.
     """
     quotas = tuple(p.as_quota() for p in reading.quotas)
-    return Snapshot(cluster=reading.cluster, islands=filled(quotas, islands), quotas=quotas)
+    return Snapshot(cluster=reading.cluster, islands=with_named_islands(quotas, islands), quotas=quotas)
 
 
 def under_bound(snapshot: Snapshot, bound_gpus: int | None) -> Snapshot:

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from models.base import Model, Name, PositiveCount, Share, Time, count_text, gpus_text
 from models.cluster.island import Island, healthy, total
-from models.cluster.readings import HealthSample, confirming
+from models.cluster.readings import HealthSample, confirm_line_of
 
 LEDGER = "ledger"
 """What a source is called that writes samples and does not say its name."""
@@ -34,7 +34,7 @@ class Level(Model):
     def lost_gpus(self) -> int:
         return max(0, healthy(self.before) - healthy(self.now))
 
-    def fallen(self, plausible_drop: Fraction) -> bool:
+    def has_fallen(self, plausible_drop: Fraction) -> bool:
         """True when more is gone than the one node that fails somewhere in a fleet in any hour."""
         lost = self.lost_gpus
         return lost > self.gpus_per_node or lost > plausible_drop * total(self.before)
@@ -57,11 +57,11 @@ class DoubtedSource(Model):
     clusters: tuple[Name, ...]
 
     @property
-    def confirming(self) -> str:
-        return confirming(self.source)
+    def confirm_line(self) -> str:
+        return confirm_line_of(self.source)
 
 
-def judged(
+def doubt_reason(
     source: str, levels: Collection[Level], plausible_drop: Fraction, most_clusters: int, other_gpus: int = 0
 ) -> str:
     """Why the falls of a source's clusters are not believed; empty where they are.
@@ -70,7 +70,7 @@ def judged(
     cluster alone is judged by itself. `other_gpus`: installed in clusters that are not among the levels, and have lost
     nothing; the more there are, the sooner a fall is believed. Units: whole GPUs.
     """
-    fallen = [level for level in levels if level.fallen(plausible_drop)]
+    fallen = [level for level in levels if level.has_fallen(plausible_drop)]
     lost = sum(level.lost_gpus for level in fallen)
     installed = other_gpus + sum(total(level.before) for level in levels)
     if len(fallen) <= most_clusters and (len(fallen) < 2 or lost <= plausible_drop * installed):
@@ -82,7 +82,7 @@ def judged(
 
 def still_fallen(levels: Iterable[Level], plausible_drop: Fraction) -> tuple[str, ...]:
     """Clusters that are not back where they were."""
-    return tuple(level.cluster for level in levels if level.fallen(plausible_drop))
+    return tuple(level.cluster for level in levels if level.has_fallen(plausible_drop))
 
 
 def believed_of(level: Level, since: datetime) -> HealthSample:

@@ -67,7 +67,7 @@ def without_absences(islands: Sequence[Island], windows: Sequence[Window], now: 
     healthy = {i.name: i.healthy_gpus for i in islands}
     for window in active(windows, now):
         gone = {i.name: i.total_gpus - healthy[i.name] for i in islands}
-        for name, back in covered(window, gone).items():
+        for name, back in covered_gpus(window, gone).items():
             healthy[name] += back
     return tuple(
         i.model_copy(update={"healthy_gpus": healthy[i.name], "block_gpus": None})
@@ -77,7 +77,7 @@ def without_absences(islands: Sequence[Island], windows: Sequence[Window], now: 
     )
 
 
-def covered(window: Window, room: Mapping[str, int]) -> dict[str, int]:
+def covered_gpus(window: Window, room: Mapping[str, int]) -> dict[str, int]:
     """GPUs by island that the window stands for, at most what there is `room` for, the first islands by name first."""
     if window.kind is WindowKind.FREEZE:
         return {}
@@ -123,7 +123,7 @@ HOLD, FLEET_HOLD = "hold ", "fleet hold "
 """How the source of what `backstop hold` declares begins: for clusters, or for every cluster, later ones included."""
 
 
-def alike(entries: Iterable[Entry]) -> dict[Window, list[Entry]]:
+def windows_alike(entries: Iterable[Entry]) -> dict[Window, list[Entry]]:
     """What is declared of several clusters at once, by the window without what it takes of each."""
     together: dict[Window, list[Entry]] = {}
     for entry in entries:

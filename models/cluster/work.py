@@ -30,7 +30,7 @@ class ClassWork(Model):
         return f"{self.job_class}, {gpus_text(self.gpus)} of {count_text(self.jobs, 'job')}{self._named}"
 
     @property
-    def whose(self) -> str:
+    def owner_text(self) -> str:
         return f"{count_text(self.jobs, 'job')} of class {self.job_class}{self._named}"
 
     @property
@@ -53,11 +53,11 @@ class TeamWork(Model):
     """What its strongest class holds for the quota's protected blocks: it could not yield."""
 
     @property
-    def classed(self) -> bool:
+    def has_classes(self) -> bool:
         return any(held.job_class for held in self.classes)
 
     @property
-    def named(self) -> bool:
+    def has_named_jobs(self) -> bool:
         """Whether any of the jobs says its class."""
         return any(held.unnamed < held.jobs for held in self.classes)
 
@@ -75,7 +75,7 @@ class TeamWork(Model):
         kept = f", {self.protected_gpus:,} of them protected" if self.protected_gpus else ""
         return f"first to yield: {'; then '.join(held.text for held in self.classes)}{kept}"
 
-    def under(self, gpus: int) -> str:
+    def yielding_text(self, gpus: int) -> str:
         """Who holds what could yield, where so many GPUs are to be given back. Empty where they do not have so many."""
         if gpus > self.gpus:
             return ""
@@ -85,7 +85,7 @@ class TeamWork(Model):
         if self.protected_gpus and not stronger:
             return f"beyond {protected}, {could:,} could yield" if could else "all that it runs is protected"
         hold = "holds" if weakest.jobs == 1 else "hold"
-        sentence = f"{weakest.whose} {hold} {weakest.gpus:,} of the {could:,} that could yield"
+        sentence = f"{weakest.owner_text} {hold} {weakest.gpus:,} of the {could:,} that could yield"
         beyond = [f"class {stronger[0].job_class} yields"] if weakest.gpus < min(gpus, could) else []
         if gpus > could:
             beyond.append(f"only {protected} {'is' if self.protected_gpus == 1 else 'are'} left")

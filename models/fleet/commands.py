@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from models.access.tickets import warrant_in
 from models.audit import AuditKind
-from models.base import Name, Text, of_ordinary_size, shortened
+from models.base import Name, Text, of_ordinary_size, shorten
 from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.gates import rest_until
 from models.fleet.pacing import change_pace, changes_text, counts_from
@@ -195,7 +195,7 @@ def _skip(f: FleetRollout, request: FleetCommandRequest) -> FleetRollout:
     members = dict(f.members)
     for cluster in request.clusters:
         members[cluster] = members[cluster].but(
-            state=MemberState.SKIPPED, held=shortened(request.reason, _WORDS_BYTES), held_until=None
+            state=MemberState.SKIPPED, held=shorten(request.reason, _WORDS_BYTES), held_until=None
         )
     return f.but(members=members)
 

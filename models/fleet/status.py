@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from models.base import DAY, count_text, duration_text
-from models.cluster.windows import Entry, alike
+from models.cluster.windows import Entry, windows_alike
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, budget_left, rest_until
 from models.fleet.messages import DeclaredOver, FleetProgress, FleetStatus, WaveStatus
@@ -102,7 +102,7 @@ def _windows(members: Sequence[Member], calendar: Iterable[Entry]) -> tuple[Decl
     return tuple(
         DeclaredOver(kind=w.kind, starts=w.starts, ends=w.ends, reason=w.reason, clusters=names)
         for w, theirs in sorted(
-            alike(calendar).items(), key=lambda item: (item[0].starts, item[0].ends, item[0].reason)
+            windows_alike(calendar).items(), key=lambda item: (item[0].starts, item[0].ends, item[0].reason)
         )
         if (names := tuple(sorted({entry.cluster for entry in theirs} & open_)))
     )

@@ -162,7 +162,7 @@ class Entitlement(NamedTuple):
 def entitlements(asked: FlexDemand, claims: Claims) -> dict[str, Entitlement]:
     """By team without children. Source: the module's docstring; docs/design.md, "Jobs and flex"."""
     tree = _Tree(asked, claims)
-    got, promised = tree.divided(asked.capacity_gpus), tree.entitled()
+    got, promised = tree.divide_capacity(asked.capacity_gpus), tree.entitled_gpus()
     return {name: Entitlement(got[name], promised[name]) for name in tree.by_name if name not in tree.children}
 
 
@@ -172,7 +172,7 @@ def division(asked: FlexDemand) -> Division:
     Source: the module's docstring; docs/design.md, "Dividing whole GPUs".
     """
     tree = _Tree(asked)
-    got = tree.divided(asked.capacity_gpus)
+    got = tree.divide_capacity(asked.capacity_gpus)
     portions = tuple(
         Portion(team=t.team, gpus=got[t.team], in_quota_gpus=min(got[t.team], tree.own[t.team]))
         for t in asked.teams
@@ -247,7 +247,7 @@ class _Tree:
             total[name] = math.fsum([*decayed[name], *(total[c] for c in self.children.get(name, ()))])
         return total
 
-    def divided(self, capacity: int) -> dict[str, int]:
+    def divide_capacity(self, capacity: int) -> dict[str, int]:
         """What each team and namespace gets."""
         got = self._level(self.roots, capacity, by_priority=False)
         for name in self.down:
@@ -255,7 +255,7 @@ class _Tree:
                 got |= self._level(self.children[name], got[name], by_priority=True)
         return got
 
-    def entitled(self) -> dict[str, int]:
+    def entitled_gpus(self) -> dict[str, int]:
         """What quotas promise each team and namespace of what it asks for, were there hardware for all."""
         got = {name: self.own[name] for name in self.roots}
         for name in self.down:

@@ -134,7 +134,9 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | 
         islands=_islands(sample, running, sum(scheduled.values())),
         on_flex=tuple(sorted(on_flex, key=lambda o: (-o.above_gpus, o.team))),
         jobs=first_to_go(running, {o.team: o.above_gpus for o in on_flex}, seen.classes_by_team),
-        yields=tuple(work for work in seen.work if work.classed and (work.on is RunsOn.QUOTA or work.named)),
+        yields=tuple(
+            work for work in seen.work if work.has_classes and (work.on is RunsOn.QUOTA or work.has_named_jobs)
+        ),
         lives=flex_lives(seen.jobs, since) if seen.jobs and since is not None else None,
     )
 

@@ -13,7 +13,7 @@ from models.base import duration_text
 from models.cluster.classes import in_places, rank_of
 from models.flex.division import Claims, Entitlement, FlexDemand, entitlements, promises_of
 from models.flex.scenario import GRAIN, FlexJob, FlexStory, JobTarget, On, Waits
-from models.flex.yielding import Beyond, gpus_for, kept
+from models.flex.yielding import Beyond, gpus_for, most_kept
 
 
 class Claim(Enum):
@@ -82,7 +82,7 @@ class Floor:
 
     # --- sums -----------------------------------------------------------------------------------------
 
-    def put(self, j: StoryJob, on: On | None) -> None:
+    def put_job(self, j: StoryJob, on: On | None) -> None:
         """The only place where a job comes to run, or stops."""
         j.on = on
         self.known.clear()
@@ -98,7 +98,7 @@ class Floor:
     def at_work(self) -> dict[str, StoryJob]:
         return {name: j for mine in self.work.values() for name, j in mine.items()}
 
-    def of(self, team: str, *, in_quota: bool = False) -> list[StoryJob]:
+    def jobs_of(self, team: str, *, in_quota: bool = False) -> list[StoryJob]:
         """A team's jobs that run; of them those alone that do not target flex."""
         return [j for j in self.work[team].values() if j.counts_in_quota or not in_quota]
 
@@ -106,18 +106,18 @@ class Floor:
         return sum(j.size for j in self.work[team].values())
 
     def counts(self, team: str) -> int:
-        return sum(j.size for j in self.of(team, in_quota=True))
+        return sum(j.size for j in self.jobs_of(team, in_quota=True))
 
     def share(self, team: str) -> int:
         return self.entitled[team].share_gpus * GRAIN
 
-    def promised(self, team: str) -> int:
+    def promised_gpus(self, team: str) -> int:
         return self.entitled[team].in_quota_gpus * GRAIN
 
-    def above(self) -> dict[str, int]:
+    def above_quota(self) -> dict[str, int]:
         return {t.team: self.has(t.team) - self.share(t.team) for t in self.teams}
 
-    def lacking(self, jobs: Iterable[StoryJob]) -> int:
+    def lacking_gpus(self, jobs: Iterable[StoryJob]) -> int:
         """GPUs that these jobs need and are not there; negative where some are free."""
         return gpus_for((j.size for j in jobs), GRAIN) - self.capacity
 
@@ -151,7 +151,7 @@ class Floor:
                 less = max(0, bound - (t.quota_gpus or 0))
                 demand = gpus_for((j.size for j in possible), GRAIN) - less
                 for_quota[t.team] = gpus_for((j.size for j in possible if j.counts_in_quota), GRAIN) - less
-                held[t.team] = gpus_for((j.size for j in self.of(t.team)), GRAIN)
+                held[t.team] = gpus_for((j.size for j in self.jobs_of(t.team)), GRAIN)
                 asked.append(t.model_copy(update={"demand_gpus": demand}))
             else:
                 asked.append(t)
@@ -178,7 +178,7 @@ class Floor:
         ends = [j.since + self.story.min_run]
         return ends if kind is Claim.QUOTA or j.taken_at is None else [*ends, j.taken_at + self.story.window]
 
-    def over(self, j: StoryJob) -> Iterator[str]:
+    def ended_protections(self, j: StoryJob) -> Iterator[str]:
         """The protections of a job that end now, as they are told."""
         ran, was_taken = duration_text(self.story.min_run), duration_text(self.story.window)
         told_as = (f"{j.spec.job} has run for {ran}", f"{j.spec.job} was taken {was_taken} ago")
@@ -195,12 +195,12 @@ class Floor:
     def whole_in_quota(self, team: str) -> int:
         """The most whole jobs that its quota holds of those that run, with those that may run nowhere else."""
         bound = self.bound(team)
-        others = (j.size for j in self.of(team, in_quota=True) if not j.quota_only)
-        return bound + kept(others, self.promised(team) - bound)
+        others = (j.size for j in self.jobs_of(team, in_quota=True) if not j.quota_only)
+        return bound + most_kept(others, self.promised_gpus(team) - bound)
 
     def bound(self, team: str) -> int:
         """What its jobs hold that may run in quota alone."""
-        return sum(j.size for j in self.of(team) if j.quota_only)
+        return sum(j.size for j in self.jobs_of(team) if j.quota_only)
 
     def left_in_quota(self, team: str) -> int:
         """What its quota has, and its namespaces' beside other teams, for a job that may run nowhere else.
@@ -226,12 +226,12 @@ class Floor:
             j.on = On.QUOTA if j.quota_only else On.FLEX
         for t in self.teams:
             room = min(
-                self.whole_in_quota(t.team) - self.bound(t.team), *(self.unlabelled(n) for n in self.chain[t.team])
+                self.whole_in_quota(t.team) - self.bound(t.team), *(self.unlabelled_gpus(n) for n in self.chain[t.team])
             )
-            mine = last_to_go(j for j in self.of(t.team, in_quota=True) if not j.quota_only)
-            room = kept((j.size for j in mine), room)
+            mine = last_to_go(j for j in self.jobs_of(t.team, in_quota=True) if not j.quota_only)
+            room = most_kept((j.size for j in mine), room)
             for n, j in enumerate(mine):
-                if j.size <= room and kept((o.size for o in mine[n + 1 :]), room - j.size) == room - j.size:
+                if j.size <= room and most_kept((o.size for o in mine[n + 1 :]), room - j.size) == room - j.size:
                     j.on, room = On.QUOTA, room - j.size
         for j in last_to_go(self.at_work().values()):
             root = self.chain[j.spec.team][-1]
@@ -240,7 +240,7 @@ class Floor:
                 used = sum(o.size for o in inside if o.on is not On.FLEX)
                 j.on = On.SIBLINGS if used + j.size <= self.namespace[root] else On.FLEX
 
-    def unlabelled(self, name: str) -> int:
+    def unlabelled_gpus(self, name: str) -> int:
         """What no job is in of a team's or namespace's quota, as labelled by now."""
         return self.namespace[name] - sum(j.size for j in self.inside(name) if j.on is On.QUOTA)
 

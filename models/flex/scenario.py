@@ -85,7 +85,7 @@ class FlexJob(Model):
             raise ValueError("preemptible must be true of a job for flex: quota may need what it runs on")
         return self
 
-    def admitted(self, namespaces: Sequence[str] | None) -> FlexJob | None:
+    def admit(self, namespaces: Sequence[str] | None) -> FlexJob | None:
         """The job as a quota that these may target takes it: as it is, for flex alone, or (None) not at all."""
         if namespaces is None or self.namespace in ("", self.team, *namespaces):
             return self

@@ -40,12 +40,12 @@ from fractions import Fraction
 from models.base import duration_text, gpus_text
 from models.flex.floor import Claim, Floor, StoryJob, bound_text, last_to_go, number_text, parts_text
 from models.flex.scenario import GRAIN, FlexStep, FlexStory, JobNow, On, Scene, Taken, TeamNow, Waits
-from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, kept
+from models.flex.yielding import Beyond, Running, by_class, given_back, given_back_in_parts, most_kept
 
-__all__ = ["Running", "given_back", "told"]
+__all__ = ["Running", "given_back", "tell_story"]
 
 
-def told(story: FlexStory) -> tuple[Scene, ...]:
+def tell_story(story: FlexStory) -> tuple[Scene, ...]:
     """What comes of each step, and of each `min_run` and `window` that ends. The same for the same story.
 
     Source: the module's docstring.
@@ -54,7 +54,7 @@ def told(story: FlexStory) -> tuple[Scene, ...]:
     scenes: list[Scene] = []
     for n, step in enumerate(story.steps):
         scenes += floor.until(n - 1, floor.now + step.after)
-        scenes.append(floor.after(n, step))
+        scenes.append(floor.scene_after(n, step))
     return (*scenes, *floor.until(len(story.steps) - 1, None))
 
 
@@ -63,7 +63,7 @@ class _Play(Floor):
 
     # --- moments --------------------------------------------------------------------------------------
 
-    def after(self, number: int, step: FlexStep) -> Scene:
+    def scene_after(self, number: int, step: FlexStep) -> Scene:
         """How things stand after a step."""
         before = self.at_work()
         less = step.capacity_gpus is not None and step.capacity_gpus < self.capacity
@@ -77,7 +77,7 @@ class _Play(Floor):
             if not ends or (end is not None and min(ends) >= end):
                 break
             self.now = min(ends)
-            over = [what for j in self.at_work().values() for what in self.over(j)]
+            over = [what for j in self.at_work().values() for what in self.ended_protections(j)]
             scene = self._settled(number, "; ".join(over), self.at_work(), hardware=False)
             if scene.started or scene.preempted:
                 yield scene.model_copy(update={"woken": True})
@@ -86,7 +86,7 @@ class _Play(Floor):
 
     def _happen(self, number: int, step: FlexStep) -> str:
         if step.submit is not None:
-            job = step.submit.admitted(self.gates[step.submit.team])
+            job = step.submit.admit(self.gates[step.submit.team])
             what = f"{step.submit.team} submits {step.submit.job}"
             if job is not None:
                 self.jobs[job.job] = StoryJob(job, int(job.gpus * GRAIN), number, self.rank(job))
@@ -97,7 +97,7 @@ class _Play(Floor):
         if step.delete is not None:
             gone = self.jobs.pop(step.delete, None)
             if gone is not None:
-                self.put(gone, None)
+                self.put_job(gone, None)
             return f"{step.delete} ends"
         assert step.capacity_gpus is not None
         what, self.capacity = f"{self.capacity} -> {gpus_text(step.capacity_gpus)}", step.capacity_gpus
@@ -154,7 +154,7 @@ class _Play(Floor):
     def _shed(self) -> dict[str, tuple[str, Claim] | None]:
         self.label()
         here = list(self.at_work().values())
-        if self.lacking(here) <= 0:
+        if self.lacking_gpus(here) <= 0:
             return {}
         back: list[StoryJob] = []
         for shares_too in (True, False):
@@ -166,7 +166,7 @@ class _Play(Floor):
             back += self._chosen([j for j in left if j.on is not On.QUOTA], left, {})
         back = self._weaker(back, here, here)  # hardware heeds no protection
         for j in back:
-            self.put(j, None)
+            self.put_job(j, None)
         return {j.spec.job: None for j in back}
 
     # --- 2. claims ------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ class _Play(Floor):
                 in_vain[j.spec.team, kind, j.counts_in_quota] = min(j.size, least or j.size)
                 continue
             for other in back:
-                self.put(other, None)
+                self.put_job(other, None)
                 gone[other.spec.job] = (j.spec.job, kind)
-            self.put(j, On.FLEX)
+            self.put_job(j, On.FLEX)
             self.hand_down_ages()
             self.pinned.add(j.spec.job)
             return True
@@ -204,9 +204,9 @@ class _Play(Floor):
             return False
         team = j.spec.team
         if kind is Claim.CLASS:
-            return any(o.rank > j.rank for o in self.of(team))
+            return any(o.rank > j.rank for o in self.jobs_of(team))
         if kind is Claim.QUOTA:
-            return j.counts_in_quota and self.counts(team) + j.size <= self.promised(team)
+            return j.counts_in_quota and self.counts(team) + j.size <= self.promised_gpus(team)
         return not j.quota_only and self.has(team) + j.size <= self.share(team)
 
     def _waiting(self, before: Mapping[str, StoryJob]) -> list[StoryJob]:
@@ -215,7 +215,7 @@ class _Play(Floor):
         Then who came first, as if each team's jobs ran in the order they came: neither classes nor priorities say
         anything between teams.
         """
-        above, by_team = self.above(), dict[str, list[StoryJob]]()
+        above, by_team = self.above_quota(), dict[str, list[StoryJob]]()
         for j in self.jobs.values():
             by_team.setdefault(j.spec.team, []).append(j)
         order = []
@@ -250,7 +250,7 @@ class _Play(Floor):
         if not j.counts_in_quota:  # flex is junior to every quota: whom it took would claim its quota back at once
             weaker = [o for o in weaker if not o.counts_in_quota]
         needs = [
-            self.lacking([*self.at_work().values(), j]) * GRAIN,
+            self.lacking_gpus([*self.at_work().values(), j]) * GRAIN,
             j.size - max(0, self.share(team) - self.has(team)),
         ]
         needs += [self.used_inside(n) + j.size - self.limit[n] for n in self.chain[team] if n in self.limit]
@@ -267,7 +267,7 @@ class _Play(Floor):
     def _of_team(self, team: str, kind: Claim, *, heed: bool) -> list[StoryJob]:
         """Which of its jobs a team itself may give back, whatever they target."""
         pinned = set() if kind is Claim.CLASS else self.pinned
-        mine = (o for o in self.of(team) if o.spec.preemptible and o.spec.job not in pinned)
+        mine = (o for o in self.jobs_of(team) if o.spec.preemptible and o.spec.job not in pinned)
         return [o for o in mine if not (heed and self.is_protected(o, kind))]
 
     def _weaker(
@@ -280,7 +280,7 @@ class _Play(Floor):
 
         def enough(taken: Sequence[Running]) -> bool:
             names = {r.job for r in taken}
-            return self.lacking(j for j in stay or () if j.spec.job not in names) <= 0
+            return self.lacking_gpus(j for j in stay or () if j.spec.job not in names) <= 0
 
         chosen, pool = self._as_running(back), self._as_running(may)
         return self._named(by_class(chosen, pool, None if stay is None else enough))
@@ -298,7 +298,7 @@ class _Play(Floor):
         """Whom the claim takes to keep to the limit of a team or namespace; where none is named, to have GPUs."""
         among = list(self.at_work().values()) if scope is None else self.inside(scope)
         need = 0 if scope is None else sum(o.size for o in among) + j.size - self.limit[scope]
-        if (self.lacking([*among, j]) if scope is None else need) <= 0:
+        if (self.lacking_gpus([*among, j]) if scope is None else need) <= 0:
             return []
         for shares_too in (True,) if kind is Claim.SHARE else (True, False):
             may, beyond = self._takeable(kind, shares_too=shares_too, heed=heed)
@@ -306,7 +306,7 @@ class _Play(Floor):
             if scope is None:
                 back = self._chosen(may, [*among, j], beyond)
             else:
-                back = self._named(given_back(self._as_running(may), need, self.above(), beyond))
+                back = self._named(given_back(self._as_running(may), need, self.above_quota(), beyond))
             if back:
                 own = [o for team in {b.spec.team for b in back} for o in self._of_team(team, kind, heed=heed)]
                 return self._weaker(back, own, [*among, j] if scope is None else None)
@@ -335,9 +335,9 @@ class _Play(Floor):
             sizes = [j.size for j in mine if j.counts_in_quota]
             for_flex = [j.size for j in mine if not j.counts_in_quota]
             fixed = self.counts(team) - sum(sizes)
-            least = kept(sizes, self.promised(team) - fixed)
+            least = most_kept(sizes, self.promised_gpus(team) - fixed)
             room = self.share(team) - self.has(team) + sum(j.size for j in mine)
-            stay = kept(sizes, room, for_flex, least)
+            stay = most_kept(sizes, room, for_flex, least)
             beyond[team] = Beyond(sum(sizes) - least, sum(j.size for j in mine) - stay if shares_too else None)
         return beyond
 
@@ -346,17 +346,17 @@ class _Play(Floor):
     ) -> list[StoryJob]:
         """Of those that may be taken those that are, so that the rest of `stay` has the GPUs it needs."""
         candidates = self._as_running(may)
-        need = self.lacking(stay)
+        need = self.lacking_gpus(stay)
         if need <= 0:
             return []
         if all(j.size % GRAIN == 0 for j in may):
-            return self._named(given_back(candidates, need * GRAIN, self.above(), beyond))
+            return self._named(given_back(candidates, need * GRAIN, self.above_quota(), beyond))
 
         def enough(back: Sequence[Running]) -> bool:
             names = {r.job for r in back}
-            return self.lacking(j for j in stay if j.spec.job not in names) <= 0
+            return self.lacking_gpus(j for j in stay if j.spec.job not in names) <= 0
 
-        return self._named(given_back_in_parts(candidates, enough, self.above(), beyond))
+        return self._named(given_back_in_parts(candidates, enough, self.above_quota(), beyond))
 
     def _named(self, running: Sequence[Running]) -> list[StoryJob]:
         return [self.jobs[r.job] for r in running]
@@ -379,11 +379,11 @@ class _Play(Floor):
         for j in self._waiting(before):
             if self.never(j) is not None or (too_much is not None and j.size >= too_much):
                 continue
-            if self.lacking([*at_work, j]) > 0:
+            if self.lacking_gpus([*at_work, j]) > 0:
                 too_much = j.size
                 continue
             if (not j.quota_only or j.size <= self.left_in_quota(j.spec.team)) and self.limit_in_the_way(j) is None:
-                self.put(j, On.FLEX)
+                self.put_job(j, On.FLEX)
                 return True
         return False
 
@@ -404,7 +404,7 @@ class _Play(Floor):
             left = max(0, self.left_in_quota(team))
             quota = f"{number_text(left)} of {parts_text(self.quota[team])} of quota left"
             return Waits.NO_QUOTA, f"{bound_text(j)}, needs {number_text(j.size)}, and {team} has {quota}"
-        free = max(0, -self.lacking(self.at_work().values()))
+        free = max(0, -self.lacking_gpus(self.at_work().values()))
         needs = f"it needs {parts_text(j.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
         if j.quota_only or any(kind is not Claim.CLASS for kind in claims):
             return Waits.HARDWARE, f"{needs}, and {self._who_holds(team)}"

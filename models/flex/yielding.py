@@ -48,19 +48,19 @@ class Beyond:
     """Of its jobs that do not target flex."""
     all: int | None = None
 
-    def less(self, job: Running) -> Beyond:
+    def without_job(self, job: Running) -> Beyond:
         quota = self.quota if self.quota is None or not job.counts_in_quota else self.quota - job.size
         return Beyond(quota, None if self.all is None else self.all - job.size)
 
     def allows(self, job: Running) -> bool:
-        left = self.less(job)
+        left = self.without_job(job)
         return min(left.quota or 0, left.all or 0) >= 0
 
 
 _ALL = Beyond()
 
 
-def kept(sizes: Iterable[int], room: int, more: Iterable[int] = (), least: int = 0) -> int:
+def most_kept(sizes: Iterable[int], room: int, more: Iterable[int] = (), least: int = 0) -> int:
     """The largest sum of some of the sizes, and of some of `more`, within the room.
 
     `least`: so much at least is of the sizes, though there be no room.
@@ -172,7 +172,7 @@ def given_back(
                 continue
             tried.add(kind)
             others = [j for j in pool if j is not job]
-            after = caps | {job.team: caps.get(job.team, _ALL).less(job)}
+            after = caps | {job.team: caps.get(job.team, _ALL).without_job(job)}
             if _sums(others, after, left - size, grain)[left - size] == many - 1:
                 pool, caps, left, many = others, after, left - size, many - 1
                 standing[job.team] = standing.get(job.team, 0) - job.size
@@ -252,6 +252,6 @@ def _all_allowed(jobs: Sequence[Running], beyond: Mapping[str, Beyond]) -> list[
     caps, allowed = dict(beyond), []
     for job in jobs:
         if caps.get(job.team, _ALL).allows(job):
-            caps[job.team] = caps.get(job.team, _ALL).less(job)
+            caps[job.team] = caps.get(job.team, _ALL).without_job(job)
             allowed.append(job)
     return allowed

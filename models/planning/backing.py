@@ -61,7 +61,7 @@ def back_on(ground: PlacementSolver) -> Backing:
     values = {q.team: q.gpus for q in ground.snapshot.quotas}
     total, placed = ground.best(values)
     of = _shares(ground, values, total, placed)
-    assigned = ground.tree.assigned(values)
+    assigned = ground.tree.assigned_gpus(values)
     unplaced = tuple(
         Unplaced(team=team, gpus=size)
         for (team, size), count in sorted(ground.blocks(values).items(), key=lambda b: (b[0][0], -b[0][1]))
@@ -128,7 +128,7 @@ def _with_unlimited_health(snapshot: Snapshot) -> Snapshot:
     )
 
 
-def touched(ground: PlacementSolver) -> frozenset[str]:
+def touched_leaves(ground: PlacementSolver) -> frozenset[str]:
     """Leaves that the present shortage can touch: some largest assignment leaves them short of what the
     tree promises them, or they could not have it even alone.
 
@@ -139,13 +139,13 @@ def touched(ground: PlacementSolver) -> frozenset[str]:
     alone = frozenset(
         team for (team, size), count in ground.blocks(values).items() if placed.get((team, size), 0) < count
     ) | frozenset(ground.out_of_reach(values))
-    if total >= ground.tree.assigned(values):
+    if total >= ground.tree.assigned_gpus(values):
         return alone
     if ground.tree.flat and not placed:
         return ground.could_go_short(values) | alone
     short = set(alone)
     for leaf in ground.leaves:
         # One GPU of it, ancestors alike, was promised in vain: giving it up loses nothing.
-        if ground.reaches(ground.tree.lowered({leaf: 1}), placed, total):
+        if ground.reaches(ground.tree.lower_values({leaf: 1}), placed, total):
             short.add(leaf)
     return frozenset(short)

@@ -10,7 +10,7 @@ from models.base import Model, gpus_text
 from models.cluster.island import Island
 from models.cluster.policy import ShareBy, Tier
 from models.cluster.snapshot import Snapshot
-from models.planning.backing import touched
+from models.planning.backing import touched_leaves
 from models.planning.cut_ladder import Ladder
 from models.planning.cut_reasons import TiersTaken
 from models.planning.island_reach import BlockCounts
@@ -42,7 +42,7 @@ def breach_target(
     """
     now = PlacementSolver(baseline.with_values(dict(current)).with_islands(islands))
     tree = now.tree
-    hit, before = touched(now) - {*theirs}, baseline.tree.by_team
+    hit, before = touched_leaves(now) - {*theirs}, baseline.tree.by_team
     start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else before[leaf].gpus for leaf in tree.leaves}
     mixed = _unbound(_with_leaves(baseline, start), theirs).with_islands(islands)
     ground = PlacementSolver(mixed)
@@ -74,7 +74,7 @@ def _cut_phantom(ladder: Ladder) -> int:
     """Takes away what has no healthy GPU behind it, as far as floors let it. Answers what is left."""
     values = ladder.values()
     total, placed = ladder.ground.best(values)
-    return ladder.cut_backing(ladder.ground.tree.assigned(values) - total, total, placed)
+    return ladder.cut_backing(ladder.ground.tree.assigned_gpus(values) - total, total, placed)
 
 
 def _giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[str, int]]:
@@ -88,7 +88,9 @@ def _giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[s
 def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
     """The baseline with leaves at other values, ancestors moved alike."""
     tree = baseline.tree
-    return baseline.with_values(tree.lowered({leaf: tree.by_team[leaf].gpus - gpus for leaf, gpus in leaves.items()}))
+    return baseline.with_values(
+        tree.lower_values({leaf: tree.by_team[leaf].gpus - gpus for leaf, gpus in leaves.items()})
+    )
 
 
 def _unbound(snapshot: Snapshot, teams: Collection[str]) -> Snapshot:

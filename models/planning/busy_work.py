@@ -22,21 +22,21 @@ MOST_TEAMS_AT_WORK = 100
 
 def work_under(snapshot: Snapshot, busy: Mapping[str, int]) -> tuple[TeamWork, ...]:
     """Of the teams that give GPUs in use, where their jobs are known by name and have classes. `busy`: GPUs by leaf."""
-    of = {work.team: work for work in snapshot.work if work.on is RunsOn.QUOTA and work.classed}
+    of = {work.team: work for work in snapshot.work if work.on is RunsOn.QUOTA and work.has_classes}
     under = (of[team] for team, gpus in sorted(busy.items()) if team in of and 0 < gpus <= of[team].gpus)
     return tuple(islice(under, MOST_TEAMS_AT_WORK))
 
 
 def work_short(works: Iterable[TeamWork], short: Collection[str]) -> tuple[TeamWork, ...]:
     """Of the teams whose quotas are short of hardware, where their jobs have classes."""
-    under = (work for work in works if work.team in short and work.on is RunsOn.QUOTA and work.classed)
+    under = (work for work in works if work.team in short and work.on is RunsOn.QUOTA and work.has_classes)
     return tuple(islice(under, MOST_TEAMS_AT_WORK))
 
 
 def cut_of_work(plan: Plan | None, team: str) -> str:
     """Who of the team yields first to the plan's cut, in a sentence; empty where nobody knows, or nothing is in use."""
     busy = [] if plan is None else [cut for cut in busy_cuts(plan) if cut.team == team]
-    return busy[0].told(team) if busy else ""
+    return busy[0].cut_text(team) if busy else ""
 
 
 class BusyCut(NamedTuple):
@@ -46,7 +46,7 @@ class BusyCut(NamedTuple):
     gpus: int
     under: str
 
-    def told(self, whose: str) -> str:
+    def cut_text(self, whose: str) -> str:
         are = "is" if self.gpus == 1 else "are"
         return f"Of the cut of {whose}, {gpus_text(self.gpus)} {are} in use: {self.under}."
 
@@ -56,7 +56,7 @@ def busy_cuts(plan: Plan) -> Iterator[BusyCut]:
     works = {work.team: work for work in plan.work}
     for quota in plan.quotas if works else ():
         busy = sum(cut.gpus for cut in quota.cuts if cut.tier is Tier.BUSY) if quota.team in works else 0
-        if busy and (under := works[quota.team].under(busy)):
+        if busy and (under := works[quota.team].yielding_text(busy)):
             yield BusyCut(quota.team, busy, under)
 
 
@@ -84,7 +84,7 @@ def _short(work: TeamWork, backing: int, quota: int) -> str:
         return f"{stands}; were it to lose more, {work.order}"
     have = "has no healthy one behind it" if without == 1 else "have no healthy ones behind them"
     sentence = f"{without:,} of the {gpus_text(held)} that jobs of {work.team} hold in quota {have}{first}"
-    return f"{sentence}: {work.under(without + beyond)}"
+    return f"{sentence}: {work.yielding_text(without + beyond)}"
 
 
 def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> str:
@@ -95,7 +95,7 @@ def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> s
         return ""
     run = "is beyond the quota now and runs" if beyond == 1 else "are beyond the quota now and run"
     held = f"{beyond:,} of the {gpus_text(work.gpus)} that jobs of {team} hold"
-    return f"{held} {run} on as flex, which yields first: {work.under(beyond)}."
+    return f"{held} {run} on as flex, which yields first: {work.yielding_text(beyond)}."
 
 
 def advice(snapshot: Snapshot, policy: Policy) -> str:
@@ -114,4 +114,4 @@ def _alike(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
         several = work.on is RunsOn.QUOTA and len(work.classes) == 1 and work.jobs > 1
         if quota is not None and quota.protected_blocks and several:
             named = len(those_of(quota.classes, policy.classes)) > 1
-            yield f"{work.team} ({work.classes[0].whose if named else count_text(work.jobs, 'job')})"
+            yield f"{work.team} ({work.classes[0].owner_text if named else count_text(work.jobs, 'job')})"

@@ -37,9 +37,9 @@ def with_buffer(snapshot: Snapshot, policy: Policy) -> Snapshot:
         return snapshot
     import numpy as np
 
-    from models.buffers.estimator import derived
+    from models.buffers.estimator import derive_buffer
 
-    buffer = derived(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
+    buffer = derive_buffer(np.empty(0), max(1, snapshot.total_gpus), policy.terms, snapshot.gpus_per_node)
     return snapshot.model_copy(update={"derived": buffer})
 
 

@@ -82,7 +82,7 @@ class Ladder:
 
     def values(self) -> dict[str, int]:
         """Every team's value now, ancestors lowered alike."""
-        return self.ground.tree.lowered(self.cuts())
+        return self.ground.tree.lower_values(self.cuts())
 
     def loosen(self, floors: Mapping[str, int]) -> None:
         """Lower floors: what was cut stays cut, and the rest is divided anew by what it now has to give."""

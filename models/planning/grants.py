@@ -76,7 +76,7 @@ def raises(tree: QuotaTree, values: Mapping[str, int], team: str, gpus: int) -> 
     return by_team
 
 
-def moved(values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool = False) -> dict[str, int]:
+def moved_values(values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool = False) -> dict[str, int]:
     """The values that a grant changes, after it, or after its end; a quota that is gone is left out."""
     return {
         team: max(0, values[team] - gpus) if ends else values[team] + gpus
@@ -91,11 +91,11 @@ def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
     It fits where the sum stays under the ceiling and no quota is left with less behind it than it had.
     """
     tree, values = snapshot.tree, {q.team: q.gpus for q in snapshot.quotas}
-    ceiling, assigned, before = ceiling_of(snapshot, policy), tree.assigned(values), back(snapshot)
+    ceiling, assigned, before = ceiling_of(snapshot, policy), tree.assigned_gpus(values), back(snapshot)
 
     def fits(more: int) -> bool:
-        after = {**values, **moved(values, raises(tree, values, team, more))}
-        if tree.assigned(after) > ceiling:
+        after = {**values, **moved_values(values, raises(tree, values, team, more))}
+        if tree.assigned_gpus(after) > ceiling:
             return False
         stands = back(snapshot.with_values(after))
         lacks = stands.shortage.get(team, 0) > 0 or stands.phantom_gpus > before.phantom_gpus

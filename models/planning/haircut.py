@@ -51,7 +51,7 @@ class Part(Model):
         return self.assigned_gpus
 
     @staticmethod
-    def of(plan: Plan) -> Part:
+    def from_plan(plan: Plan) -> Part:
         above = max(0, plan.assigned_gpus - plan.ceiling_gpus)
         return Part(
             clusters=1,
@@ -149,7 +149,7 @@ def haircut(
     for snapshot, policy in fleet:
         plain, *row = (planned_at(snapshot, policy, b) for b in (WITHOUT, *buffers))
         costs.append((cost_of(plain), *map(cost_of, row)))
-        parts[snapshot.cluster] = tuple(map(Part.of, row))
+        parts[snapshot.cluster] = tuple(map(Part.from_plan, row))
         for n, plan in enumerate(row):
             for team, part in _teams(plan).items():
                 teams.setdefault(team, [[] for _ in buffers])[n].append(part)
@@ -157,7 +157,9 @@ def haircut(
             progress(len(costs), len(fleet))
     return fleet_haircut(costs, buffers).but(
         clusters=_largest_first(parts),
-        teams=_largest_first({team: tuple(added(TeamPart, all_of) for all_of in row) for team, row in teams.items()}),
+        teams=_largest_first(
+            {team: tuple(add_parts(TeamPart, all_of) for all_of in row) for team, row in teams.items()}
+        ),
     )
 
 
@@ -167,7 +169,7 @@ def planned_at(snapshot: Snapshot, policy: Policy, buffer: Fraction) -> Plan:
 
 
 def cost_of(plan: Plan) -> Cost:
-    return Cost(_wave_of(plan), tuple(dict(Part.of(plan)).values()), _works_of(plan))
+    return Cost(_wave_of(plan), tuple(dict(Part.from_plan(plan)).values()), _works_of(plan))
 
 
 def _wave_of(plan: Plan) -> str:
@@ -200,7 +202,7 @@ def _summed(costs: Iterable[Cost]) -> Part:
     return Part(**dict(zip(Part.model_fields, sums, strict=False)))  # of no clusters there are no sums
 
 
-def added(kind: type[PartT], parts: Iterable[PartT]) -> PartT:
+def add_parts(kind: type[PartT], parts: Iterable[PartT]) -> PartT:
     """The parts' sum, field by field."""
     sums = dict.fromkeys(kind.model_fields, 0)
     for part in parts:
@@ -230,7 +232,7 @@ def _works_of(plan: Plan) -> tuple[WorkCut, ...]:
             cluster=whose,
             team=cut.team,
             gpus=cut.gpus,
-            text=cut.told(f"{cut.team} in {whose}"),
+            text=cut.cut_text(f"{cut.team} in {whose}"),
             wave=_wave_of(plan),
         )
         for cut in busy_cuts(plan)

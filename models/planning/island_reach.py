@@ -96,7 +96,7 @@ class Ground:
         free = {i: h - (used or {}).get(i, 0) for i, h in self.healthy.items()}
         rest = self._rest(bounds, taken)
         if not self.limited:
-            return min(self.tree.assigned(rest), sum(free.values()))
+            return min(self.tree.assigned_gpus(rest), sum(free.values()))
         return self._network.maximum(self._capacities(rest, free))
 
     def _rest(self, bounds: Mapping[str, int], taken: Mapping[str, int] | None) -> dict[str, int]:
@@ -138,5 +138,5 @@ class Ground:
         if not self.limited:
             short = sum(bounds[leaf] for leaf in self.leaves) > self.healthy_gpus
             return frozenset(leaf for leaf in self.leaves if short and bounds[leaf] > 0)
-        reached = self._network.reached(self._capacities(bounds, self.healthy))
+        reached = self._network.reached_nodes(self._capacities(bounds, self.healthy))
         return frozenset(leaf for leaf in self.leaves if self._network.number(("q", leaf)) in reached and bounds[leaf])

@@ -43,7 +43,7 @@ def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since |
 def _phantom(snapshot: Snapshot) -> int:
     """What `back` says, without whose it is."""
     values = {q.team: q.gpus for q in snapshot.quotas}
-    return snapshot.tree.assigned(values) - PlacementSolver(snapshot).best(values)[0]
+    return snapshot.tree.assigned_gpus(values) - PlacementSolver(snapshot).best(values)[0]
 
 
 def _changes(snapshot: Snapshot, history: Mapping[str, Stretch]) -> list[float]:

@@ -40,7 +40,7 @@ class FlowNetwork:
             return self._by_scipy(capacities)[0]
         return self._by_dinic(capacities)[0]
 
-    def reached(self, capacities: list[int]) -> set[int]:
+    def reached_nodes(self, capacities: list[int]) -> set[int]:
         """Numbers of the nodes to which one more unit could go from the source, once the flow is a maximum one."""
         if len(self._edges) <= SMALL:
             return {node for node, level in enumerate(self._by_dinic(capacities)[1]) if level >= 0}

@@ -253,14 +253,14 @@ class _Sketch:
         self.tree = self.ground.tree
         self.before = {q.team: q.gpus for q in snapshot.quotas}
         self.total, self.placed = self.ground.best(self.before)
-        self.assigned = self.tree.assigned(self.before)
+        self.assigned = self.tree.assigned_gpus(self.before)
         floors = {leaf: self.tree.by_team[leaf].floor for leaf in self.tree.leaves}
         self.ladder = Ladder(self.ground, policy.share, max_tier, floors)
         self.backing_cuts = dict.fromkeys(self.tree.leaves, 0)
         self._cut()
         self.cuts = self.ladder.cuts()
         self.after = self.ladder.values()
-        self.cut_gpus = self.assigned - self.tree.assigned(self.after)
+        self.cut_gpus = self.assigned - self.tree.assigned_gpus(self.after)
         self.total_after, self.placed_after = (
             self.ground.best(self.after) if self.cut_gpus else (self.total, self.placed)
         )
@@ -279,12 +279,12 @@ class _Sketch:
         values = self.ladder.values()
         moved = values != self.before
         total, placed = self.ground.best(values) if moved else (self.total, self.placed)
-        demand = self.tree.assigned(values) - total
+        demand = self.tree.assigned_gpus(values) - total
         if demand > 0:
             self.ladder.cut_backing(demand, total, placed)
         now = self.ladder.cuts()
         self.backing_cuts = {leaf: now[leaf] - scoped[leaf] for leaf in now}
-        above = self.tree.assigned(self.ladder.values()) - self.ceiling
+        above = self.tree.assigned_gpus(self.ladder.values()) - self.ceiling
         if above > 0:
             self.ladder.cut_all(above)
 
@@ -300,7 +300,7 @@ class _Sketch:
         return self.assigned - min(total, self.ceiling)
 
     @property
-    def short(self) -> int:
+    def short_gpus(self) -> int:
         return self.haircut - self.cut_gpus
 
     @property
@@ -314,10 +314,10 @@ class _Sketch:
 
     @property
     def unbacked(self) -> int:
-        return self.tree.assigned(self.after) - self.total_after
+        return self.tree.assigned_gpus(self.after) - self.total_after
 
     @property
-    def backed(self) -> bool:
+    def is_backed(self) -> bool:
         return self.unbacked == 0 and not self.unplaced and not self.out_of_reach
 
     @cached_property
@@ -326,7 +326,7 @@ class _Sketch:
 
     @property
     def sufficient(self) -> bool:
-        return self.backed and self.short == 0
+        return self.is_backed and self.short_gpus == 0
 
     @property
     def deepest(self) -> Tier:
@@ -343,11 +343,11 @@ class _Sketch:
             return divide(removed, caps, caps)
 
         def in_vain(part: Mapping[str, int]) -> bool:
-            return self.ground.reaches(self.tree.lowered(part), self.placed, self.total)
+            return self.ground.reaches(self.tree.lower_values(part), self.placed, self.total)
 
         def as_large(more: Mapping[str, int]) -> bool:
             part = {leaf: parts[leaf] + more[leaf] for leaf in more}
-            return self.ground.still_holds(self.tree.lowered(part), self.placed, self.total)
+            return self.ground.still_holds(self.tree.lower_values(part), self.placed, self.total)
 
         parts = divide_within(removed, caps, caps, in_vain)
         rest = removed - sum(parts.values())
@@ -380,11 +380,11 @@ class _Sketch:
             haircut_gpus=self.haircut,
             phantom_gpus=removed,
             to_flex_gpus=self.cut_gpus - removed,
-            short_by_gpus=self.short,
+            short_by_gpus=self.short_gpus,
             unbacked_gpus=self.unbacked,
             unplaced_blocks=self.unplaced,
             wave=wave,
-            backed=self.backed,
+            backed=self.is_backed,
             suffices=suffices,
             usage_from=self.snapshot.usage_from,
             quotas=tuple(rows[q.team] for q in self.snapshot.quotas),

@@ -12,12 +12,12 @@ from datetime import datetime
 
 from models.cluster.island import Island
 from models.cluster.quota import Quota
-from models.cluster.snapshot import Snapshot, filled
-from models.cluster.windows import Foretold, Window, WindowKind, active, covered, without_absences
+from models.cluster.snapshot import Snapshot, with_named_islands
+from models.cluster.windows import Foretold, Window, WindowKind, active, covered_gpus, without_absences
 from models.planning.backing import back
 
 
-def foretold(
+def forecast_windows(
     cluster: str, quotas: Sequence[Quota], islands: Sequence[Island], windows: Sequence[Window], now: datetime
 ) -> tuple[Foretold, ...]:
     """What the windows ahead will take from these quotas, if health stays as it is otherwise; the next one first.
@@ -25,14 +25,14 @@ def foretold(
     What is absent now by a window that will be over counts as back. Where a window takes a number of GPUs from several
     islands, the first ones by name give them. Quotas that lack as much before it begins are left out.
     """
-    islands = filled(quotas, islands)
+    islands = with_named_islands(quotas, islands)
     whole = without_absences(islands, windows, now)
     before = _shortage(cluster, quotas, islands)
     forecast = []
     for window in sorted(windows, key=lambda w: (w.starts, w.kind, w.reason)):
         if window.starts <= now or window.kind is WindowKind.FREEZE:
             continue
-        lacks = _shortage(cluster, quotas, during(whole, active(windows, window.starts)))
+        lacks = _shortage(cluster, quotas, islands_during(whole, active(windows, window.starts)))
         loses = {team: gpus - before.get(team, 0) for team, gpus in lacks.items() if gpus > before.get(team, 0)}
         if loses:
             forecast.append(
@@ -48,11 +48,11 @@ def foretold(
     return tuple(forecast)
 
 
-def during(islands: Sequence[Island], windows: Sequence[Window]) -> tuple[Island, ...]:
+def islands_during(islands: Sequence[Island], windows: Sequence[Window]) -> tuple[Island, ...]:
     """The islands while these windows last."""
     left = {i.name: i.healthy_gpus for i in islands}
     for window in windows:
-        for name, gone in covered(window, left).items():
+        for name, gone in covered_gpus(window, left).items():
             left[name] -= gone
     return tuple(i if left[i.name] == i.healthy_gpus else i.at_health(left[i.name]) for i in islands)
 

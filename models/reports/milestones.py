@@ -147,7 +147,7 @@ def standings(
     for planned in plan.planned:
         measure = planned.milestone.measure
         last = last_note(plan.notes, planned.milestone.name, at)
-        stands = standing(planned, _number(planned.milestone, measured, last), at, last)
+        stands = standing_of(planned, _number(planned.milestone, measured, last), at, last)
         of = (read_at or {}).get(measure) if measure in MEASURED else None if last is None else last.at
         all_standings.append(stands.model_copy(update={"number_at": of}))
     return tuple(all_standings)
@@ -163,7 +163,7 @@ def last_note(notes: Iterable[MilestoneNote], name: str, at: datetime) -> Milest
     return max((n for n in notes if n.milestone == name and n.at <= at), key=lambda n: n.at, default=None)
 
 
-def standing(
+def standing_of(
     planned: Planned, number: int | None, at: datetime, last: MilestoneNote | None = None
 ) -> MilestoneStanding:
     """By the rule above. The line is rounded in the milestone's favour: a part of a cluster is none."""
@@ -208,7 +208,7 @@ def _end(milestone: Milestone) -> datetime:
     return datetime(due.year, due.month, due.day, tzinfo=UTC) + timedelta(days=1)
 
 
-def replaced(
+def replace_plan(
     before: Sequence[Planned], milestones: Sequence[Milestone], now: datetime, measured: Mapping[str, int | None]
 ) -> tuple[Planned, ...]:
     """The new plan. A milestone that keeps its name and measure keeps its start, where it has one."""

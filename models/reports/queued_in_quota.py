@@ -48,7 +48,7 @@ def in_quota(ground: PlacementSolver, usage: Mapping[str, TeamUsage]) -> InQuota
     promised = sum(gpus > 0 for gpus in leaves.values())
     if promised and not told_of:
         return InQuota(pending_gpus=None, lacking_gpus=None, known_quotas=0, quotas=promised)
-    pending = ground.tree.assigned(asked) - ground.tree.assigned(running)
+    pending = ground.tree.assigned_gpus(asked) - ground.tree.assigned_gpus(running)
     gained = ground.loose(asked) - ground.loose(running) if pending else 0
     # Under a parent that promises less than its children ask, one child's gain may be another's: hence the bounds.
     lacking = min(pending, max(0, pending - gained))

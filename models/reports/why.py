@@ -149,7 +149,7 @@ class _Held(NamedTuple):
     jobs: tuple[Job, ...]
 
 
-def why(
+def explain_team(
     seen: Evidence,
     history: Mapping[str, Stretch],
     team: str,

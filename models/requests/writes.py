@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from models.cluster.quota import QuotaTree
-from models.planning.grants import moved
+from models.planning.grants import moved_values
 from models.rollout.effects import ValueWrite
 
 
@@ -13,7 +13,7 @@ def writes(
     tree: QuotaTree, values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool
 ) -> tuple[ValueWrite, ...]:
     """The quotas' changes where no rollout is open; each only while the value is as it was read."""
-    after = moved(values, raised, ends=ends)
+    after = moved_values(values, raised, ends=ends)
     return tuple(
         ValueWrite(team=team, expected_gpus=values[team], gpus=gpus, leaf=team not in tree.children)
         for team, gpus in sorted(after.items())

@@ -8,7 +8,7 @@ from typing import Any
 from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
-from models.planning.grants import GrantOrder, moved, raises
+from models.planning.grants import GrantOrder, moved_values, raises
 from models.rollout.effect_table import MODE_AFTER
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
 from models.rollout.flex_following import flex_band, flex_moves, flex_wanted
@@ -20,7 +20,7 @@ def baseline_with(rollout: Rollout, order: GrantOrder) -> Snapshot:
     """The baseline with the grant, or after its end."""
     values = {q.team: q.gpus for q in rollout.baseline.quotas}
     raised = order.raised or raises(rollout.baseline.tree, values, order.team, order.gpus)
-    return rollout.baseline.with_values(moved(values, raised, ends=order.ends))
+    return rollout.baseline.with_values(moved_values(values, raised, ends=order.ends))
 
 
 def _grant_content(rollout: Rollout) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def reserve_beside(baseline: Snapshot, values: Mapping[str, int]) -> Reserve:
             key = ",".join(sorted(islands))
             by_islands[key] = by_islands.get(key, 0) + values.get(leaf, before[leaf])
     return Reserve(
-        freed_gpus=max(0, tree.assigned(before) - tree.assigned({**before, **values})),
+        freed_gpus=max(0, tree.assigned_gpus(before) - tree.assigned_gpus({**before, **values})),
         limit_gpus=sum(values.get(leaf, before[leaf]) for leaf in tree.leaves),
         limits_by_islands=by_islands,
     )

@@ -38,7 +38,7 @@ CONFIRMS = "Confirm that what the source says of all its clusters is so"
 def choices_now(rollout: Rollout, now: datetime) -> tuple[Choice, ...]:
     """Those that its owner could give, what holds it first."""
     doubt = doubt_of(rollout)
-    source = () if doubt is None else (Choice(command="confirm", line=doubt.confirming, does=CONFIRMS),)
+    source = () if doubt is None else (Choice(command="confirm", line=doubt.confirm_line, does=CONFIRMS),)
     own = tuple(
         Choice(command=command.value, line=line_of(rollout.cluster, command, request), does=does)
         for command, request, does in _possible_commands(rollout, now)
@@ -70,7 +70,7 @@ def lifts_by_hold(rollout: Rollout, now: datetime) -> dict[str, str]:
     standing, doubt = holds_standing(rollout, now), doubt_of(rollout)
     lines = {hold.id: lifting_line(rollout, hold) for hold in standing if lifts(rollout, hold)}
     if doubt is not None:
-        lines |= {hold.id: doubt.confirming for hold in standing if hold.kind is HoldKind.UNKNOWN_HEALTH}
+        lines |= {hold.id: doubt.confirm_line for hold in standing if hold.kind is HoldKind.UNKNOWN_HEALTH}
     return lines
 
 

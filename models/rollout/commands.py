@@ -161,7 +161,7 @@ def _refuse_resolve_of_none(rollout: Rollout, name: str) -> str | None:
     if name == PROPOSAL and rollout.proposal is not None:
         return None
     if name == "unknown_health" and (doubt := doubt_of(rollout)) is not None:
-        return f"{doubt.why}: that is confirmed for the source as a whole, by {doubt.confirming}"
+        return f"{doubt.why}: that is confirmed for the source as a whole, by {doubt.confirm_line}"
     if name == "unknown_health":
         lifted = "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
         return lifted if rollout.sight.suspect is None else None

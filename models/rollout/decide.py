@@ -104,7 +104,7 @@ def _refit(rollout: Rollout, now: datetime) -> Action | None:
         return None
     if not has_looked_recently(rollout, now) or not has_tested(rollout.seen, rollout.seen.reading.values):
         return Look("before the limit above all quotas moves", None)
-    return Perform(EffectKind.SET_SOFT) if rollout.seen.backed else None
+    return Perform(EffectKind.SET_SOFT) if rollout.seen.is_backed else None
 
 
 def _flex(rollout: Rollout, now: datetime) -> Action | None:
@@ -146,7 +146,7 @@ def _realignment(rollout: Rollout, now: datetime) -> Action | None:
     values = beside_others(rollout, rollout.plan.values)
     if not has_looked_recently(rollout, now) or not has_tested(rollout.seen, values):
         return Look("before the realignment", values)
-    if rollout.seen is None or not rollout.seen.backed:
+    if rollout.seen is None or not rollout.seen.is_backed:
         return None  # `apply_look` has asked for another plan, or holds
     return Perform(EffectKind.SET_SOFT if EffectKind.RESERVE in rollout.stay.done else EffectKind.RESERVE)
 
@@ -177,7 +177,7 @@ def at_rest(rollout: Rollout, now: datetime) -> bool:
         rollout.stage is not Stage.MONITORED
         or busy
         or rollout.seen is None
-        or not rollout.seen.backed
+        or not rollout.seen.is_backed
         or not health_fresh(rollout)
     ):
         return False

@@ -14,7 +14,7 @@ from models.base import gpus_text, verb_of
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.errors import Drift, Refusal
-from models.planning.grants import GrantOrder, moved, raises
+from models.planning.grants import GrantOrder, moved_values, raises
 from models.planning.plan import Envelope, Plan
 from models.rollout.changes import reserve_beside
 from models.rollout.effect_table import INVERSE, STANDS_ON, StandsOn
@@ -351,7 +351,7 @@ def _prove_grant(change: Change, known: Known, order: GrantOrder | None) -> Foot
         fits = all(w.team in above and 0 <= w.gpus - w.expected_gpus <= order.gpus for w in change.writes)
     if not fits or (change.reserve is not None and not _is_within(change.reserve, known, order)):
         raise _refusal_of(change, f"it writes more than request {order.request} was granted")
-    after = {**base, **moved(base, raised, ends=order.ends)}
+    after = {**base, **moved_values(base, raised, ends=order.ends)}
     return Footing("decision", (decided.nonce,), f"the decision on {order_name(order.request)}", after=after)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.cluster.flex_size import following
+from models.cluster.flex_size import follow_surplus
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
@@ -16,7 +16,7 @@ def flex_wanted(rollout: Rollout) -> int | None:
         return None
     if rollout.seen.health is None or rollout.seen.health != rollout.sight.known:
         return None
-    wanted = following(flex_published(rollout), rollout.seen.flex, flex_band(rollout))
+    wanted = follow_surplus(flex_published(rollout), rollout.seen.flex, flex_band(rollout))
     return None if wanted == flex_published(rollout) else wanted
 
 

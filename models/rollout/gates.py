@@ -292,7 +292,7 @@ def _backing_condition(rollout: Rollout) -> Condition:
         return Condition(name="backed", met=False, text="the cluster has not been looked at yet")
     if rollout.seen.health is None or not health_fresh(rollout):
         return Condition(name="backed", met=False, text="health is unknown or stale and counts as zero")
-    if not rollout.seen.backed:
+    if not rollout.seen.is_backed:
         missing = lacks_text(rollout.seen.shortage)
         return Condition(name="backed", met=False, text=f"not backed by today's health: {missing}")
     return Condition(name="backed", met=True, text="backed by today's health")

@@ -13,7 +13,7 @@ from models.audit import AuditKind
 from models.base import count_text, gpus_text, spoken_for, verb_of
 from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of
-from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved, raises
+from models.planning.grants import Granted, GrantOrder, GrantOutcome, moved_values, raises
 from models.rollout.changes import baseline_with
 from models.rollout.decide import has_looked_recently, has_tested
 from models.rollout.effects import Receipt
@@ -78,11 +78,10 @@ def settle_order(rollout: Rollout) -> Rollout:
         return rollout
     after = baseline_with(rollout, order)
     ceiling = ceiling_of(on_islands(after, rollout.sight.known.islands), rollout.policy)
-    if after.tree.assigned() > ceiling:
-        sentence = (
-            f"{rollout.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(rollout.baseline.tree.assigned())}"
-        )
-        if rollout.baseline.tree.assigned() > rollout.baseline.tree.assigned(rollout.written):
+    if after.tree.assigned_gpus() > ceiling:
+        tree = rollout.baseline.tree
+        sentence = f"{rollout.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(tree.assigned_gpus())}"
+        if tree.assigned_gpus() > tree.assigned_gpus(rollout.written):
             sentence += ", with what its rollout took from others"
         return _answer_order(rollout, order, GrantOutcome.NO, sentence)
     return rollout
@@ -103,7 +102,7 @@ def test_order(rollout: Rollout, now: datetime) -> Rollout:
     if (
         rollout.seen is None
         or rollout.seen.health is None
-        or rollout.seen.backed
+        or rollout.seen.is_backed
         or not _has_tested_grant(rollout, values)
     ):
         return rollout
@@ -134,7 +133,7 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
     raised = order.raised or raises(rollout.baseline.tree, _baseline_values(rollout), order.team, order.gpus)
     grants = {name: each for name, each in rollout.grants.items() if name != order.request}
     if rollout.undo is not None and rollout.undo.why is UndoCause.UNDO:  # it was ordered while this was under way
-        target = {**rollout.undo.target, **moved(rollout.undo.target, raised, ends=order.ends)}
+        target = {**rollout.undo.target, **moved_values(rollout.undo.target, raised, ends=order.ends)}
         rollout = rollout.with_undo(target=target)
     rollout = rollout.but(
         baseline=baseline_with(rollout, order),

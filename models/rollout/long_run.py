@@ -6,7 +6,7 @@ from datetime import datetime
 
 from models.audit import AuditKind
 from models.base import duration_text, gpus_text
-from models.cluster.derived_buffer import Derived, followed
+from models.cluster.derived_buffer import Derived, follow_promise
 from models.cluster.policy import OnLongRun
 from models.notices import NoticeKind
 from models.planning.plan import Plan
@@ -96,7 +96,7 @@ def _rederive_buffer(rollout: Rollout, found: Derived, now: datetime) -> Rollout
     standing, of = (
         (None, None) if rollout.plan.derived is None else (rollout.plan.derived.promise, rollout.plan.derived.total)
     )
-    promise = followed(standing, found, of=of)
+    promise = follow_promise(standing, found, of=of)
     text = f"the buffer is derived anew: {found.needed:,} of {gpus_text(found.total)}, {found.text}"
     rollout = rollout.with_outlook(derived_at=now).record(
         AuditKind.PLAN, text, now, promised=standing, may_promise=promise

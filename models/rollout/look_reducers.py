@@ -124,7 +124,7 @@ def _advance_clocks(rollout: Rollout, now: datetime, *, told: bool) -> Rollout:
     """
     assert rollout.seen is not None
     if told:
-        counted, backed = rollout.seen.counted, rollout.seen.backed
+        counted, backed = rollout.seen.counted, rollout.seen.is_backed
     elif rollout.seen.doubt is not None:
         counted, backed = rollout.seen.doubt.counted, False
     elif rollout.sight.is_rising and rollout.seen.health == rollout.sight.suspect:
@@ -189,11 +189,11 @@ def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
         if better or rollout.plan.fault:
             return rollout.with_stay(replan="health has changed since the plan was made")
     if rollout.is_proposing:
-        short = has_tested(rollout.seen, rollout.plan.values) and not rollout.seen.backed
+        short = has_tested(rollout.seen, rollout.plan.values) and not rollout.seen.is_backed
         return give_up_proposal(rollout, "today's health does not back it", now) if short else rollout
     held = any(h.id == REALIGN for h in rollout.holds)
     tested = has_tested(rollout.seen, beside_others(rollout, rollout.plan.values))
-    if rollout.stage.is_guarded and rollout.is_realigning and not held and tested and not rollout.seen.backed:
+    if rollout.stage.is_guarded and rollout.is_realigning and not held and tested and not rollout.seen.is_backed:
         if moved:
             return rollout.with_stay(replan="health has changed since the realignment was planned")
         if rollout.is_approved and rollout.plan.backed:

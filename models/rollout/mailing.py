@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from models.audit import AuditKind
-from models.base import shortened
+from models.base import shorten
 from models.notices import STARTS_A_CLOCK, Notice, NoticeKind
 from models.planning.plan import Plan
 from models.rollout.fitting import MOST_UNDELIVERED
@@ -117,14 +117,14 @@ def apply_delivery(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer
         elif notice.key in answer.refused:
             reason = answer.refused[notice.key]
             if notice.kind in STARTS_A_CLOCK:
-                why = shortened(f"{notice.audience}: {reason}", _WORDS_BYTES)
+                why = shorten(f"{notice.audience}: {reason}", _WORDS_BYTES)
                 rollout = rollout.with_announced(undelivered=(*rollout.announced.undelivered, why)[-MOST_UNDELIVERED:])
             if notice.key not in answer.noted:
                 rollout = rollout.record(
                     AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True
                 )
     trouble = "; ".join(sorted(set(answer.failed.values())))
-    return rollout.but(post=rollout.post.but(trouble=shortened(trouble, 4 * _WORDS_BYTES)))
+    return rollout.but(post=rollout.post.but(trouble=shorten(trouble, 4 * _WORDS_BYTES)))
 
 
 def mark_archived(rollout: Rollout, request: RecordRequest) -> Rollout:

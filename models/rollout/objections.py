@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import count
 
 from models.access.aiming import OBJECTION_ID
-from models.base import count_text, shortened
+from models.base import count_text, shorten
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.stages import Stage
 from models.rollout.state import Rollout
@@ -41,7 +41,7 @@ def objection_refusal(rollout: Rollout, team: str, actor: str) -> str | None:
 
 def objection(rollout: Rollout, team: str, actor: str, reason: str, now: datetime, *, one_each: bool = True) -> Hold:
     """The hold that it makes. `one_each`: it takes the place of the actor's earlier one for this team."""
-    words = shortened(reason, WORDS_BYTES)
+    words = shorten(reason, WORDS_BYTES)
     return Hold(
         id=(_id_after if one_each else _lowest_id)(rollout, team, actor, words),
         kind=HoldKind.OBJECTION,
@@ -71,7 +71,7 @@ def _id_after(rollout: Rollout, team: str, actor: str, words: str) -> str:
     """
     first, last = _first_id(team), 0
     for hold in of_team(rollout, team):
-        if (hold.actor, shortened(hold.reason, WORDS_BYTES)) == (actor, words):
+        if (hold.actor, shorten(hold.reason, WORDS_BYTES)) == (actor, words):
             return hold.id
         number = hold.id.removeprefix(first).lstrip("-")
         last = max(last, int(number) if number.isdecimal() else 1)
@@ -88,7 +88,7 @@ def _lowest_id(rollout: Rollout, team: str, actor: str, words: str) -> str:
         hold = standing.get(name)
         if hold is None:
             return name
-        if (hold.team, hold.actor, shortened(hold.reason, WORDS_BYTES)) == (team, actor, words):
+        if (hold.team, hold.actor, shorten(hold.reason, WORDS_BYTES)) == (team, actor, words):
             return name
     raise AssertionError("one of the names is free")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from models.base import duration_text, shortened, some_of
+from models.base import duration_text, shorten, some_of
 from models.rollout.gates import conditions, gate_of, holds_now
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.mailing import newly_cut
@@ -91,4 +91,4 @@ def _hold_text(hold: Hold) -> str:
     kind = "" if hold.kind is HoldKind.OBJECTION else f"{hold.kind} by "
     own = hold.team in (None, "", hold.actor)
     who = hold.actor if own else f"{hold.team} by {hold.actor}"
-    return f'{kind}{who} ("{shortened(hold.reason, _WORDS_BYTES)}")'
+    return f'{kind}{who} ("{shorten(hold.reason, _WORDS_BYTES)}")'

@@ -10,7 +10,7 @@ from models.cluster.readings import PresentBacking
 from models.cluster.windows import Foretold
 from models.lifecycle.actions import Wait
 from models.planning.busy_work import short_of_work
-from models.planning.window_forecast import foretold
+from models.planning.window_forecast import forecast_windows
 from models.rollout.choices import lifters, lifting_line, lifts, lifts_by_hold
 from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
@@ -148,7 +148,7 @@ def _forecasts(rollout: Rollout, now: datetime) -> tuple[Foretold, ...]:
     quotas = tuple(
         p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in rollout.seen.reading.quotas
     )
-    return foretold(rollout.cluster, quotas, rollout.seen.health.islands, rollout.seen.windows, now)
+    return forecast_windows(rollout.cluster, quotas, rollout.seen.health.islands, rollout.seen.windows, now)
 
 
 def present_values(rollout: Rollout) -> dict[str, int]:
@@ -296,7 +296,7 @@ def _hold_needs(rollout: Rollout, now: datetime) -> str:
         if hold.kind is HoldKind.PAUSED:
             return f"paused by {hold.actor}: {_line(rollout, Command.RESUME)}"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and (doubt := doubt_of(rollout)) is not None:
-            return f"{hold.reason}: mend the source; only if it is so: {doubt.confirming}"
+            return f"{hold.reason}: mend the source; only if it is so: {doubt.confirm_line}"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and (beyond := beyond_of(rollout)) is not None:
             return f"{beyond.text}: mend the source, or import the cluster's new total"
         if hold.kind is HoldKind.UNKNOWN_HEALTH and rollout.sight.suspect is None:
@@ -336,7 +336,7 @@ def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
         return f"{limit}: lower them in the quota system, or {close}"
     if drift_of(rollout):
         return f"{limit}: it follows once the drift is resolved"
-    if rollout.seen is not None and rollout.seen.backed and health_fresh(rollout):
+    if rollout.seen is not None and rollout.seen.is_backed and health_fresh(rollout):
         return f"{limit}: it follows with the next write"
     healthy = "health is unknown" if not health_fresh(rollout) else "healthy GPUs do not back them"
     return f"{limit}: it stays while {healthy}"

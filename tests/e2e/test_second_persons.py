@@ -36,7 +36,7 @@ from client.http_door import http_door
 from client.weekly_report import weekly
 from models.access.access_file import provider_name
 from models.access.principals import Principal, Proof
-from models.access.signing import verified
+from models.access.signing import verify_ticket
 from models.access.tickets import arguments_hash
 from models.access_questions import ImportAccess
 from models.bringup.messages import BringupStart
@@ -183,8 +183,8 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     ]
 
     row = world.sql.row("warrants", command="bringup.add", subject=f"bringup/{name}")
-    outer = verified(row["ticket"], public_keys())
-    inner = verified(outer.second, public_keys())
+    outer = verify_ticket(row["ticket"], public_keys())
+    inner = verify_ticket(outer.second, public_keys())
     assert (outer.principal.name, inner.principal.name) == ("user:hw-lead", "user:sre")
     assert (inner.command, inner.workflow) == (outer.command, outer.workflow)
     given = start.but(actor="user:sre")
@@ -302,8 +302,8 @@ async def test_a_change_of_policy_takes_two_admins_and_the_rest_of_a_file_one(
     assert stands()[2] == {"research": 344}
     signed = "SELECT ticket FROM warrants WHERE command = 'desk.take_fleet' AND principal LIKE ?"
     ((ticket,),) = world.sql.rows(signed, "%sre-lead%")
-    outer = verified(ticket, public_keys())
-    assert verified(outer.second, public_keys()).principal.name == "user:tpm"
+    outer = verify_ticket(ticket, public_keys())
+    assert verify_ticket(outer.second, public_keys()).principal.name == "user:tpm"
     assert (await imported("sre-lead", written({"buffer": 0.2}, gpus=343)))[0] == 0, "the policy is as it stands"
 
     code, _, err = await imported("sre-lead", written(own={"buffer": 0}, gpus=343))
@@ -394,7 +394,7 @@ async def test_a_fleet_abort_with_undo_takes_two(front: Front2) -> None:
     done = await front.door("hw-lead").countersign(waits.value.digits)
     assert (done.by, done.second, done.command) == ("user:sre", "user:hw-lead", "fleet.abort")
     row = world.sql.row("warrants", command="fleet.abort", subject=f"fleet/{name}")
-    assert verified(verified(row["ticket"], public_keys()).second, public_keys()).principal.name == "user:sre"
+    assert verify_ticket(verify_ticket(row["ticket"], public_keys()).second, public_keys()).principal.name == "user:sre"
     texts = [e["text"] for e in world.sql.archive("(fleet)")]
     assert "to abort with undo the fleet rollout, given by user:sre, is countersigned by user:hw-lead" in texts
 
@@ -421,7 +421,7 @@ async def test_alone_in_an_emergency_is_told_until_another_admin_has_looked(fron
         (1, "user:research-lead", "the SEV cannot wait", "")
     ]
     row = world.sql.row("warrants", command="rollout.approve", subject=f"{name}/1")
-    assert verified(row["ticket"], public_keys()).emergency
+    assert verify_ticket(row["ticket"], public_keys()).emergency
     log = world.home / "notices.jsonl"
 
     def told() -> set[str]:

@@ -67,7 +67,7 @@ async def test_a_push_that_is_none_is_refused(front: Path, path: str, document: 
 @pytest.mark.parametrize("document", UNNAMED)
 def test_alerts_that_name_no_cluster_are_no_push(document: dict[str, Any]) -> None:
     with pytest.raises(BadInput) as refused:
-        AlertmanagerPush.model_validate(document).pushed()
+        AlertmanagerPush.model_validate(document).to_question()
     assert "\n" not in refused.value.message
 
 

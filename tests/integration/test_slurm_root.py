@@ -13,7 +13,7 @@ from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import snapshot_of
-from models.reports.why import Cause, why
+from models.reports.why import Cause, explain_team
 from models.rollout.effects import Change, EffectKind, Fence, Reserve, ValueWrite
 from tests.hostile.test_slurm import World, migrated, world
 
@@ -33,7 +33,7 @@ def test_why_counts_the_limit_of_the_root(world: World) -> None:
     assert quotas.read("east").bound_gpus is None
     health = HealthSample(cluster="bad", at=now, islands=(Island(name="rack1", total_gpus=24, healthy_gpus=24),))
     used = {t: TeamUsage(team=t, scheduled_gpus=g) for t, g in {"team": 16, "other": 0}.items()}
-    answer = why(Evidence(quotas.read("bad"), health, used, now), {}, "other", None)
+    answer = explain_team(Evidence(quotas.read("bad"), health, used, now), {}, "other", None)
     assert (answer.wanted_gpus, answer.startable_gpus) == (8, 4)
     assert [(reason.cause, reason.gpus) for reason in answer.reasons] == [(Cause.WITHHELD, 4)]
 

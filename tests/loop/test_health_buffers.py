@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.buffers.backtest import explained
-from models.buffers.estimator import derived
-from models.buffers.health_generator import Recipe, simulated
+from models.buffers.backtest import explain_buffer
+from models.buffers.estimator import derive_buffer
+from models.buffers.health_generator import Recipe, simulate_health
 from models.cluster.derived_buffer import BufferBasis
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
@@ -37,7 +37,7 @@ def spec(name: str, **policy: Any) -> dict[str, Any]:
 
 def down(seed: int = 3) -> np.ndarray:
     """GPUs down in each hour, oldest first."""
-    made = simulated(Recipe(nodes=TOTAL // 8, weeks=WEEKS, bursts=0, waves=0), seed)
+    made = simulate_health(Recipe(nodes=TOTAL // 8, weeks=WEEKS, bursts=0, waves=0), seed)
     found: np.ndarray = 8 * made.down
     return found
 
@@ -47,7 +47,7 @@ async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same
     await world.fleet(spec(name, **BY_HEALTH))
     gone = down()
     await world.lived(name, TOTAL, gone)
-    wanted = derived(gone, TOTAL, node=8)
+    wanted = derive_buffer(gone, TOTAL, node=8)
     assert 0 < wanted.needed < TOTAL // 2
 
     snapshot, policy = await world.tpm.snapshot(name)
@@ -57,7 +57,7 @@ async def test_the_plan_goes_by_the_ledgers_history_and_everybody_finds_the_same
 
     hours = await world.tpm.ask(YearOfHealth(cluster=name))
     assert policy.terms is not None
-    assert explained(hours.series, policy.terms, hours.total_gpus).now == wanted
+    assert explain_buffer(hours.series, policy.terms, hours.total_gpus).now == wanted
     assert (hours.healthy_gpus, hours.spare_gpus) == (TOTAL, 0)
 
     over, asked = await world.tpm.snapshot(name, {"buffer": 0.1})
@@ -82,12 +82,12 @@ async def test_a_declared_absence_is_nobodys_failure(world: World) -> None:
     await world.fleet({**spec(name, **BY_HEALTH), "windows": [window]})
     gone = down()
     gone[-24:] = 0
-    before = derived(gone, TOTAL, node=8)
+    before = derive_buffer(gone, TOTAL, node=8)
     gone[-20:-1] = 96
     await world.lived(name, TOTAL, gone)
     snapshot, _ = await world.tpm.snapshot(name)
     assert snapshot.derived == before
-    assert derived(gone, TOTAL, node=8).needed > before.needed
+    assert derive_buffer(gone, TOTAL, node=8).needed > before.needed
 
 
 async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: World) -> None:
@@ -100,11 +100,11 @@ async def test_worse_history_is_proposed_and_waits_for_a_person(world_on_each: W
     await world.start(name)
     await world.until(name, Stage.MONITORED)
     promised = sum(world.sql.gpus(name).values())
-    assert promised == TOTAL - derived(gone, TOTAL, node=8).needed
+    assert promised == TOTAL - derive_buffer(gone, TOTAL, node=8).needed
 
     gone[-30:] = 48
     await world.lived(name, TOTAL, gone)
-    wanted = derived(gone, TOTAL, node=8)
+    wanted = derive_buffer(gone, TOTAL, node=8)
     assert wanted.needed > TOTAL - promised
     status = await world.until(name, lambda s: s.proposal is not None)
     assert status.proposal is not None

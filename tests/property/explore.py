@@ -440,7 +440,7 @@ def _seen(seen: Observation, rank: dict[int, int], clock: _Clock, looked: dateti
         _items(seen.tested),
         _items(seen.shortage),
         _items(seen.counted),
-        seen.backed,
+        seen.is_backed,
         (seen.reading.flex_gpus, seen.flex),
     )
 

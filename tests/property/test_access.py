@@ -89,7 +89,7 @@ def targets(draw: st.DrawFn) -> Target:
 
 
 def rows_of(key: str, target: Target) -> tuple[Right, ...]:
-    return RIGHTS[key].under(target.cases)
+    return RIGHTS[key].rights_under(target.cases)
 
 
 def owner_of(file: AccessFile, name: str) -> str:
@@ -130,7 +130,7 @@ def test_one_human_is_never_two_whatever_their_guises(data: st.DataObject) -> No
     for right in rows_of(key, target):
         if right.second is Second.NONE or (right.second is Second.APPROVER_OR_BREAKER and target.breaker_open):
             continue
-        assert not right.second.countersigned, "the same human countersigned"
+        assert not right.second.needs_countersign, "the same human countersigned"
         changed = target.changed if right.second is Second.NOT_CHANGER else ()
         assert human not in {owner_of(file, name) for name in (target.first, *changed)}
 

@@ -79,7 +79,7 @@ def lacks(file: AccessFile, who: Principal, right: Right, target: Target, human:
         return "a role"
     if right.second is Second.NONE or not file.two_person or (emergency and Role.APPROVER in held):
         return ""
-    if right.second.countersigned:
+    if right.second.needs_countersign:
         return "" if right.second is Second.APPROVER_OR_BREAKER and target.breaker_open else "a second ticket"
     changed = target.changed if right.second is Second.NOT_CHANGER else ()
     return "a second human" if human in {owner_of(file, name) for name in (target.first, *changed)} else ""
@@ -113,7 +113,7 @@ def test_admission_lets_through_nothing_that_the_table_denies(data: st.DataObjec
     assert answer.complete
     assert isinstance(expected, Permitted)
     assert expected.complete
-    for right in RIGHTS[command].under(target.cases):
+    for right in RIGHTS[command].rights_under(target.cases):
         assert lacks(file, who, right, target, human, emergency) == ""
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from models.flex.division import FlexTeam
 from models.flex.floor import Claim, StoryJob
 from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobNow, JobTarget, Scene
-from models.flex.simulation import _Play, told
+from models.flex.simulation import _Play, tell_story
 from models.flex.yielding import Running, by_class
 from tests.property.test_flex_jobs import TEAMS, assert_rests, fit, has, spec_of, stories
 from tests.tried import examples
@@ -80,7 +80,7 @@ def stay_and_could_go(story: FlexStory, scene: Scene, team: str, *, for_flex: bo
 @given(story=st.one_of(crowded(), classed(whole=True, unprotected=True)))
 def test_no_stronger_job_is_taken_where_weaker_ones_of_its_quota_would_have_done(story: FlexStory) -> None:
     specs = spec_of(story)
-    for scene in told(story):
+    for scene in tell_story(story):
         for gone in scene.preempted:
             spec = specs[gone.job]
             if story.min_run and gone.why != "hardware is gone":
@@ -95,7 +95,7 @@ def test_no_stronger_job_is_taken_where_weaker_ones_of_its_quota_would_have_done
 def test_no_stronger_job_waits_where_weaker_ones_of_its_team_would_make_room(story: FlexStory) -> None:
     """Whether the weaker ones have run for long or have just started."""
     specs, teams = spec_of(story), {t.team: t for t in story.teams}
-    for scene in told(story.model_copy(update={"min_run": timedelta(0)})):
+    for scene in tell_story(story.model_copy(update={"min_run": timedelta(0)})):
         for job in scene.queued:
             spec, team = specs[job.job], teams[job.team]
             limits = (t.limit_gpus for t in (team, teams.get(team.parent or "")) if t is not None)
@@ -136,7 +136,7 @@ def test_a_claim_by_class_takes_its_own_team_s_alone_and_lets_no_team_grow_beyon
         return met
 
     with patch.object(_Play, "_claim", watched):
-        told(story)
+        tell_story(story)
 
 
 WEAK_WITHIN_THE_QUOTA = FlexStory(
@@ -231,7 +231,7 @@ ROUND_AND_ROUND = in_turn(
     ],
 )
 def test_the_weaker_class_waits_and_things_come_to_rest(story: FlexStory, runs: set[str]) -> None:
-    assert {j.job for j in told(story)[-1].running} == runs
+    assert {j.job for j in tell_story(story)[-1].running} == runs
     assert_rests(story)
 
 
@@ -260,7 +260,7 @@ def test_classes_change_nothing_of_what_teams_have(data: st.DataObject, size: in
         s if s.submit is None else s.model_copy(update={"submit": s.submit.model_copy(update={"job_class": None})})
         for s in story.steps
     )
-    with_, without = told(story), told(story.model_copy(update={"teams": plain, "steps": steps}))
+    with_, without = tell_story(story), tell_story(story.model_copy(update={"teams": plain, "steps": steps}))
     for n, step in enumerate(story.steps):
         ran = {j.job for scenes in (with_, without) for j in before(scenes, n) if j.team != "c"}
         if step.delete in ran:
@@ -292,7 +292,7 @@ OWN_PRIORITY = in_turn(0, 0, 4, comes("j1", 2, "dev", team="b"), comes("j2", 2, 
 def test_between_teams_equally_far_from_their_shares_neither_class_nor_priority_decides(
     story: FlexStory, runs: set[str]
 ) -> None:
-    assert {j.job for j in told(story)[-1].running} == runs
+    assert {j.job for j in tell_story(story)[-1].running} == runs
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -300,7 +300,7 @@ def test_between_teams_equally_far_from_their_shares_neither_class_nor_priority_
 def test_what_is_always_so_is_so_with_classes(story: FlexStory) -> None:
     """No GPU twice, who is taken ran and does not start in the same step, and nothing moves once at rest."""
     before: set[str] = set()
-    specs, scenes = spec_of(story), told(story)
+    specs, scenes = spec_of(story), tell_story(story)
     for scene in scenes:
         assert sum((j.gpus for j in scene.running), Fraction(0)) + scene.unused_gpus == scene.capacity_gpus
         assert fit([j.gpus for j in scene.running], scene.capacity_gpus)
@@ -313,7 +313,7 @@ def test_what_is_always_so_is_so_with_classes(story: FlexStory) -> None:
         before = {j.job for j in scene.running}
     nothing = FlexStep(capacity_gpus=scenes[-1].capacity_gpus)
     idle = (nothing.model_copy(update={"after": timedelta(minutes=61)}), nothing)
-    for scene in told(story.model_copy(update={"steps": (*story.steps, *idle)}))[len(scenes) :]:
+    for scene in tell_story(story.model_copy(update={"steps": (*story.steps, *idle)}))[len(scenes) :]:
         assert (scene.started, scene.preempted) == ((), ())
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from models.flex.division import FlexMode, FlexTeam
 from models.flex.scenario import FlexJob, FlexStep, FlexStory, JobTarget, On, Scene, Waits
-from models.flex.simulation import told
-from models.flex.yielding import Beyond, Running, given_back, kept
+from models.flex.simulation import tell_story
+from models.flex.yielding import Beyond, Running, given_back, most_kept
 from tests.tried import examples
 
 pytestmark = pytest.mark.fuzzed
@@ -99,7 +99,7 @@ def spec_of(story: FlexStory) -> dict[str, FlexJob]:
 @given(story=stories())
 def test_no_gpu_is_given_twice_and_no_quota_or_limit_is_passed(story: FlexStory) -> None:
     teams, specs = {t.team: t for t in story.teams}, spec_of(story)
-    for scene in told(story):
+    for scene in tell_story(story):
         assert sum((j.gpus for j in scene.running), Fraction(0)) + scene.unused_gpus == scene.capacity_gpus
         assert fit([j.gpus for j in scene.running], scene.capacity_gpus)
         for name, team in teams.items():
@@ -121,7 +121,7 @@ def test_no_gpu_is_given_twice_and_no_quota_or_limit_is_passed(story: FlexStory)
 @given(story=stories())
 def test_nothing_is_free_that_a_waiting_job_could_use_and_each_is_told_why_it_waits(story: FlexStory) -> None:
     teams, specs = {t.team: t for t in story.teams}, spec_of(story)
-    for scene in told(story):
+    for scene in tell_story(story):
         for job in scene.queued:
             team, spec = teams[job.team], specs[job.job]
             limited = team.limit_gpus is not None and has(scene, job.team) + job.gpus > team.limit_gpus
@@ -155,7 +155,7 @@ def test_nobody_is_taken_and_started_in_one_step_and_the_clocks_hold(story: Flex
     since: dict[str, timedelta] = {}
     taken_at: dict[str, timedelta] = {}
     before: set[str] = set()
-    for scene in told(story):
+    for scene in tell_story(story):
         taken, now = {t.job for t in scene.preempted}, {j.job for j in scene.running}
         ended = {story.steps[scene.step].delete} if not scene.woken else set()
         assert taken <= before, "who is taken ran"
@@ -175,12 +175,12 @@ def test_nobody_is_taken_and_started_in_one_step_and_the_clocks_hold(story: Flex
 @settings(max_examples=examples(400), deadline=None)
 @given(story=stories())
 def test_once_at_rest_nothing_moves_so_there_is_no_circle(story: FlexStory) -> None:
-    scenes = told(story)
+    scenes = tell_story(story)
     last = scenes[-1]
     nothing = FlexStep(capacity_gpus=last.capacity_gpus)
     after = timedelta(minutes=61)
     idle = (nothing.model_copy(update={"after": after}), nothing, nothing.model_copy(update={"after": after}))
-    longer = told(story.model_copy(update={"steps": (*story.steps, *idle)}))
+    longer = tell_story(story.model_copy(update={"steps": (*story.steps, *idle)}))
     assert longer[: len(scenes)] == scenes
     assert [s.what for s in longer[len(scenes) :]] == [
         f"{last.capacity_gpus} -> {last.capacity_gpus} GPU{'s' * (last.capacity_gpus != 1)}"
@@ -193,7 +193,7 @@ def test_once_at_rest_nothing_moves_so_there_is_no_circle(story: FlexStory) -> N
 @given(story=stories(flat=True, whole=True, unprotected=True))
 def test_no_team_waits_for_its_quota_while_others_have_what_is_junior_to_it(story: FlexStory) -> None:
     quotas, specs = {t.team: t.quota_gpus or 0 for t in story.teams}, spec_of(story)
-    for scene in told(story):
+    for scene in tell_story(story):
         for job in scene.queued:
             if specs[job.job].target is JobTarget.FLEX:
                 continue
@@ -211,7 +211,7 @@ def test_no_team_waits_for_its_quota_while_others_have_what_is_junior_to_it(stor
 def test_no_team_waits_for_its_share_while_others_are_above_theirs_on_flex(story: FlexStory) -> None:
     """What others have above share and beyond quota, in GPUs, always covers a claim: shares add up to what there is."""
     specs = spec_of(story)
-    for scene in told(story):
+    for scene in tell_story(story):
         shares = {t.team: t.share_gpus for t in scene.teams}
         assert sum(shares.values()) <= scene.capacity_gpus
         for job in scene.queued:
@@ -229,8 +229,8 @@ def test_no_team_waits_for_its_share_while_others_are_above_theirs_on_flex(story
 def test_the_order_of_the_teams_does_not_matter(story: FlexStory, dice: int) -> None:
     shuffled = list(story.teams)
     Random(dice).shuffle(shuffled)
-    again = told(story.model_copy(update={"teams": tuple(shuffled)}))
-    for one, other in zip(told(story), again, strict=True):
+    again = tell_story(story.model_copy(update={"teams": tuple(shuffled)}))
+    for one, other in zip(tell_story(story), again, strict=True):
         assert {t.team: t for t in one.teams} == {t.team: t for t in other.teams}
         assert one.model_copy(update={"teams": ()}) == other.model_copy(update={"teams": ()})
 
@@ -258,7 +258,7 @@ def test_a_tie_is_never_a_claim_and_a_name_evicts_nobody(
     assume(steps)
     story = FlexStory(capacity_gpus=capacity, teams=tuple(FlexTeam(team=t) for t in names), steps=tuple(steps))
     before = dict.fromkeys(names, Fraction(0))
-    for scene in told(story):
+    for scene in tell_story(story):
         team_of = {j.job: j.team for j in (*scene.running, *scene.queued)}
         if scene.preempted:
             (gone,), (came,) = scene.preempted, scene.started
@@ -277,12 +277,12 @@ def with_rests(story: FlexStory) -> FlexStory:
 
 def assert_rests(story: FlexStory) -> None:
     """A step that changes nothing changes nothing, wherever it comes."""
-    scenes = told(with_rests(story))
+    scenes = tell_story(with_rests(story))
     for scene in scenes:
         if scene.step % 2 and not scene.woken:
             assert (scene.started, scene.preempted) == ((), ()), scene
     plain = [s for s in scenes if s.woken or not s.step % 2]
-    assert [(s.what, s.running, s.queued) for s in plain] == [(s.what, s.running, s.queued) for s in told(story)]
+    assert [(s.what, s.running, s.queued) for s in plain] == [(s.what, s.running, s.queued) for s in tell_story(story)]
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -322,7 +322,7 @@ def test_where_all_fit_all_run_in_whatever_order_they_come(
         teams=(*parent, *(FlexTeam(team=t, quota_gpus=held[t], parent="n" if nested else None) for t in TEAMS)),
         steps=tuple(FlexStep(submit=spec) for spec in specs),
     )
-    last = told(story)[-1]
+    last = tell_story(story)[-1]
     assert [(j.job, j.why) for j in last.queued] == []
     assert {j.job for j in last.running} == {spec.job for spec in specs}
 
@@ -388,6 +388,6 @@ def test_what_is_kept_is_the_most_that_whole_jobs_fill(
         return {sum(c) for many in range(len(of) + 1) for c in combinations(of, many)}
 
     least = max(s for s in sums(sizes) if s <= quota)
-    assert kept(sizes, quota) == least
+    assert most_kept(sizes, quota) == least
     both = {s + m for s in sums(sizes) for m in sums(more) if s >= least and s + m <= room}
-    assert kept(sizes, room, more, least) == max(both, default=least)
+    assert most_kept(sizes, room, more, least) == max(both, default=least)

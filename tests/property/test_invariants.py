@@ -78,8 +78,8 @@ def test_a_sufficient_plan_is_backed_and_under_its_ceiling(snapshot: Snapshot, p
     plan = make_plan(snapshot, policy)
     after = back(snapshot.with_values(dict(plan.values)))
     assert plan.backed == after.is_backed
-    assigned = snapshot.tree.assigned(plan.values)
-    assert assigned <= snapshot.tree.assigned()
+    assigned = snapshot.tree.assigned_gpus(plan.values)
+    assert assigned <= snapshot.tree.assigned_gpus()
     if plan.short_by_gpus == 0:
         assert assigned <= ceiling_of(snapshot, policy)
     if plan.backed:
@@ -95,7 +95,7 @@ def test_a_sufficient_plan_is_backed_and_under_its_ceiling(snapshot: Snapshot, p
 def test_after_a_breach_rollback_the_sum_of_promises_is_at_most_the_healthy_gpus(breach: Breach) -> None:
     target = breach_target(breach.baseline, breach.current, breach.islands)
     there = breach.baseline.with_values(target.values).with_islands(breach.islands)
-    assert there.tree.assigned() <= there.healthy_gpus
+    assert there.tree.assigned_gpus() <= there.healthy_gpus
     assert back(there).phantom_gpus == 0
 
 

@@ -17,8 +17,8 @@ from models.cluster.snapshot import Snapshot
 from models.flex.division import FlexTeam
 from models.flex.flex_now import flex_now, share_expected
 from models.flex.scenario import FlexJob, FlexStep, FlexStory
-from models.flex.simulation import told
-from models.reports.why import why
+from models.flex.simulation import tell_story
+from models.reports.why import explain_team
 from models.rollout.messages import ObserveRequest
 from tests.property.test_why import most
 from tests.strategies import SMALL, snapshots
@@ -35,7 +35,7 @@ def unused_after(snapshot: Snapshot, quotas: dict[str, int], running: dict[str, 
             FlexStep(submit=FlexJob(job=f"{team}-1", team=team, gpus=Fraction(gpus))) for team, gpus in running.items()
         ),
     )
-    scenes = told(story)
+    scenes = tell_story(story)
     assert not scenes or not scenes[-1].queued
     return scenes[-1].unused_gpus if scenes else Fraction(snapshot.healthy_gpus)
 
@@ -63,7 +63,7 @@ def test_every_view_tells_the_same_free_gpus(snapshot: Snapshot, data: st.DataOb
     flex = flex_now(seen)
     assert (flex.flex_gpus, flex.backed_gpus) == (free, backed)
     if len(known) == len(leaves):
-        assert flex.in_quota_gpus == snapshot.tree.assigned(held)
+        assert flex.in_quota_gpus == snapshot.tree.assigned_gpus(held)
         assert flex.used_gpus == sum(held[t] for t in leaves) - flex.in_quota_gpus, "what no quota promises is on flex"
     status = observed(seen, ObserveRequest(cluster="c", at=NOW)).now
     assert (status.flex_gpus, status.backed_gpus) == (free, backed)
@@ -72,7 +72,7 @@ def test_every_view_tells_the_same_free_gpus(snapshot: Snapshot, data: st.DataOb
     if leaves and plain and sum(running.values()) <= snapshot.healthy_gpus:
         assert unused_after(snapshot, leaves, running) == free
     for team, gpus in leaves.items():
-        startable = why(seen, {}, team, None).startable_gpus
+        startable = explain_team(seen, {}, team, None).startable_gpus
         assert startable == most(snapshot, held | {team: gpus}) - standing <= free
         # What it would have of flex beside a quota that it uses whole.
         beside = snapshot.healthy_gpus - most(snapshot, held | {team: gpus})

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from models.cluster.policy import Policy
 from models.cluster.snapshot import Snapshot
 from models.planning import max_flow, placement
-from models.planning.backing import back, touched
+from models.planning.backing import back, touched_leaves
 from models.planning.max_flow import FlowNetwork
 from models.planning.placement import PlacementSolver
 from models.planning.plan import make_plan
@@ -39,9 +39,9 @@ def up_to(edges: int, ways: int) -> Iterator[None]:
 @given(small_snapshots() | large_snapshots(), policies())
 def test_backing_and_plans_are_the_same_by_both(snapshot: Snapshot, policy: Policy) -> None:
     with up_to(0, 0):
-        by_scipy = back(snapshot), make_plan(snapshot, policy), touched(PlacementSolver(snapshot))
+        by_scipy = back(snapshot), make_plan(snapshot, policy), touched_leaves(PlacementSolver(snapshot))
     with up_to(10**6, 10**4):
-        assert (back(snapshot), make_plan(snapshot, policy), touched(PlacementSolver(snapshot))) == by_scipy
+        assert (back(snapshot), make_plan(snapshot, policy), touched_leaves(PlacementSolver(snapshot))) == by_scipy
 
 
 edges = st.dictionaries(
@@ -57,6 +57,6 @@ def test_flows_and_what_they_leave_in_reach_are_the_same_by_both(capacities: dic
         network.edge(*({0: "source", 1: "sink"}.get(node, node) for node in (tail, head)))
     rooms = list(capacities.values())
     with up_to(0, 0):
-        by_scipy = network.maximum(rooms), network.reached(rooms)
+        by_scipy = network.maximum(rooms), network.reached_nodes(rooms)
     with up_to(10**6, 0):
-        assert (network.maximum(rooms), network.reached(rooms)) == by_scipy
+        assert (network.maximum(rooms), network.reached_nodes(rooms)) == by_scipy

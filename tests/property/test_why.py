@@ -13,7 +13,7 @@ from models.cluster.evidence import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
-from models.reports.why import Cause, why
+from models.reports.why import Cause, explain_team
 from tests.strategies import small_snapshots
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -109,7 +109,7 @@ def test_reasons_add_up_to_the_gap_and_the_first_binds(snapshot: Snapshot, data:
     asked = data.draw(st.none() | st.integers(0, 20))
     block = data.draw(st.booleans())
     seen = Evidence(reading, sample, usage, NOW, windows=windows)
-    found = why(seen, {}, team, asked, block=block)
+    found = explain_team(seen, {}, team, asked, block=block)
 
     assert sum(r.gpus for r in found.reasons) == found.gap_gpus
     assert all(r.gpus > 0 and r.text for r in found.reasons)
@@ -119,12 +119,14 @@ def test_reasons_add_up_to_the_gap_and_the_first_binds(snapshot: Snapshot, data:
     values = snapshot.tree.leaf_gpus
     held = {t: min(g, usage[t].scheduled_gpus) if t in usage else g for t, g in values.items()}
     gains = most(snapshot, {**held, team: values[team]}) - most(snapshot, held)
-    loose = why(seen, {}, team, asked)
+    loose = explain_team(seen, {}, team, asked)
     if loose.reasons and not windows:
         first, alone = loose.reasons[0], {}
         for cause in (Cause.WITHHELD, Cause.UNHEALTHY, Cause.OTHERS, Cause.IDLE, Cause.USED):
             if cause is not Cause.IDLE or team in usage:
-                alone[cause] = why(without(cause, seen, team), {}, team, asked).startable_gpus - loose.startable_gpus
+                alone[cause] = (
+                    explain_team(without(cause, seen, team), {}, team, asked).startable_gpus - loose.startable_gpus
+                )
         assert alone.get(first.cause) == first.gpus or not any(alone.values()), "it starts what it is said to hold up"
     assert loose.startable_gpus == min(loose.wanted_gpus, gains)
     assert found.startable_gpus <= loose.startable_gpus, "a block is never easier to have"

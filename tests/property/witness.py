@@ -21,7 +21,7 @@ from models.cluster.snapshot import Snapshot
 from models.lifecycle.actions import Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import back
-from models.planning.grants import moved, raises
+from models.planning.grants import moved_values, raises
 from models.planning.plan import Plan
 from models.rollout.actions import Action
 from models.rollout.commands import refusal
@@ -242,12 +242,12 @@ class Observed(World):
             # What others hold is taken as given: the rollout's own baseline is what must be backed.
             baseline = {q.team: q.gpus for q in self.r.baseline.quotas}
             raised = raises(self.r.baseline.tree, baseline, order.team, order.gpus)
-            after = {**baseline, **moved(baseline, raised)}
+            after = {**baseline, **moved_values(baseline, raised)}
             assert back(self._with(after, self.looked_on)).is_backed, "granted what health does not back"
         else:
             raised = order.raised
         if self.expected is not None:
-            self.expected |= moved(before, raised, ends=order.ends)
+            self.expected |= moved_values(before, raised, ends=order.ends)
 
     def _order_is(self, why: UndoCause) -> bool:
         return self.r.undo is not None and self.r.undo.why is why
@@ -364,7 +364,7 @@ class Observed(World):
             tree = QuotaTree(q.as_quota() for q in self.quotas.values())
             values = {t: 0 if t in tree.leaves and t not in promises else v for t, v in self.values.items()}
             declared = self.backing(declared=True)
-            assert tree.assigned(values) <= declared.healthy_gpus
+            assert tree.assigned_gpus(values) <= declared.healthy_gpus
 
     def no_blip_rolls_back(self) -> None:
         if self._order_is(UndoCause.BREACH) and self.r.stage is Stage.ROLLING_BACK and not self.ever_blind:

@@ -18,7 +18,7 @@ from models.access.decision import Target
 from models.access.standing import AccessStands
 from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
-from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, resolved, resolved_teams
+from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, resolve_cluster, resolve_teams
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Fleet
 from models.cluster.fleet_oddities import oddities_of
@@ -407,10 +407,10 @@ class FakeBackstop:
         lines = [
             line
             for cluster in fleet.clusters
-            for line in resolved(cluster, self.standing.get(cluster.name), terms, numbers[cluster.name])[1]
+            for line in resolve_cluster(cluster, self.standing.get(cluster.name), terms, numbers[cluster.name])[1]
         ]
         beside = [OtherCluster(name=n, summary="2 quotas, 9 GPUs in all") for n in self.standing if n not in numbers]
-        lines += [*resolved_teams(fleet, {}, prune=terms.prune)[1], *other_lines(beside, prune=terms.prune)]
+        lines += [*resolve_teams(fleet, {}, prune=terms.prune)[1], *other_lines(beside, prune=terms.prune)]
         counts = {"clusters": len(fleet.clusters), "quotas": 1, "added": 0, "changed": 1, "removed": 0}
         contacts = {team.name: team.contacts for team in fleet.teams}
         return outcome_of(fleet, lines, counts, oddities_of(fleet, contacts), done=not terms.dry_run)

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from activities.rollout.observing import islands_for, observed
 from activities.watch.health_watch import facts_of, fingerprint
 from models.base import parse_duration
-from models.cluster.derived_buffer import Derived, stepped
+from models.cluster.derived_buffer import Derived, step_promise
 from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job
@@ -511,7 +511,7 @@ class World:
             baseline = baseline if request.islands is None else baseline.with_islands(request.islands)
         if self.asked is not None:
             baseline = baseline.model_copy(
-                update={"derived": stepped(self.asked, request.promised, of=request.promised_of)}
+                update={"derived": step_promise(self.asked, request.promised, of=request.promised_of)}
             )
         plan = make_plan(baseline.model_copy(update={"work": self.work()}), request.policy)
         self.plans.append(plan)

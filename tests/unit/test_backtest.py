@@ -24,9 +24,9 @@ from benchmarks.buffers import figures_of
 from cli.commands.schemas import makers
 from cli.main import run
 from client.inputs.health_series import read_series
-from models.buffers.backtest import fixed, health, policies, promises, record
+from models.buffers.backtest import fixed_buffer, health, policies, promises, record
 from models.buffers.estimator import WEEK_HOURS
-from models.buffers.health_generator import Recipe, simulated
+from models.buffers.health_generator import Recipe, simulate_health
 from models.buffers.hourly_health import Series
 from models.cluster.derived_buffer import TERMS
 from models.errors import BadInput
@@ -49,7 +49,7 @@ def test_a_record_counts_what_a_person_would() -> None:
     """Two weeks of 100 nodes: 90 healthy, but 80 for three hours of the second week. Promised: 85."""
     worst = np.full(2 * WEEK_HOURS, 90.0)
     worst[WEEK_HOURS : WEEK_HOURS + 3] = 80
-    made = promises(series(worst), fixed(Fraction(15, 100)), 1)
+    made = promises(series(worst), fixed_buffer(Fraction(15, 100)), 1)
     found = record(series(worst), "fixed-15", made, 1)
     assert made == [85, 85]
     assert (found.hours, found.broken_hours, found.changes, found.refused) == (336, 3, 0, 0)
@@ -146,7 +146,7 @@ def test_unknown_hours_and_declared_absence_break_nothing() -> None:
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), week=st.integers(1, 9))
 def test_future_rows_cannot_change_a_past_decision(name: str, seed: int, week: int) -> None:
-    one = simulated(Recipe(nodes=64, weeks=10, failures=20.0), seed)
+    one = simulate_health(Recipe(nodes=64, weeks=10, failures=20.0), seed)
     dice = np.random.default_rng(seed)
     other = one.worst.copy()
     other[week * WEEK_HOURS :] = dice.integers(0, 65, len(other) - week * WEEK_HOURS)
@@ -158,7 +158,7 @@ def test_future_rows_cannot_change_a_past_decision(name: str, seed: int, week: i
 
 
 def test_the_past_does_change_a_decision() -> None:
-    one = simulated(Recipe(nodes=64, weeks=16), 1)
+    one = simulate_health(Recipe(nodes=64, weeks=16), 1)
     worse = Series(one.cluster, one.total, one.worst - 10, one.mean - 10, one.planned)
     for name in ("binomial", "trailing-quantile", "trailing-max", "health"):
         decide = policies()[name]
@@ -169,30 +169,30 @@ def test_the_past_does_change_a_decision() -> None:
 
 
 def test_a_seed_makes_the_same_series_and_another_one_another() -> None:
-    one, same, other = (simulated(Recipe(weeks=8), seed) for seed in (7, 7, 8))
+    one, same, other = (simulate_health(Recipe(weeks=8), seed) for seed in (7, 7, 8))
     assert np.array_equal(one.worst, same.worst)
     assert not np.array_equal(one.worst, other.worst)
 
 
 def test_a_year_of_a_large_cluster_has_the_published_failures_tails_and_bursts() -> None:
     calm = Recipe(nodes=4000, weeks=52, bursts=0, racks=0, waves=0)
-    one = simulated(calm, 3)
+    one = simulate_health(calm, 3)
     # By Little's law: failures x mean repair; overlaps on one node and long repairs take a little of it.
     mean_repair_days = calm.repair_hours / 24 * np.exp(calm.repair_tail**2 / 2)
     expected = calm.failures / 1000 * mean_repair_days
     found = 1 - one.mean.mean() / 4000
     assert 0.6 * expected < found < 1.1 * expected
-    bursty = simulated(Recipe(nodes=4000, weeks=52, bursts=0.5, burst_nodes=30.0, waves=0), 3)
+    bursty = simulate_health(Recipe(nodes=4000, weeks=52, bursts=0.5, burst_nodes=30.0, waves=0), 3)
     news = [np.maximum(np.diff(s.down, prepend=0), 0).reshape(-1, 24).sum(axis=1) for s in (one, bursty)]
     calm_ratio, bursty_ratio = (float(n.var() / n.mean()) for n in news)
     assert calm_ratio < 2 < bursty_ratio
 
 
 def test_lemons_have_their_share_and_racks_fail_together() -> None:
-    racks = simulated(Recipe(nodes=64, weeks=52, failures=0, bursts=0, waves=0, racks=10.0, rack_nodes=8), 5)
+    racks = simulate_health(Recipe(nodes=64, weeks=52, failures=0, bursts=0, waves=0, racks=10.0, rack_nodes=8), 5)
     assert set(np.unique(racks.down)) >= {0.0, 8.0}
     assert not set(np.unique(racks.down)) - {0.0, 8.0, 16.0, 24.0, 32.0}
-    worse = simulated(Recipe(nodes=64, weeks=40, change_week=20, change=10.0, repair_tail=0.5), 5)
+    worse = simulate_health(Recipe(nodes=64, weeks=40, change_week=20, change=10.0, repair_tail=0.5), 5)
     assert worse.down[20 * WEEK_HOURS :].mean() > 3 * worse.down[: 20 * WEEK_HOURS].mean()
 
 
@@ -575,7 +575,7 @@ def test_made_up_history_of_gpu_servers_looks_like_the_real_one(real: tuple[Seri
     (one,) = (s for s in real if s.cluster == cluster)
     recipe = Recipe(nodes=one.total_at(0), weeks=len(one.down) // WEEK_HOURS)
     found = figures_of(one.down, recipe.nodes)
-    made = [figures_of(simulated(recipe, seed).down, recipe.nodes) for seed in range(100)]
+    made = [figures_of(simulate_health(recipe, seed).down, recipe.nodes) for seed in range(100)]
     for figure, value in found.items():
         ordered = sorted(m[figure] for m in made)
         assert ordered[2] <= value <= ordered[-3], (figure, value, ordered[2], ordered[-3])
@@ -701,7 +701,7 @@ def test_made_up_history_is_read_back_as_it_was(tmp_path: Path, capsys: pytest.C
     assert capsys.readouterr().out == ""
     one, two = read_series(path)
     assert (one.cluster, two.cluster) == ("simulated-1", "simulated-2")
-    assert np.array_equal(one.worst, simulated(Recipe(nodes=40, weeks=3), 9).worst)
+    assert np.array_equal(one.worst, simulate_health(Recipe(nodes=40, weeks=3), 9).worst)
     assert not np.array_equal(one.worst, two.worst)
 
 

@@ -90,7 +90,7 @@ def test_parents_rise_with_their_children() -> None:
     assert first == {"org": 40, "a": 22, "b": 18}
     after = next_values(asked, nodes(7), first, POLICY)
     assert after == {"org": 47, "a": 26, "b": 21}
-    assert QuotaTree(asked.quotas).assigned(after) == 47
+    assert QuotaTree(asked.quotas).assigned_gpus(after) == 47
 
 
 def handed_over(came: tuple[Island, ...] | None = None, **more: Any) -> BringupWorld:

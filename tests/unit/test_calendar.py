@@ -20,7 +20,7 @@ from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind, span_text
 from models.errors import BadInput
-from models.planning.window_forecast import during, foretold
+from models.planning.window_forecast import forecast_windows, islands_during
 from models.questions import Declare, Question
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering
 
@@ -36,14 +36,14 @@ def window(starts: timedelta, ends: timedelta, gpus: int | None = None, **more: 
 
 
 def told(*windows: Window, islands: Sequence[Island] = MAIN, quotas: Sequence[Quota] = TEAM) -> list[dict[str, int]]:
-    return [f.lacks for f in foretold("c", quotas, islands, windows, NOW)]
+    return [f.lacks for f in forecast_windows("c", quotas, islands, windows, NOW)]
 
 
 # --- foretelling -----------------------------------------------------------------------------------------
 
 
 def test_a_window_that_takes_more_than_is_to_spare_is_foretold() -> None:
-    (found,) = foretold("c", TEAM, MAIN, [window(3 * DAY, 4 * DAY, 39)], NOW)
+    (found,) = forecast_windows("c", TEAM, MAIN, [window(3 * DAY, 4 * DAY, 39)], NOW)
     assert (found.starts, found.loses, found.lacks) == (NOW + 3 * DAY, {"research": 26}, {"research": 26})
     assert told(window(3 * DAY, 4 * DAY, 13)) == []
     assert told(window(3 * DAY, 4 * DAY)) == [{"research": 306}]
@@ -63,7 +63,7 @@ def test_what_a_window_takes_now_is_back_when_it_is_over() -> None:
     down = (Island(name="main", total_gpus=361, healthy_gpus=300),)
     assert told(window(-DAY, DAY, 61), window(2 * DAY, 3 * DAY, 50), islands=down) == []
     assert told(window(2 * DAY, 3 * DAY, 50), islands=down) == [{"research": 56}]
-    (found,) = foretold("c", TEAM, down, [window(2 * DAY, 3 * DAY, 50)], NOW)
+    (found,) = forecast_windows("c", TEAM, down, [window(2 * DAY, 3 * DAY, 50)], NOW)
     assert found.loses == {"research": 50}, "6 lack it today"
 
 
@@ -83,7 +83,7 @@ def test_more_taken_never_leaves_more(one: int, other: int, gpus: int | None, qu
         Island(name="a", total_gpus=60, healthy_gpus=one),
         Island(name="b", total_gpus=60, healthy_gpus=other, block_gpus=other),
     )
-    left = during(islands, [window(DAY, 2 * DAY, gpus)])
+    left = islands_during(islands, [window(DAY, 2 * DAY, gpus)])
     healthy = sum(i.healthy_gpus for i in left)
     assert healthy == (0 if gpus is None else max(0, one + other - gpus))
     lacks = told(window(DAY, 2 * DAY, gpus), islands=islands, quotas=(Quota(team="q", gpus=quota),))

@@ -15,8 +15,8 @@ import pytest
 
 from cli.main import run
 from client.inputs.health_series import read_series
-from models.buffers.estimator import WEEK_HOURS, derived
-from models.buffers.health_generator import Recipe, simulated
+from models.buffers.estimator import WEEK_HOURS, derive_buffer
+from models.buffers.health_generator import Recipe, simulate_health
 from models.buffers.hourly_health import HealthHours, Series
 from models.cluster.derived_buffer import HealthTerms
 from models.cluster.island import Island
@@ -33,7 +33,7 @@ WEEKS = 6
 
 def history(terms: HealthTerms | None = None) -> HealthHours:
     """45 nodes of 8 GPUs; a day in the third week is unknown, and 16 GPUs were declared for some hours."""
-    made = simulated(Recipe(nodes=45, weeks=WEEKS), 5)
+    made = simulate_health(Recipe(nodes=45, weeks=WEEKS), 5)
     total, worst, mean = (8 * row for row in (made.total, made.worst, made.mean))
     planned = np.zeros(len(total))
     planned[30:40] = 16
@@ -42,7 +42,7 @@ def history(terms: HealthTerms | None = None) -> HealthHours:
     for row in (total, worst, mean):
         row[400:424] = np.nan
     kept = HealthHours(cluster="h100-worked", total_gpus=360, gpus_per_node=8, terms=terms)
-    return kept.holding(Series("h100-worked", total, worst, mean, planned, first=490_000))
+    return kept.with_series(Series("h100-worked", total, worst, mean, planned, first=490_000))
 
 
 @pytest.fixture
@@ -156,8 +156,8 @@ def test_never_more_is_promised_than_is_healthy_now_and_not_spare(
     series = Series("h100-worked", total, total - down, total - down, np.zeros(len(down)), first=490_000)
     terms = HealthTerms()
     kept = HealthHours(cluster="h100-worked", total_gpus=544, gpus_per_node=8, terms=terms, healthy_gpus=healthy)
-    fake.hours = kept.model_copy(update={"spare_gpus": spare, "health_at": NOON}).holding(series)
-    by_history = derived(down, 544, terms, 8)
+    fake.hours = kept.model_copy(update={"spare_gpus": spare, "health_at": NOON}).with_series(series)
+    by_history = derive_buffer(down, 544, terms, 8)
     assert by_history.promise is not None
     assert by_history.promise == 488
     expected = by_history.promise if promise is None else promise
@@ -237,12 +237,12 @@ def test_what_bounds_a_promise_is_named(
 def test_a_history_beside_the_file_is_gone_by(
     unit: Literal["nodes", "gpus"], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = simulated(Recipe(cluster="h100-worked", nodes=45, weeks=10, bursts=0), 2)
+    made = simulate_health(Recipe(cluster="h100-worked", nodes=45, weeks=10, bursts=0), 2)
     size = 1 if unit == "nodes" else 8
     total, worst, mean = (size * row for row in (made.total, made.worst, made.mean))
     series = Series("h100-worked", total, worst, mean, made.planned, unit=unit)
     (tmp_path / "h.csv").write_text(as_csv(series))
-    wanted = derived(8 * made.down, 360, node=8)
+    wanted = derive_buffer(8 * made.down, 360, node=8)
     shown = planned(tmp_path, capsys, "--buffer", "health", "--health", str(tmp_path / "h.csv"))
     assert f"(buffer {wanted.needed}, by its health history)" in shown[0]
     assert shown[1].endswith(f": {wanted.text}.")
@@ -273,7 +273,7 @@ def test_the_ledger_is_asked_with_the_buffer_that_was_given(fake: FakeBackstop) 
 
 
 def test_status_says_what_the_buffer_stands_on(fake: FakeBackstop, capsys: pytest.CaptureFixture[str]) -> None:
-    stands = derived(np.full(14 * WEEK_HOURS, 16.0), 361, node=8)
+    stands = derive_buffer(np.full(14 * WEEK_HOURS, 16.0), 361, node=8)
     proposed = ProposalStatus(
         plan_hash="f00d", at=NOON, healthy_gpus=350, planned_gpus=361, inside=False, values=(), buffer=stands
     )

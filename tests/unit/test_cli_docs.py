@@ -224,7 +224,7 @@ def test_the_plan_that_readme_shows_first_is_real(
 
 def test_every_field_of_the_fleet_file_is_described() -> None:
     for model in (*DESCRIBED, *BRINGUP_DESCRIBED, *ACCESS_DESCRIBED):
-        descriptions = model.described()
+        descriptions = model.field_docs()
         for name, field in model.model_fields.items():
             described = descriptions.get(name, "")
             assert described, f"{model.__name__}.{name} has no docstring"

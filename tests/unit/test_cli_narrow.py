@@ -39,8 +39,8 @@ from models.bringup.messages import BringupRow
 from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus, row_of, status_of
-from models.buffers.backtest import explained, policies, promises, record
-from models.buffers.health_generator import Recipe, simulated
+from models.buffers.backtest import explain_buffer, policies, promises, record
+from models.buffers.health_generator import Recipe, simulate_health
 from models.cluster.derived_buffer import TERMS
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import Departure, FleetOutcome, Line, Verb
@@ -51,11 +51,11 @@ from models.fleet.kept import KeptFleet
 from models.fleet.messages import FleetLaunch, FleetPlan
 from models.fleet.state import Pace, Wave
 from models.flex.division import division
-from models.flex.simulation import told
+from models.flex.simulation import tell_story
 from models.planning.haircut import USUAL
 from models.planning.haircut import haircut as compared
 from models.planning.plan import make_plan
-from models.planning.window_forecast import foretold
+from models.planning.window_forecast import forecast_windows
 from models.reports.milestones import standings
 from models.reports.why import WhyAnswers
 from models.rollout.ahead import Ahead, TeamBack
@@ -270,7 +270,7 @@ def entries(name: Naming) -> list[Entry]:
 
 
 def health(name: Naming) -> Any:
-    return simulated(Recipe(weeks=8).model_copy(update={"cluster": name("cluster", 1)}), 7)
+    return simulate_health(Recipe(weeks=8).model_copy(update={"cluster": name("cluster", 1)}), 7)
 
 
 def backtests(name: Naming) -> list[RenderableType]:
@@ -376,13 +376,17 @@ def kept_fleet(name: Naming) -> KeptFleet:
 
 
 def ahead(name: Naming) -> dict[str, Any]:
-    found = {c.name: foretold(c.name, c.quotas, c.islands, c.windows, NOON) for c in renamed_fleet(name).clusters}
+    found = {
+        c.name: forecast_windows(c.name, c.quotas, c.islands, c.windows, NOON) for c in renamed_fleet(name).clusters
+    }
     return {cluster: told for cluster, told in found.items() if told}
 
 
 def story(name: Naming) -> Any:
     given = read_flex_story(str(ROOT / "examples" / "flex-story.yaml"))
-    return told(type(given).model_validate_json(renamed(given.model_dump_json(by_alias=True, exclude_none=True), name)))
+    return tell_story(
+        type(given).model_validate_json(renamed(given.model_dump_json(by_alias=True, exclude_none=True), name))
+    )
 
 
 def brought_up(n: Naming) -> BringupStatus:
@@ -583,7 +587,7 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         [point(NOON - i * HOUR, 3, 100 * i, 3) for i in range(20, 0, -1)], n("cluster", 1), NOON, NOON
     ),
     "backtest.parts": backtests,
-    "buffer.parts": lambda n: buffer.parts(explained(health(n), TERMS, None)),
+    "buffer.parts": lambda n: buffer.parts(explain_buffer(health(n), TERMS, None)),
 }
 
 

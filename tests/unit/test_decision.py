@@ -9,7 +9,7 @@ import pytest
 
 from models.access.access_file import AccessFile
 from models.access.decision import Decision, Denied, Permitted, Target, decide, who_could
-from models.access.principals import Principal, Proof, asserted
+from models.access.principals import Principal, Proof, asserted_principal
 from models.access.rights import RIGHTS, Case, Right, Second, Where
 from models.access.roles import Role
 from models.access.tokens import Token, TokenScope
@@ -102,7 +102,7 @@ def test_a_command_that_the_table_does_not_have_is_nobodys(command: str) -> None
 def test_a_name_that_nobody_checked_may_nothing_where_access_is_configured(key: str) -> None:
     file = access(grant("user:sre", "viewer", "member", "operator", "approver"))
     for name in ("user:sre", "user:tpm", "service:backstop", "service:ci"):
-        answer = decide(file, asserted(name), key, PLACE.but(first="user:hw-lead"))
+        answer = decide(file, asserted_principal(name), key, PLACE.but(first="user:hw-lead"))
         assert isinstance(answer, Denied)
         assert answer.reason.startswith(f"{name} is a name that nobody checked")
 
@@ -242,7 +242,7 @@ def test_neither_a_service_nor_a_token_countersigns() -> None:
     sre = at_provider(file, "sre")
     ci = Principal(name="service:ci", proof=Proof.SERVICE)
     by_token = Principal(name="user:research-lead", human="user:research-lead", proof=Proof.TOKEN)
-    for second in (ci, by_token, asserted("user:research-lead")):
+    for second in (ci, by_token, asserted_principal("user:research-lead")):
         assert isinstance(decide(file, sre, "bringup.add", Target(cluster="new"), second=second), Denied)
 
 

@@ -17,14 +17,14 @@ from models.digests import (
     Posted,
     Told,
     Untold,
-    due,
+    due_at,
     lane_of,
     next_digest,
-    overtaken,
-    restated,
+    notices_together,
+    overtake_lane,
+    restate_notices,
     still_asks,
-    superseded,
-    together,
+    superseded_keys,
 )
 from models.fleet.state import FLEET
 from models.notices import Notice, NoticeKind, Notify
@@ -142,7 +142,7 @@ def urgent(times: list[datetime]) -> list[datetime | Told]:
 )
 def test_a_message_is_due(waiting: list[Posted], told: list[datetime | Told], at: datetime | None) -> None:
     messages = [each if isinstance(each, Told) else Told(each, urgent=False) for each in told]
-    assert due(waiting, messages, PACE) == at
+    assert due_at(waiting, messages, PACE) == at
 
 
 @pytest.mark.parametrize("every", [0.0, 1.0, 10.0], ids=["at once", "in a minute", "in ten minutes"])
@@ -155,10 +155,10 @@ def test_sixty_notices_are_a_handful_of_messages(every: float, lane: Lane) -> No
     now = NOON
     while len(gone) < 60:
         there = [w for w in waiting if w.posted_at <= now and w.notice.key not in gone]
-        if going := together(there, told, now, PACE):
+        if going := notices_together(there, told, now, PACE):
             gone += [w.notice.key for w in going]
             told.append(Told(now, urgent=lane is Lane.URGENT))
-        at = due([w for w in there if w.notice.key not in gone], told, PACE)
+        at = due_at([w for w in there if w.notice.key not in gone], told, PACE)
         now = min([w.posted_at for w in waiting if w.posted_at > now] + ([at] if at is not None else []), default=now)
     assert sorted(gone) == sorted(w.notice.key for w in waiting)
     most = max(sum(at <= other < at + timedelta(minutes=10) for other, _ in told) for at, _ in told)
@@ -172,7 +172,7 @@ def test_no_older_news_of_a_cluster_follows_its_urgent_news() -> None:
         posted(NOON, Lane.EACH, kind="buffered", cluster="c2"),
         posted(seconds(1), Lane.URGENT, kind="rolled_back", number=3),
     ]
-    assert [w.notice.key for w in together(waiting, [], seconds(1), PACE)] == [
+    assert [w.notice.key for w in notices_together(waiting, [], seconds(1), PACE)] == [
         "c1/1/000002/buffered",
         "c1/1/000003/rolled_back",
     ]
@@ -180,16 +180,16 @@ def test_no_older_news_of_a_cluster_follows_its_urgent_news() -> None:
 
 def test_a_cut_that_takes_effect_before_its_team_was_told_is_told_at_once() -> None:
     untold = [notice("planned"), notice("monitored", "c2")]
-    assert overtaken(notice("buffered"), Lane.DIGEST, untold) is Lane.URGENT
-    assert overtaken(notice("buffered", "c2"), Lane.DIGEST, untold) is Lane.DIGEST
-    assert overtaken(notice("monitored"), Lane.DIGEST, untold) is Lane.DIGEST
+    assert overtake_lane(notice("buffered"), Lane.DIGEST, untold) is Lane.URGENT
+    assert overtake_lane(notice("buffered", "c2"), Lane.DIGEST, untold) is Lane.DIGEST
+    assert overtake_lane(notice("monitored"), Lane.DIGEST, untold) is Lane.DIGEST
 
 
 def test_a_period_that_runs_from_the_sending_ends_as_much_later() -> None:
-    (sent,) = restated([planned(NOON, timedelta(days=3))], EIGHT)
+    (sent,) = restate_notices([planned(NOON, timedelta(days=3))], EIGHT)
     assert sent.effective_at == datetime(2026, 3, 6, 8, tzinfo=UTC), "three days from when the team knows"
     breach = posted(NOON, kind="breach", effective_at=NOON)
-    assert restated([breach], EIGHT) == (breach.notice,)
+    assert restate_notices([breach], EIGHT) == (breach.notice,)
 
 
 def test_what_was_overtaken_asks_nothing() -> None:
@@ -235,7 +235,7 @@ def test_what_is_past_is_what_a_later_notice_about_the_same_made_so(
     notices: list[Notice], asking: list[int], past: list[int]
 ) -> None:
     assert still_asks(notices) == {notices[n].key for n in asking}
-    assert superseded(notices) == {notices[n].key for n in past}
+    assert superseded_keys(notices) == {notices[n].key for n in past}
 
 
 FIGURES: dict[str, Any] = {"before_gpus": 345, "after_gpus": 306, "phantom_gpus": 26, "to_flex_gpus": 13}
@@ -300,7 +300,7 @@ def test_a_digest_says_when_it_was_so_and_what_is_past(
     notices: list[Notice], says: list[str], never: list[str]
 ) -> None:
     going = [Posted(notice=n, posted_at=NOON, lane=Lane.DIGEST) for n in notices]
-    subject, body = render_together(letter(*restated(going, EIGHT), notice("monitored", "other")))
+    subject, body = render_together(letter(*restate_notices(going, EIGHT), notice("monitored", "other")))
     text = f"{subject}\n{body}"
     assert [words for words in says if words not in text] == []
     assert [words for words in never if words in text] == []

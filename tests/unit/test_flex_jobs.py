@@ -17,7 +17,7 @@ from cli.commands.schemas import makers
 from cli.main import run
 from models.flex.division import FlexDemand
 from models.flex.scenario import FlexStory, Scene, Waits
-from models.flex.simulation import told
+from models.flex.simulation import tell_story
 from models.flex.yielding import Beyond, Running, given_back
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +31,9 @@ def played(*steps: dict[str, Any], capacity: int = 16, teams: list[dict[str, Any
 
 def scenes(*steps: dict[str, Any], capacity: int = 16, **more: Any) -> tuple[Scene, ...]:
     teams = more.pop("teams", None) or [{"team": "a", "quota_gpus": 4}, {"team": "b", "quota_gpus": 2}]
-    return told(FlexStory.model_validate({"capacity_gpus": capacity, "teams": teams, "steps": list(steps), **more}))
+    return tell_story(
+        FlexStory.model_validate({"capacity_gpus": capacity, "teams": teams, "steps": list(steps), **more})
+    )
 
 
 def submit(job: str, gpus: float, **more: Any) -> dict[str, Any]:
@@ -388,7 +390,7 @@ def test_a_job_for_flex_takes_none_of_its_team_s_that_count_in_quota_whatever_th
         for job, team, gpus, target, job_class in [*jobs, ("j3", "a", 1, "flex", "training")]
     ]
     teams = [{"team": "a", "quota_gpus": 5, "classes": ["training", "engines"]}, {"team": "b", "quota_gpus": 0}]
-    *_, last = told(FlexStory.model_validate({"capacity_gpus": 12, "teams": teams, "steps": steps}))
+    *_, last = tell_story(FlexStory.model_validate({"capacity_gpus": 12, "teams": teams, "steps": steps}))
     assert (sorted(j.job for j in last.running), last.preempted) == (["j0", "j1", "j2"], ())
 
 
@@ -438,7 +440,7 @@ def test_each_job_that_waits_is_told_why() -> None:
 
 
 def test_over_quota_fairness_comes_out_as_it_must() -> None:
-    last = told(FlexStory.model_validate(yaml.safe_load(STORY.read_text())))[-1]
+    last = tell_story(FlexStory.model_validate(yaml.safe_load(STORY.read_text())))[-1]
     rows = {t.team: (int(t.allocated_gpus), t.quota_gpus, t.queued_jobs) for t in last.teams}
     assert rows == {"a": (8, 4, 0), "b": (4, 2, 1), "c": (4, 2, 1), "d": (0, 8, 0)}
     assert last.unused_gpus == 0
@@ -451,7 +453,7 @@ def test_a_job_from_where_nobody_may_target_the_quota_is_for_flex_alone_or_refus
     assert runs(scene) == {"a1": "quota", "a2": "flex", "a3": "quota"}
     for more in ({"target": "quota"}, {"preemptible": False}):
         steps = [submit("a1", 1, namespace="other", **more), {"delete": "a1"}, submit("a1", 1)]
-        first, _, last = told(FlexStory.model_validate({"capacity_gpus": 4, "teams": teams, "steps": steps}))
+        first, _, last = tell_story(FlexStory.model_validate({"capacity_gpus": 4, "teams": teams, "steps": steps}))
         assert first.what == "a submits a1 (refused: other may not target its quota)"
         assert (first.running, first.queued, runs(last)) == ((), (), {"a1": "quota"})
 
@@ -459,7 +461,7 @@ def test_a_job_from_where_nobody_may_target_the_quota_is_for_flex_alone_or_refus
 def test_the_order_in_which_they_ask_does_not_matter_in_the_end() -> None:
     document = yaml.safe_load(STORY.read_text())
     document["steps"].reverse()
-    last = told(FlexStory.model_validate(document))[-1]
+    last = tell_story(FlexStory.model_validate(document))[-1]
     assert {t.team: (int(t.allocated_gpus), t.queued_jobs) for t in last.teams} == {
         "a": (8, 0),
         "b": (4, 1),
@@ -471,7 +473,7 @@ def test_the_order_in_which_they_ask_does_not_matter_in_the_end() -> None:
 def test_who_has_quota_gets_it_back_from_flex_at_once() -> None:
     document = yaml.safe_load(STORY.read_text())
     document["steps"].append(submit("d1", 8))
-    last = told(FlexStory.model_validate(document))[-1]
+    last = tell_story(FlexStory.model_validate(document))[-1]
     assert {t.team: t.allocated_gpus for t in last.teams} == {"a": 4, "b": 2, "c": 2, "d": 8}
     assert sorted(taken(last)) == ["a2", "b2", "c2"]
     assert all(t.why == "d1 runs in the quota of d" for t in last.preempted)

@@ -17,7 +17,7 @@ from client.connection import TemporalTarget
 from client.front_signer import FrontSigner, SigningKey
 from client.repeats import repeat_key
 from models.access.principals import Principal, Proof
-from models.access.signing import PublicKey, verified
+from models.access.signing import PublicKey, verify_ticket
 from models.access.tickets import Ticket, arguments_hash
 from models.base import Model
 from models.bringup.commands import BringupOrder
@@ -91,7 +91,7 @@ def given(message: Any) -> Any:
 
 def read(message: Any) -> Ticket:
     signed = given(message)
-    ticket = verified(signed.ticket, PUBLIC)
+    ticket = verify_ticket(signed.ticket, PUBLIC)
     assert ticket.args == arguments_hash(signed)
     # As the worker reads it: nothing of it is lost on the wire.
     assert arguments_hash(type(message).model_validate_json(message.model_dump_json(by_alias=True))) == arguments_hash(

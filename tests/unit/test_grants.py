@@ -12,7 +12,7 @@ from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import WindowKind
-from models.planning.grants import GrantOutcome, moved, raises, room
+from models.planning.grants import GrantOutcome, moved_values, raises, room
 from models.rollout.effects import EffectKind
 from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import World, parent, quota
@@ -82,10 +82,10 @@ def test_quotas_above_rise_as_far_as_they_have_no_room(top: int, middle: int, as
     ]
     tree = QuotaTree(quotas)
     found = raises(tree, values, "leaf", asked)
-    after = {**values, **moved(values, found)}
+    after = {**values, **moved_values(values, found)}
     assert found == rises
-    assert tree.assigned(after) - tree.assigned(values) == asked
-    assert {**after, **moved(after, found, ends=True)} == values
+    assert tree.assigned_gpus(after) - tree.assigned_gpus(values) == asked
+    assert {**after, **moved_values(after, found, ends=True)} == values
 
 
 # --- under a rollout ---------------------------------------------------------------------------

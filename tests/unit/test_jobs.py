@@ -17,7 +17,7 @@ from models.cluster.jobs import Job, RunsOn, first_to_go, flex_lives
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.errors import BadInput
 from models.flex.flex_now import FlexNow, flex_now
-from models.reports.why import why
+from models.reports.why import explain_team
 from views.flex import cluster_parts
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -96,7 +96,7 @@ def test_why_names_the_jobs_that_hold_the_quota_and_those_that_idle() -> None:
     sample = HealthSample(cluster="c1", at=NOW, islands=(Island(name="x", total_gpus=16, healthy_gpus=16),))
     usage = {"a": TeamUsage(team="a", scheduled_gpus=16, idle_gpus=4)}
     jobs = [job("train", 8), *(job(f"eval-{n}", 1, idle_gpus=n % 2) for n in range(8)), flex_job("sweep", 9)]
-    found = why(Evidence(reading, sample, usage, NOW, [*jobs, job("other", 1, team="b")]), {}, "a", None)
+    found = explain_team(Evidence(reading, sample, usage, NOW, [*jobs, job("other", 1, team="b")]), {}, "a", None)
     idle, used = found.reasons
     assert idle.text == (
         "a's own running jobs hold them and do no work on them: eval-1 1, eval-3 1, eval-5 1, eval-7 1"

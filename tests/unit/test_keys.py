@@ -12,7 +12,7 @@ import pytest
 from cli.main import run
 from client import key_files
 from client.front_signer import FrontSigner
-from models.access.checking import checked
+from models.access.checking import check_ticket
 from models.access.principals import Principal, Proof
 from models.errors import BadInput, Refusal
 from models.rollout.commands import CommandRequest
@@ -38,7 +38,7 @@ def said(at: datetime) -> CommandRequest:
 
 def good(message: CommandRequest) -> bool:
     try:
-        checked(message, "rollout.pause", "rollout/h100", KeysKept(key_files.key_book_file())())
+        check_ticket(message, "rollout.pause", "rollout/h100", KeysKept(key_files.key_book_file())())
     except Refusal:
         return False
     return True

@@ -19,8 +19,8 @@ from models.reports.milestones import (
     Milestones,
     Planned,
     State,
-    replaced,
-    standing,
+    replace_plan,
+    standing_of,
     standings,
 )
 from tests.unit.cli_fakes import FakeBackstop, answering
@@ -50,7 +50,7 @@ def planned(target: int, started_from: int | None = 0, measure: str = "monitored
     ],
 )
 def test_what_grows(number: int | None, day: float, state: State) -> None:
-    assert standing(planned(5), number, BEGAN + day * DAY).state is state
+    assert standing_of(planned(5), number, BEGAN + day * DAY).state is state
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_what_grows(number: int | None, day: float, state: State) -> None:
     ],
 )
 def test_what_falls(number: int, day: float, state: State) -> None:
-    assert standing(planned(5, 105, "phantom_gpus"), number, BEGAN + day * DAY).state is state
+    assert standing_of(planned(5, 105, "phantom_gpus"), number, BEGAN + day * DAY).state is state
 
 
 def test_where_the_start_is_not_known_nothing_is_claimed_until_it_is_due() -> None:
     unknown = planned(5, None, "phantom_gpus")
-    assert standing(unknown, 50, BEGAN + 9 * DAY).state is State.UNKNOWN
-    assert standing(unknown, 5, BEGAN + 9 * DAY).state is State.DONE
-    assert standing(unknown, 50, BEGAN + 10 * DAY).state is State.BEHIND
+    assert standing_of(unknown, 50, BEGAN + 9 * DAY).state is State.UNKNOWN
+    assert standing_of(unknown, 5, BEGAN + 9 * DAY).state is State.DONE
+    assert standing_of(unknown, 50, BEGAN + 10 * DAY).state is State.BEHIND
 
 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(0, 60), st.integers(0, 86_400 * 12))
@@ -81,7 +81,7 @@ def test_more_is_never_worse_and_waiting_never_better(start: int, target: int, n
     at = BEGAN + timedelta(seconds=seconds)
 
     def rank(number: int, at: datetime) -> int:
-        return order.index(standing(planned(target, min(start, target)), number, at).state)
+        return order.index(standing_of(planned(target, min(start, target)), number, at).state)
 
     assert rank(number, at) <= rank(number + 1, at)
     assert rank(number, at) >= rank(number, at + timedelta(hours=5))
@@ -103,7 +103,7 @@ def test_a_new_plan_keeps_starts_of_what_keeps_its_name_and_measure() -> None:
     def given_one(name: str, measure: str, target: int = 5) -> Milestone:
         return Milestone(name=name, measure=measure, target=target, due=DUE)
 
-    first = replaced((), [given_one("a", "monitored_clusters"), given_one("b", "phantom_gpus")], BEGAN, {})
+    first = replace_plan((), [given_one("a", "monitored_clusters"), given_one("b", "phantom_gpus")], BEGAN, {})
     assert [p.started_from for p in first] == [None, None]
     measured = {"monitored_clusters": 3, "phantom_gpus": 40}
     later = BEGAN + DAY
@@ -112,13 +112,13 @@ def test_a_new_plan_keeps_starts_of_what_keeps_its_name_and_measure() -> None:
         given_one("a", "users trained"),
         given_one("c", "monitored_clusters"),
     ]
-    second = replaced(first, again, later, measured)
+    second = replace_plan(first, again, later, measured)
     assert [(p.milestone.name, p.began, p.started_from) for p in second] == [
         ("b", later, 40),  # its start was not known
         ("a", later, 0),
         ("c", later, 3),
     ]
-    third = replaced(second, [given_one("b", "phantom_gpus", 1)], later + DAY, {"phantom_gpus": 10})
+    third = replace_plan(second, [given_one("b", "phantom_gpus", 1)], later + DAY, {"phantom_gpus": 10})
     assert [(p.milestone.target, p.began, p.started_from) for p in third] == [(1, later, 40)]
 
 

@@ -14,7 +14,7 @@ from rich.console import RenderableType
 from cli.answers_plan import PlanAnswer
 from cli.output import _plain
 from cli.pages.haircut import page
-from models.buffers.backtest import explained
+from models.buffers.backtest import explain_buffer
 from models.buffers.hourly_health import Series
 from models.cluster.derived_buffer import TERMS
 from models.cluster.island import Island
@@ -237,7 +237,7 @@ def test_a_history_of_one_is_told_as_one() -> None:
     """One hour is known and one is not, and one node is down."""
     total, worst = np.array([60.0, np.nan]), np.array([59.0, np.nan])
     series = Series("c", total, worst, worst, np.zeros(2), 1, "nodes", 490_000)
-    text = buffer_view.lines(explained(series, TERMS))[0]
+    text = buffer_view.lines(explain_buffer(series, TERMS))[0]
     assert "; 1 hour (0 weeks) of its health is known and 1 is not; 1 has been down for most of" in text
     assert slips(text) == []
 

@@ -276,7 +276,7 @@ def test_a_tree_that_promises_more_than_its_parent_is_backed_by_what_the_parent_
     tree = QuotaTree(
         [Quota(team="org", gpus=100), Quota(team="a", gpus=60, parent="org"), Quota(team="b", gpus=60, parent="org")]
     )
-    assert tree.assigned() == 100
+    assert tree.assigned_gpus() == 100
     backing = back(snapshot([island("m", 100, 100)], list(tree.by_team.values())))
     assert backing.is_backed
     assert backing.shortage == {}

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from models.buffers import estimator
 from models.buffers.backtest import health, promises
 from models.buffers.estimator import SHAPE, WEEK_HOURS
-from models.buffers.health_generator import Recipe, simulated
+from models.buffers.health_generator import Recipe, simulate_health
 from models.buffers.hourly_health import Series
-from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms, Steps, followed, stepped
+from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms, Steps, follow_promise, step_promise
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 
@@ -30,7 +30,7 @@ TWO_WEEKS = TERMS.model_copy(update={"history": timedelta(weeks=2)})
 
 
 def derived(down: np.ndarray, total: int, terms: HealthTerms = TWO_WEEKS, node: int = 1) -> Derived:
-    return estimator.derived(down, total, terms, node)
+    return estimator.derive_buffer(down, total, terms, node)
 
 
 def flat(level: float, weeks: int) -> np.ndarray:
@@ -154,11 +154,11 @@ def test_a_promise_falls_at_once_and_rises_by_steps_past_the_band() -> None:
     steps = Steps(band=Fraction(2, 100), rise=Fraction(5, 100))
     calm = derived(flat(3, 3), NODES)
     assert calm.promise == 92
-    assert followed(None, calm, steps) == 92
-    assert followed(95, calm, steps) == 92
-    assert followed(90, calm, steps) == 90  # two nodes are inside the band
-    assert followed(89, calm, steps) == 92
-    assert followed(60, calm, steps) == 65
+    assert follow_promise(None, calm, steps) == 92
+    assert follow_promise(95, calm, steps) == 92
+    assert follow_promise(90, calm, steps) == 90  # two nodes are inside the band
+    assert follow_promise(89, calm, steps) == 92
+    assert follow_promise(60, calm, steps) == 65
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_a_promise_falls_at_once_and_rises_by_steps_past_the_band() -> None:
 )
 def test_a_standing_promise_grows_with_the_cluster(standing: int, of: int | None, total: int, wanted: int) -> None:
     asked = derived(flat(0, 8), total)
-    assert followed(standing, asked, of=of) == wanted
-    held = stepped(asked, standing, of=of)
+    assert follow_promise(standing, asked, of=of) == wanted
+    held = step_promise(asked, standing, of=of)
     assert held.promise == wanted
     assert total - held.needed == wanted
 
@@ -202,7 +202,7 @@ def test_week_by_week_a_cluster_that_grows_tenfold_is_promised_so_at_once() -> N
 )
 def test_what_holds_a_promise_back_is_said(standing: int, of: int, total: int, said: str) -> None:
     asked = derived(flat(0, 8), total)
-    assert stepped(asked, standing, of=of).text == f"{asked.text}; {said}"
+    assert step_promise(asked, standing, of=of).text == f"{asked.text}; {said}"
 
 
 def test_terms_that_contradict_are_refused() -> None:
@@ -216,7 +216,7 @@ def test_terms_that_contradict_are_refused() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_history_in_gpus_promises_what_the_same_one_in_nodes_does(seed: int) -> None:
     """Hardware fails by the node: a reserve of six nodes and a quarter would not hold seven."""
-    made = simulated(Recipe(nodes=64, weeks=20), seed)
+    made = simulate_health(Recipe(nodes=64, weeks=20), seed)
     in_nodes, in_gpus = derived(made.down, 64), derived(8 * made.down, 512, node=8)
     assert (in_gpus.level, in_gpus.reserve) == (8 * in_nodes.level, 8 * in_nodes.reserve)
 

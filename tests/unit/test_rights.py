@@ -157,9 +157,9 @@ def test_admin_includes_no_other_role_and_the_others_only_look() -> None:
 
 def test_a_case_with_another_meaning_takes_the_place_of_the_row() -> None:
     row = RIGHTS["rollout.close"]
-    assert row.under(frozenset()) == (row,)
-    assert row.under(frozenset({Case.AT_RISK})) == (row.case[Case.AT_RISK],)
-    assert row.under(frozenset({Case.UNDO})) == (row,), "a circumstance that this command does not know"
+    assert row.rights_under(frozenset()) == (row,)
+    assert row.rights_under(frozenset({Case.AT_RISK})) == (row.case[Case.AT_RISK],)
+    assert row.rights_under(frozenset({Case.UNDO})) == (row,), "a circumstance that this command does not know"
 
 
 def test_the_table_reads_on_one_screen() -> None:

@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from models.cluster.island import Island
-from models.cluster.source_doubts import Level, judged, still_fallen
+from models.cluster.source_doubts import Level, doubt_reason, still_fallen
 
 DROP = Fraction(20, 100)
 
@@ -39,9 +39,9 @@ def levels(*lost: int, total: int = 100, node: int = 8) -> list[Level]:
     ids=["more than three", "three", "a fifth", "not a fifth", "alone", "one of two", "a node each", "nobody"],
 )
 def test_falls_are_too_many_by_clusters_or_by_gpus(lost: tuple[int, ...], why: str) -> None:
-    assert judged("s", levels(*lost), DROP, 3) == why
+    assert doubt_reason("s", levels(*lost), DROP, 3) == why
 
 
 def test_in_a_small_cluster_less_than_a_node_is_a_fall() -> None:
-    assert judged("s", levels(4, 4, 4, 4, total=16), DROP, 3) != ""
+    assert doubt_reason("s", levels(4, 4, 4, 4, total=16), DROP, 3) != ""
     assert still_fallen(levels(4, 3, 8, total=16), DROP) == ("c0", "c2")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.cluster.flex_size import FlexSight, following
+from models.cluster.flex_size import FlexSight, follow_surplus
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import NoticeKind
@@ -48,11 +48,11 @@ def test_what_is_published_is_never_more_than_there_is_and_grows_only_past_the_b
     published: int | None, surplus: int, dip: int, band: int
 ) -> None:
     sight = FlexSight(surplus_gpus=surplus, standing_gpus=max(0, surplus - dip))
-    new = following(published, sight, band)
+    new = follow_surplus(published, sight, band)
     assert new <= surplus
     if published is not None:
         assert new == published or new == surplus < published or published + band < new <= sight.standing_gpus
-    assert following(new, sight, band) == new, "it comes to rest"
+    assert follow_surplus(new, sight, band) == new, "it comes to rest"
 
 
 # --- the pool of a monitored cluster -----------------------------------------------------------

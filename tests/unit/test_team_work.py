@@ -122,7 +122,7 @@ def test_what_protected_blocks_hold_could_not_yield(
     jobs: list[Job], blocks: tuple[int, ...], gpus: int, sentence: str
 ) -> None:
     (work,) = team_work(jobs, {"research": CLASSES}, {"research": 0}, {"research": sum(blocks)})
-    under = work.under(gpus)
+    under = work.yielding_text(gpus)
     assert under.endswith(sentence)
     assert bool(under) == bool(sentence)
 

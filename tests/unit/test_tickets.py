@@ -13,8 +13,8 @@ from joserfc.jwk import OctKey, OKPKey
 from joserfc.jws import serialize_compact
 from pydantic import Field
 
-from models.access.principals import asserted
-from models.access.signing import PublicKey, in_time, sign, verified
+from models.access.principals import asserted_principal
+from models.access.signing import PublicKey, in_time, sign, verify_ticket
 from models.access.tickets import LIFETIME, SKEW, Ticket, arguments_hash
 from models.base import Model
 from models.errors import Refusal
@@ -26,7 +26,7 @@ KEY, OTHER = OKPKey.generate_key("Ed25519"), OKPKey.generate_key("Ed25519")
 def a_ticket(**changes: Any) -> Ticket:
     issued = int(NOW.timestamp())
     ticket = Ticket(
-        principal=asserted("user:tpm"),
+        principal=asserted_principal("user:tpm"),
         command="rollout.approve",
         workflow="rollout/h100",
         args="ab",
@@ -51,7 +51,7 @@ def encoded(value: object) -> str:
 
 
 def test_what_was_signed_is_read() -> None:
-    assert verified(sign(a_ticket(), KEY, "k1"), public()) == a_ticket()
+    assert verify_ticket(sign(a_ticket(), KEY, "k1"), public()) == a_ticket()
 
 
 def altered(signed: str) -> dict[str, str]:
@@ -83,7 +83,7 @@ def altered(signed: str) -> dict[str, str]:
 def test_nothing_else_is_read(how: str) -> None:
     text = altered(sign(a_ticket(), KEY, "k1"))[how]
     with pytest.raises(Refusal) as refused:
-        verified(text, public())
+        verify_ticket(text, public())
     assert len(refused.value.message) < 120
     assert text[:20] not in refused.value.message or not text
 
@@ -103,10 +103,10 @@ def test_nothing_else_is_read(how: str) -> None:
 def test_a_key_counts_while_it_is_in_force(dates: dict[str, datetime], good: bool) -> None:
     signed = sign(a_ticket(), KEY, "k1")
     if good:
-        assert verified(signed, public(**dates)).nonce
+        assert verify_ticket(signed, public(**dates)).nonce
     else:
         with pytest.raises(Refusal, match="not in force"):
-            verified(signed, public(**dates))
+            verify_ticket(signed, public(**dates))
 
 
 @pytest.mark.parametrize(

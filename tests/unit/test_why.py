@@ -30,7 +30,7 @@ from models.flex.flex_now import FlexNow, IslandNow
 from models.planning.plan import make_plan
 from models.reports.flex_offers import flex_offers
 from models.reports.rollout_summary import RolloutSummary
-from models.reports.why import TeamWhy, WhyAnswers, why
+from models.reports.why import TeamWhy, WhyAnswers, explain_team
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.shown import Condition
 from models.rollout.stages import Stage
@@ -63,7 +63,7 @@ def asked(gpus: int | None = None, *, block: bool = False, **changes: Any) -> Te
     sample = HealthSample(cluster="h100-worked", at=NOW, islands=islands)
     past = changes.pop("history", {"main": history(361, 361, 340, 319)})
     seen = Evidence(reading, sample, usage, NOW, windows=changes.pop("windows", ()), jobs=changes.pop("jobs", ()))
-    return why(seen, past, "research", gpus, block=block, namespace=changes.pop("namespace", ""))
+    return explain_team(seen, past, "research", gpus, block=block, namespace=changes.pop("namespace", ""))
 
 
 def reasons(found: TeamWhy) -> list[tuple[str, int]]:

@@ -29,9 +29,9 @@ from models.cluster.fleet_diff import (
     default_refused,
     other_lines,
     policy_fault,
-    resolved,
+    resolve_cluster,
+    resolve_teams,
     resolved_policy,
-    resolved_teams,
 )
 from models.cluster.fleet_export import cluster_document
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team
@@ -91,7 +91,7 @@ def write_fleet(
     """
     done = Written([], Counter(dict.fromkeys(("clusters", "quotas", "added", "changed", "removed"), 0)))
     default, lines = _default_policy(session, fleet, terms)
-    teams, told_of_teams = resolved_teams(fleet, teams_by_name(session), prune=terms.prune)
+    teams, told_of_teams = resolve_teams(fleet, teams_by_name(session), prune=terms.prune)
     done.lines += [*lines, *told_of_teams]
     if not terms.dry_run:
         if any(line.verb in WRITES for line in lines):
@@ -148,7 +148,7 @@ def _import_portion(
             lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=spec.name, why=present, path=("clusters", place))]
             after = None
         else:
-            after, lines = resolved(spec, present, terms, place)
+            after, lines = resolve_cluster(spec, present, terms, place)
             if fault := policy_fault(default, after.policy) if after != present else "":
                 lines = [_policy_refused(spec.name, fault, place)]
         done.lines += lines
@@ -204,7 +204,7 @@ def _broken_by(
         for name, now in standing(session, [c.name for c in clusters], specs).items():
             if isinstance(now, str):
                 continue
-            after, lines = resolved(specs[name], now, terms, 0)
+            after, lines = resolve_cluster(specs[name], now, terms, 0)
             taken = not any(line.verb is Verb.REFUSED for line in lines)
             if taken and not policy_fault(default, after.policy):
                 del reasons[name]

@@ -11,7 +11,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import add, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
 from models.errors import Refusal
-from models.reports.milestones import MEASURED, Milestone, MilestoneNote, Milestones, Planned, replaced
+from models.reports.milestones import MEASURED, Milestone, MilestoneNote, Milestones, Planned, replace_plan
 from models.tables import MilestoneNoteRow, MilestoneRow
 
 
@@ -41,7 +41,7 @@ class LedgerMilestones:
     ) -> None:
         with self._database.writing() as session:
             one_at_a_time(session, "milestones")
-            plan = replaced(_planned(session), milestones, now, measured)
+            plan = replace_plan(_planned(session), milestones, now, measured)
             session.execute(sa.delete(MilestoneRow))
             add(session, MilestoneRow, [_row(number, planned) for number, planned in enumerate(plan)])
 

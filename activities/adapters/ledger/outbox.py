@@ -31,11 +31,11 @@ from models.digests import (
     Posted,
     Told,
     Untold,
-    due,
+    due_at,
     due_of,
-    overtaken,
-    restated,
-    together,
+    notices_together,
+    overtake_lane,
+    restate_notices,
 )
 from models.notices import Delivery, Notice, Notify, notify_of
 from models.tables import ContactRow, MessageRow, NoticeRow, TeamRow
@@ -75,7 +75,7 @@ class LedgerOutbox:
             waiting = [w.notice for w in _waiting(session, audience)]
             rows = []
             for notice, lane in posts:
-                rows.append(_row(notice, overtaken(notice, lane, waiting), now))
+                rows.append(_row(notice, overtake_lane(notice, lane, waiting), now))
                 waiting.append(notice)
             keep(session, NoticeRow, rows)
 
@@ -83,7 +83,9 @@ class LedgerOutbox:
         now = self._database.now()
         with self._database.writing() as session:
             one_at_a_time(session, f"notices of {audience}")
-            while going := together(_waiting(session, audience), _told(session, audience, now, pace), now, pace):
+            while going := notices_together(
+                _waiting(session, audience), _told(session, audience, now, pace), now, pace
+            ):
                 _form(session, audience, going, now)
             own = {row.message for row in _rows(session, keys) if row.message is not None}
             of_theirs = col(MessageRow.key).in_(own) if keys else col(MessageRow.try_at) <= now
@@ -100,7 +102,7 @@ class LedgerOutbox:
             retried = select(MessageRow.audience).where(col(MessageRow.over).is_(False), col(MessageRow.try_at) <= now)
             names = set(session.exec(retried.distinct()))
             for audience in _audiences_waiting(session):
-                at = due(_waiting(session, audience), _told(session, audience, now, pace), pace)
+                at = due_at(_waiting(session, audience), _told(session, audience, now, pace), pace)
                 names |= {audience} if at is not None and at <= now else set()
             return tuple(sorted(names))
 
@@ -132,7 +134,7 @@ class LedgerOutbox:
             formed = {row.message for row in rows if row.message is not None}
             messages = {m.key: m for m in session.exec(select(MessageRow).where(col(MessageRow.key).in_(formed)))}
             waiting = _waiting(session, audience)
-            next_at = due(waiting, _told(session, audience, now, pace), pace) or now
+            next_at = due_at(waiting, _told(session, audience, now, pace), pace) or now
             own = {w.notice.key: max(next_at, due_of(w, pace)) for w in waiting}
             return {row.key: _fate(row, messages, own.get(row.key, next_at)) for row in rows}
 
@@ -142,7 +144,7 @@ class LedgerOutbox:
             waits = []
             for audience in _audiences_waiting(session):
                 waiting = _waiting(session, audience)
-                at = due(waiting, _told(session, audience, now, pace), pace)
+                at = due_at(waiting, _told(session, audience, now, pace), pace)
                 if at is not None:
                     since, digest = min(w.posted_at for w in waiting), all(w.lane is Lane.DIGEST for w in waiting)
                     count = len(waiting)
@@ -241,7 +243,7 @@ def _form(session: Session, audience: str, going: Sequence[Posted], now: datetim
     session.add(MessageRow(key=key, audience=audience, formed_at=now, try_at=now))
     session.flush()
     rows = {row.key: row for row in _rows(session, [g.notice.key for g in going])}
-    for notice in restated(going, now):
+    for notice in restate_notices(going, now):
         row = rows[notice.key]
         row.message = key
         row.notice = notice.model_dump_json(exclude={"contacts"})

@@ -61,7 +61,7 @@ class LedgerSecondPersons:
             )
             session.add(row)
             waits = Awaited(kept=kept)
-            text = f"to {waits.what} waits for a second person until {waits.until:%Y-%m-%d %H:%MZ}"
+            text = f"to {waits.deed_text} waits for a second person until {waits.until:%Y-%m-%d %H:%MZ}"
             _archive(session, waits, by, text)
             return waits
 
@@ -81,7 +81,7 @@ class LedgerSecondPersons:
             if not row.second:
                 row.second, row.taken_at = by.actor, by.at
                 session.add(row)
-                text = f"to {waits.what}, given by {row.given_by}, is countersigned by {by.actor}"
+                text = f"to {waits.deed_text}, given by {row.given_by}, is countersigned by {by.actor}"
                 _archive(session, waits, by, text)
             return _awaited(row)
 
@@ -114,7 +114,7 @@ class LedgerSecondPersons:
                 )
             row.ended, row.ended_at = "withdrawn", by.at
             session.add(row)
-            _archive(session, waits, by, f"to {waits.what} is withdrawn: it waits for nobody any more")
+            _archive(session, waits, by, f"to {waits.deed_text} is withdrawn: it waits for nobody any more")
             return _awaited(row)
 
     def _still_waiting(self, session: Session, digits: str) -> tuple[WaitingRow, Awaited]:

@@ -29,7 +29,15 @@ from activities.adapters.ledger.scheduler_mirror import sources_of
 from models.base import HOUR
 from models.cluster.island import Island
 from models.cluster.readings import CLOCK_SKEW, Doubt
-from models.cluster.source_doubts import LEDGER, DoubtedSource, Judgement, Level, believed_of, judged, still_fallen
+from models.cluster.source_doubts import (
+    LEDGER,
+    DoubtedSource,
+    Judgement,
+    Level,
+    believed_of,
+    doubt_reason,
+    still_fallen,
+)
 from models.cluster.windows import without_absences
 from models.errors import Refusal
 from models.tables import ClusterRow, HealthRow, ImportRow, IslandRow, SourceDoubtRow
@@ -203,7 +211,7 @@ def _surely_believed(
         lost, whole_gpus = _sums(session, source, by_it, since, now)
         histories = _histories(session, lost, since, now).values()
         levels = [history.level(start) for history in histories if source in history.sources]
-        if judged(source, levels, drop, most, whole_gpus):
+        if doubt_reason(source, levels, drop, most, whole_gpus):
             return False
     return True
 
@@ -215,7 +223,7 @@ def _suspects(
     own = _histories(session, [cluster], now - HOUR, now).get(cluster)
     if own is None:
         return []
-    return sorted(s for s in own.sources if own.level(_from(confirmed, s, now - HOUR)).fallen(drop))
+    return sorted(s for s in own.sources if own.level(_from(confirmed, s, now - HOUR)).has_fallen(drop))
 
 
 def _sums(
@@ -256,7 +264,7 @@ def _judged(
     for source in sources:
         start = _from(confirmed, source, since)
         levels = tuple(history.level(start) for _, history in sorted(every.items()) if source in history.sources)
-        why = judged(source, levels, drop, most)
+        why = doubt_reason(source, levels, drop, most)
         if why:
             judgements[source] = Judgement(why=why, plausible_drop=drop, levels=levels)
     return judgements

@@ -711,7 +711,7 @@ def test_a_rollout_under_way_is_a_persons_to_end_and_one_that_is_done_is_closed(
     with pytest.raises(Unavailable, match="rollout r-1 is being closed"):
         wind(book)
     assert wind(book).said == "a rollout that takes them to nothing is launched"
-    assert baseline(ledger, NEW).tree.assigned() == 54
+    assert baseline(ledger, NEW).tree.assigned_gpus() == 54
 
 
 def test_a_deadline_that_overtook_the_rollout_takes_it_out_at_the_end(ledger: Ledger, tool: ForeignTool) -> None:

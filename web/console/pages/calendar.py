@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from models.cluster.windows import FLEET_HOLD, HOLD, Foretold, hold_name
 from models.errors import BadInput
-from models.planning.window_forecast import foretold
+from models.planning.window_forecast import forecast_windows
 from models.questions import Calendar, EndHold, EndWindow
 from views.calendar import calendar_parts, declarations, which_clusters
 from views.words import count as counted
@@ -64,7 +64,7 @@ async def _shown(visit: Visit, failed: str = "", which: str = "", reason: str = 
     if named:
         specs, no_forecast = await tried(visit, door_of(visit).clusters())
         of = [c for c in specs or () if c.name in named]
-        ahead = {c.name: foretold(c.name, c.quotas, c.islands, c.windows, visit.now) for c in of}
+        ahead = {c.name: forecast_windows(c.name, c.quotas, c.islands, c.windows, visit.now) for c in of}
     values = {
         "cluster": cluster,
         "parts": calendar_parts(entries, (), {name: each for name, each in ahead.items() if each}, visit.now),
