@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,11 +10,12 @@ import typer
 from cli.consent import can_ask, shown_and_asked
 from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, overlay_of, pilots_of, wave_of, who
 from cli.session import ask
+from models.base import gpus_text
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from models.fleet.messages import FleetLaunch, FleetPlan
+    from models.fleet.messages import FleetLaunch, FleetPlan, Prospect
 
 _NOT_LAUNCHED = "not launched"
 
@@ -124,6 +125,27 @@ async def plan_now(door: Backstop, launch: FleetLaunch) -> tuple[FleetPlan, Cuts
     return FleetPlan(fleet=launch.fleet, hash=plan_hash(taken), clusters=taken), cuts
 
 
+def _as_it_was(file: str, kept: Prospect, now: Prospect) -> None:
+    """Errors: BadInput for a figure of a cluster that is another in the file, and in the same plan."""
+    for name in ("cut_gpus", "phantom_gpus", "to_flex_gpus", "assigned_gpus", "total_gpus", "healthy_gpus"):
+        was, is_ = getattr(kept, name), getattr(now, name)
+        if was != is_:
+            raise BadInput(f"{file}: {name} of {kept.cluster} is {was}, and {is_} in the plan itself: it was altered")
+
+
+def _cut_as_it_was(file: str, of: Prospect, kept: Mapping[str, int] | None, now: Mapping[str, int] | None) -> None:
+    """The same of teams, as far as the file and the ledger have them."""
+    if kept is None or now is None:
+        return
+    for team in sorted({*kept, *now}):
+        was, is_ = kept.get(team, 0), now.get(team, 0)
+        if was != is_:
+            raise BadInput(
+                f"{file}: it cuts {gpus_text(was)} of team {team} in {of.cluster}, and the plan itself cuts {is_}: "
+                "it was altered"
+            )
+
+
 def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
     """The hash of the plan that awaits approval, where it is the file's, or who was shown what is another agreed.
 
@@ -140,14 +162,20 @@ def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
     )
     if (own := plan_hash(kept.plan.clusters)) != kept.plan.hash:
         raise BadInput(f"{file}: plan.hash is {kept.plan.hash}, and its clusters make {own}: it was altered")
-    before = {p.cluster: p.plan_hash for p in kept.plan.clusters}
+    before = {p.cluster: p for p in kept.plan.clusters}
 
     async def question(door: Backstop) -> tuple[FleetPlan, Cuts]:
         plan = await door.fleet_plan()
-        moved = [p.cluster for p in plan.clusters if before.get(p.cluster) not in (None, p.plan_hash)]
+        in_both = [p for p in plan.clusters if p.cluster in before]
+        moved = [p.cluster for p in in_both if p.plan_hash != before[p.cluster].plan_hash or p.cluster in kept.cuts]
         return plan, await cuts_of(door, plan, moved)
 
     now, cuts = ask(person, question)
+    for prospect in now.clusters:
+        same = before.get(prospect.cluster)
+        if same is not None and same.plan_hash == prospect.plan_hash:
+            _as_it_was(file, same, prospect)
+            _cut_as_it_was(file, prospect, kept.cuts.get(prospect.cluster), cuts.get(prospect.cluster))
     if kept.plan.hash == now.hash:
         return now.hash
     parts: list[Any] = plan_diff_parts(kept.plan, now, kept.at, kept.cuts, cuts)

@@ -54,12 +54,12 @@ def test_teams_whose_cuts_are_others_now_are_named_by_cluster(
     first = {p.cluster: envelope(p, **before) for p in BEFORE.clusters}
     with answering(FakeBackstop(fleet=waiting, awaits=BEFORE, envelopes=first)):
         assert run(["fleet", "plan", "--out", str(path)]) == 0
-    second = first if now is None else {p.cluster: envelope(p, **now) for p in NOW.clusters}
+    second = first if now is None else first | {p.cluster: envelope(p, **now) for p in NOW.clusters[1:]}
     capsys.readouterr()
     with answering(FakeBackstop(awaits=NOW, envelopes=second)) as door:
         assert run(["fleet", "approve", str(path)]) == 3
     ((asked,),) = [words[-1:] for words in door.asked if words[0] == "fleet_envelopes"]
-    assert asked == ("c0001",), "of those in both alone"
+    assert asked == ("c0000", "c0001"), "of those in both alone"
     (row,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("c0001")]
     assert re.split(r"  +", row)[4] == said
 
@@ -87,6 +87,43 @@ def test_the_plan_of_the_file_is_approved_where_it_is_the_one_of_now(kept: Path)
     with answering(FakeBackstop(awaits=BEFORE)) as door:
         assert run(["fleet", "approve", str(kept), "--actor", "tpm"]) == 0
     assert approved(door) == [BEFORE.hash]
+
+
+def test_a_figure_of_a_team_that_is_not_the_plans_is_refused_by_its_team(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The plan's hash names each cluster's plan, and not what stands beside it in the file, which people read."""
+    from models.fleet.state import FleetStage
+
+    path = tmp_path / "plan.json"
+    waiting = status_at(fleet()).model_copy(update={"stage": FleetStage.PLANNED})
+    envelopes = {p.cluster: envelope(p, a=p.cut_gpus - 1, b=1) for p in BEFORE.clusters}
+    with answering(FakeBackstop(fleet=waiting, awaits=BEFORE, envelopes=envelopes)):
+        assert run(["fleet", "plan", "--out", str(path)]) == 0
+    whole = path.read_text()
+
+    def approve(alter: Callable[[Any], object], awaits: FleetPlan = BEFORE) -> tuple[int, list[str], str]:
+        document = json.loads(whole)
+        alter(document)
+        path.write_text(json.dumps(document))
+        capsys.readouterr()
+        with answering(FakeBackstop(awaits=awaits, envelopes=envelopes)) as door:
+            code = run(["fleet", "approve", str(path), "--actor", "tpm"])
+        return code, approved(door), " ".join(capsys.readouterr().err.split())
+
+    code, sent, err = approve(lambda d: d["cuts"]["c0001"].update(a=3))
+    assert (code, sent) == (2, [])
+    assert "it cuts 3 GPUs of team a in c0001, and the plan itself cuts 19: it was altered" in err
+    code, sent, err = approve(lambda d: d["cuts"]["c0001"].pop("b"))
+    assert (code, sent) == (2, [])
+    assert "it cuts 0 GPUs of team b in c0001, and the plan itself cuts 1: it was altered" in err
+    code, sent, err = approve(lambda d: d["cuts"]["c0000"].update(a=3), NOW)
+    assert (code, sent) == (2, []), "also where another cluster's plan is another by now"
+    assert "team a in c0000, and the plan itself cuts 9" in err
+    code, sent, err = approve(lambda d: d["plan"]["clusters"][0].update(cut_gpus=1))
+    assert (code, sent) == (2, [])
+    assert "cut_gpus of c0000 is 1, and 10 in the plan itself: it was altered" in err
+    assert approve(lambda d: None) == (0, [BEFORE.hash], "")
 
 
 def test_with_yes_the_plan_that_awaits_approval_is_approved_unseen(capsys: pytest.CaptureFixture[str]) -> None:
