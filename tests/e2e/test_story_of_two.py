@@ -131,7 +131,7 @@ def on_stage(**environment: str) -> Iterator[Stage]:
 def two(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Stage, Person, Person]]:
     """Whoever plans and whoever approves: known by the provider's word over HTTP, or by the kernel's at the socket."""
     with ExitStack() as open_ones:
-        people = [{"name": "tpm", "machine": [ME]}, {"name": "sre", "machine": [OTHER]}]
+        people: list[dict[str, Any]] = [{"name": "tpm", "machine": [ME]}, {"name": "sre", "machine": [OTHER]}]
         if request.param == "http":
             issuer = open_ones.enter_context(provider(tmp_path, a_key("one")))
             settings = {"BACKSTOP_OIDC_ISSUER": issuer, "BACKSTOP_OIDC_CLIENT_ID": "backstop-cli"}
