@@ -269,7 +269,7 @@ def rename(
     def asked(dry_run: bool) -> RenameCluster:
         return RenameCluster(cluster=cluster, name=name, reason=reason, dry_run=dry_run)
 
-    also = line("  rename it in the fleet file too, and for exporters that write the ledger's tables")
+    also = line("  rename it in the fleet file too, and in exporters that write the ledger's tables")
     answer = _done(asked, f"Rename {cluster} to {name}?", also, yes=yes, as_json=as_json, actor=actor, renamed=True)
     _tell(answer, f"renamed to {name}", f"Undo: backstop fleet rename {_word(name)} {_word(cluster)}", as_json=as_json)
 
