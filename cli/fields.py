@@ -25,11 +25,12 @@ from models.cluster.fleet_file import ClusterSpec, Fleet, Team
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota
-from models.cluster.sources import PrometheusSource, SlurmSource, Yield
+from models.cluster.sources import GitSource, PrometheusSource, SlurmSource, Yield
 from models.cluster.windows import Window
 
 DESCRIBED: tuple[type[Documented], ...] = (
-    *(Fleet, ClusterSpec, PrometheusSource, SlurmSource, Yield, Island, Quota, Window, Team, Policy, HealthTerms),
+    *(Fleet, ClusterSpec, PrometheusSource, SlurmSource, Yield, GitSource),
+    *(Island, Quota, Window, Team, Policy, HealthTerms),
 )
 BRINGUP_DESCRIBED: tuple[type[Documented], ...] = (
     *(RecipeFile, ClusterRecipe, RecipeStep, RecipeUndo, RecipeCheck, Supply, Reading),

@@ -53,7 +53,10 @@ from models.questions import BringupsOf, CheckLedger, OpenRollouts, RequestsOf
 
 _DOCTOR_SECONDS = 60
 _LIMITS_ARE_OURS = "its limits can be read and set"
-_SLURM_REMEDY = "see docs/slurm.md, and the worker's BACKSTOP_SLURM"
+_REMEDIES = {
+    "slurm": "see docs/slurm.md, and the worker's BACKSTOP_SLURM",
+    "git": "see docs/git.md; the worker's user must be able to fetch and push without a prompt",
+}
 
 
 class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
@@ -94,11 +97,11 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
         checks.append(senseless_check(ledger.senseless, ledger.senseless_teams))
         for cluster, check in sorted(ledger.schedulers.items()):
             well = f"its limits can be read, not set: {check.barred}" if check.barred else _LIMITS_ARE_OURS
-            remedy = _SLURM_REMEDY if check.wrong else ""
+            remedy = _REMEDIES.get(check.system, "") if check.wrong else ""
             text = f"{cluster}: {check.wrong or well}"
-            checks.append(Check(name="slurm", ok=not check.wrong, text=text, remedy=remedy))
+            checks.append(Check(name=check.system, ok=not check.wrong, text=text, remedy=remedy))
             if check.note:
-                checks.append(Check(name="slurm", ok=True, text=f"{cluster}: {check.note}"))
+                checks.append(Check(name=check.system, ok=True, text=f"{cluster}: {check.note}"))
         checks += health_source_checks(ledger)
         checks += access_checks(ledger.access, tickets=ledger.tickets, proven=ledger.proven)
         checks += keys_checks(ledger.unknown_keys)

@@ -191,6 +191,7 @@ class Curve(Model):
 class SchedulerCheck(Model):
     """What stands between us and a scheduler; empty: nothing does."""
 
+    system: str = "slurm"
     wrong: str = ""
     """With reading it, or with what stands there."""
     barred: str = ""

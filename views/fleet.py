@@ -45,6 +45,8 @@ def _held(c: ClusterAnswer) -> list[RenderableType]:
     if c.slurm is not None:
         of = f"cluster {c.slurm.cluster or c.name}, accounts under {c.slurm.root}"
         parts.append(line(f"Slurm holds the quotas: {of}."))
+    if c.git is not None:
+        parts.append(line(f"Git holds the quotas: {c.git.path} on {c.git.branch} of {c.git.repository}."))
     if c.prometheus is not None:
         parts.append(line(f"Prometheus {c.prometheus.connection} says what is healthy."))
     return parts

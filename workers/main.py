@@ -22,6 +22,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker, WorkerDeploymentConfig
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from activities.adapters.git.quotas import GitQuotas
 from activities.adapters.http import Reach
 from activities.adapters.ledger.facade import NOT_MIGRATED, Ledger, upgrade
 from activities.adapters.notify.notifier import Notifier
@@ -41,7 +42,7 @@ from activities.notices.sending import Sender
 from activities.notices.telling import NoticeActivities
 from activities.ports.bringup_ledger import RolloutDoor
 from activities.ports.mail import NotifyPort
-from activities.ports.ports import QuotaPort
+from activities.ports.ports import QuotaPort, SchedulerPort
 from activities.requests.calls import RequestActivities
 from activities.requests.overdue_grants import Sweeper
 from activities.rollout.archive import ArchiveActivities
@@ -129,8 +130,7 @@ class _Calls(NamedTuple):
     guard: list[Callable[..., Any]]
     notices: list[Callable[..., Any]]
     others: list[Callable[..., Any]]
-    book: Callable[[RolloutDoor], FleetBringups]
-    """The book of bring-ups, for who reaches rollouts."""
+    book: Callable[[RolloutDoor], FleetBringups]  # of bring-ups, for who reaches rollouts
 
 
 class Telling(NamedTuple):
@@ -148,6 +148,7 @@ def make_worker(
     quotas: QuotaPort | None = None,
     build_id: str = "",
     slurms: Slurms | None = None,
+    git: GitQuotas | None = None,
     prometheus: Mapping[str, PrometheusConnection] | None = None,
     telling: Telling | None = None,
     bringups: BringupParts | None = None,
@@ -156,7 +157,7 @@ def make_worker(
     wanted: TicketsWanted | None = None,
     now: Clock | None = None,
 ) -> Workers:
-    """A worker with the ledger, and for some clusters Slurm, behind every port; `quotas` puts another in its place.
+    """A worker with the ledger, and for some clusters Slurm or Git, behind every port; `quotas` puts another there.
 
     It listens to each task queue with slots of their own, so that none waits for what another one's calls wait for:
     `executor` has the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that
@@ -167,14 +168,15 @@ def make_worker(
     wanted, now = wanted or TicketsWanted(), now or ledger.now
     slurms = slurms or Slurms(ledger, ledger.schedulers)
     prometheuses = Prometheuses(ledger, prometheus or {}, slurms.every, secrets=secrets)
-    held = quotas or SlurmQuotas(slurms)
+    git = git or GitQuotas(ledger, SlurmQuotas(slurms), slurms)
+    held = quotas or git
     admission = Admission(
         ledger.access, ledger.attribution, ledger.registry, short_by(held, ledger.health, ledger.registry)
     )
     warrants = Warrants(keys, ledger.warrants, ledger.registry, now, wanted=wanted.now, admission=admission)
     ledger.fleet.tokens_in_clear = lambda: not warrants.required
     ledger.fleet.policy_takes_two = lambda: warrants.required and admission.two_persons
-    calls = _calls(client, ledger, notify, held, slurms, prometheuses, telling or Telling(), warrants, now)
+    calls = _calls(client, ledger, notify, held, slurms, git, prometheuses, telling or Telling(), warrants, now)
     tickets = [] if keys is None else [TicketsChecked(keys, wanted.known, now)]
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats(), *nothing_in_clear(client.data_converter.payload_codec), *tickets],
@@ -236,6 +238,7 @@ def _calls(
     notify: NotifyPort,
     quotas: QuotaPort,
     slurms: Slurms,
+    schedulers: SchedulerPort,
     prometheuses: Prometheuses,
     telling: Telling,
     warrants: Warrants,
@@ -262,10 +265,8 @@ def _calls(
         )
     tallier, sweeper = Tallier(quotas, health, usage, registry, ledger.tallies), Sweeper(client, registry)
     sender = Sender(notify, ledger.outbox, registry, telling.pace, telling.link)
-    notices, rounds = (
-        NoticeActivities(notify, registry, ledger.outbox, sender),
-        Rounds(client, ledger.outbox, telling.pace),
-    )
+    notices = NoticeActivities(notify, registry, ledger.outbox, sender)
+    rounds = Rounds(client, ledger.outbox, telling.pace)
     watch = WatchActivities(
         *(client, quotas, health, calendar, registry, doubts, tallier, sweeper, rounds, ledger.pushes, now)
     )
@@ -274,7 +275,7 @@ def _calls(
     second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes_of(ledger.fleet))
     warrants.tell_alone = second_persons.admitted
     desk = DeskActivities(
-        *(ledger.fleet, registry, rollouts, *reports, ledger.jobs, slurms, *sources, waits, ledger.bringups),
+        *(ledger.fleet, registry, rollouts, *reports, ledger.jobs, schedulers, *sources, waits, ledger.bringups),
         sealing=ledger.seals.sealing,
         sealed=ledger.seals.sealed_to,
         access=AccessDesk(ledger.access),
@@ -439,6 +440,7 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
             executor,
             build_id=settings.build_id,
             slurms=slurms,
+            git=GitQuotas(ledger, SlurmQuotas(slurms), slurms, settings.home / "git", settings.git_timeout, every),
             prometheus=settings.prometheus,
             secrets=SecretFiles(settings.secrets),
             telling=Telling(MailPace(digest_at=settings.digest_at), settings.front_url),

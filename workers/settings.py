@@ -10,6 +10,7 @@ from datetime import time as clock_time
 from datetime import timedelta
 from pathlib import Path
 
+from activities.adapters.git.command_line import TIMEOUT
 from activities.adapters.http import Network, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.runners.settings import RunnerSettings
@@ -18,7 +19,7 @@ from client.inputs.documents import read_document
 from client.key_files import front_key_file, key_book_file, read_book
 from client.places import home, ledger_url
 from client.slack_secret import configured_name
-from models.base import Model, Name, Words, brief, parse_duration
+from models.base import Model, Name, Words, brief, duration_text, parse_duration
 from models.errors import BadInput
 
 
@@ -41,6 +42,8 @@ class Settings:
     watch_shards: int = 1
     slurm: Mapping[str, Connection] = field(default_factory=dict)
     """Ways to Slurm clusters, by name."""
+    git_timeout: timedelta = TIMEOUT
+    """How long each call of git may take."""
     prometheus: Mapping[str, PrometheusConnection] = field(default_factory=dict)
     """Where health is asked for, by name."""
     contacts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -89,6 +92,7 @@ def load_settings() -> Settings:
         build_id=_build_id(os.environ.get("BACKSTOP_BUILD_ID", "")),
         watch_shards=int(shards),
         slurm=_slurms(os.environ.get("BACKSTOP_SLURM", "")),
+        git_timeout=_duration("BACKSTOP_GIT_TIMEOUT", "20s", timedelta(seconds=1), timedelta(seconds=50)),
         prometheus=_prometheus(os.environ.get("BACKSTOP_PROMETHEUS", "")),
         contacts=_contacts(os.environ.get("BACKSTOP_CONTACTS", "")),
         digest_at=_digest_at(os.environ.get("BACKSTOP_DIGEST_AT") or "08:00"),
@@ -96,7 +100,7 @@ def load_settings() -> Settings:
         contact_networks=networks_of(os.environ.get("BACKSTOP_CONTACT_NETWORKS", "")),
         secrets=_secrets(os.environ.get("BACKSTOP_SECRETS", "")),
         seals=_seals(os.environ.get("BACKSTOP_SEALS", ""), where),
-        seal_every=_seal_every(os.environ.get("BACKSTOP_SEAL_EVERY") or "1h"),
+        seal_every=_duration("BACKSTOP_SEAL_EVERY", "1h", timedelta(seconds=10), timedelta(days=7)),
         keys=_keys(os.environ.get("BACKSTOP_KEYS", "")),
         tickets_required=bool(os.environ.get("BACKSTOP_KEYS")),
         runners=_runners(os.environ.get("BACKSTOP_RUNNERS", "")),
@@ -169,14 +173,16 @@ def _seals(text: str, home: Path) -> tuple[Path, ...]:
     return tuple(map(Path, places)) or (home.absolute() / "seals" / "seals.txt",)
 
 
-def _seal_every(text: str) -> timedelta:
+def _duration(variable: str, default: str, least: timedelta, most: timedelta) -> timedelta:
+    text = os.environ.get(variable) or default
     try:
-        every = parse_duration(text)
+        span = parse_duration(text)
     except ValueError:
-        every = timedelta(0)
-    if not timedelta(seconds=10) <= every <= timedelta(days=7):
-        raise BadInput(f"BACKSTOP_SEAL_EVERY must be a duration from 10s to 7d such as 1h, not {brief(text)}")
-    return every
+        span = timedelta(0)
+    if not least <= span <= most:
+        limits = f"from {duration_text(least)} to {duration_text(most)}"
+        raise BadInput(f"{variable} must be a duration {limits} such as {default}, not {brief(text)}")
+    return span
 
 
 def _digest_at(text: str) -> clock_time:

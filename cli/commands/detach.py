@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Limits = dict[str, tuple[int | None, int | None]]
 """Before and after, by name; None: no limit. Units: GPUs."""
-_UNDO = "Undo: import it again with its Slurm, by backstop fleet import FILE (docs/slurm.md)"
+_UNDO = "Undo: import it again with its quota system, by backstop fleet import FILE"
 
 
 def add_to(app: typer.Typer) -> None:
@@ -42,7 +42,7 @@ def detach(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Take Backstop out of a cluster's Slurm. Teams' limits stay, or are restored with --restore.
+    """Take Backstop out of a cluster's Slurm or Git. Teams' limits stay, or are restored with --restore.
 
     Backstop shows what it would take back and asks. Values that others have changed since stay. Refused while a rollout
     is open.
@@ -60,7 +60,8 @@ def detach(
         limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
         show_json(DetachedAnswer(cluster=cluster, limits=limits, undo=_UNDO).as_json())
         return
-    show(line((cluster, "bold"), ": Backstop writes to its Slurm no more; its quotas stand in the ledger as they are."))
+    stands = ": Backstop writes to its quota system no more; its quotas stand in the ledger as they are."
+    show(line((cluster, "bold"), stands))
     show(*_limits(back, ">WAS", ">IS"), line(_UNDO))
 
 
@@ -80,7 +81,7 @@ def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[Render
     back = _detached(cluster, restore, reason, person, look=True)
     teams = "what teams may use goes back to what it was before Backstop" if restore else "what teams may use stays"
     classes = sum(name.startswith(OF_CLASS) for name in back)
-    sentence = f"{count(len(back) - classes, 'limit')} of its Slurm would be taken back; {teams}."
+    sentence = f"{count(len(back) - classes, 'limit')} of its quota system would be taken back; {teams}."
     if classes:
         sentence += f" {classes} QOS of classes would go; one in which jobs are would stay, without effect."
     sentence += " No team is told."

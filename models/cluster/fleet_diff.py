@@ -29,7 +29,7 @@ from models.cluster.import_lines import FilePlace, ImportTerms, Line, Verb
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands, floors_above
 from models.cluster.readings import Present
-from models.cluster.sources import ClassesInSlurm, PrometheusSource, SlurmSource
+from models.cluster.sources import ClassesInSlurm, GitSource, PrometheusSource, QuotaSource, SlurmSource
 from models.cluster.windows import Window, span_text
 
 
@@ -46,11 +46,17 @@ class ClusterNow(Model):
     windows: tuple[Window, ...] = ()
     """Those that files declared."""
     slurm: SlurmSource | None = None
+    git: GitSource | None = None
     prometheus: PrometheusSource | None = None
     busy: str = Field(default="", exclude=True)
     """Why nobody but a rollout may write its quotas; empty: anybody may."""
     overwritten: dict[str, tuple[int, ...]] = Field(default_factory=dict, exclude=True)
     """By team: what rollouts and grants have written over, where the present value is theirs or a rollout is open."""
+
+    @property
+    def holder(self) -> QuotaSource | None:
+        """Who holds its quotas; None: the ledger."""
+        return self.slurm or self.git
 
     @property
     def by_team(self) -> dict[str, Present]:
@@ -85,12 +91,12 @@ def resolve_cluster(
     if now is None:
         after = _as_said(spec)
         return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=spec.name, after=after.summary, path=at)]
-    if now.slurm is not None and spec.slurm is None and not terms.partial:
-        why = "Slurm holds its quotas: say so in the file (slurm:), or detach it first"
+    if now.holder is not None and (spec.slurm or spec.git) is None and not terms.partial:
+        why = f"{now.holder.title} holds its quotas: say so in the file ({now.holder.field}:), or detach it first"
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     after, stays = _overlaid(spec, now, terms, at)
     lines = [*_differences(now, after, spec, at), *stays]
-    if fault := _senseless(now, after) if stays or terms.partial or now.slurm else "":
+    if fault := _senseless(now, after) if stays or terms.partial or now.holder else "":
         why = f"with what the file leaves out it makes no sense: {fault}; name that in the file, or --prune it"
         if not any(line.verb is Verb.LEFT_OUT for line in stays):
             why = f"with the values that stay it makes no sense: {fault}; say in the file what is to stand beside them"
@@ -110,6 +116,7 @@ def _as_said(spec: ClusterSpec) -> ClusterNow:
         quotas=tuple(_present(quota) for quota in spec.quotas),
         windows=tuple(_ordered(window) for window in spec.windows),
         slurm=spec.slurm,
+        git=spec.git,
         prometheus=spec.prometheus,
     )
 
@@ -139,7 +146,7 @@ def _present(quota: Quota, now: Present | None = None, *, partial: bool = False)
 def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace) -> tuple[ClusterNow, list[Line]]:
     """The cluster with the file laid over it; and what stays although the file does not say it."""
     file_cluster = _as_said(spec)
-    fields = ("gpu_model", "gpus_per_node", "windows", "slurm", "prometheus")
+    fields = ("gpu_model", "gpus_per_node", "windows", *_SOURCES)
     taken = {f: getattr(file_cluster, f) for f in fields if not terms.partial or f in spec.model_fields_set}
     islands, policy = dict(file_cluster.islands), dict(file_cluster.policy)
     quotas, stays = _quotas(spec, now, terms, at)
@@ -161,8 +168,8 @@ def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePl
     return now.model_copy(update={**taken, "islands": islands, "policy": policy, "quotas": quotas}), stays
 
 
-_SLURMS = "Slurm holds it, and no file sets it: change it there"
-_NO_ACCOUNT = "Slurm had no account of this name with a limit when last read: make it there"
+_SOURCES = ("slurm", "git", "prometheus")
+_THEIRS = "{} holds it, and no file sets it: change it there"
 _OLDER = "a rollout or a grant has set it since; --reset takes the file's"
 
 
@@ -178,8 +185,8 @@ def _quotas(
     for number, quota in enumerate(spec.quotas):
         place, standing = (*at, "quotas", number), before.get(quota.team)
         wanted = _present(quota, standing, partial=terms.partial)
-        if standing is None and now.slurm is not None:
-            stay(Verb.KEPT, quota.team, "none", place, after=gpus_text(quota.gpus), why=_NO_ACCOUNT)
+        if standing is None and now.holder is not None:
+            stay(Verb.KEPT, quota.team, "none", place, after=gpus_text(quota.gpus), why=now.holder.lacks)
             continue
         after[quota.team] = wanted
         for field, why in _not_taken(standing, wanted, now, terms).items() if standing is not None else ():
@@ -188,24 +195,28 @@ def _quotas(
             if field in quota.model_fields_set and value != getattr(wanted, field):
                 texts = {"after": setting_text(getattr(wanted, field)), "why": why, "field": field}
                 stay(Verb.KEPT, quota.team, setting_text(value), (*place, field), **texts)
-    spoken_of = "quotas" in spec.model_fields_set or not (terms.partial or now.slurm)
+    spoken_of = "quotas" in spec.model_fields_set or not (terms.partial or now.holder)
     for team in sorted(before.keys() - after.keys()):
-        if terms.prune and spoken_of and now.slurm is None:
+        if terms.prune and spoken_of and now.holder is None:
             continue
         after[team], value = before[team], gpus_text(before[team].gpus)
         if terms.prune and spoken_of:
-            stay(Verb.KEPT, team, value, at, after="none", why=_SLURMS)
-        elif spoken_of and now.slurm is None:
+            stay(Verb.KEPT, team, value, at, after="none", why=_theirs(now))
+        elif spoken_of and now.holder is None:
             stay(Verb.LEFT_OUT, team, value, at)
     return tuple(after[team] for team in sorted(after)), stays
 
 
+def _theirs(now: ClusterNow) -> str:
+    return "" if now.holder is None else _THEIRS.format(now.holder.title)
+
+
 def _not_taken(standing: Present, wanted: Present, now: ClusterNow, terms: ImportTerms) -> dict[str, str]:
-    """By field of a quota why the file's is not taken: Slurm or a rollout has set it, or it is a floor above that."""
+    """By field of a quota why the file's is not taken: others or a rollout set it, or it is a floor above that."""
     kept: dict[str, str] = {}
     older = wanted.gpus != standing.gpus and wanted.gpus in now.overwritten.get(wanted.team, ())
-    if now.slurm is not None:
-        kept = dict.fromkeys(("gpus", "parent"), now.busy or _SLURMS)
+    if now.holder is not None:
+        kept = dict.fromkeys(now.holder.sets, now.busy or _theirs(now))
     elif older and (now.busy or not terms.reset):
         kept = {"gpus": now.busy or _OLDER}
     if kept and max(wanted.minimum_gpus, sum(wanted.protected_blocks)) > standing.gpus:
@@ -249,7 +260,7 @@ def setting_text(value: object) -> str:
         return "none"
     if isinstance(value, list | tuple):
         return some_of([str(each) for each in value])
-    if isinstance(value, SlurmSource | PrometheusSource):
+    if isinstance(value, SlurmSource | GitSource | PrometheusSource):
         return canonical_json(value.model_dump(mode="json", exclude_defaults=True))
     return value if isinstance(value, str) else canonical_json(value)
 
@@ -280,17 +291,17 @@ def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: File
     islands = {i.name: n for n, i in enumerate(spec.islands)}
     teams = {q.team: n for n, q in enumerate(spec.quotas)}
     lines: list[Line] = []
-    moves = _quotas_place(now.slurm) != _quotas_place(after.slurm)
+    moves = _quotas_place(now.holder) != _quotas_place(after.holder)
 
     def told_of(kind: str, moved: Iterable[dict[str, Any]], place: Mapping[str, FilePlace]) -> None:
         for move in moved:
             line = Line(kind=kind, cluster=now.name, path=place.get(move["name"], at), **move)
             guarded = (kind == "island" and line.verb is Verb.REMOVED) or (
-                (kind, line.name) == ("field", "slurm") and moves
+                kind == "field" and line.name in ("slurm", "git") and moves
             )
             lines.append(_refused(line, now.busy) if guarded and now.busy else line)
 
-    fields = ("gpu_model", "gpus_per_node", "slurm", "prometheus")
+    fields = ("gpu_model", "gpus_per_node", *_SOURCES)
     before, wanted = ({f: getattr(of, f) for f in fields} for of in (now, after))
     told_of("field", _moves(before, wanted), {f: (*at, f) for f in fields})
     places: dict[str, FilePlace] = {name: (*at, "islands", n) for name, n in islands.items()}
@@ -316,9 +327,11 @@ def _window_lines(now: ClusterNow, after: ClusterNow) -> list[Line]:
     ]
 
 
-def _quotas_place(source: SlurmSource | None) -> SlurmSource | None:
+def _quotas_place(source: QuotaSource | None) -> QuotaSource | None:
     """Where the quotas are: all that a source says but how classes are written, which a site may want out at once."""
-    return source and source.model_copy(update={"classes": ClassesInSlurm.OFF, "yields": {}})
+    if not isinstance(source, SlurmSource):
+        return source
+    return source.model_copy(update={"classes": ClassesInSlurm.OFF, "yields": {}})
 
 
 _QUOTA_FIELDS = ("gpus", "islands", "protected_blocks", "minimum_gpus", "parent", "namespaces", "classes")

@@ -45,7 +45,7 @@ def cluster_document(now: ClusterNow, health: Mapping[str, Island]) -> dict[str,
     document["quotas"] = [_quota(quota, most[quota.team]) for quota in now.quotas]
     if now.windows:
         document["windows"] = [w.model_dump(mode="json", exclude_none=True) for w in now.windows]
-    for field in ("slurm", "prometheus"):
+    for field in ("slurm", "git", "prometheus"):
         source = getattr(now, field)
         if source is not None:
             document[field] = source.model_dump(mode="json", exclude_defaults=True)

@@ -12,7 +12,7 @@ from models.base import Documented, NameGiven, PositiveCount, Words, brief, coun
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree, check_floors, check_islands
-from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.sources import GitSource, PrometheusSource, SlurmSource
 from models.cluster.windows import Window
 from models.notices import Notify
 
@@ -57,11 +57,15 @@ class ClusterSpec(Documented):
     """Declared maintenance, SEVs and freezes. Without it: none."""
     slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Slurm that holds its quotas, health and use (docs/slurm.md). Without it: the ledger does."""
+    git: GitSource | None = Field(default=None, exclude_if=lambda source: source is None)
+    """The Git repository that holds its quotas (docs/git.md). Without it: Slurm or the ledger does."""
     prometheus: PrometheusSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Prometheus that says what is healthy (docs/prometheus.md). Without it: Slurm, or whoever writes samples."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.slurm is not None and self.git is not None:
+            raise fault_at(("git",), f"is given beside slurm: one of them holds the quotas of cluster {self.name}")
         seen: set[str] = set()
         for number, name in enumerate(i.name for i in self.islands):
             if name in seen:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -48,6 +48,10 @@ class Yield(Documented):
 class SlurmSource(Documented):
     """Where a cluster's quotas, health and use come from: a Slurm cluster, and how it names what we need."""
 
+    field: ClassVar = "slurm"
+    title: ClassVar = "Slurm"
+    sets: ClassVar = ("gpus", "parent")  # of a quota: what no fleet file changes
+    lacks: ClassVar = "Slurm had no account of this name with a limit when last read: make it there"
     connection: Name = "local"
     """How the worker reaches it: a name of the file that BACKSTOP_SLURM names. A fleet file names no commands."""
     cluster: Name | None = None
@@ -94,6 +98,10 @@ _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|@\{|//|/\.|\.lock$|[/.]$))[^\x00-\x20~^:?
 class GitSource(Documented):
     """Where a cluster's quotas are kept: YAML in a Git repository, which Argo CD, Flux or a person applies."""
 
+    field: ClassVar = "git"
+    title: ClassVar = "Git"
+    sets: ClassVar = ("gpus",)  # of a quota: what no fleet file changes
+    lacks: ClassVar = "the repository had no quota of this name when last read: write it there"
     repository: Name
     """An absolute path of the worker's machine, or an SSH or HTTPS URL. Git's own configuration has the credentials."""
     branch: Name = "main"
@@ -148,6 +156,14 @@ QuotaSource = SlurmSource | GitSource
 def quota_source_in(text: str) -> QuotaSource:
     """What the ledger keeps of who holds a cluster's quotas. Errors: ValueError."""
     return (GitSource if "repository" in json_object(text) else SlurmSource).model_validate_json(text)
+
+
+def holding(source: str | None) -> dict[str, Any]:
+    """The same as a field of a cluster; none where the ledger holds them itself. Errors: ValueError."""
+    if source is None:
+        return {}
+    held = quota_source_in(source)
+    return {held.field: held}
 
 
 class Sources(NamedTuple):

@@ -190,7 +190,7 @@ def test_the_undo_of_an_import_is_of_what_it_changed(
         ),
         (
             "detach h100-worked --reason r --yes --json",
-            "Undo: import it again with its Slurm, by backstop fleet import",
+            "Undo: import it again with its quota system, by backstop fleet import",
         ),
         ("confirm --source prometheus/local --reason r --json", "It cannot be undone; mend the source if it is wrong"),
     ],

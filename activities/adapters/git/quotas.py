@@ -213,11 +213,11 @@ class GitQuotas:
             sight = self._sync(cluster, source)
             barred, standing = sight.repository.barred(sight.tip), self._book.standing(cluster)
         except Exception as error:  # one that cannot be checked keeps nobody else from being
-            return SchedulerCheck(wrong=sentence(error))
+            return SchedulerCheck(system="git", wrong=sentence(error))
         wanted = _wanted(standing)
         astray = sorted(team for team, gpus in sight.gpus.items() if wanted.get(team) != gpus)
         text = f"quotas that are not what they should be: {some_of(astray)}" if astray else ""
-        return SchedulerCheck(wrong=text, barred=barred)
+        return SchedulerCheck(system="git", wrong=text, barred=barred)
 
     def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:
         source = self._source(cluster)

@@ -25,7 +25,7 @@ from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, TeamUsage
-from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.sources import PrometheusSource, holding
 from models.questions import TeamSum
 from models.tables import (
     ClusterRow,
@@ -134,7 +134,7 @@ class _Page:
             policy=settings_of(row.policy),
             quotas=tuple(_quota(q, self.usage.get(row.name, {})) for q in self.quotas[row.name]),
             windows=self.windows.get(row.name, ()),
-            slurm=None if row.source is None else SlurmSource.model_validate_json(row.source),
+            **holding(row.source),
             prometheus=None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source),
         )
 

@@ -426,7 +426,7 @@ def _cluster_row(cluster: ClusterNow) -> Row:
         "gpu_model": cluster.gpu_model,
         "gpus_per_node": cluster.gpus_per_node,
         "policy": canonical_json(cluster.policy),
-        "source": None if cluster.slurm is None else cluster.slurm.model_dump_json(exclude_defaults=True),
+        "source": None if cluster.holder is None else cluster.holder.model_dump_json(exclude_defaults=True),
         "health_source": (
             None if cluster.prometheus is None else cluster.prometheus.model_dump_json(exclude_defaults=True)
         ),

@@ -17,7 +17,7 @@ from activities.bad_rows import SENSELESS, fault_of
 from models.base import count_text, gpus_text, json_object
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
-from models.cluster.sources import PrometheusSource, SlurmSource
+from models.cluster.sources import PrometheusSource, holding
 from models.notices import notify_of
 from models.rollout.effects import EffectKind
 from models.tables import (
@@ -64,7 +64,7 @@ def standing(
             policy=settings_of(row.policy),
             quotas=tuple(present_of(q) for q in quotas[row.name]),
             windows=windows.get(row.name, ()),
-            slurm=None if row.source is None else SlurmSource.model_validate_json(row.source),
+            **holding(row.source),
             prometheus=None if row.health_source is None else PrometheusSource.model_validate_json(row.health_source),
             busy=busy[row.name],
             overwritten={t: tuple(v) for t, v in overwritten.get(row.name, {}).items() if t in theirs},

@@ -767,6 +767,7 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
             "quotas": quotas,
             "windows": draw(st.lists(st.just(window), max_size=1)),
             "prometheus": draw(st.none() | st.just({"connection": "é"})),
+            "git": draw(st.none() | st.just({"repository": "/srv/é.git", "path": "é/q.yaml", "pointers": {"a": "/a"}})),
         }
 
     document: dict[str, Any] = {
