@@ -58,6 +58,7 @@ from activities.watch.tallies import Tallier
 from client import telemetry
 from client.connection import connect, find_target
 from client.doctor import watches
+from client.key_files import key_book_file
 from client.stopping import until_told
 from models.bringup.messages import BRINGUP_QUEUE, runs_queue
 from models.digests import MailPace
@@ -431,6 +432,8 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
         keys = None if settings.keys is None else KeysKept(settings.keys)
         wanted = TicketsWanted(None if settings.tickets_required else lambda: ledger.access.newest_version() > 0)
         await asyncio.to_thread(wanted.ask_again)
+        if keys is None:
+            await asyncio.to_thread(refuse_without_keys, ledger)
         every = timedelta(seconds=min(5.0, settings.watch_interval_seconds))
         slurms = Slurms(ledger, ledger.schedulers, settings.slurm, every)
         worker = make_worker(
@@ -453,6 +456,24 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
         async with seals, tended(), renewed(keys, wanted), worker, watched:
             yield client
     flush()
+
+
+def refuse_without_keys(ledger: Ledger) -> None:
+    """Errors: Refusal for a worker without public keys where fronts sign: it would take commands that nobody signed.
+
+    Where an access file is in force and no front signs, `doctor` says so. As `refuse_without_schema`, it does not wait
+    for a database.
+    """
+    try:
+        signed = ledger.access.newest_version() > 0 and ledger.warrants.signed_by()
+    except Unavailable as error:
+        logger.warning("whether fronts sign commands is not known: %s", error.message)
+        return
+    if signed:
+        raise Refusal(
+            f"fronts sign the commands of this fleet, and this worker has no book of keys to check them with: copy "
+            f"{key_book_file()} from another worker or from a front"
+        )
 
 
 def refuse_without_schema(ledger: Ledger) -> None:

@@ -21,6 +21,7 @@ from models.audit import Signature, broken_links
 from models.errors import BackstopError, BadInput, Conflict, Refusal, Stuck
 from tests.integration.ledger.world import LEDGER_NOW, ForeignTool
 from tests.unit.access_world import access, at_provider, grant
+from workers.main import refuse_without_keys
 
 SECRET = "bst_" + 43 * "s"
 FIRST, NEXT = access(grant("user:sre", "operator")), access(grant("user:sre", "operator", "approver"))
@@ -321,3 +322,8 @@ def test_before_a_file_goes_in_it_is_said_who_can_no_longer_read(desk: Desk) -> 
         assert said.startswith("after this user:tpm can no longer read")
     (said,) = desk.imports(LEAD, confirm=lacks_own.hash).warnings
     assert said.startswith("after this user:tpm can no longer read"), "whoever confirms it reads it too"
+
+
+def test_a_worker_without_keys_waits_for_a_database_that_does_not_answer() -> None:
+    with Ledger("postgresql://nobody@127.0.0.1:1/none?connect_timeout=1", patience=timedelta(seconds=1)) as away:
+        refuse_without_keys(away)

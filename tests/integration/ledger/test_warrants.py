@@ -14,11 +14,15 @@ from activities.tickets.warrants import Warrants
 from client.doctor import keys_checks
 from models.access.principals import Principal, Proof
 from models.access.signing import sign
+from models.access.standing import HowImported
 from models.access.tickets import Ticket
 from models.access.warrants import Warrant
+from models.audit import Signature
 from models.errors import Refusal
 from models.rollout.effects import EffectKind, Fence
 from tests.integration.ledger.world import ForeignTool, land, open_rollout
+from tests.unit.access_world import access, grant
+from workers.main import refuse_without_keys
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SRE = Principal(name="sre", human="sre", proof=Proof.OIDC, how="an issuer", groups=("ops",))
@@ -84,6 +88,18 @@ def test_the_ledger_says_which_keys_signed_what_counts_still(ledger: Ledger) -> 
     assert not check.ok
     assert check.text.startswith("20260101-aaaaaaaa: ")
     assert keys_checks(()) == []
+
+
+def test_a_worker_without_the_book_of_keys_starts_only_where_no_front_signs(ledger: Ledger) -> None:
+    first, key = Signature(actor="user:tpm", at=NOW, key="desk/1"), OKPKey.generate_key("Ed25519")
+    ticket = Ticket(principal=SRE, command="rollout.approve", workflow="w", args="", nonce="n" * 16, iat=0, exp=60)
+    ledger.warrants.admit(a_warrant("n-1", ticket=sign(ticket, key, "20260101-aaaaaaaa")))
+    refuse_without_keys(ledger)
+    ledger.access.put_in_force(access(grant("user:sre", "operator")), 0, first, HowImported.FIRST)
+    with pytest.raises(Refusal, match=r"fronts sign the commands of this fleet.*no book of keys.*keys\.json"):
+        refuse_without_keys(ledger)
+    ledger.warrants.admit(a_warrant("n-2", ticket=""), {"rollout.approve"})
+    refuse_without_keys(ledger)
 
 
 def test_what_undoes_voids_approvals_before_it_and_no_later_ones(ledger: Ledger) -> None:
