@@ -150,16 +150,20 @@ class Durable(Host[_Carrier]):
         """Archives these entries, and how it stands."""
         raise NotImplementedError
 
+    async def _send_to_archive(self, batch: tuple[AuditEntry, ...]) -> None:
+        """Archives these entries; where the ledger refuses them for good, they stand in this history alone."""
+        try:
+            await self._archive(batch, "; ".join(entry.text for entry in batch)[:180])
+        except ActivityError as error:
+            if is_cancelled_exception(error):
+                raise
+            workflow.logger.error("not archived: %s", reason_of(error)[1])
+
     async def _record(self) -> None:
         while True:
             await workflow.wait_condition(lambda: bool(self._state.outbox))
             batch = self._state.outbox[:_BATCH]
-            try:
-                await self._archive(batch, "; ".join(entry.text for entry in batch)[:180])
-            except ActivityError as error:
-                if is_cancelled_exception(error):
-                    raise
-                workflow.logger.error("not archived: %s", reason_of(error)[1])  # it stands in this history
+            await self._send_to_archive(batch)
             self._went_out(self._state.without_entries(entry.key for entry in batch))
             leave_mark()
 

@@ -14,13 +14,14 @@ from typing import ClassVar
 
 from temporalio import workflow
 from temporalio.common import VersioningBehavior
-from temporalio.exceptions import ActivityError, is_cancelled_exception
+from temporalio.exceptions import ActivityError
 
 with workflow.unsafe.imports_passed_through():
     from activities.requests.calls import RequestActivities
     from activities.rollout.effects import QuotaActivities
+    from models.audit import AuditEntry
     from models.lifecycle.actions import Finish, Wait
-    from models.planning.grants import Granted, GrantOutcome
+    from models.planning.grants import Granted
     from models.requests import calls, messages, reducers
     from models.requests.actions import Keep, Write
     from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
@@ -131,9 +132,7 @@ class QuotaRequest(Durable[RequestState]):
         try:
             answer = await self._try()
         except ActivityError as error:
-            kind, reason = reason_of(error)
-            reason = "its quotas have just been changed: it is tried again" if kind == "Drift" else reason
-            answer = calls.answer(self._state.order, GrantOutcome.LATER, reason)
+            answer = calls.failed(self._state.order, *reason_of(error))
         finally:
             self._writing = False
         self._set(reducers.apply_grant(self._state, answer, workflow.now()))
@@ -167,21 +166,17 @@ class QuotaRequest(Durable[RequestState]):
     # --- side calls -----------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """It stands in the book as it is now, and what happened is archived."""
-        state = self._state
-        if not state.outbox:
-            return
-        texts = "; ".join(entry.text for entry in state.outbox)[:180]
-        request = messages.KeepRequest(request=state.but(mail=()))
-        try:
-            await workflow.execute_activity_method(RequestActivities.keep, request, **CALL, summary=texts)
-        except ActivityError as error:
-            # Who grants must live to take back. The entries stand in this history, and the next call keeps the rest.
-            # No patch: a run that went another way here has ended.
-            if is_cancelled_exception(error):
-                raise
-            workflow.logger.error("not archived: %s", reason_of(error)[1])
-        self._set(self._state.without_entries(entry.key for entry in state.outbox))
+        """It stands in the book as it is now, and what happened is archived.
+
+        Where the ledger refuses that, it goes on: who grants must live to take back. The next call keeps the rest.
+        """
+        batch = self._state.outbox
+        if batch:
+            await self._send_to_archive(batch)
+            self._set(self._state.without_entries(entry.key for entry in batch))
+
+    async def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> None:
+        await workflow.execute_activity_method(RequestActivities.keep, calls.keep(self._state), **CALL, summary=summary)
 
     async def _mail(self) -> None:
         while True:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from models.errors import Drift
 from models.planning.grants import Granted, GrantOrder, GrantOutcome
-from models.requests.messages import Prepared, PrepareRequest
+from models.requests.messages import KeepRequest, Prepared, PrepareRequest
 from models.requests.state import RequestState
 from models.rollout.effects import Change, Receipt
 from models.rollout.messages import EffectRequest
@@ -29,8 +30,21 @@ def write(state: RequestState, change: Change, now: datetime) -> EffectRequest:
     return EffectRequest(change=change, shadow=False, limit_gpus=None, order=order, at=now)
 
 
+def keep(state: RequestState) -> KeepRequest:
+    """What the book keeps of it, with the entries that are to be archived."""
+    return KeepRequest(request=state.but(mail=()))
+
+
 def answer(order: GrantOrder, outcome: GrantOutcome, reason: str) -> Granted:
     return Granted(request=order.request, ends=order.ends, outcome=outcome, said=reason)
+
+
+def failed(order: GrantOrder, kind: str, reason: str) -> Granted:
+    """A call that failed is tried again. `kind`: of models.errors."""
+    drifted = kind == Drift.__name__
+    return answer(
+        order, GrantOutcome.LATER, "its quotas have just been changed: it is tried again" if drifted else reason
+    )
 
 
 def outcome_of(order: GrantOrder, prepared: Prepared, receipt: Receipt) -> Granted:
