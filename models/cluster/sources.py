@@ -86,6 +86,10 @@ class SlurmSource(Documented):
 
 class GitDialect(StrEnum):
     YAML = "yaml"
+    KUEUE = "kueue"
+    KAI = "kai"
+    VOLCANO = "volcano"
+    YUNIKORN = "yunikorn"
 
 
 TEAM = "{team}"
@@ -107,13 +111,15 @@ class GitSource(Documented):
     branch: Name = "main"
     """The branch that is applied: Backstop reads it and commits to it."""
     path: Name
-    """The file in the repository that has the quotas."""
+    """The file in the repository that has the quotas, or the folder with its files."""
     dialect: GitDialect = GitDialect.YAML
-    """How the file says them (docs/git.md)."""
+    """How files say quotas: plain YAML, or objects of a scheduler (docs/git.md)."""
+    resource: Name = "nvidia.com/gpu"
+    """What a GPU is called there. Not for yaml and kai."""
     pointer: Name | None = None
-    """The JSON pointer of a team's number, with {team} for its name, as in /teams/{team}/gpus. Without it: pointers."""
+    """For yaml: the JSON pointer of a team's number, with {team} for its name. Without it: `pointers` alone."""
     pointers: dict[Name, Name] = Field(default_factory=dict)
-    """By team: a JSON pointer of its own, in place of `pointer`. Without it: none."""
+    """For yaml, by team: a JSON pointer of its own, in place of `pointer`. Without it: none."""
 
     @model_validator(mode="after")
     def _reachable(self) -> Self:
@@ -131,6 +137,10 @@ class GitSource(Documented):
         return self
 
     def _check_pointers(self) -> None:
+        if self.dialect is not GitDialect.YAML:
+            if self.pointer is not None or self.pointers:
+                raise fault_at(("dialect",), f"is {self.dialect}, which needs no pointer: leave it out")
+            return
         if self.pointer is None and not self.pointers:
             raise fault_at(("pointer",), "is missing: say where a team's quota is, as in /teams/{team}/gpus")
         if self.pointer is not None and self.pointer.split("/").count(TEAM) != 1:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from tests.git.world import CLUSTER, Forge, GitSystem, spec, take
+from tests.git.world import CLUSTER, Forge, GitSystem, KueueSystem, spec, take
 from tests.integration.ledger.world import foreign_write
 from tests.quota_contract import *  # noqa: F403 - its tests are asked here
 from tests.quota_contract import System
@@ -28,8 +28,9 @@ class LedgerSystem(System):
         foreign_write(self.ledger, CLUSTER, letter, gpus, "ops")
 
 
-@pytest.fixture(params=["ledger", "git"])
+@pytest.fixture(params=["ledger", "git", "git, kueue"])
 def system(request: pytest.FixtureRequest, forge: Forge, ledger: Ledger, tmp_path: Path) -> System:
     if request.param == "ledger":
         return LedgerSystem(forge, ledger)
-    return GitSystem(forge, ledger, tmp_path / "worker")
+    kind = KueueSystem if request.param == "git, kueue" else GitSystem
+    return kind(forge, ledger, tmp_path / "worker")

@@ -14,8 +14,8 @@ from activities.adapters.ledger.facade import Ledger
 from models.base import in_one_sentence
 from models.cluster.sources import GitSource
 from models.errors import BackstopError, Refusal, Unavailable
-from models.rollout.effects import EffectKind
-from tests.git.world import CLUSTER, PATH, QUOTAS, Forge, GitSystem, git, spec, take, worker
+from models.rollout.effects import Change, EffectKind, Fence, ValueWrite
+from tests.git.world import CLUSTER, PATH, QUEUE, QUOTAS, Forge, GitSystem, git, spec, take, worker
 from tests.integration.ledger.world import ForeignTool
 from tests.waiting import wait_until
 
@@ -53,12 +53,33 @@ def test_an_effect_that_moves_no_quota_makes_no_commit(site: GitSystem) -> None:
     assert site.forge.commits() == ["Begin"]
 
 
+@pytest.mark.slow
 def test_one_file_of_two_thousand_changes(site: GitSystem) -> None:
     site.forge.write({f"apps/{n}/values.yaml": f"replicas: {n}\n" for n in range(2_000)}, "Add apps")
     site.open()
     site.apply(SOFT, 1, ("a", 24, 20))
     assert git(site.forge.bare, "diff", "--numstat", "main^", "main") == f"1\t1\t{PATH}"
     assert len(git(site.forge.bare, "ls-tree", "-r", "--name-only", "main").splitlines()) == 2_001
+
+
+@pytest.mark.slow
+def test_two_hundred_queues_among_two_thousand_files_move_in_one_commit(
+    forge: Forge, ledger: Ledger, tmp_path: Path
+) -> None:
+    teams = [f"t{n}" for n in range(200)]
+    files = {f"apps/{n}/values.yaml": f"replicas: {n}\n" for n in range(1_800)}
+    files |= {f"apps/queues/{team}.yaml": QUEUE.format(name=team, gpus=24) for team in teams}
+    forge.write(files, "Add queues")
+    quotas = [{"team": team, "gpus": 24} for team in teams]
+    take(ledger, spec(forge, quotas=quotas, path="apps", dialect="kueue", pointer=None))
+    port = worker(ledger, tmp_path / "worker")
+    writes = tuple(ValueWrite(team=team, expected_gpus=24, gpus=16) for team in teams[:150])
+    fence = Fence(rollout="request/q-1", counter=1)
+    receipt = port.apply(Change(cluster=CLUSTER, kind=EffectKind.GRANT, fence=fence, writes=writes))
+    assert len(receipt.after) == 150
+    changed = git(forge.bare, "diff", "--numstat", "main^", "main").splitlines()
+    assert sorted(changed) == sorted(f"1\t1\tapps/queues/{team}.yaml" for team in teams[:150])
+    assert forge.text("apps/queues/t0.yaml") == QUEUE.format(name="t0", gpus=16)
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,17 @@ limits:      # no quotas
   a: 24
 """
 
+QUEUE = """\
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {{name: {name}}}
+spec:
+  cohort: research
+  resourceGroups:
+    - coveredResources: [nvidia.com/gpu]
+      flavors: [{{name: h100, resources: [{{name: nvidia.com/gpu, nominalQuota: {gpus}}}]}}]  # ours
+"""
+
 
 def git(folder: Path, *arguments: str, stdin: str = "") -> str:
     who = {"GIT_AUTHOR_NAME": "Ada", "GIT_AUTHOR_EMAIL": "ada@example.org"}
@@ -132,10 +143,10 @@ def worker(ledger: Ledger, folder: Path, timeout: timedelta = timedelta(seconds=
 
 
 class GitSystem(System):
-    def __init__(self, forge: Forge, ledger: Ledger, folder: Path) -> None:
+    def __init__(self, forge: Forge, ledger: Ledger, folder: Path, **source: Any) -> None:
         self.forge = forge
         self.git = worker(ledger, folder)
-        take(ledger, spec(forge))
+        take(ledger, spec(forge, **source))
         super().__init__(ledger, self.git, CLUSTER)
 
     def there(self) -> tuple[int, int]:
@@ -147,3 +158,26 @@ class GitSystem(System):
             f"gpus: {self.forge.gpus()[letter]}{'   #' if letter == 'a' else ','}",
             f"gpus: {gpus}{'   #' if letter == 'a' else ','}",
         )
+
+
+class KueueSystem(GitSystem):
+    """A file for each ClusterQueue, among files that are none."""
+
+    def __init__(self, forge: Forge, ledger: Ledger, folder: Path) -> None:
+        files = {"queues/notes.txt": "none: [", "queues/flavor.yaml": "kind: ResourceFlavor\n"}
+        files |= {f"queues/{name}.yaml": QUEUE.format(name=name, gpus=gpus) for name, gpus in (("a", 24), ("b", 16))}
+        forge.write(files, "Add queues")
+        super().__init__(forge, ledger, folder, path="queues", dialect="kueue", pointer=None)
+
+    def there(self) -> tuple[int, int]:
+        a, b = (yaml.safe_load(self.forge.text(f"queues/{name}.yaml")) for name in "ab")
+        return _nominal(a), _nominal(b)
+
+    def somebody_sets(self, letter: str, gpus: int) -> None:
+        self.forge.write({f"queues/{letter}.yaml": QUEUE.format(name=letter, gpus=gpus)})
+
+
+def _nominal(queue: dict[str, Any]) -> int:
+    ((flavor,),) = (group["flavors"] for group in queue["spec"]["resourceGroups"])
+    (resource,) = flavor["resources"]
+    return int(resource["nominalQuota"])

@@ -38,6 +38,7 @@ _TRIES = 20
 """Of one effect: each time somebody else has pushed meanwhile."""
 _AT_ONCE = 8
 """Repositories that are read at the same time."""
+_SUFFIXES = (".yaml", ".yml", ".json")
 _INVERSES = (EffectKind.RESTORE, EffectKind.SOFTEN)
 
 
@@ -278,7 +279,8 @@ class GitQuotas:
         return sight._replace(pending={team: gpus for team, gpus in sight.gpus.items() if wrote.get(team) == gpus})
 
     def _parsed(self, cluster: str, source: GitSource, repository: Repository, commit: str) -> _Sight:
-        files = repository.files(commit, source.path)
+        listed = repository.files(commit, source.path)
+        files = {path: file for path, file in listed.items() if path == source.path or path.endswith(_SUFFIXES)}
         if not files:
             raise Unavailable(f"{source.repository} has no {source.path} on {source.branch} (commit {commit[:8]})")
         texts = repository.texts(files)

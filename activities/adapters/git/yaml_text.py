@@ -26,6 +26,10 @@ class WrittenNumber(NamedTuple):
     gpus: int
     shared: bool
     """An anchor: whoever changes it here changes it elsewhere, too."""
+    least: tuple[str, int] | None = None
+    """The number beside it that it may not go below, with its name."""
+    most: tuple[str, int] | None = None
+    """The same that it may not go above."""
 
 
 class Document:
