@@ -443,7 +443,7 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
             executor,
             build_id=settings.build_id,
             slurms=slurms,
-            git=GitQuotas(ledger, SlurmQuotas(slurms), slurms, settings.home / "git", settings.git_timeout, every),
+            git=GitQuotas(ledger, SlurmQuotas(slurms), slurms, settings.home / "git", settings.git, every),
             prometheus=settings.prometheus,
             secrets=SecretFiles(settings.secrets),
             telling=Telling(MailPace(digest_at=settings.digest_at), settings.front_url),

@@ -10,7 +10,7 @@ from datetime import time as clock_time
 from datetime import timedelta
 from pathlib import Path
 
-from activities.adapters.git.command_line import TIMEOUT
+from activities.adapters.git.command_line import GitTerms
 from activities.adapters.http import Network, networks_of
 from activities.adapters.prometheus.prometheus import PrometheusConnection, PrometheusConnections
 from activities.adapters.runners.settings import RunnerSettings
@@ -42,8 +42,7 @@ class Settings:
     watch_shards: int = 1
     slurm: Mapping[str, Connection] = field(default_factory=dict)
     """Ways to Slurm clusters, by name."""
-    git_timeout: timedelta = TIMEOUT
-    """How long each call of git may take."""
+    git: GitTerms = field(default_factory=GitTerms)
     prometheus: Mapping[str, PrometheusConnection] = field(default_factory=dict)
     """Where health is asked for, by name."""
     contacts: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -92,7 +91,10 @@ def load_settings() -> Settings:
         build_id=_build_id(os.environ.get("BACKSTOP_BUILD_ID", "")),
         watch_shards=int(shards),
         slurm=_slurms(os.environ.get("BACKSTOP_SLURM", "")),
-        git_timeout=_duration("BACKSTOP_GIT_TIMEOUT", "20s", timedelta(seconds=1), timedelta(seconds=50)),
+        git=GitTerms(
+            _duration("BACKSTOP_GIT_TIMEOUT", "20s", timedelta(seconds=1), timedelta(seconds=50)),
+            _git_committer(os.environ.get("BACKSTOP_GIT_COMMITTER") or GitTerms().committer),
+        ),
         prometheus=_prometheus(os.environ.get("BACKSTOP_PROMETHEUS", "")),
         contacts=_contacts(os.environ.get("BACKSTOP_CONTACTS", "")),
         digest_at=_digest_at(os.environ.get("BACKSTOP_DIGEST_AT") or "08:00"),
@@ -194,6 +196,13 @@ def _digest_at(text: str) -> clock_time:
 def _front_url(text: str) -> str:
     if text and not re.fullmatch(r"https?://[!-~]{1,500}", text):
         raise BadInput(f"BACKSTOP_URL must begin with https:// or http:// and hold no space, not {brief(text)}")
+    return text
+
+
+def _git_committer(text: str) -> str:
+    if not re.fullmatch(r"[^<>\x00-\x1f\x7f]{1,100} <[^<>\s@]+@[^<>\s@]+>", text):
+        example = GitTerms().committer
+        raise BadInput(f"BACKSTOP_GIT_COMMITTER must be a name and an address such as {example}, not {brief(text)}")
     return text
 
 

@@ -13,11 +13,12 @@ from pydantic import ValidationError
 from activities.adapters.ledger.facade import Ledger
 from models.base import in_one_sentence
 from models.cluster.sources import GitSource
-from models.errors import BackstopError, Refusal, Unavailable
+from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence, ValueWrite
 from tests.git.world import CLUSTER, PATH, QUEUE, QUOTAS, Forge, GitSystem, git, spec, take, worker
 from tests.integration.ledger.world import ForeignTool
 from tests.waiting import wait_until
+from workers.settings import load_settings
 
 SOFT = EffectKind.SET_SOFT
 
@@ -36,7 +37,7 @@ def test_a_commit_says_what_moves_and_by_whose_order(site: GitSystem, sqlite_led
         "Backstop-Cluster: h100",
         "Backstop-Actor: tpm",
     ]
-    assert git(site.forge.bare, "log", "-1", "--format=%cn") == "Backstop"
+    assert git(site.forge.bare, "log", "-1", "--format=%an %ae %cn") == "Fleet bot bot@example.org Fleet bot"
 
 
 def test_only_the_digits_change(site: GitSystem) -> None:
@@ -45,12 +46,52 @@ def test_only_the_digits_change(site: GitSystem) -> None:
     assert site.forge.text() == QUOTAS.replace("gpus: 24", "gpus: 8").replace("{gpus: 16,", "{gpus: 8,")
 
 
+def test_a_files_mode_stays(site: GitSystem) -> None:
+    git(site.forge.clone, "update-index", "--chmod=+x", PATH)
+    git(site.forge.clone, "commit", "--quiet", "-m", "Let it run")
+    git(site.forge.clone, "push", "--quiet", "origin", "HEAD:main")
+    site.open()
+    site.apply(SOFT, 1, ("a", 24, 8))
+    assert git(site.forge.bare, "ls-tree", "main", PATH).split()[0] == "100755"
+    assert site.forge.text() == QUOTAS.replace("gpus: 24", "gpus: 8")
+
+
 def test_an_effect_that_moves_no_quota_makes_no_commit(site: GitSystem) -> None:
     site.open()
     read = site.generation()
     site.apply(EffectKind.FOLLOW, 1, flex_gpus=8, expected_generation=read)
     site.apply(EffectKind.CLOSE, 2)
     assert site.forge.commits() == ["Begin"]
+
+
+def test_a_team_may_have_any_name_that_people_can_read(site: GitSystem) -> None:
+    site.forge.write({PATH: 'teams:\n  "a: é/b~#": {gpus: 24}\n'})
+    site.apply(EffectKind.GRANT, 1, rollout="request/q-0")
+    name = "a: é/b~#"
+    write = ValueWrite(team=name, expected_gpus=24, gpus=20)
+    fence = Fence(rollout="request/q-1", counter=1)
+    site.port.apply(Change(cluster=CLUSTER, kind=EffectKind.GRANT, fence=fence, writes=(write,)))
+    assert site.forge.gpus() == {name: 20}
+    assert site.forge.message().splitlines()[2] == f"{name}: 24 -> 20"
+
+
+def test_a_branch_with_more_commits_than_are_fetched_first(site: GitSystem) -> None:
+    """The worker's copy is shallow, fetched on, and pushed from."""
+    many = "".join(
+        f"commit refs/heads/main\ncommitter Ada <a@example.org> {n} +0000\ndata 1\nx\n"
+        + ("from refs/heads/main^0\n" if not n else "")
+        + f"M 644 inline f{n % 7}\ndata 4\n{n:04}\n"
+        for n in range(300)
+    )
+    git(site.forge.bare, "fast-import", "--quiet", stdin=many)
+    site.open()
+    site.apply(SOFT, 1, ("a", 24, 20))
+    site.forge.write({"notes.txt": "x\n"})
+    site.apply(SOFT, 2, ("b", 16, 12))
+    assert site.there() == (20, 12)
+    assert len(site.forge.commits()) == 304
+    (own,) = (site.forge.bare.parents[1] / "worker").iterdir()
+    assert int(git(own, "rev-list", "--count", "refs/backstop/tip")) < 210
 
 
 @pytest.mark.slow
@@ -277,3 +318,20 @@ def test_no_file_moves_a_value_that_git_holds(site: GitSystem, ledger: Ledger) -
     del without["git"]
     (line,) = take(ledger, without, number="3").lines
     assert line.why == "Git holds its quotas: say so in the file (git:), or detach it first"
+
+
+def test_a_workers_settings_of_git_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings().git == (timedelta(seconds=20), "Backstop <backstop@localhost>")
+    monkeypatch.setenv("BACKSTOP_GIT_TIMEOUT", "45s")
+    monkeypatch.setenv("BACKSTOP_GIT_COMMITTER", "Fleet bot <bot@example.org>")
+    assert load_settings().git == (timedelta(seconds=45), "Fleet bot <bot@example.org>")
+    for name, value, sentence in (
+        ("BACKSTOP_GIT_TIMEOUT", "2m", "must be a duration from 1s to 50s such as 20s, not '2m'"),
+        ("BACKSTOP_GIT_COMMITTER", "bot@example.org", "must be a name and an address such as"),
+        ("BACKSTOP_GIT_COMMITTER", "x <a@b>\nfrom HEAD", "must be a name and an address such as"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setenv(name, value)
+            with pytest.raises(BadInput) as refusal:
+                load_settings()
+        assert refusal.value.message.startswith(f"{name} {sentence}")

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from activities.adapters.git.command_line import GitTerms
 from activities.adapters.git.quotas import GitQuotas
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.quotas import SlurmQuotas
@@ -139,7 +140,9 @@ def take(ledger: Ledger, *clusters: dict[str, Any], number: str = "1", **terms: 
 def worker(ledger: Ledger, folder: Path, timeout: timedelta = timedelta(seconds=20)) -> GitQuotas:
     """What a worker process has before this ledger; each has a folder of its own."""
     slurms = Slurms(ledger, ledger.schedulers)
-    return GitQuotas(ledger, SlurmQuotas(slurms), slurms, folder, timeout, timedelta(0))
+    return GitQuotas(
+        ledger, SlurmQuotas(slurms), slurms, folder, GitTerms(timeout, "Fleet bot <bot@example.org>"), timedelta(0)
+    )
 
 
 class GitSystem(System):

@@ -92,9 +92,9 @@ async def test_a_rollout_goes_through_git_and_back(world: World, forge: Forge) -
     authors = git(forge.bare, "log", "--reverse", "--format=%an: %s", "main").splitlines()
     assert authors == [
         "Ada: Begin",
-        f"Backstop: Set 1 quota of {name} (harden)",
+        f"Fleet bot: Set 1 quota of {name} (harden)",
         "Ada: Change quotas",
-        f"Backstop: Set 1 quota of {name} (soften)",
+        f"Fleet bot: Set 1 quota of {name} (soften)",
     ]
 
 

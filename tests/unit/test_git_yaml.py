@@ -73,6 +73,10 @@ def test_a_pointer_of_its_own_goes_first_and_names_its_value_alone() -> None:
         ("base: &b {a: {gpus: 24}}\nteams:\n  <<: *b\n", "line 3: teams may come by a merge key (<<)"),
         ("teams: {a: {gpus: 24}}\n---\nteams: {a: {gpus: 8}}\n", "line 3: the quota of a is given twice"),
         ("teams: {a: {gpus: \x07}}", "it is no YAML"),
+        ("teams: {a: {gpus: 10000001}}", "not '10000001'"),
+        ('teams: {"": {gpus: 1}}', "line 1: '' cannot be a team's name"),
+        ('teams: {"a\\nb": {gpus: 1}}', "cannot be a team's name"),
+        (f"teams: {{? {'x' * 201} : {{gpus: 1}}}}", "cannot be a team's name"),
     ],
 )
 def test_what_cannot_be_read_is_named_with_file_and_line(text: str, sentence: str) -> None:
@@ -93,6 +97,10 @@ def test_a_value_that_stands_elsewhere_too_is_read_and_never_written(text: str) 
     assert gpus(text)["a"] == 24
     with pytest.raises(ValueError, match="the quota of a is an anchor or alias"):
         after(text, {"a": 8})
+
+
+def test_what_is_no_name_or_leads_to_itself_has_no_quota() -> None:
+    assert gpus("teams:\n  ? [a, b]\n  : {gpus: 8}\n  1: {gpus: 4}\n  c: &c {d: *c}\n") == {"1": 4}
 
 
 def test_an_anchor_that_nobody_uses_is_written() -> None:

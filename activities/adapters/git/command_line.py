@@ -7,10 +7,18 @@ import signal
 import subprocess
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from models.errors import Refusal, Unavailable
 
-TIMEOUT = timedelta(seconds=20)
+
+class GitTerms(NamedTuple):
+    """How a worker uses git: how long a call may take, and in whose name it commits."""
+
+    timeout: timedelta = timedelta(seconds=20)
+    committer: str = "Backstop <backstop@localhost>"
+
+
 _KEPT = ("GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_PROXY_SSL")
 """How git's own variables begin that say how it reaches others. Those of a repository must not move this one's."""
 _OPTIONS = ("--literal-pathspecs", "-c", "core.hooksPath=/dev/null", "-c", "gc.autoDetach=false")
@@ -28,7 +36,7 @@ _PASSING = ("no space left", "disk quota", "unable to write", "could not write",
 class Git:
     """git in one bare repository of ours."""
 
-    def __init__(self, folder: Path, timeout: timedelta = TIMEOUT) -> None:
+    def __init__(self, folder: Path, timeout: timedelta) -> None:
         self.folder = folder
         self._seconds = timeout.total_seconds()
 

@@ -45,7 +45,7 @@ def _by_pointers(root: yaml.Node, source: GitSource) -> QuotaNodes:
     for name, value in teams.value:
         if name.value == MERGE:
             raise ValueError(f"{line_of(name)}: teams may come by a merge key (<<): write them out")
-        node = _at(value, after)
+        node = _at(value, after) if isinstance(name, yaml.ScalarNode) else None
         if node is not None and id(node) not in named and name.value not in source.pointers:
             yield QuotaNode(name.value, node)
 
@@ -151,6 +151,8 @@ def places_in(texts: Mapping[str, str], source: GitSource) -> dict[str, WrittenN
             for document in documents_in(text) if dialect.word in text else ():
                 for quota in dialect.quotas(document.root, source):
                     place = place_of(path, text, document, quota.node)
+                    if not quota.team or len(quota.team) > 200 or not quota.team.isprintable():
+                        raise ValueError(f"line {place.line}: {quota.team[:40]!r} cannot be a team's name")
                     if quota.team in places:
                         raise ValueError(f"line {place.line}: the quota of {quota.team} is given twice")
                     bounds = _bound(dialect.least, quota.least), _bound(dialect.most, quota.most)

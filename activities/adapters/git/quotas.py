@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-from activities.adapters.git.command_line import TIMEOUT
+from activities.adapters.git.command_line import GitTerms
 from activities.adapters.git.dialects import changed_files, places_in
 from activities.adapters.git.repository import File, OurCommit, Repository
 from activities.adapters.git.yaml_text import WrittenNumber
@@ -71,7 +71,7 @@ class GitQuotas:
         others: QuotaPort,
         schedulers: SchedulerPort,
         folder: Path | None = None,
-        timeout: timedelta = TIMEOUT,
+        terms: GitTerms | None = None,
         every: timedelta = timedelta(seconds=5),
         patience: timedelta = WAITED,
     ) -> None:
@@ -79,7 +79,7 @@ class GitQuotas:
         """A test's: somebody else acts between reading and pushing."""
         self._ledger, self._book = ledger, ledger.schedulers
         self._others, self._schedulers = others, schedulers
-        self._timeout, self._every = timeout, every
+        self._terms, self._every = terms or GitTerms(), every
         self._kept_in = folder or TemporaryDirectory(prefix="backstop-git-")
         self._repositories: dict[tuple[str, str], Repository] = {}
         self._sights: dict[str, tuple[GitSource, _Sight]] = {}
@@ -184,7 +184,7 @@ class GitQuotas:
             texts = changed_files(sight.texts, sight.places, gpus)
         except ValueError as error:
             raise Refusal(f"{error} (commit {sight.tip[:8]})") from None
-        commit = sight.repository.commit(sight.tip, texts, message, self._ledger.now())
+        commit = sight.repository.commit(sight.tip, sight.files, texts, message, self._ledger.now())
         self._book.renew(cluster)
         self.before_push()
         return sight.repository.push(commit)
@@ -264,7 +264,7 @@ class GitQuotas:
 
     def _sight(self, cluster: str, source: GitSource) -> _Sight:
         key = (source.repository, source.branch)
-        repository = self._repositories.setdefault(key, Repository(*key, self._folder, self._timeout))
+        repository = self._repositories.setdefault(key, Repository(*key, self._folder, self._terms))
         tip = repository.fetch()
         before = self._sights.get(cluster)
         if before is not None and before[0] == source and before[1].tip == tip:

@@ -11,18 +11,17 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from activities.adapters.git.command_line import TIMEOUT, Git
+from activities.adapters.git.command_line import Git, GitTerms
 from models.base import hash_of
 from models.errors import Refusal, Unavailable
 
 _DEPTH = "200"
 """Commits that are read of a branch first: those that Backstop looks for are its newest ones."""
 _FIELDS = ("Backstop-Rollout", "Backstop-Fence", "Backstop-Effect", "Backstop-Cluster")
-_COMMITTER = "Backstop <backstop@localhost>"
 _SPECIAL = re.compile(r"([\\.*\[\]^$])")
 
 
@@ -43,11 +42,12 @@ class File(NamedTuple):
 class Repository:
     """One branch of one repository. Errors of all calls: Unavailable, Refusal where we may not."""
 
-    def __init__(self, url: str, branch: str, folder: Path, timeout: timedelta = TIMEOUT) -> None:
+    def __init__(self, url: str, branch: str, folder: Path, terms: GitTerms) -> None:
         """`folder`: for all repositories; what was fetched is kept there."""
         self._url = url
         self._branch = branch
-        self._git = Git(folder / hash_of(f"{url}\n{branch}"), timeout)
+        self._committer = terms.committer
+        self._git = Git(folder / hash_of(f"{url}\n{branch}"), terms.timeout)
         self._fetching = threading.Lock()
 
     def fetch(self) -> str:
@@ -120,17 +120,18 @@ class Repository:
         """Who changed a file or folder last, and in which commit."""
         return self._git.run("log", "-n", "1", "--format=%an, commit %h", "--abbrev=8", commit, "--", path).strip()
 
-    def commit(self, parent: str, texts: Mapping[str, str], message: str, at: datetime) -> str:
-        """A commit on top of this one in which these files have these texts; nobody else has it yet."""
-        modes = {path: file.mode for path in texts for file in self.files(parent, path).values()}
+    def commit(
+        self, parent: str, files: Mapping[str, File], texts: Mapping[str, str], message: str, at: datetime
+    ) -> str:
+        """A commit on top of this one in which these of its files have these texts; nobody else has it yet."""
         body = [
             b"commit refs/backstop/new\nmark :1\n",
-            f"committer {_COMMITTER} {int(at.timestamp())} +0000\n".encode(),
+            f"committer {self._committer} {int(at.timestamp())} +0000\n".encode(),
         ]
         body += [_data(message), f"from {parent}\n".encode()]
         for path, text in sorted(texts.items()):
             quoted = path.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-            body += [f'M {modes[path]} inline "{quoted}"\n'.encode(), _data(text)]
+            body += [f'M {files[path].mode} inline "{quoted}"\n'.encode(), _data(text)]
         return self._git.run("fast-import", "--quiet", "--force", stdin=b"".join([*body, b"get-mark :1\n"])).strip()
 
     def push(self, commit: str) -> bool:

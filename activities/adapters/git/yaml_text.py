@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import yaml
 
+from models.base import MOST_GPUS
+
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BOM = "\ufeff"
 MERGE = "<<"
@@ -95,7 +97,7 @@ def place_of(path: str, text: str, document: Document, node: yaml.Node) -> Writt
     start, end = node.start_mark.index + offset, node.end_mark.index + offset
     value = node.value if isinstance(node, yaml.ScalarNode) else "a list or mapping"
     digits = text.rfind(value, start, end) if value.isascii() and value.isdigit() else -1
-    if digits < 0 or (len(value) > 1 and value[0] == "0") or len(value) > 9:
+    if digits < 0 or (len(value) > 1 and value[0] == "0") or int(value) > MOST_GPUS:
         raise ValueError(f"{line_of(node)}: a quota must be a whole number of GPUs, not {value[:40]!r}")
     return WrittenNumber(
         path, node.start_mark.line + 1, digits, digits + len(value), int(value), id(node) in document.shared

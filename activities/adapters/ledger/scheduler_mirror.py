@@ -25,7 +25,15 @@ from models.audit import AuditEntry, AuditKind
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode, Present
 from models.cluster.snapshot import Snapshot
-from models.cluster.sources import GitSource, PrometheusSource, QuotaSource, SlurmSource, Sources, quota_source_in
+from models.cluster.sources import (
+    OF_CLASS,
+    GitSource,
+    PrometheusSource,
+    QuotaSource,
+    SlurmSource,
+    Sources,
+    quota_source_in,
+)
 from models.errors import NoSuchCluster, Refusal, Unavailable
 from models.rollout.effects import Change, Fence
 from models.tables import (
@@ -42,6 +50,8 @@ from models.tables import (
 
 LEASE = timedelta(seconds=150)
 """Longer than all calls of one effect may take together."""
+_NO_TEAMS = ("pool:", "qos:", OF_CLASS)
+"""How limits are called that are no team's."""
 _ENTRIES = 100
 """Of a cluster's archive, its newest: an order that is older has been followed by others since."""
 
@@ -286,7 +296,7 @@ class SchedulerBook:
                 by = actors.get(team, "somebody, by sacctmgr")
                 with signed(session, [cluster], by), _unreserved(session, cluster):
                     _take_one(session, cluster, team, held.get(team))
-            teams = {team for team in {*seen.quotas, *seen.limits, *held} if ":" not in team}
+            teams = {team for team in {*seen.quotas, *seen.limits, *held} if not team.startswith(_NO_TEAMS)}
             limits = {team: held[team].gpus if team in held else None for team in teams}
             _note(session, cluster, {t: gpus for t, gpus in limits.items() if t not in landed})
             _note(session, cluster, {t: limits[t] for t in landed}, ours=True)
