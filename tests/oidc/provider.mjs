@@ -34,10 +34,30 @@ const browsers = (id) => ({
   id_token_signed_response_alg: process.env.ALGORITHM ?? 'RS256',
 });
 
+// A job's client: a secret of its own, and access tokens that are JWTs for the audience that it names.
+const job = (id) => ({
+  client_id: id,
+  client_secret: 'of a job',
+  token_endpoint_auth_method: 'client_secret_basic',
+  application_type: 'native',
+  grant_types: ['client_credentials'],
+  redirect_uris: [],
+  response_types: [],
+});
+
 const provider = new Provider(`http://127.0.0.1:${port}`, {
-  clients: [client('backstop-cli'), client('another-tool'), ...(process.env.REDIRECT ? [browsers('backstop-console')] : [])],
+  clients: [client('backstop-cli'), client('another-tool'), job('ci'), job('ci-loner'), ...(process.env.REDIRECT ? [browsers('backstop-console')] : [])],
   jwks: JSON.parse(readFileSync(keys, 'utf8')),
-  features: { deviceFlow: { enabled: true }, devInteractions: { enabled: true }, revocation: { enabled: true } },
+  features: { deviceFlow: { enabled: true }, devInteractions: { enabled: true }, revocation: { enabled: true },
+    clientCredentials: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      useGrantedResource: () => true,
+      getResourceServerInfo: (_, audience) => ({ audience, scope: 'groups', accessTokenFormat: 'jwt', jwt: { sign: { alg: 'RS256' } } }),
+    },
+  },
+  extraTokenClaims: (_, token) =>
+    token.kind === 'ClientCredentials' && token.clientId !== 'ci-loner' ? { groups: ['ci-jobs'] } : undefined,
   scopes: ['openid', 'offline_access', 'groups'],
   claims: { openid: ['sub'], groups: ['groups'] },
   conformIdTokenClaims: false,

@@ -184,6 +184,33 @@ async def test_a_token_counts_for_whom_where_and_when_it_is_meant(issuer: str, t
         assert (status, "of another issuer" in why) == (401, True)
 
 
+def token_of_a_job(issuer: str, client: str, audience: str) -> str:
+    """Nobody is there to say yes: the job's own secret gets it."""
+    about = httpx.get(f"{issuer}/.well-known/openid-configuration", timeout=PATIENCE).json()
+    given = {"grant_type": "client_credentials", "resource": audience}
+    answer = httpx.post(about["token_endpoint"], data=given, auth=(client, "of a job"), timeout=PATIENCE)
+    return str(answer.json()["access_token"])
+
+
+async def test_a_job_of_ci_comes_in_by_a_token_for_this_front_alone(
+    issuer: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    audience = "https://backstop.example"
+    terms = Terms(issuer, audience, "backstop-cli")
+    token = await asyncio.to_thread(token_of_a_job, issuer, "ci", audience)
+    async with a_front(Provider(terms)) as url:
+        monkeypatch.setenv("BACKSTOP_URL", url)
+        monkeypatch.setenv("BACKSTOP_TOKEN", token)
+        code, out, _ = await asyncio.to_thread(typed, "whoami", "--json")
+    job = json.loads(out)
+    assert (code, job["name"], job["groups"]) == (0, f"oidc:ci@{issuer}", ["ci-jobs"])
+    stray = await asyncio.to_thread(token_of_a_job, issuer, "ci", "https://elsewhere.example")
+    assert await said(Provider(terms), stray) == (401, f"the token is not for this front, which is {audience}")
+    loner = await asyncio.to_thread(token_of_a_job, issuer, "ci-loner", audience)
+    status, why = await said(Provider(terms), loner)
+    assert (status, "has no claim groups" in why) == (401, True)
+
+
 async def test_groups_that_are_not_told_fail_closed(issuer: str) -> None:
     terms = Terms(issuer, "backstop-cli", "backstop-cli")
     crowd = await asyncio.to_thread(token_of, issuer, "crowd")
