@@ -28,7 +28,7 @@ from temporalio.client import Client
 from client.connection import NAMESPACE
 from client.encryption import Encrypted
 from client.payload_keys import KeyRing
-from tests.e2e.test_backup import Site
+from tests.e2e.test_backup import ACCESS, Site
 from tests.e2e.test_secrets import inside
 from tests.e2e.test_telemetry import Receiver
 from tests.encrypted import keys_of, payloads_in, ring_of
@@ -100,6 +100,7 @@ class Story:
             "BACKSTOP_PROMETHEUS": self._file("prometheus.yaml", connections={"fleet": prometheus(here)}),
             "BACKSTOP_RUNNERS": self._file("runners.yaml", buildkite=buildkite(here)),
             "BACKSTOP_TOKEN": PERSONAL,
+            "BACKSTOP_CONSOLE_PORT": str(free_port()),
             "OTEL_EXPORTER_OTLP_ENDPOINT": telemetry,
         }
 
@@ -208,6 +209,28 @@ def told(story: Story, web: Web) -> None:
         story.try_to(*words)
 
 
+def told_through_the_front(story: Story) -> str:
+    """The same home with an access file: a token is made, shown once, and used over HTTP. Answers with the token."""
+    del story.site.environment["BACKSTOP_ACTOR"], story.site.environment["BACKSTOP_TOKEN"]
+    access = story._file("access.yaml", **ACCESS)
+    story.say("access", "import", access, "--reason", ANYHOW)
+    made = ("access", "token", "new", "ci", "--owner", "user:site-lead", "--role", "operator", "--days", "2")
+    token = story.site.run(*made).split()[0]
+    url = f"http://127.0.0.1:{story.site.environment['BACKSTOP_CONSOLE_PORT']}"
+    with_token = {"BACKSTOP_URL": url, "BACKSTOP_TOKEN": token}
+    story.site.environment |= with_token
+    assert "user:site-lead, proven (token)" in story.say("whoami")
+    for words in (("status",), ("status", NAME), ("launch", NAME, "--reason", ANYHOW), ("access", "show"), ("doctor",)):
+        story.try_to(*words)
+    story.site.environment["BACKSTOP_TOKEN"] = f"{token}x"
+    story.try_to("status")
+    for name in with_token:
+        del story.site.environment[name]
+    for words in (("access", "token", "list"), ("audit", "(access)"), ("backup", str(story.tmp / "later"))):
+        story.say(*words)
+    return token
+
+
 async def histories(address: str, ring: KeyRing) -> tuple[list[bytes], int]:
     """Every event of every run as it came and decrypted; how many events."""
     client = await Client.connect(address, namespace=NAMESPACE)
@@ -230,6 +253,7 @@ def test_no_canary_is_found_anywhere(tmp_path: Path) -> None:
         story = Story(tmp_path, web, endpoint)
         with story.site.up(signal.SIGTERM):
             told(story, web)
+            token = told_through_the_front(story)
             address = json.loads((story.home / "temporal.json").read_text())["address"]
             events, count = asyncio.run(histories(address, story.ring))
         assert web.posts(f"/yes/{WORKING}"), "the working webhook was told"
@@ -245,7 +269,7 @@ def test_no_canary_is_found_anywhere(tmp_path: Path) -> None:
         **{f"telemetry {number}": raw for number, raw in enumerate(telemetry.raw)},
     }
     key = base64.b64decode(story.payload_key)
-    canaries = [c.encode() for c in (WORKING, FAILING, LOGIN, MAIL, PROMETHEUS, BUILDKITE, PERSONAL)]
+    canaries = [c.encode() for c in (WORKING, FAILING, LOGIN, MAIL, PROMETHEUS, BUILDKITE, PERSONAL, token)]
     canaries += [story.payload_key.encode(), key, key.hex().encode(), *front_key(story.home / "keys" / "front.pem")]
     packed = {place: list(inside(content, 2)) for place, content in places.items()}
     packed |= {f"event {number}": list(inside(raw, 2)) for number, raw in enumerate(events)}
