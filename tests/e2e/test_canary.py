@@ -220,14 +220,14 @@ def told_through_the_front(story: Story) -> str:
     with_token = {"BACKSTOP_URL": url, "BACKSTOP_TOKEN": token}
     story.site.environment |= with_token
     assert "user:site-lead, proven (token)" in story.say("whoami")
-    for words in (("status",), ("status", NAME), ("launch", NAME, "--reason", ANYHOW), ("access", "show"), ("doctor",)):
-        story.try_to(*words)
+    for line in ("status", f"status {NAME}", f"launch {NAME} --reason {ANYHOW}", "access show", "doctor"):
+        story.try_to(*line.split())
     story.site.environment["BACKSTOP_TOKEN"] = f"{token}x"
     story.try_to("status")
     for name in with_token:
         del story.site.environment[name]
-    for words in (("access", "token", "list"), ("audit", "(access)"), ("backup", str(story.tmp / "later"))):
-        story.say(*words)
+    for line in ("access token list", "audit (access)", f"backup {story.tmp / 'later'}"):
+        story.say(*line.split())
     return token
 
 
