@@ -326,8 +326,11 @@ class RolloutsPort(Protocol):
         that has ended.
         """
 
-    def keep_baseline(self, rollout: str, baseline: Snapshot) -> None:
-        """An open rollout's baseline is this from now on: a grant is part of what an undo brings back. Idempotent."""
+    def keep_baseline(self, fence: Fence, baseline: Snapshot) -> None:
+        """An open rollout's baseline is this from now on: a grant is part of what an undo brings back. Idempotent.
+
+        `fence`: of the effect that it comes with. After a later effect of the rollout a call changes nothing.
+        """
 
     def opened(self, cluster: str) -> OpenRollout | None:
         """The open rollout of the cluster, with its baseline."""

@@ -47,10 +47,10 @@ class QuotaActivities:
                 return self._proven(request, self._evidence)
             change = request.change
             if request.baseline is not None and change.refits:  # accepted before they are ours: nobody takes them back
-                self._registry.keep_baseline(change.fence.rollout, request.baseline)
+                self._registry.keep_baseline(change.fence, request.baseline)
             receipt = self._written(change, MayMove(request.limit_gpus, request.limit_day_gpus), request.at)
             if request.baseline is not None and not receipt.conflicts:
-                self._registry.keep_baseline(change.fence.rollout, request.baseline)
+                self._registry.keep_baseline(change.fence, request.baseline)
             meters.effect(change.cluster, change.kind)
             return receipt
 
@@ -90,7 +90,7 @@ class QuotaActivities:
 
     def _landed(self, change: Change, standing: Standing, evidence: EvidenceRoom) -> Receipt:
         if standing.proof.baseline is not None:  # the quotas as an approved plan found them
-            self._registry.keep_baseline(change.fence.rollout, standing.proof.baseline)
+            self._registry.keep_baseline(change.fence, standing.proof.baseline)
         try:
             return self._written(change, standing.limits, self._now())
         except Unavailable:
@@ -107,7 +107,7 @@ class QuotaActivities:
         opened = self._registry.opened(change.cluster)
         if after is None or receipt.conflicts or opened is None or opened.rollout != change.fence.rollout:
             return
-        self._registry.keep_baseline(opened.rollout, opened.baseline.with_values(dict(after)))
+        self._registry.keep_baseline(change.fence, opened.baseline.with_values(dict(after)))
 
     def _tell_of_refused(self, change: Change, error: Refusal) -> None:
         fence = change.fence

@@ -93,11 +93,14 @@ class LedgerRegistry(LedgerArchive):
             row = session.get(RolloutRow, rollout)
             return "" if row is None else row.adopted_from or ""
 
-    def keep_baseline(self, rollout: str, baseline: Snapshot) -> None:
+    def keep_baseline(self, fence: Fence, baseline: Snapshot) -> None:
         with self._database.writing() as session:
-            row = session.get(RolloutRow, rollout)
+            row = session.get(RolloutRow, fence.rollout)
             if row is None:
-                raise Refusal(f"the ledger has no rollout {rollout!r}")
+                raise Refusal(f"the ledger has no rollout {fence.rollout!r}")
+            cluster = locked_cluster(session, row.cluster)
+            if cluster.open_rollout == row.id and cluster.last_counter > fence.counter:
+                return  # a late attempt of an effect that others have followed
             row.baseline = baseline.model_dump_json()
 
     def open_rollout(self, opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:

@@ -335,6 +335,29 @@ def test_a_refused_write_gives_its_booking_back_and_one_that_landed_keeps_it(led
     assert moves(tool) == [(2, 10)]
 
 
+def test_a_late_attempt_does_not_bring_an_earlier_baseline_back(ledger: Ledger, tool: ForeignTool) -> None:
+    """A person's accepted value moves no quota and is the baseline's before it is written; a grant comes after it."""
+    at_first = open_rollout(ledger).baseline
+    activities = QuotaActivities(ledger.quotas, ledger.registry)
+
+    def kept() -> int:
+        baseline = json.loads(tool.one("SELECT baseline FROM rollouts WHERE id = 'r-1'"))
+        return next(int(quota["gpus"]) for quota in baseline["quotas"] if quota["team"] == "b")
+
+    def perform(counter: int, gpus: int, *writes: tuple[str, int, int]) -> str:
+        change = effect(EffectKind.SET_SOFT, counter, writes=values(*writes))
+        after = at_first.with_values({"b": gpus})
+        try:
+            activities.apply_effect(EffectRequest(change=change, shadow=False, limit_gpus=None, baseline=after, at=NOW))
+        except ApplicationError as error:
+            return error.type or ""
+        return "landed"
+
+    assert (twice(lambda: perform(1, 121, ("b", 120, 120))), kept()) == ("landed", 121)
+    assert (twice(lambda: perform(2, 131, ("b", 120, 110))), kept()) == ("landed", 131)
+    assert (perform(1, 121, ("b", 120, 120)), kept()) == ("HistoryLapse", 131)
+
+
 def test_a_days_limit_is_kept_beside_the_hours(ledger: Ledger) -> None:
     def move(counter: int, gpus: int, hours: int, day_limit: int | None = 150) -> None:
         at = NOW + timedelta(hours=hours)
