@@ -128,7 +128,11 @@ def apply_delivery(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer
 
 
 def mark_archived(rollout: Rollout, request: RecordRequest) -> Rollout:
-    """Entries are archived and the registry shows the stage."""
+    """Entries are archived and the registry shows the stage.
+
+    The call may have been under way while the rollout began anew under another id. If both were in one stage, the
+    registry shows that of the new one with its next entries: no stage comes without one (workflows/haste.py: 5 s).
+    """
     return rollout.but(
         post=rollout.post.without_entries(entry.key for entry in request.entries).but(noted=request.stage)
     )
