@@ -45,7 +45,7 @@ def making_sense(cluster: str, what: str) -> Iterator[None]:
         raise Refusal(fault_of(cluster, what, error)) from None
 
 
-def each(what: str, rows: Iterable[tuple[str, _Row]], build: Callable[[str, _Row], _T]) -> ByCluster[_T]:
+def build_each(what: str, rows: Iterable[tuple[str, _Row]], build: Callable[[str, _Row], _T]) -> ByCluster[_T]:
     """What is built of each cluster's rows; one whose rows make no sense is left out, and named."""
     answer: ByCluster[_T] = ByCluster()
     for cluster, row in rows:

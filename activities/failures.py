@@ -13,7 +13,7 @@ from models.errors import BY_NAME, BackstopError, BadInput, BlastRadius, Refusal
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Errors of models.errors leave as ApplicationError with their class name as type.
 
     A validation error is a decision about data and never heals by retrying. Anything else is a bug and

@@ -87,7 +87,7 @@ class SeenRollout(NamedTuple):
     health_age_seconds: float | None
 
 
-def watched(shard: int, interval_seconds: float, seen: Iterable[SeenRollout]) -> None:
+def record_watch(shard: int, interval_seconds: float, seen: Iterable[SeenRollout]) -> None:
     """A round of the watch in which it could look."""
     _rounds.add(1, {"shard": str(shard)})
     seconds = max(_LEAST_SECONDS, _ROUNDS_KEPT * interval_seconds)
@@ -97,12 +97,12 @@ def watched(shard: int, interval_seconds: float, seen: Iterable[SeenRollout]) ->
         _health_age.see(each.cluster, each.health_age_seconds, seconds)
 
 
-def pushed(seconds: float) -> None:
+def record_push(seconds: float) -> None:
     """The watch has looked at a cluster for which somebody asked so long ago."""
     _pushes.record(seconds)
 
 
-def archiving(cluster: str, oldest_seconds: float) -> None:
+def record_archive_age(cluster: str, oldest_seconds: float) -> None:
     """Entries are on their way into the archive, the oldest of that age; 0: they have arrived."""
     _archive_delay.see(cluster, max(0.0, oldest_seconds), _ARCHIVE_SECONDS)
 
@@ -152,6 +152,6 @@ def effect(cluster: str, kind: EffectKind) -> None:
     _effects.add(1, {"cluster": cluster, "effect": kind.value})
 
 
-def sealed(seconds: float) -> None:
+def record_seal_age(seconds: float) -> None:
     """How long ago the archive was last sealed."""
     _seal_age.set(seconds)

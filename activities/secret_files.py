@@ -26,7 +26,7 @@ class SecretFiles:
         self._folder = folder
         self._whose = whose
 
-    def meant(self, text: str) -> str:
+    def resolve(self, text: str) -> str:
         """What `secret:NAME` stands for; any other text itself. Errors: as `read`."""
         bare = text.strip()
         return self.read(bare[len(SECRET) :]) if bare.lower().startswith(SECRET) else text

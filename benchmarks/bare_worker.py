@@ -28,7 +28,7 @@ class Work:
         self._ledger = ledger
         self._ends = os.open(ends, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         if ledger is not None:
-            with ledger.writing() as session:
+            with ledger.begin() as session:
                 session.connection().execute(sa.text("CREATE TABLE IF NOT EXISTS ticks (id INTEGER, n INTEGER)"))
                 session.connection().execute(sa.text("INSERT INTO ticks VALUES (1, 0)"))
 
@@ -38,7 +38,7 @@ class Work:
             with self._ledger.reading() as session:
                 session.connection().execute(sa.text("SELECT n FROM ticks WHERE id = 1")).one()
             for _ in range(call.commits):
-                with self._ledger.writing() as session:
+                with self._ledger.begin() as session:
                     session.connection().execute(sa.text("UPDATE ticks SET n = n + 1 WHERE id = 1"))
         if call.done:
             os.write(self._ends, f"{call.done}\n".encode())

@@ -104,7 +104,7 @@ def filled(ledger: Ledger, clusters: int, now: datetime) -> None:
         "INSERT INTO health_samples (cluster, island, at, total_gpus, healthy_gpus, block_gpus, source)"
         " VALUES (:cluster, :island, :at, 512, :healthy, :healthy, 'exporter')"
     )
-    with ledger._database.writing() as session:
+    with ledger._database.begin() as session:
         for number in range(clusters):
             session.execute(insert, list(_samples(number, now)))
 
@@ -164,7 +164,7 @@ def tallied(ledger: Ledger, clusters: int, now: datetime) -> None:
         pass
     scene = scene_of(now)
     numbers = {cluster_name(number): number for number in range(clusters)}
-    with ledger._database.writing() as session:
+    with ledger._database.begin() as session:
         rows = [dict(row._mapping) for row in session.execute(sa.text("SELECT * FROM tallies"))]
         names = list(rows[0])
         insert = sa.text(f"INSERT INTO tallies ({', '.join(names)}) VALUES ({', '.join(':' + n for n in names)})")

@@ -175,8 +175,8 @@ def make_worker(
         ledger.access, ledger.attribution, ledger.registry, short_by(held, ledger.health, ledger.registry)
     )
     warrants = Warrants(keys, ledger.warrants, ledger.registry, now, wanted=wanted.now, admission=admission)
-    ledger.fleet.tokens_in_clear = lambda: not warrants.required
-    ledger.fleet.policy_takes_two = lambda: warrants.required and admission.two_persons
+    ledger.fleet.tokens_in_clear = lambda: not warrants.is_required
+    ledger.fleet.policy_takes_two = lambda: warrants.is_required and admission.two_persons
     calls = _calls(client, ledger, notify, held, slurms, git, prometheuses, telling or Telling(), warrants, now)
     tickets = [] if keys is None else [TicketsChecked(keys, wanted.known, now)]
     shared: dict[str, Any] = {
@@ -254,7 +254,7 @@ def _calls(
     owed = ledger.bringups.owed_gpus
     asked = RequestActivities(client, quotas, registry, usage, rollouts, owed, warrants)
     evidence = None
-    if warrants.verified:
+    if warrants.can_verify:
         evidence = EvidenceRoom(
             warrants,
             registry,
@@ -274,10 +274,10 @@ def _calls(
     reports, sources = (ledger.tallies, ledger.report, ledger.milestones), (doubts, prometheuses, calendar)
     waits = partial(ledger.outbox.waits, telling.pace)
     second_persons = SecondPersonsDesk(ledger.second_persons, ledger.access, notices.tell, changes_of(ledger.fleet))
-    warrants.tell_alone = second_persons.admitted
+    warrants.tell_alone = second_persons.notify_admitted
     desk = DeskActivities(
         *(ledger.fleet, registry, rollouts, *reports, ledger.jobs, schedulers, *sources, waits, ledger.bringups),
-        sealing=ledger.seals.sealing,
+        sealing=ledger.seals.sealing_state,
         sealed=ledger.seals.sealed_to,
         access=AccessDesk(ledger.access),
         warrants=warrants,

@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.seals import extends
-from activities.adapters.seals.keepers import Keeper, alone
-from activities.metrics import sealed
+from activities.adapters.seals.keepers import Keeper, lock_keeper
+from activities.metrics import record_seal_age
 from client.private_files import written_beside
 from models.audit import ChainHead
 from models.errors import BackstopError, Refusal, Unavailable
@@ -113,7 +113,7 @@ class Sealer:
         """Why nothing can be sealed: what a keeper has is not what the ledger has."""
         for keeper in self._keepers:
             try:
-                kept = keeper.kept()
+                kept = keeper.kept_seals()
             except BackstopError:
                 continue  # said when it is brought up to date
             if not extends(have, kept):
@@ -128,8 +128,8 @@ class Sealer:
         failed = []
         for keeper in self._keepers:
             try:
-                with alone(keeper.place):  # workers of one machine may share it
-                    missing = have[len(keeper.kept()) :]
+                with lock_keeper(keeper.place):  # workers of one machine may share it
+                    missing = have[len(keeper.kept_seals()) :]
                     if missing:
                         keeper.append(missing)
             except BackstopError as error:
@@ -142,12 +142,12 @@ class Sealer:
             logger.warning("%s", trouble)
         try:
             self._ledger.seals.note(self._every, trouble)
-            sealing_now = self._ledger.seals.sealing()
+            sealing_now = self._ledger.seals.sealing_state()
         except BackstopError as error:
             logger.warning("seals: %s", error.message)
             return
         if sealing_now is not None:
-            sealed((self._ledger.now() - (sealing_now.at or sealing_now.since)).total_seconds())
+            record_seal_age((self._ledger.now() - (sealing_now.at or sealing_now.since)).total_seconds())
 
 
 @asynccontextmanager

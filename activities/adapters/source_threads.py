@@ -37,14 +37,14 @@ class Faults:
         self._now = now
         self._seen: dict[tuple[str, str], tuple[datetime, str]] = {}
 
-    def found(self, what: str, name: str, text: str) -> None:
+    def note_fault(self, what: str, name: str, text: str) -> None:
         """`what` of this one is wrong, now."""
         before = self._seen.get((name, what))
         if before is None or before[1] != text:
             log.warning("%s, %s: %s", name, what, text)
         self._seen[name, what] = self._now(), text
 
-    def lately(self) -> dict[str, str]:
+    def recent_faults(self) -> dict[str, str]:
         """By name, each with the time at which it was last so."""
         since = self._now() - _STANDS
         texts_of: dict[str, list[str]] = {}

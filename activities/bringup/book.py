@@ -56,13 +56,13 @@ class FleetBringups(BringupExit):
         """Of one that is retired the cluster leaves the fleet too, where a deadline came before it was empty."""
         self._ledger.note_bringup(record)
         if record.row.stage is BringupStage.RETIRED:
-            self.retired(record.row)
+            self.finish_retirement(record.row)
 
     # --- in -------------------------------------------------------------------------------------
 
     def hand_over(self, request: HandOverRequest) -> HandedOver:
         entry = request.entry
-        handed = self._ledger.handed(entry.cluster, request.number)
+        handed = self._ledger.handed_over(entry.cluster, request.number)
         if handed is None:
             incoming = self._incoming(request) if entry.slurm is None else self._from_slurm(request)
             handed = self._ledger.take_in(incoming)
@@ -140,10 +140,10 @@ class FleetBringups(BringupExit):
         islands = request.islands
         if entry.slurm is not None:
             islands = self._schedulers.describe(cluster, entry.slurm).islands
-        self._ledger.widen(cluster, islands, request.actor, request.at)
+        self._ledger.add_islands(cluster, islands, request.actor, request.at)
         owed = self._caught_up(request, owed)
         plan, more = due_grants(entry, islands, owed.granted, self._policy(entry))
-        opened = self._registry.opened(cluster)
+        opened = self._registry.open_rollout_of(cluster)
         sentence = "nothing more may be promised yet"
         if more and opened is not None:
             sentence = self._through(request.but(islands=islands), owed, plan, more, opened)
@@ -158,7 +158,7 @@ class FleetBringups(BringupExit):
     def _caught_up(self, request: HandOverRequest, owed: Owed) -> Owed:
         """With a grant noted that landed, and whose worker died before it could note it."""
         cluster, order = request.entry.cluster, owed.orders + 1
-        landed = self._ledger.landed(
+        landed = self._ledger.landed_grants(
             _fence(cluster, owed.number, order), cluster, _order_id(cluster, owed.number, order)
         )
         if landed is None:

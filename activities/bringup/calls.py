@@ -18,7 +18,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from activities.clock import Clock, utc_now
-from activities.failures import translated
+from activities.failures import translate_errors
 from activities.ports.bringup import BringupsPort, ProductionPort
 from activities.ports.runners import CheckPort, RunnerPort
 from activities.tickets.warrants import Warrants
@@ -65,7 +65,7 @@ class RunActivities:
     @activity.defn(name="choose_host")
     async def choose_host(self) -> ChosenHost:
         """A host that runs commands: that of whichever worker is asked."""
-        with translated():
+        with translate_errors():
             if not self._host:
                 raise Unavailable(
                     "no worker that was asked runs commands: BACKSTOP_RUNNERS says which programs may run"
@@ -75,13 +75,13 @@ class RunActivities:
     @activity.defn(name="start_run")
     async def start(self, order: RunOrder) -> RunReport:
         """A run of this key is under way, or has ended."""
-        with translated():
+        with translate_errors():
             return await _in(self._threads, partial(self._runners.start, order))
 
     @activity.defn(name="stop_run")
     async def stop(self, order: RunOrder) -> StoppedRun:
         """The run is being ended."""
-        with translated():
+        with translate_errors():
             return StoppedRun(report=await _in(self._threads, partial(self._runners.stop, order)))
 
     @activity.defn(name="follow_run")
@@ -94,7 +94,7 @@ class RunActivities:
         began = loop.time()
         while True:
             try:
-                with translated():
+                with translate_errors():
                     report = await _in(self._threads, partial(self._runners.look, request.order))
             except ApplicationError as error:
                 if error.type == Unavailable.__name__ and self._is_news(error.message, request):
@@ -177,7 +177,7 @@ class BringupActivities:
     @activity.defn(name="open_bringup", no_thread_cancel_exception=True)
     def open(self, request: OpenBringup) -> OpenedBringup:
         """Whether it may begin, and its number."""
-        with translated():
+        with translate_errors():
             if self._warrants is not None:
                 self._warrants.bringup(request.start)
             entry, recipe = request.start.entry, request.start.recipe
@@ -188,27 +188,27 @@ class BringupActivities:
     @activity.defn(name="record_bringup", no_thread_cancel_exception=True)
     def record(self, request: BringupRecord) -> None:
         """The board shows it as it stands, and what happened is archived, once per key."""
-        with translated():
+        with translate_errors():
             self._bringups.record(request)
 
     @activity.defn(name="hand_over", no_thread_cancel_exception=True)
     def hand_over(self, request: HandOverRequest) -> HandedOver:
         """The cluster is in the fleet."""
-        with translated():
+        with translate_errors():
             self._entered(request)
             return self._production.hand_over(request)
 
     @activity.defn(name="grant_owed", no_thread_cancel_exception=True)
     def grant_owed(self, request: HandOverRequest) -> HandedOver:
         """What is owed is granted, as far as it fits now."""
-        with translated():
+        with translate_errors():
             self._entered(request)
             return self._production.grant_owed(request)
 
     @activity.defn(name="wind_down", no_thread_cancel_exception=True)
     def wind_down(self, request: WindDownRequest) -> WoundDown:
         """A rollout takes the quotas to nothing; answers what still stands and runs."""
-        with translated():
+        with translate_errors():
             if self._warrants is not None:
                 self._warrants.word(f"bringup/{request.cluster}", "bringup.retire")
             return self._production.wind_down(request)
@@ -216,7 +216,7 @@ class BringupActivities:
     def _entered(self, request: HandOverRequest) -> None:
         """The entry is the one that was signed, whatever the workflow says. Errors: Refusal."""
         if self._warrants is not None:
-            self._warrants.entered(request.entry)
+            self._warrants.admit_entry(request.entry)
 
 
 async def _in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:

@@ -69,7 +69,7 @@ class BringupExit:
         came_late = 0 < request.number < self._ledger.number(cluster)  # the cluster is another bring-up's by now
         if came_late or not self._ledger.in_fleet(cluster):
             return _OUT
-        opened = self._registry.opened(cluster)
+        opened = self._registry.open_rollout_of(cluster)
         stands, running = self._assigned(cluster), self._running(request)
         if opened is not None and not opened.rollout.startswith(retires_cluster(cluster)):
             return self._makes_way(request, opened, running.but(quota_gpus=stands))
@@ -91,7 +91,7 @@ class BringupExit:
         self._ledger.leave_fleet(cluster, by)
         return _OUT
 
-    def retired(self, row: BringupRow) -> None:
+    def finish_retirement(self, row: BringupRow) -> None:
         """The cluster is out of the fleet also where a deadline overtook its rollout.
 
         What a person alone can end keeps it in, and its archive says so. Errors: Unavailable while its rollout ends.
@@ -101,7 +101,7 @@ class BringupExit:
         if came_late or not self._ledger.in_fleet(cluster):
             return
         self._word(cluster)  # nobody else takes it out
-        opened = self._registry.opened(cluster)
+        opened = self._registry.open_rollout_of(cluster)
         if opened is not None:
             closes = opened.stage in (Stage.MONITORED, Stage.ROLLED_BACK, Stage.STUCK)
             if opened.stage is not Stage.ROLLING_BACK:

@@ -19,7 +19,7 @@ from activities.desk.pushing import looked_for
 from activities.desk.report_facts import ReportFacts
 from activities.desk.second_persons import SecondPersonsDesk
 from activities.desk.speaker import speaker, spoken_by
-from activities.failures import translated
+from activities.failures import translate_errors
 from activities.ports.bringup_ledger import BringupLedger
 from activities.ports.ports import (
     CalendarPort,
@@ -139,7 +139,7 @@ class DeskActivities:
             ask.SnapshotsNow: self._snapshots,
             ask.YearOfHealth: lambda q, _: clusters.health_hours(q.cluster, now()),
             ask.FlexOf: self._flex,
-            HaircutSums: lambda q, _: clusters.costs.at(sorted(registry.names()), q.buffers, now()),
+            HaircutSums: lambda q, _: clusters.costs.haircut_at(sorted(registry.names()), q.buffers, now()),
             ask.FlexSums: lambda q, _: clusters.looks.flex_sums(sorted(registry.names()), q.mode, now()),
             ask.WhyNot: self._why,
             ask.Archive: self._archive,
@@ -173,7 +173,7 @@ class DeskActivities:
     @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
     def answer(self, request: DeskRequest) -> DeskAnswer:
         """The request is carried out. Errors: BadInput for wrong arguments, those of the ports."""
-        with translated():
+        with translate_errors():
             asks = asserted_by(request.actor) if self._warrants is None else self._warrants.desk(request)
             kind = QUESTIONS[request.kind]
             try:
@@ -186,7 +186,7 @@ class DeskActivities:
     def _aim(self, question: ask.AimOf, _: DeskRequest) -> Target:
         if self._warrants is None:
             raise Refusal("this worker keeps no book of access")
-        return self._warrants.filled(question.command, question.target, question.subject)
+        return self._warrants.fill_target(question.command, question.target, question.subject)
 
     def _stage_import(self, question: coming.StageImport, request: DeskRequest) -> None:
         try:
@@ -240,14 +240,14 @@ class DeskActivities:
 
     def _page(self, after: str, limit: int, *, free: bool = False) -> Iterator[Described]:
         return _light(
-            self._fleet.described(after, limit, free=free), lambda one: len(one.spec.quotas if one.spec else ())
+            self._fleet.describe(after, limit, free=free), lambda one: len(one.spec.quotas if one.spec else ())
         )
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
         """What a launch would plan from now: the same values, health and usage."""
         now = self._now()
         snapshot, policy = self._rollouts.present(question.cluster, now, question.policy)
-        return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
+        return ask.Plannable(snapshot=self._rollouts.works.with_work(snapshot, policy, now), policy=policy)
 
     def _snapshots(self, question: ask.SnapshotsNow, _: DeskRequest) -> tuple[ask.Plannable | ask.Unplannable, ...]:
         now = self._now()
@@ -262,7 +262,7 @@ class DeskActivities:
         except BackstopError as error:
             its_own_trouble(error, self._registry)
             return ask.Unplannable(cluster=one.name, why_not=error.message)
-        return ask.Plannable(snapshot=self._rollouts.works.on(snapshot, policy, now), policy=policy)
+        return ask.Plannable(snapshot=self._rollouts.works.with_work(snapshot, policy, now), policy=policy)
 
     def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
         now = self._now()
@@ -279,9 +279,9 @@ class DeskActivities:
     def _why(self, question: ask.WhyNot, _: DeskRequest) -> WhyAnswers:
         now = self._now()
         if not question.cluster:
-            return self._rollouts.looks.why(sorted(self._registry.names()), question, now)
+            return self._rollouts.looks.explain(sorted(self._registry.names()), question, now)
         self._registry.facts(question.cluster)
-        answers = self._rollouts.looks.why([question.cluster], question, now)
+        answers = self._rollouts.looks.explain([question.cluster], question, now)
         if answers.unanswered:
             raise Refusal(answers.unanswered[question.cluster])
         if not answers.teams:
@@ -292,7 +292,7 @@ class DeskActivities:
         """That it has none there, and where it has."""
         has = {
             spec.name: quota.gpus
-            for one in self._fleet.described("", len(self._registry.names()))
+            for one in self._fleet.describe("", len(self._registry.names()))
             if (spec := one.spec) is not None
             for quota in spec.quotas
             if quota.team == team
@@ -318,7 +318,9 @@ class DeskActivities:
     def _archived(self, question: ask.Archived, _: DeskRequest) -> ask.ArchivePage:
         head = self._registry.chain_head(question.cluster)
         last = 0 if head is None else max(0, head.length - question.limit)
-        rows = self._registry.archived(question.cluster, last if question.newest else question.after, question.limit)
+        rows = self._registry.entries_after(
+            question.cluster, last if question.newest else question.after, question.limit
+        )
         seals = self._sealed(question.cluster) if question.newest else ()
         return ask.ArchivePage(rows=tuple(_light(rows, _json_bytes, _BYTES_A_PAGE)), head=head, seals=seals)
 
@@ -396,8 +398,8 @@ class DeskActivities:
             notices=self._waits(),
             seals=self._sealing(),
             access=None if self._access is None else self._access.check(),
-            tickets=self._warrants is not None and self._warrants.required,
-            proven=self._warrants is not None and self._warrants.verified,
+            tickets=self._warrants is not None and self._warrants.is_required,
+            proven=self._warrants is not None and self._warrants.can_verify,
             unknown_keys=() if self._warrants is None else self._warrants.unknown_keys(),
         )
 
@@ -434,7 +436,7 @@ def _of_second_persons(
         two.WaitingOne: lambda q, _: book().one(q),
         two.TurnWaiting: lambda q, by: book().turn(*_signed(q, by)),
         two.WithdrawWaiting: lambda q, by: book().withdraw(*_signed(q, by)),
-        two.TellEmergency: lambda q, by: book().alone(*_signed(q, by)),
+        two.TellEmergency: lambda q, by: book().notify_emergency(*_signed(q, by)),
         two.SeenEmergency: lambda q, by: book().seen(*_signed(q, by)),
     }
 

@@ -37,7 +37,7 @@ class ReportFacts:
         within = timedelta(seconds=asked.within_seconds)
         return Curve(
             points=self._tallies.points(asked.cluster, asked.times, within),
-            began=self._tallies.began(asked.cluster),
+            began=self._tallies.begin_at(asked.cluster),
             arrived=self._arrived(asked),
         )
 
@@ -71,7 +71,7 @@ class ReportFacts:
             outcomes=self._outcomes(passages, asked.until),
             points=self._tallies.points("", asked.times, within),
             week_ago=week_ago[0] if week_ago else None,
-            began=self._tallies.began(""),
+            began=self._tallies.begin_at(""),
             milestones=self._milestones.milestones(),
             bringups=bringups_week(self._bringups(True), asked.since, asked.until),
             emergencies=tuple(one for one in self._emergencies() if one.at <= asked.until),

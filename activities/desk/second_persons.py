@@ -98,20 +98,20 @@ class SecondPersonsDesk:
 
     def waiting(self) -> tuple[Waiting, ...]:
         file = self._in_force()
-        return tuple(self._shown(one, file).but(message={}) for one in self._book.waiting())
+        return tuple(self._shown(one, file).but(message={}) for one in self._book.awaited())
 
     def one(self, question: ask.WaitingOne) -> Waiting:
-        waiting = self._book.one(question.hash)
+        waiting = self._book.awaited_one(question.hash)
         return self._shown(waiting, self._in_force()).but(changes=self._leads_to(waiting.kept))
 
     def turn(self, question: ask.TurnWaiting, who: Principal, by: Signature) -> TakenCommand:
         """Errors: Refusal for who does not count as the second person, and for what waits no more."""
         file, digits = self._file(), question.hash
         if question.turn is Turn.TAKE:
-            self._judged(file, self._book.one(digits), who)
+            self._judged(file, self._book.awaited_one(digits), who)
             waiting = self._book.take(digits, by)
         elif question.turn is Turn.DONE:
-            waiting = self._book.given(digits, by)
+            waiting = self._book.mark_given(digits, by)
         else:
             waiting = self._book.let_go(digits, by)
         kept = waiting.kept
@@ -121,7 +121,7 @@ class SecondPersonsDesk:
 
     def withdraw(self, question: ask.WithdrawWaiting, who: Principal, by: Signature) -> Waiting:
         """Errors: Refusal for who did not give it."""
-        waiting = self._book.one(question.hash)
+        waiting = self._book.awaited_one(question.hash)
         giver = waiting.kept.principal
         if giver.name != who.name and (not who.human or giver.human != who.human):
             raise Refusal(f"{giver.name} gave it, and nobody else withdraws it: leave it, and it ends by itself")
@@ -160,16 +160,16 @@ class SecondPersonsDesk:
 
     # --- alone ----------------------------------------------------------------------------------
 
-    def alone(self, question: ask.TellEmergency, who: Principal, by: Signature) -> Emergency:
+    def notify_emergency(self, question: ask.TellEmergency, who: Principal, by: Signature) -> Emergency:
         """All admins are told before it is done. Errors: Refusal for who may not act alone."""
         file = self._file()
         require_permitted(decide(file, who, question.command, question.target, emergency=True, reason=question.reason))
         chain = chain_of(question.command, question.target)
-        emergency = self._book.alone(question.command, deed_of(question.command, question.target), chain, by)
+        emergency = self._book.record_emergency(question.command, deed_of(question.command, question.target), chain, by)
         self._admins_told(emergency, file, chain)
         return emergency
 
-    def admitted(self, nonce: str, chain: str) -> None:
+    def notify_admitted(self, nonce: str, chain: str) -> None:
         """All admins are told of what a warrant did alone, where no front had told them."""
         emergency, file = self._book.admitted_alone(nonce), self._in_force()
         if emergency is not None and file is not None:
@@ -206,7 +206,7 @@ class SecondPersonsDesk:
             others = [name for name in file.admins if file.surely_two(file.human_of(name), other)]
             named = f" ({some_of(others)})" if others else ""
             raise Refusal(f"{emergency.by} acted alone, and another admin has to look at it{named}")
-        return self._book.seen(question.number, by)
+        return self._book.mark_seen(question.number, by)
 
     def _file(self) -> AccessFile:
         file = self._in_force()

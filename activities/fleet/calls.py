@@ -16,7 +16,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from activities.bad_rows import its_own_trouble, making_sense
-from activities.failures import translated
+from activities.failures import translate_errors
 from activities.ports.ports import CalendarPort, HealthPort, QuotaPort, RegistryPort
 from activities.ports.warrants import Drawn
 from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
@@ -69,7 +69,7 @@ class FleetActivities:
         clusters: ClusterActivities,
         warrants: Warrants | None = None,
     ) -> None:
-        self._warrants = warrants if warrants is not None and warrants.verified else None
+        self._warrants = warrants if warrants is not None and warrants.can_verify else None
         self._client = client
         self._quotas = quotas
         self._health = health
@@ -84,7 +84,7 @@ class FleetActivities:
     @activity.defn(name="plan_fleet", no_thread_cancel_exception=True)
     def plan_fleet(self, request: FleetPlanRequest) -> FleetPlan:
         """Every cluster's plan of today; what is approved with it is kept in the ledger, by the fleet rollout's id."""
-        with translated():
+        with translate_errors():
             if self._warrants is not None:
                 self._warrants.fleet(request.launch)
             names = self._registry.names()
@@ -102,7 +102,7 @@ class FleetActivities:
             wanted = request.launch.pilots if request.launch.kept is None else ()
             missing = tuple(sorted(set(wanted) - set(names)))
             if self._warrants is not None:
-                self._warrants.drew(request.launch.fleet, _fleet_drawn(plan_hash(taken), taken, plans))
+                self._warrants.record_draw(request.launch.fleet, _fleet_drawn(plan_hash(taken), taken, plans))
             return FleetPlan(fleet=request.launch.fleet, hash=plan_hash(taken), clusters=taken, missing=missing)
 
     def _planned(
@@ -123,7 +123,7 @@ class FleetActivities:
     @activity.defn(name="pick_clusters", no_thread_cancel_exception=True)
     def pick(self, request: PickRequest) -> PickAnswer:
         """The order made anew from today's snapshots, and the first of it that can start now."""
-        with translated():
+        with translate_errors():
             names = [c.cluster for c in request.candidates]
             rehearsed = self._rehearsed(request.shadow)
             joined = self._followed(names, rehearsed)
@@ -135,7 +135,7 @@ class FleetActivities:
                 p.model_copy(update={"why_not": p.why_not or why_not.get(p.cluster, "")})
                 for p in self._prospects(free, request)
             ]
-            answer = pick(request, prospects, windows, self._registry.booked(request.at))
+            answer = pick(request, prospects, windows, self._registry.booked_gpus(request.at))
             return answer.model_copy(update={"joined": joined})
 
     def _rehearsed(self, shadow: bool) -> Set[str]:
@@ -247,14 +247,14 @@ class FleetActivities:
 
     def _joined(self, request: FollowRequest) -> dict[str, Noted]:
         """Rollouts that are open in the clusters that wait."""
-        with translated():
+        with translate_errors():
             opened = self._registry.open_clusters()
             there = [name for name in request.waiting if name in opened and (request.shadow or not opened[name][1])]
             return self._registry.newest(there) if there else {}
 
     async def _noted(self, request: FollowRequest) -> dict[str, Noted]:
-        with translated():
-            return await asyncio.to_thread(self._registry.noted, tuple(request.known), request.fleet)
+        with translate_errors():
+            return await asyncio.to_thread(self._registry.noted_rollouts, tuple(request.known), request.fleet)
 
     @activity.defn(name="abort_members")
     async def abort(self, request: AbortRequest) -> AbortAnswer:
@@ -285,7 +285,7 @@ class FleetActivities:
 
     def _word(self, cluster: str) -> str:
         """On whose word the rollout is aborted: that on the fleet rollout which launched it; empty without keys."""
-        opened = self._registry.opened(cluster)
+        opened = self._registry.open_rollout_of(cluster)
         if self._warrants is None or opened is None:
             return ""
         return self._warrants.word(opened.fleet, "fleet.abort")
@@ -293,7 +293,7 @@ class FleetActivities:
     @activity.defn(name="record_fleet", no_thread_cancel_exception=True)
     def record(self, request: FleetRecord) -> None:
         """The entries are archived, once per key."""
-        with translated():
+        with translate_errors():
             for entry in request.entries:
                 self._launch_admitted(entry)
             self._registry.archive(request.entries)

@@ -76,7 +76,7 @@ class FleetCosts:
         self._kept: dict[str, _Kept] = {}
         self._one_at_a_time = threading.Lock()
 
-    def at(self, clusters: Sequence[str], buffers: Sequence[Fraction], now: datetime) -> FleetHaircut:
+    def haircut_at(self, clusters: Sequence[str], buffers: Sequence[Fraction], now: datetime) -> FleetHaircut:
         """The report on these; one that cannot be planned is left out. What is kept of others is forgotten."""
         with self._one_at_a_time:
             seen = self._seen(clusters, now)
@@ -115,7 +115,7 @@ class FleetCosts:
     def _seen(self, clusters: Sequence[str], now: datetime) -> dict[str, _Seen]:
         """Of those that have health, quotas and a policy that make sense."""
         readings, facts = self._looks.readings(clusters), self._registry.facts_of(clusters)
-        samples = self._looks.believed(clusters, now)
+        samples = self._looks.believed_samples(clusters, now)
         there = [c for c in clusters if c in readings and c in facts and c in samples]
         usage = self._usage.readings({c: facts[c].policy.usage_window for c in there}, now)
         works = self._works({c: readings[c] for c in there}, facts, now)

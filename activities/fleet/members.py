@@ -31,7 +31,7 @@ class SignedWords(Protocol):
     def good(self, warrant: Warrant) -> bool: ...
 
 
-def inherited(parent: Warrant, command: str, subject: str) -> str:
+def inherited_nonce(parent: Warrant, command: str, subject: str) -> str:
     """The nonce of the row by which a machine acts on a word."""
     return f"{parent.nonce}/{command}/{subject}"
 
@@ -48,7 +48,7 @@ def member_launched(launch: LaunchRequest, approval: Warrant, signed: SignedWord
         raise Refusal(f"somebody ended rollout {member.rollout} of {launch.cluster}: the fleet opens no other")
     if theirs != ours or launch.adopt or (fleet.shadow and not launch.shadow):
         raise Refusal(f"the launch of {launch.cluster} is not by the terms of fleet rollout {launch.fleet}")
-    if signed.book.warrant(inherited(approval, "rollout.launch", launch.rollout)) is None:
+    if signed.book.warrant(inherited_nonce(approval, "rollout.launch", launch.rollout)) is None:
         _in_budget(launch, fleet, signed, registry)
     return begun
 

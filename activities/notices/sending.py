@@ -46,13 +46,13 @@ class Sender:
                 deliveries = self._deliver(message)
             except Refusal as error:
                 self._note(message, keys, f"could not be told: {error.message}", failed=True)
-                self._outbox.refused(message.key, error.message)
+                self._outbox.mark_refused(message.key, error.message)
             except Unavailable as error:
-                self._outbox.failed(message.key, error.message)
+                self._outbox.mark_failed(message.key, error.message)
                 troubles.append(error.message)
             else:
                 self._note(message, keys, "was told")
-                self._outbox.sent(message.key, deliveries)
+                self._outbox.mark_sent(message.key, deliveries)
                 meters.message(len(message.notices))
         return "; ".join(troubles)
 
@@ -63,10 +63,10 @@ class Sender:
             written_at = message.posted_at[notice.key]
             words = render(notice, written_at if message.formed_at - written_at >= _LONG_AGO else None)
         else:
-            notice, words = together(message), render_together(message, self._link)
+            notice, words = join_letter(message), render_together(message, self._link)
         return self._notify.deliver(notice.model_copy(update={"contacts": contacts}), *words)
 
-    def noted(self, keys: Sequence[str]) -> frozenset[str]:
+    def noted_keys(self, keys: Sequence[str]) -> frozenset[str]:
         """Notices whose fate is in the archive already, from a round that had none of their senders to note it."""
         fates = {f"{key}/{fate}": key for key in keys for fate in (_SENT, _REFUSED)}
         return frozenset(fates[entry] for entry in self._archive.archived_of(list(fates)))
@@ -95,7 +95,7 @@ class Sender:
             raise Unavailable(f"what was sent cannot be archived: {error.message}") from None
 
 
-def together(message: Letter) -> Notice:
+def join_letter(message: Letter) -> Notice:
     """Its notices as one, for the channels: `facts` has them all."""
     clusters = {notice.cluster for notice in message.notices}
     return Notice(

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from temporalio import activity
 
 from activities import metrics as meters
-from activities.failures import translated
+from activities.failures import translate_errors
 from activities.notices.rendering import render
 from activities.notices.sending import Sender
 from activities.ports.mail import NotifyPort, OutboxPort
@@ -63,7 +63,7 @@ class NoticeActivities:
         What is due is tried at once. What failed is named, so that the rest is not sent again; what waits is named
         with its time.
         """
-        with translated():
+        with translate_errors():
             wishes = self._outbox.wishes(sorted({notice.audience for notice in request.notices}))
             usual = self._usual(request.cluster)
         ends = time.monotonic() + _CALL_SECONDS
@@ -89,7 +89,7 @@ class NoticeActivities:
     @activity.defn(name="send_due", no_thread_cancel_exception=True)
     def send_due(self, request: RoundInput) -> None:
         """What is due for one audience was sent, or is tried again later."""
-        with translated():
+        with translate_errors():
             if trouble := self._sender.send(request.audience):
                 logger.warning("tried again later: %s", trouble)
 
@@ -126,7 +126,7 @@ class NoticeActivities:
         with self._trying(round_, keys), self._busy.one_of(round_.audience):
             self._outbox.post(round_.audience, posts)
             self._sender.send(round_.audience, keys)
-            round_.noted |= self._sender.noted(keys)
+            round_.noted |= self._sender.noted_keys(keys)
             for key, fate in self._outbox.fates(round_.audience, keys, self._sender.pace).items():
                 round_.take_in(key, fate)
                 if key in round_.waiting and key in first:  # it may be asked after again

@@ -69,11 +69,11 @@ class SecondPersonsPort(Protocol):
         """It waits. The same of the same giver, while it waits, is the same. Errors: Refusal for too many of one."""
         ...
 
-    def waiting(self) -> Sequence[Awaited]:
+    def awaited(self) -> Sequence[Awaited]:
         """What may still be countersigned, the oldest first."""
         ...
 
-    def one(self, digits: str) -> Awaited:
+    def awaited_one(self, digits: str) -> Awaited:
         """The one whose hash begins so. Errors: Refusal where there is none, or more than one; Stuck."""
         ...
 
@@ -85,7 +85,7 @@ class SecondPersonsPort(Protocol):
         """It was not carried out: it goes on waiting for anybody."""
         ...
 
-    def given(self, digits: str, by: Signature) -> Awaited:
+    def mark_given(self, digits: str, by: Signature) -> Awaited:
         """It was carried out."""
         ...
 
@@ -93,7 +93,7 @@ class SecondPersonsPort(Protocol):
         """It waits no more. Errors: Refusal where it did not."""
         ...
 
-    def alone(self, command: str, what: str, chain: str, by: Signature) -> Emergency:
+    def record_emergency(self, command: str, what: str, chain: str, by: Signature) -> Emergency:
         """Somebody acts alone, and stands among those whom nobody has looked at."""
         ...
 
@@ -109,7 +109,7 @@ class SecondPersonsPort(Protocol):
         """Whether anybody has looked at it or not."""
         ...
 
-    def seen(self, number: int, by: Signature) -> Emergency:
+    def mark_seen(self, number: int, by: Signature) -> Emergency:
         """Somebody has looked at it; who did first stands. Errors: Refusal where there is none."""
         ...
 

@@ -85,7 +85,7 @@ class BringupLedger(Protocol):
         """Of its last bring-up; 0: there was none."""
         ...
 
-    def handed(self, cluster: str, number: int) -> HandedOver | None:
+    def handed_over(self, cluster: str, number: int) -> HandedOver | None:
         """What this bring-up put into the fleet; None: nothing yet."""
         ...
 
@@ -96,7 +96,7 @@ class BringupLedger(Protocol):
         """
         ...
 
-    def widen(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
+    def add_islands(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
         """T is what came where more came than is installed; it never shrinks by this. A change by others."""
         ...
 
@@ -112,7 +112,7 @@ class BringupLedger(Protocol):
         """The grant of this number is noted, by leaf, and archived; once."""
         ...
 
-    def landed(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
+    def landed_grants(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
         """By team: what was written under the fence, or by a rollout for this order, and may not be noted yet.
 
         None: nothing, as far as receipts and the archive say.

@@ -28,15 +28,15 @@ class OutboxPort(Protocol):
         """Those with something to be sent, or tried again, now."""
         ...
 
-    def sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
+    def mark_sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
         """The message has reached all its addresses. Idempotent."""
         ...
 
-    def refused(self, key: str, why: str) -> None:
+    def mark_refused(self, key: str, why: str) -> None:
         """The message is given up, as contacts cannot be used."""
         ...
 
-    def failed(self, key: str, why: str) -> None:
+    def mark_failed(self, key: str, why: str) -> None:
         """The message is tried again, the later the longer it has been tried."""
         ...
 

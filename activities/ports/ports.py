@@ -65,7 +65,7 @@ class QuotaPort(Protocol):
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         """What `read` says of each, at once; one that is unknown is left out."""
 
-    def barred(self, cluster: str) -> str:
+    def barred_reason(self, cluster: str) -> str:
         """Why it would not let us write what a rollout writes; empty where it would. Errors: as `read`."""
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
@@ -90,11 +90,11 @@ class HealthPort(Protocol):
         """The latest sample of each cluster, in one call; a cluster without any is left out."""
         ...
 
-    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+    def least_healthy(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         """The fewest healthy GPUs of each island from `since` up to now, what stood at `since` included."""
         ...
 
-    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+    def usual_healthy(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
         """The median of healthy GPUs by island, rounded down; an island whose history is shorter is left out."""
         ...
 
@@ -117,7 +117,7 @@ class DoubtPort(Protocol):
         """
         ...
 
-    def doubted(self) -> dict[str, str]:
+    def doubted_clusters(self) -> dict[str, str]:
         """Clusters whose sample is not believed, with the source in doubt; in one call."""
         ...
 
@@ -219,7 +219,7 @@ class PushPort(Protocol):
 class TallyPort(Protocol):
     """The tallies: what each cluster was in each slot of time."""
 
-    def due(self, slot: datetime, most: int) -> tuple[str, ...]:
+    def due_clusters(self, slot: datetime, most: int) -> tuple[str, ...]:
         """Clusters without a tally of this slot, by name; at most so many."""
         ...
 
@@ -227,7 +227,7 @@ class TallyPort(Protocol):
         """They stand; a cluster that has one of its slot already keeps that."""
         ...
 
-    def thin(self, day: datetime) -> None:
+    def thin_out(self, day: datetime) -> None:
         """Of the day that begins then each cluster keeps its first tally alone. Idempotent."""
         ...
 
@@ -242,7 +242,7 @@ class TallyPort(Protocol):
         """
         ...
 
-    def began(self, cluster: str) -> datetime | None:
+    def begin_at(self, cluster: str) -> datetime | None:
         """When the tallies begin, of one cluster or of all; None where there are none."""
         ...
 
@@ -332,7 +332,7 @@ class RolloutsPort(Protocol):
         `fence`: of the effect that it comes with. After a later effect of the rollout a call changes nothing.
         """
 
-    def opened(self, cluster: str) -> OpenRollout | None:
+    def open_rollout_of(self, cluster: str) -> OpenRollout | None:
         """The open rollout of the cluster, with its baseline."""
 
     def adopted_from(self, rollout: str) -> str:
@@ -351,7 +351,7 @@ class RolloutsPort(Protocol):
     def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
         """Clusters with an open rollout, for the watch: (stage, shadow) by cluster."""
 
-    def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
+    def noted_rollouts(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
         """These rollouts, and those of a fleet rollout, as they were noted last, by id; unknown ones are left out."""
 
     def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
@@ -391,7 +391,7 @@ class ArchivePort(Protocol):
         """The entries are archived, once per key, each at the end of its cluster's chain."""
         ...
 
-    def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
+    def entries_after(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
 
     def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
         """Those of these entries' keys that are archived."""
@@ -431,7 +431,7 @@ class RegistryPort(RolloutsPort, ClustersPort, RequestsPort, ArchivePort, Protoc
         """What was booked for this fence counts no more, unless its write landed."""
         ...
 
-    def booked(self, now: datetime) -> tuple[int, int]:
+    def booked_gpus(self, now: datetime) -> tuple[int, int]:
         """GPUs that were moved over the fleet within the last hour, and within the last day."""
         ...
 
@@ -466,7 +466,7 @@ class FleetPort(FleetFilePort, Protocol):
         """Samples are stored (a repeated cluster, island and time replaces); answers how many rows."""
         ...
 
-    def described(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
+    def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
         """Clusters by name after `after`, with present values and latest health. `free`: those without a rollout."""
         ...
 

@@ -65,7 +65,7 @@ class WarrantPort(Protocol):
         """It is kept, once. Of a subject the last hundred of a kind are."""
         ...
 
-    def drawn(self, subject: str, kind: str, hash: str = "") -> tuple[Drawn, ...]:
+    def drawn_plans(self, subject: str, kind: str, hash: str = "") -> tuple[Drawn, ...]:
         """The newest first; those with this hash where one is given."""
         ...
 

@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import metrics as meters
-from activities.failures import translated
+from activities.failures import translate_errors
 from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort, UsagePort
 from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
@@ -70,18 +70,18 @@ class RequestActivities:
     @activity.defn(name="assess_request", no_thread_cancel_exception=True)
     def assess(self, request: AssessRequest) -> Assessment:
         """Whether it fits as things stand. Errors: Refusal for a cluster or a quota that is not there."""
-        with translated():
+        with translate_errors():
             if self._warrants is not None:
-                self._warrants.asked(request.ask)
+                self._warrants.admit_request(request.ask)
             ask, now = request.ask, request.at
             snapshot, policy = self._clusters.present(ask.cluster, now)
-            opened = self._registry.opened(ask.cluster)
+            opened = self._registry.open_rollout_of(ask.cluster)
             quota = snapshot.tree.by_team.get(ask.team)
             if quota is None or ask.team not in snapshot.tree.leaves:
                 what = "is a sum of others: name one of them" if quota else "is not there: its owner has to give it one"
                 raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
             owners = _owners(policy, opened)
-            ticketed = None if self._warrants is None else self._warrants.required
+            ticketed = None if self._warrants is None else self._warrants.is_required
             assessment = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus, ticketed=ticketed)
             if ask.namespace and not quota.admits(ask.namespace):
                 whom = ", ".join(quota.namespaces or ()) or "nobody"
@@ -108,9 +108,9 @@ class RequestActivities:
     @activity.defn(name="request_owners", no_thread_cancel_exception=True)
     def owners(self, request: OwnersRequest) -> Owners:
         """Who decides on requests for the cluster today."""
-        with translated():
+        with translate_errors():
             facts = self._registry.facts(request.cluster)
-            return Owners(names=_owners(facts.policy, self._registry.opened(request.cluster)))
+            return Owners(names=_owners(facts.policy, self._registry.open_rollout_of(request.cluster)))
 
     def _by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
@@ -134,7 +134,7 @@ class RequestActivities:
                 continue
             try:
                 snapshot, policy = self._clusters.present(name, now, within=HISTORY_FRESH)
-                opened = self._registry.opened(name)
+                opened = self._registry.open_rollout_of(name)
             except Unavailable:
                 raise
             except BackstopError:
@@ -164,8 +164,8 @@ class RequestActivities:
     @activity.defn(name="prepare_grant", no_thread_cancel_exception=True)
     def prepare(self, request: PrepareRequest) -> Prepared:
         """How the order can be written now, if it can: by what is there at this moment."""
-        with translated():
-            opened = self._registry.opened(request.cluster)
+        with translate_errors():
+            opened = self._registry.open_rollout_of(request.cluster)
             reading = {q.team: q for q in self._quotas.read(request.cluster).quotas}
             order, asks = request.order, reading.get(request.order.team)
             theirs = sorted(t for t, hand in request.hands.items() if t not in reading or reading[t].hand != hand)
@@ -261,7 +261,7 @@ class RequestActivities:
     @activity.defn(name="keep_request", no_thread_cancel_exception=True)
     def keep(self, request: KeepRequest) -> None:
         """The request stands in the book, and what happened to it is archived, once per key."""
-        with translated():
+        with translate_errors():
             state = request.request
             self._registry.keep_request(state.model_copy(update={"outbox": (), "mail": ()}), state.outbox)
             meters.request(state.ask.cluster, state.stage)

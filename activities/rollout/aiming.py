@@ -18,12 +18,12 @@ from models.rollout.holds import RADIUS, ROLLBACK
 from models.rollout.messages import AimRequest
 
 
-def aimed(
+def aim_at(
     request: AimRequest, sample: HealthSample | None, quotas: QuotaPort, registry: RegistryPort, warrants: Warrants
 ) -> BreachTarget:
     """Errors: Refusal where no quota is short of hardware; BlastRadius past what a person has not lifted."""
     cluster, rollout = request.cluster, request.rollout
-    opened, policy, now = registry.opened(cluster), warrants.policy_of(rollout), warrants.now()
+    opened, policy, now = registry.open_rollout_of(cluster), warrants.policy_of(rollout), warrants.now()
     if opened is None or opened.rollout != rollout or policy is None:
         raise Refusal(f"no rollout {rollout} that was launched with a ticket is open in {cluster}")
     if sample is None:
@@ -44,7 +44,7 @@ def aimed(
     except BackstopError:
         registry.release_breach(cluster)
         raise
-    warrants.drew(rollout, Drawn("aim", "", {"values": dict(target.values)}))
+    warrants.record_draw(rollout, Drawn("aim", "", {"values": dict(target.values)}))
     return target
 
 

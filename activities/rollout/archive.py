@@ -6,7 +6,7 @@ from temporalio import activity
 
 from activities import metrics as meters
 from activities.clock import Clock, utc_now
-from activities.failures import translated
+from activities.failures import translate_errors
 from activities.ports.ports import RolloutsPort
 from models.audit import AuditEntry, AuditKind
 from models.rollout.messages import RecordRequest
@@ -20,15 +20,15 @@ class ArchiveActivities:
     @activity.defn(name="record", no_thread_cancel_exception=True)
     def record(self, request: RecordRequest) -> None:
         """The entries are archived, once per key, and the registry shows the stage."""
-        with translated():
+        with translate_errors():
             # Before: one that does not get through is behind, and is tried again.
             for entry in request.entries[:1]:
-                meters.archiving(entry.cluster, (self._now() - entry.at).total_seconds())
+                meters.record_archive_age(entry.cluster, (self._now() - entry.at).total_seconds())
             self._rollouts.record(request)
             for entry in request.entries:
                 _measure(entry)
             for entry in request.entries[:1]:
-                meters.archiving(entry.cluster, 0)
+                meters.record_archive_age(entry.cluster, 0)
 
 
 def _measure(entry: AuditEntry) -> None:

@@ -12,7 +12,7 @@ from temporalio import activity
 from activities import metrics as meters
 from activities.bad_rows import making_sense, one_of
 from activities.clock import Clock, utc_now
-from activities.failures import translated
+from activities.failures import translate_errors
 from activities.fleet.costs import FleetCosts
 from activities.ports.ports import (
     CalendarPort,
@@ -24,10 +24,10 @@ from activities.ports.ports import (
     RegistryPort,
     UsagePort,
 )
-from activities.rollout.aiming import aimed
+from activities.rollout.aiming import aim_at
 from activities.rollout.health_buffers import Deriver
 from activities.rollout.many_looks import ManyLooks
-from activities.rollout.observing import as_it_stands, observed, surplus_of, to_plan
+from activities.rollout.observing import as_it_stands, observe_from, surplus_of, to_plan
 from activities.rollout.team_work import Works
 from activities.tickets.warrants import Warrants, plan_drawn
 from models.buffers.hourly_health import HealthHours
@@ -78,7 +78,7 @@ class ClusterActivities:
         now: Clock = utc_now,
     ) -> None:
         self._now = now
-        self._warrants = warrants if warrants is not None and warrants.verified else None
+        self._warrants = warrants if warrants is not None and warrants.can_verify else None
         self._quotas = quotas
         self._health = health
         self._doubts = doubts
@@ -93,7 +93,7 @@ class ClusterActivities:
     @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
     def open_rollout(self, request: OpenRequest) -> Opening:
         """The rollout is open in the registry and its baseline kept. Repeating it changes nothing."""
-        with translated():
+        with translate_errors():
             launch, name = request.launch, request.rollout or request.launch.rollout
             mark = self._mark(launch.cluster)
             if self._warrants is not None and mark.rollout == name and mark.counter > request.fence:
@@ -102,8 +102,8 @@ class ClusterActivities:
                 raise Refusal(f"the ledger has no open rollout in {launch.cluster}: {name} is over there")
             facts = self._registry.facts(launch.cluster)
             policy = launch.policy_on(facts.policy)
-            admitted = None if self._warrants is None else self._warrants.launched(launch, policy)
-            barred = "" if launch.shadow else self._quotas.barred(launch.cluster)
+            admitted = None if self._warrants is None else self._warrants.admit_launch(launch, policy)
+            barred = "" if launch.shadow else self._quotas.barred_reason(launch.cluster)
             if barred:
                 raise Refusal(f"{barred}; --shadow needs no right to write")
             reading = self._quotas.read(launch.cluster)
@@ -137,24 +137,24 @@ class ClusterActivities:
                 written=ours if opened.adopted_from else {},
                 modes=opened.modes,
                 envelope=self._approved_with(launch),
-                ticketed=self._warrants is not None and self._warrants.required,
+                ticketed=self._warrants is not None and self._warrants.is_required,
                 admitted=admitted,
             )
 
     @activity.defn(name="ledger_mark", no_thread_cancel_exception=True)
     def ledger_mark(self, cluster: str) -> LedgerMark:
         """What a history is compared with that may have been reset. Asks nobody but the ledger."""
-        with translated():
+        with translate_errors():
             return self._mark(cluster)
 
     def _mark(self, cluster: str) -> LedgerMark:
-        opened = self._registry.opened(cluster)
+        opened = self._registry.open_rollout_of(cluster)
         return LedgerMark() if opened is None else LedgerMark(rollout=opened.rollout, counter=opened.last_counter)
 
     @activity.defn(name="draft_plan", no_thread_cancel_exception=True)
     def draft_plan(self, request: DraftRequest) -> Drafted:
         """A plan from the baseline (today's values, where none stands yet) and today's health."""
-        with translated():
+        with translate_errors():
             if self._warrants is not None:
                 self._warrants.same_policy(request.rollout, request.policy)
             reading = self._quotas.read(request.cluster)
@@ -177,42 +177,42 @@ class ClusterActivities:
                     baseline = _with_usage_of(baseline, frozen)
             terms = request.policy.terms
             if terms is not None:
-                derived = self.deriver.derived(
+                derived = self.deriver.derive(
                     request.cluster, baseline.islands, baseline.gpus_per_node, terms, request.at
                 )
                 baseline = baseline.model_copy(
                     update={"derived": step_promise(derived, request.promised, of=request.promised_of)}
                 )
-            work = self.works.of(request.cluster, reading.quotas, request.at)
+            work = self.works.work_of(request.cluster, reading.quotas, request.at)
             plan = make_plan(baseline.model_copy(update={"work": work}), request.policy)
             if plan.phantom_gpus:
                 history = self._health.history(request.cluster, request.at - _SINCE, request.at)
                 plan = plan.model_copy(update={"phantom_since": lacking_since(baseline, history)})
             if self._warrants is not None:
-                self._warrants.drew(request.rollout, plan_drawn(plan, baseline, fresh=request.baseline is None))
+                self._warrants.record_draw(request.rollout, plan_drawn(plan, baseline, fresh=request.baseline is None))
             return Drafted(baseline=baseline, reading=reading, plan=plan)
 
     @activity.defn(name="observe", no_thread_cancel_exception=True)
     def observe(self, request: ObserveRequest) -> Observation:
         """One fresh look: values, generation, health, windows, and the backing of the tested values."""
-        with translated():
+        with translate_errors():
             reading = self._quotas.look(request.cluster)
             sample, doubt = self._judged(request)
             windows = one_of(self._calendar.windows([request.cluster]), request.cluster) or ()
             least = {}
             if request.flex_after is not None:
-                least = self._health.least(request.cluster, request.at - request.flex_after, request.at)
+                least = self._health.least_healthy(request.cluster, request.at - request.flex_after, request.at)
             usual = {}
             if request.long_run is not None:
-                usual = self._health.usual(request.cluster, request.long_run, request.at)
+                usual = self._health.usual_healthy(request.cluster, request.long_run, request.at)
             usage = self._usage.latest([request.cluster], request.at).get(request.cluster, {})
             evidence = Evidence(reading, sample, usage, request.at, windows=windows)
             latest = self._latest(request.at)
-            seen = observed(evidence, request, least, usual, by=latest)
+            seen = observe_from(evidence, request, least, usual, by=latest)
             if seen.health is not None and doubt is not None:
                 seen = _doubting(seen, evidence, request, doubt, latest)
             if request.derive is not None and seen.health is not None:
-                derived = self.deriver.derived(
+                derived = self.deriver.derive(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
                 )
                 seen = seen.model_copy(update={"derived": derived})
@@ -230,10 +230,10 @@ class ClusterActivities:
 
         It is booked first: of many that breach at once, each counts those that are being aimed beside it.
         """
-        with translated():
-            if self._warrants is not None and self._warrants.required and not request.shadow:
+        with translate_errors():
+            if self._warrants is not None and self._warrants.is_required and not request.shadow:
                 sample = self._sample(request.cluster, self._warrants.now())
-                return aimed(request, sample, self._quotas, self._registry, self._warrants)
+                return aim_at(request, sample, self._quotas, self._registry, self._warrants)
             if not request.shadow:  # it writes nothing
                 most = None if request.exempt else request.policy.max_breaching_clusters
                 self._registry.reserve_breach(request.cluster, most, request.at)
@@ -271,7 +271,7 @@ class ClusterActivities:
         with making_sense(cluster, "its quotas"):
             snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
         if policy.terms is not None:
-            derived = self.deriver.derived(cluster, snapshot.islands, snapshot.gpus_per_node, policy.terms, now, within)
+            derived = self.deriver.derive(cluster, snapshot.islands, snapshot.gpus_per_node, policy.terms, now, within)
             snapshot = snapshot.model_copy(update={"derived": derived})
         return snapshot, policy
 
@@ -347,7 +347,7 @@ def _doubting(
     seen: Observation, evidence: Evidence, request: ObserveRequest, doubt: Doubt, latest: datetime
 ) -> Observation:
     """With the doubt of the source, and what would be short if it were as before."""
-    before = observed(replace(evidence, sample=doubt.before), request, by=latest)
+    before = observe_from(replace(evidence, sample=doubt.before), request, by=latest)
     return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
 
 

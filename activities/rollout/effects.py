@@ -9,7 +9,7 @@ from temporalio import activity
 
 from activities import metrics as meters
 from activities.clock import Clock, utc_now
-from activities.failures import translated
+from activities.failures import translate_errors
 from activities.ports.ports import QuotaPort, RegistryPort
 from activities.rollout.evidence import EvidenceRoom, MayMove, Standing
 from models.audit import BACKSTOP, AuditEntry, AuditKind
@@ -40,10 +40,10 @@ class QuotaActivities:
         The blast radius is booked before the write, once per fence, and given back where the write is refused.
         Errors: those of QuotaPort.apply, and BlastRadius; Refusal where nothing in the ledger says that it may be.
         """
-        with translated():
+        with translate_errors():
             if request.shadow:
                 return self._rehearsed(request)
-            if self._evidence is not None and self._evidence.warrants.required:
+            if self._evidence is not None and self._evidence.warrants.is_required:
                 return self._proven(request, self._evidence)
             change = request.change
             if request.baseline is not None and change.refits:  # accepted before they are ours: nobody takes them back
@@ -72,13 +72,13 @@ class QuotaActivities:
     def _proven(self, request: EffectRequest, evidence: EvidenceRoom) -> Receipt:
         """What it stands on is kept before it is written: an answer that is lost leaves a trace."""
         change = request.change
-        before = evidence.repeated(change)
+        before = evidence.repeated_proof(change)
         if before is not None:
             receipt = self._quotas.apply(change)  # its stored receipt
             self._brings_back(change, before.after, receipt)
             return receipt
         try:
-            standing = evidence.standing(request)
+            standing = evidence.standing_of(request)
         except Refusal as error:
             self._tell_of_refused(change, error)
             raise
@@ -104,7 +104,7 @@ class QuotaActivities:
 
     def _brings_back(self, change: Change, after: Mapping[str, int] | None, receipt: Receipt) -> None:
         """A grant is part of what an undo brings back."""
-        opened = self._registry.opened(change.cluster)
+        opened = self._registry.open_rollout_of(change.cluster)
         if after is None or receipt.conflicts or opened is None or opened.rollout != change.fence.rollout:
             return
         self._registry.keep_baseline(change.fence, opened.baseline.with_values(dict(after)))

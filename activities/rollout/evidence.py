@@ -89,10 +89,10 @@ class EvidenceRoom:
         self._owed = owed
         self._next_order = next_order
 
-    def standing(self, request: EffectRequest) -> Standing:
+    def standing_of(self, request: EffectRequest) -> Standing:
         """Errors: Refusal where nothing says that it may be; Conflict for another's cluster; Drift."""
         change = request.change
-        opened = self._registry.opened(change.cluster)
+        opened = self._registry.open_rollout_of(change.cluster)
         if opened is None or opened.rollout != change.fence.rollout:
             if change.kind is not EffectKind.GRANT or not change.fence.rollout.startswith(_REQUEST):
                 raise Conflict(f"rollout {change.fence.rollout} may not write to cluster {change.cluster}")
@@ -106,7 +106,7 @@ class EvidenceRoom:
         evidence = self._known(opened, change, request.order)
         return Standing(prove_change(change, evidence, request.order), self._limits(request, opened, evidence))
 
-    def repeated(self, change: Change) -> EffectProof | None:
+    def repeated_proof(self, change: Change) -> EffectProof | None:
         """What an effect stood on whose receipt is there already."""
         fence, book = change.fence, self.warrants.book
         landed = any((r.fence, r.kind) == (fence, change.kind) for r in book.receipts(fence.rollout))
@@ -199,11 +199,13 @@ class EvidenceRoom:
                 bool(one.content["fresh"]),
                 one.sha256,
             )
-            for one in self.warrants.book.drawn(rollout, "plan")
+            for one in self.warrants.book.drawn_plans(rollout, "plan")
         )
 
     def _aims(self, rollout: str) -> tuple[tuple[datetime, Mapping[str, int]], ...]:
-        return tuple((one.at, one.content["values"]) for one in self.warrants.book.drawn(rollout, "aim") if one.at)
+        return tuple(
+            (one.at, one.content["values"]) for one in self.warrants.book.drawn_plans(rollout, "aim") if one.at
+        )
 
     def _decided(self, cluster: str, order: GrantOrder | None, alone: str = "") -> Decided | None:
         if order is None or (alone and alone != f"{_REQUEST}{order.request}"):

@@ -35,7 +35,7 @@ class Deriver:
         hours = hourly(samples, windows, until.timestamp(), [i.name for i in islands if i.total_gpus], cluster)
         return None if hours is None else hours.up_to(int(until.timestamp() // 3600))
 
-    def derived(
+    def derive(
         self,
         cluster: str,
         islands: tuple[Island, ...],

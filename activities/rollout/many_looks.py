@@ -54,7 +54,7 @@ class _Kept(Generic[_T]):
     def has(self, key: Hashable, basis: object) -> bool:
         return key in self._by and self._by[key][0] == basis
 
-    def of(self, key: Hashable, basis: object, work_out: Callable[[], _T]) -> _T:
+    def value_for(self, key: Hashable, basis: object, work_out: Callable[[], _T]) -> _T:
         """What was worked out from the same, or is now. Errors: those of the work."""
         kept = self._by.get(key)
         if kept is not None and kept[0] == basis:
@@ -101,7 +101,9 @@ class ManyLooks:
             try:
                 if cluster not in versions:
                     raise NoSuchCluster(cluster)
-                answer[cluster] = self._readings.of(cluster, versions[cluster], partial(self._read, new, cluster))
+                answer[cluster] = self._readings.value_for(
+                    cluster, versions[cluster], partial(self._read, new, cluster)
+                )
             except Refusal as error:
                 answer.senseless[cluster] = error.message
         return answer
@@ -111,9 +113,9 @@ class ManyLooks:
         there = cluster in new or cluster in new.senseless
         return _known(new, cluster) if there else self._quotas.read(cluster)
 
-    def believed(self, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
+    def believed_samples(self, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
         """The health of each: of a source in doubt, what was so before. Where nobody knows, it is left out."""
-        samples, doubted = self._health.read(clusters), self._doubts.doubted()
+        samples, doubted = self._health.read(clusters), self._doubts.doubted_clusters()
         answer: ByCluster[HealthSample] = ByCluster()
         answer.senseless |= samples.senseless
         for cluster in samples:
@@ -143,7 +145,7 @@ class ManyLooks:
 
         def of_now(seen: Evidence, facts: ClusterFacts) -> FlexSum:
             flex = self._flex_of(seen, facts, mode)
-            one = self._sums.of((flex.cluster, mode), flex, partial(sum_of, flex))
+            one = self._sums.value_for((flex.cluster, mode), flex, partial(sum_of, flex))
             return one if seen.sample is None or one.health_at is None else one.but(health_at=seen.sample.at)
 
         return tuple(self._each(clusters, now, of_now).values())
@@ -175,7 +177,7 @@ class ManyLooks:
             whole = Evidence(seen.reading, seen.sample, seen.usage, seen.at, seen.jobs, classes=classes)
             return flex_now(whole, mode).model_copy(update={"gpu_model": facts.gpu_model})
 
-        return self._flex.of((cluster, mode), by, work_out)
+        return self._flex.value_for((cluster, mode), by, work_out)
 
     def jobs_of(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
         jobs: dict[str, tuple[Job, ...]] = {}
@@ -185,7 +187,7 @@ class ManyLooks:
 
     # --- why ------------------------------------------------------------------------------------
 
-    def why(self, clusters: Sequence[str], question: WhyNot, now: datetime) -> WhyAnswers:
+    def explain(self, clusters: Sequence[str], question: WhyNot, now: datetime) -> WhyAnswers:
         """Why the team cannot have so many GPUs, in each of these where it has a quota."""
         readings = self.readings(clusters)
         here = [c for c, one in readings.items() if any(q.team == question.team for q in one.quotas)]
@@ -206,7 +208,7 @@ class ManyLooks:
         self, clusters: Sequence[str], readings: Mapping[str, QuotaReading], now: datetime
     ) -> tuple[dict[str, Evidence], dict[str, str]]:
         """By cluster what is known of it, and why nothing is."""
-        samples, windows = self.believed(clusters, now), self._calendar.windows(clusters)
+        samples, windows = self.believed_samples(clusters, now), self._calendar.windows(clusters)
         usage, jobs = self._usage.latest(clusters, now), self.jobs_of(clusters, now)
         seen, unknown = dict[str, Evidence](), dict[str, str]()
         for cluster in clusters:
@@ -233,7 +235,7 @@ class ManyLooks:
             return explain_team(whole, history, question.team, question.gpus, **asked)
 
         with making_sense(cluster, "its quotas"):
-            answer = self._whys.of((cluster, question.model_copy(update={"cluster": ""})), by, work_out)
+            answer = self._whys.value_for((cluster, question.model_copy(update={"cluster": ""})), by, work_out)
         if sample is None:
             return answer
         stale = seen.at - sample.at >= policy.stale_after

@@ -77,7 +77,7 @@ def to_plan(
     )
 
 
-def observed(
+def observe_from(
     evidence: Evidence,
     request: ObserveRequest,
     least: Mapping[str, int] | None = None,

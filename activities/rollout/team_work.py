@@ -28,7 +28,7 @@ class Works:
         self._usage = usage
         self._registry = registry
 
-    def of(
+    def work_of(
         self, cluster: str, quotas: Iterable[Quota | Present], now: datetime, policy: Policy | None = None
     ) -> tuple[TeamWork, ...]:
         """By team of these quotas, where its jobs are known by name. `policy`: the cluster's; None: as it is now."""
@@ -46,11 +46,11 @@ class Works:
         blocks = {quota.team: sum(quota.protected_blocks) for quota in quotas}
         return team_work(running, classes, {team: used.scheduled_gpus for team, used in usage.items()}, blocks)
 
-    def on(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
+    def with_work(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
         """The snapshot with it, as far as plans ask for it: of what runs in quota."""
-        work = self.of(snapshot.cluster, snapshot.quotas, now, policy)
+        work = self.work_of(snapshot.cluster, snapshot.quotas, now, policy)
         return snapshot.model_copy(update={"work": tuple(w for w in work if w.on is RunsOn.QUOTA)})
 
     def of_short(self, seen: Observation) -> tuple[TeamWork, ...]:
         """Of the quotas that are short."""
-        return work_short(self.of(seen.cluster, seen.reading.quotas, seen.at), seen.shortage)
+        return work_short(self.work_of(seen.cluster, seen.reading.quotas, seen.at), seen.shortage)

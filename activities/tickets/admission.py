@@ -2,7 +2,7 @@
 
 The front has judged it once, and is trusted for who somebody is alone: between its look and now a role may have been
 taken away, and whoever has its key may let it say what it likes. Where no access file is in force nothing is asked but
-the signature. What the table wants to know of a target the ledger says, to the front as to the workers, by `filled`.
+the signature. The ledger answers what the table wants to know of a target, to front and workers alike: `fill_target`.
 Source: docs/access.md, "The table of rights"; docs/adr/0060.
 """
 
@@ -65,7 +65,7 @@ class Admission:
         self._registry = registry
         self._short = short
 
-    def judged(
+    def judge(
         self,
         ticket: Ticket,
         command: str,
@@ -84,7 +84,7 @@ class Admission:
         if in_force is None:
             return None
         target = target_of(command, message, _cluster_of(ticket.workflow))
-        target = self.filled(command, target, subject, signed)
+        target = self.fill_target(command, target, subject, signed)
         first = countersigned_by(ticket, signed.keys, now, given or message)
         giver, second = (ticket.principal, None) if first is None else (first.principal, ticket.principal)
         answer = require_permitted(
@@ -103,9 +103,9 @@ class Admission:
             raise Refusal(answer.sentence)
         return answer
 
-    def alone(self, ticket: Ticket, command: str, message: Model, subject: str, signed: SignedBook) -> LoneDeed:
+    def lone_deed(self, ticket: Ticket, command: str, message: Model, subject: str, signed: SignedBook) -> LoneDeed:
         """What is done without a second person, as people are told of it."""
-        target = self.filled(command, target_of(command, message, _cluster_of(ticket.workflow)), subject, signed)
+        target = self.fill_target(command, target_of(command, message, _cluster_of(ticket.workflow)), subject, signed)
         return LoneDeed(deed_of(command, target), chain_of(command, target), str(getattr(message, "reason", "") or ""))
 
     @property
@@ -125,7 +125,7 @@ class Admission:
 
     # --- what the ledger says of a target ---------------------------------------------------------
 
-    def filled(self, command: str, target: Target, subject: str, signed: SignedBook) -> Target:
+    def fill_target(self, command: str, target: Target, subject: str, signed: SignedBook) -> Target:
         """With whose doing it is and how it stands, where the table asks for that. Errors: Refusal."""
         if not asks_ledger(command, target):
             return target

@@ -16,8 +16,8 @@ from temporalio import activity
 from activities.clock import Clock, utc_now
 from activities.desk.access_files import asserted_by
 from activities.desk.speaker import spoken_by
-from activities.failures import translated
-from activities.fleet.members import ends_member, inherited, member_launched
+from activities.failures import translate_errors
+from activities.fleet.members import ends_member, inherited_nonce, member_launched
 from activities.ports.ports import OpenRollout, RegistryPort
 from activities.ports.warrants import Drawn, LoneDeed, WarrantPort
 from activities.tickets.admission import Admission, note_of
@@ -108,18 +108,18 @@ class Warrants:
         """Tells all admins of what a warrant did alone; set once there is somebody who can."""
 
     @property
-    def verified(self) -> bool:
+    def can_verify(self) -> bool:
         """Tickets can be checked here: there are keys."""
         return self._keys is not None
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         """Nothing is done without one. Errors: Unavailable."""
-        return self.verified and self._wanted()
+        return self.can_verify and self._wanted()
 
     def judges(self, message: Model) -> bool:
         """The message's ticket is to be checked: it has one, or needs one."""
-        return self.verified and (bool(getattr(message, "ticket", "")) or self.required)
+        return self.can_verify and (bool(getattr(message, "ticket", "")) or self.is_required)
 
     @property
     def keys(self) -> Mapping[str, PublicKey]:
@@ -127,13 +127,13 @@ class Warrants:
 
     def unknown_keys(self) -> tuple[str, ...]:
         """Keys that live warrants were signed with, and that the book does not have: those stand for nothing."""
-        return tuple(sorted(self.book.signed_by() - self.keys.keys())) if self.verified else ()
+        return tuple(sorted(self.book.signed_by() - self.keys.keys())) if self.can_verify else ()
 
     # --- what starts ----------------------------------------------------------------------------
 
-    def launched(self, launch: LaunchRequest, policy: Policy) -> AdmitAnswer | None:
+    def admit_launch(self, launch: LaunchRequest, policy: Policy) -> AdmitAnswer | None:
         """A rollout may open: by its ticket, or on its fleet's approval. Answers on what. Errors: Refusal."""
-        if not self.verified:
+        if not self.can_verify:
             return None
         content = {"policy": policy.model_dump(mode="json")}
         if launch.ticket:
@@ -141,7 +141,7 @@ class Warrants:
         try:
             return self._launched_by_machine(launch, content)
         except Refusal:
-            if self.required:
+            if self.is_required:
                 raise
             return None
 
@@ -164,7 +164,7 @@ class Warrants:
         if self.judges(launch):
             self._started(launch, "fleet.launch", launch.fleet, {})
 
-    def asked(self, ask: QuotaAsk) -> None:
+    def admit_request(self, ask: QuotaAsk) -> None:
         if self.judges(ask):
             self._started(ask, "request.ask", f"request/{ask.request}", {})
 
@@ -172,9 +172,9 @@ class Warrants:
         if self.judges(start):
             self._started(start, "bringup.add", f"bringup/{start.entry.cluster}", {})
 
-    def entered(self, entry: BringupEntry) -> None:
+    def admit_entry(self, entry: BringupEntry) -> None:
         """Errors: Refusal for an entry that is not the one whose ticket stands."""
-        if not self.required:
+        if not self.is_required:
             return
         added = self.live(f"bringup/{entry.cluster}", "bringup.add")
         if added is None or BringupStart.model_validate(added.message).entry != entry:
@@ -219,8 +219,8 @@ class Warrants:
     @activity.defn(name="admit", no_thread_cancel_exception=True)
     def admit(self, request: AdmitRequest) -> AdmitAnswer:
         """The command is its giver's, and stands in the ledger. Errors: Refusal."""
-        with translated():
-            if not self.verified:
+        with translate_errors():
+            if not self.can_verify:
                 return AdmitAnswer()
             command, workflow = f"{request.kind}.{request.command}", here()
             message = _MESSAGES[request.kind].model_validate(request.message)
@@ -250,7 +250,7 @@ class Warrants:
         try:
             return self._content(command, subject, message)
         except Refusal:
-            if self.required:
+            if self.is_required:
                 raise
             return {}
 
@@ -264,7 +264,7 @@ class Warrants:
         if self._admission is None:
             return None
         try:
-            return self._admission.judged(ticket, command, message, subject, self.now(), self, given)
+            return self._admission.judge(ticket, command, message, subject, self.now(), self, given)
         except Refusal:
             stood = self.book.warrant(ticket.nonce)
             if stood is None or (stood.update_id, stood.command) != (update_id, command) or not self.good(stood):
@@ -276,7 +276,7 @@ class Warrants:
     ) -> LoneDeed | None:
         if self._admission is None or allowed is None or not allowed.emergency:
             return None
-        return self._admission.alone(ticket, command, message, subject, self)
+        return self._admission.lone_deed(ticket, command, message, subject, self)
 
     def _stands(self, warrant: Warrant, alone: LoneDeed | None = None) -> Warrant:
         """It is admitted, and who acts alone is told of. Errors: Refusal for what a key signed that counts no more."""
@@ -287,11 +287,11 @@ class Warrants:
             self.tell_alone(stands.nonce, alone.chain)
         return stands
 
-    def filled(self, command: str, target: Target, subject: str) -> Target:
+    def fill_target(self, command: str, target: Target, subject: str) -> Target:
         """What the ledger says of a command's target: the front asks as admission does."""
         if self._admission is None:
             raise Refusal("this worker keeps no book of access")
-        return self._admission.filled(command, target, subject, self)
+        return self._admission.fill_target(command, target, subject, self)
 
     def _young(self, ticket: Ticket) -> None:
         age = self.now().timestamp() - ticket.iat
@@ -311,7 +311,7 @@ class Warrants:
         return subject, datetime.fromtimestamp(still_signed(first, self.keys).iat, tz=UTC)
 
     def _opened(self, workflow: str) -> OpenRollout:
-        opened = self._registry.opened(workflow.removeprefix("rollout/"))
+        opened = self._registry.open_rollout_of(workflow.removeprefix("rollout/"))
         if opened is None:
             raise Refusal("the ledger has no open rollout of it")
         return opened
@@ -322,7 +322,7 @@ class Warrants:
             return {}
         wanted = str(getattr(message, "plan_hash", ""))
         kind = "plan" if command == "rollout.approve" else "fleet"
-        drawn = self.book.drawn(subject, kind, wanted)
+        drawn = self.book.drawn_plans(subject, kind, wanted)
         plans = {one.sha256: one for one in drawn}
         if len(plans) != 1:
             why = "is not one that a worker drew" if not plans else "is the hash of two plans"
@@ -365,7 +365,7 @@ class Warrants:
     def _inherit(self, parent: Warrant, command: str, subject: str, message: Model, content: dict[str, Any]) -> None:
         """A row that says on whose word a machine acts."""
         row = parent.but(
-            nonce=inherited(parent, command, subject),
+            nonce=inherited_nonce(parent, command, subject),
             command=command,
             subject=subject,
             update_id="",
@@ -381,10 +381,10 @@ class Warrants:
 
     def word(self, subject: str, command: str) -> str:
         """The nonce on which a machine acts; empty where none is needed. Errors: Refusal for none."""
-        if not self.verified:
+        if not self.can_verify:
             return ""
         warrant = self.live(subject, command)
-        if warrant is None and not self.required:
+        if warrant is None and not self.is_required:
             return ""
         if warrant is None:
             raise Refusal(f"no {command} of {subject} stands in the ledger")
@@ -428,8 +428,8 @@ class Warrants:
         if kind != "desk" and arguments_hash(_MESSAGES[kind].model_validate(warrant.message)) != ticket.args:
             raise Refusal(f"the warrant {warrant.nonce} for {warrant.command} is not what was signed")
 
-    def drew(self, subject: str, drawn: Drawn) -> None:
-        if self.verified:
+    def record_draw(self, subject: str, drawn: Drawn) -> None:
+        if self.can_verify:
             self.book.draw(subject, drawn, self.now())
 
     def policy_of(self, rollout: str) -> Policy | None:
@@ -439,7 +439,7 @@ class Warrants:
 
     def same_policy(self, rollout: str, policy: Policy) -> None:
         """Errors: Refusal for another one than that of the launch."""
-        if self.required:
+        if self.is_required:
             own = self.policy_of(rollout)
             if own is None or content_hash(own) != content_hash(policy):
                 raise Refusal(f"rollout {rollout} was launched with another policy")

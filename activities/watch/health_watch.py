@@ -165,7 +165,7 @@ class WatchActivities:
         cursor = await self._round(request, cursor, frozenset(due | pushed.keys()))
         activity.heartbeat(cursor_of(cursor))
         for at in pushed.values():
-            meters.pushed(max(0.0, (self._now() - at).total_seconds()))
+            meters.record_push(max(0.0, (self._now() - at).total_seconds()))
         return cursor
 
     def _tally(self, request: WatchInput) -> None:
@@ -251,7 +251,7 @@ class WatchActivities:
         only = only if earlier else None  # nothing is known of the others yet
         names = mine if only is None else [c for c in mine if c in only]
         samples, windows = self._health.read(names), self._calendar.windows(names)
-        versions, doubted = self._quotas.versions(names), self._doubts.doubted()
+        versions, doubted = self._quotas.versions(names), self._doubts.doubted_clusters()
         marks = {} if only is None else {c: earlier[c] for c in mine if c in earlier}
         beat = time.monotonic()
         for cluster in names:
@@ -273,7 +273,7 @@ class WatchActivities:
         self._marks[request.watch_id] = marks
         if only is not None:
             return {cluster: judged.mark for cluster, judged in marks.items()}
-        meters.watched(
+        meters.record_watch(
             request.shard,
             request.interval_seconds,
             [_watched(c, rollouts[c][0], marks.get(c), samples.get(c), now) for c in names],

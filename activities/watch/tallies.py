@@ -43,14 +43,14 @@ class Tallier:
         if self._rests_until is not None and now < self._rests_until:
             return 0
         slot = slot_of(now, every)
-        due = self._tallies.due(slot, PORTION)
+        due = self._tallies.due_clusters(slot, PORTION)
         tallies = self._tallied(due, slot, now) if due else []
         if tallies:
             self._keep(tallies)
         if len(due) < PORTION and len(tallies) == len(due):
             self._rests_until = min(slot + every, now + LOOKS_AGAIN)
             today = slot_of(slot, DAY)
-            self._tallies.thin(today - KEPT_WHOLE - DAY)
+            self._tallies.thin_out(today - KEPT_WHOLE - DAY)
             if self._tallies.sum_up(today - KEPT_WHOLE, today - DAY):
                 self._rests_until = None  # another day may be left: with the next go
         return len(tallies)

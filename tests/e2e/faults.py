@@ -163,8 +163,8 @@ class FaultyQuotas:
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
         return self.real.readings(clusters)
 
-    def barred(self, cluster: str) -> str:
-        return self.real.barred(cluster)
+    def barred_reason(self, cluster: str) -> str:
+        return self.real.barred_reason(cluster)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         return self.real.versions(clusters)

@@ -230,7 +230,7 @@ esac
     take(ledger, spec(site.forge, repository=f"backstop@forge:{site.forge.bare}"), number="2")
     check = site.git.check()[CLUSTER]
     assert (check.wrong, "Permission denied (publickey)" in check.barred) == ("", True)
-    assert site.git.barred(CLUSTER) == check.barred
+    assert site.git.barred_reason(CLUSTER) == check.barred
     with pytest.raises(Refusal, match="git push is not allowed"):
         site.apply(EffectKind.GRANT, 1, ("a", 24, 20), rollout="request/q-1")
 

@@ -162,7 +162,7 @@ class Site:
 
     def minute(self) -> None:
         """One passes: the watch tells those whose mark has changed, and every rollout does what is due."""
-        samples, doubted = self.ledger.health.read(list(self.rollouts)), self.ledger.doubts.doubted()
+        samples, doubted = self.ledger.health.read(list(self.rollouts)), self.ledger.doubts.doubted_clusters()
         for name, r in self.rollouts.items():
             facts = facts_of("", r.stage.is_guarded, samples.get(name), (), self.now, doubted.get(name, ""))
             mark = fingerprint(self.ledger.quotas.read(name), facts, self.marks.get(name, ""))

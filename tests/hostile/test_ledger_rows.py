@@ -401,10 +401,10 @@ FORGED: dict[str, dict[str, object]] = {
 def test_the_desk_archives_no_entry(what: str, site: Site) -> None:
     given = {"key": "attempt/1", "actor": "tpm", "refused": True, "kind": "command", **FORGED[what]}
     entry = AuditEntry.model_validate({"cluster": "alpha", "at": datetime.now(UTC), "text": "nothing", **given})
-    before = site.ledger.registry.archived("alpha", 0, 9)
+    before = site.ledger.registry.entries_after("alpha", 0, 9)
     with pytest.raises(ApplicationError, match=r"the desk archives refused attempts|no key of an entry"):
         site.ask(Archive(entries=(entry,)))
-    assert site.ledger.registry.archived("alpha", 0, 9) == before
+    assert site.ledger.registry.entries_after("alpha", 0, 9) == before
 
 
 def test_the_desk_archives_a_refused_attempt_of_its_own_time(site: Site) -> None:
@@ -412,9 +412,9 @@ def test_the_desk_archives_a_refused_attempt_of_its_own_time(site: Site) -> None
     entry = AuditEntry(
         key="attempt/1", cluster="alpha", at=then, kind=AuditKind.COMMAND, actor="tpm", text="no", refused=True
     )
-    before = site.ledger.registry.archived("alpha", 0, 9)
+    before = site.ledger.registry.entries_after("alpha", 0, 9)
     site.ask(Archive(entries=(entry,)))
-    (stored,) = site.ledger.registry.archived("alpha", 0, 9)[len(before) :]
+    (stored,) = site.ledger.registry.entries_after("alpha", 0, 9)[len(before) :]
     asserted = {"proof": {"proof": "asserted"}}
     assert stored.entry == entry.model_copy(update={"at": stored.entry.at, "data": asserted})
     assert stored.entry.at != then
@@ -424,7 +424,7 @@ def test_nobody_says_at_the_desk_how_they_were_proven(site: Site) -> None:
     claim = {"proof": {"proof": "peer", "how": "this machine"}}
     given = {"key": "attempt/2", "actor": "tpm", "refused": True, "kind": "command", "text": "no", "data": claim}
     entry = AuditEntry.model_validate({"cluster": "alpha", "at": datetime.now(UTC), **given})
-    before = site.ledger.registry.archived("alpha", 0, 9)
+    before = site.ledger.registry.entries_after("alpha", 0, 9)
     site.ask(Archive(entries=(entry,)))
-    (stored,) = site.ledger.registry.archived("alpha", 0, 9)[len(before) :]
+    (stored,) = site.ledger.registry.entries_after("alpha", 0, 9)[len(before) :]
     assert stored.entry.data == {"proof": {"proof": "asserted"}}

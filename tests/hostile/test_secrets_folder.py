@@ -79,9 +79,9 @@ def test_what_is_no_secret_is_named_and_the_others_are_read(rubbish: Rubbish, fo
     with pytest.raises(
         Unavailable, match=r"^secret:bad cannot be read from the worker's folder of secrets: "
     ) as refused:
-        SecretFiles(folder).meant("secret:bad")
+        SecretFiles(folder).resolve("secret:bad")
     assert HIDDEN not in refused.value.message
-    assert SecretFiles(folder).meant("secret:healthy") == "token-of-health"
+    assert SecretFiles(folder).resolve("secret:healthy") == "token-of-health"
     threw("folders of secrets")
 
 

@@ -245,7 +245,7 @@ def test_a_list_of_accounts_that_is_none_costs_its_own_cluster_alone(rubbish: Ru
     assert world.quotas()["bad"] == {"team": 16, "other": 8}
     world.tools["bad"].says(assoc=rubbish.value, numbers="1\n3\n5\n6\n9\n")
     assert [*world.quotas().values()] == [{"team": 16, "other": 8}] * 3
-    assert "limits of Slurm: " in world.slurms.faults.lately()["bad"]
+    assert "limits of Slurm: " in world.slurms.faults.recent_faults()["bad"]
     world.tools["east"].says(assoc=ACCOUNTS.replace("=16", "=12"))
     assert world.quotas()["east"] == {"team": 12, "other": 8}, "and the others are read on"
     threw(SOURCE)
@@ -471,7 +471,7 @@ def test_a_healthy_slurm_has_no_fault(world: World, monkeypatch: pytest.MonkeyPa
             assert begun.acquire(timeout=PATIENCE)
         world.healthy()
         world.scheduled()
-        assert world.slurms.faults.lately() == {}
+        assert world.slurms.faults.recent_faults() == {}
         assert set(world.faults.values()) == {""}
     finally:
         over.set()

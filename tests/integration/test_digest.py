@@ -365,7 +365,7 @@ notifier = Notifier(pathlib.Path(home) / "notices.jsonl", lambda: now, mail, rea
 notifier._once = step(notifier._once)
 notifier.deliver = step(notifier.deliver)
 ledger.registry.archive = step(ledger.registry.archive)
-ledger.outbox.sent = step(ledger.outbox.sent)
+ledger.outbox.mark_sent = step(ledger.outbox.mark_sent)
 Sender(notifier, ledger.outbox, ledger.registry, MailPace()).send("daily")
 print("sent")
 """

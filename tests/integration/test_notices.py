@@ -239,14 +239,14 @@ class Crowd:
         self._come: Counter[str] = Counter()
         self._counting = threading.Lock()
 
-    def alone(self, key: str, address: str) -> AbstractContextManager[None]:
+    def take_turn(self, key: str, address: str) -> AbstractContextManager[None]:
         if address == "log":
-            return self._logs.alone(key, address)
+            return self._logs.take_turn(key, address)
         with self._counting:
             self._come[address] += 1
             if self._come[address] == self._workers:
                 self._all_here.set()
-        return self._others.alone(key, address)
+        return self._others.take_turn(key, address)
 
 
 def test_many_at_once_send_once(channel: Channel, log_file: Path, mail: Mail, web: Web) -> None:
@@ -475,11 +475,11 @@ from models.notices import Notice
 log_file, contact = sys.argv[1:]
 class Door:
     logs, others = FileTurns(pathlib.Path(log_file + ".log-turns")), FileTurns(pathlib.Path(log_file + ".turns"))
-    def alone(self, key, address):
+    def take_turn(self, key, address):
         if address == "log":
-            return self.logs.alone(key, address)
+            return self.logs.take_turn(key, address)
         print("at the door", flush=True)
-        return self.others.alone(key, address)
+        return self.others.take_turn(key, address)
 notice = Notice(key="k", kind="closed", cluster="c", audience="team-a", contacts=[contact], owner="o")
 here = Reach(networks_of("127.0.0.1"))
 notifier = Notifier(pathlib.Path(log_file), lambda: datetime.datetime.now(datetime.UTC), reach=here, turns=Door())
@@ -522,33 +522,36 @@ def test_a_worker_that_dies_in_its_turn_gives_it_up(tmp_path: Path) -> None:
     holder = start(
         "import sys, pathlib\n"
         "from activities.adapters.notify.delivery_book import FileTurns\n"
-        f"with FileTurns(pathlib.Path({str(tmp_path)!r})).alone('k', 'a'):\n"
+        f"with FileTurns(pathlib.Path({str(tmp_path)!r})).take_turn('k', 'a'):\n"
         "    print('ready', flush=True)\n"
         "    sys.stdin.read()\n"
     )
     turns = FileTurns(tmp_path, patience_seconds=0.1)
-    with pytest.raises(Unavailable, match="another worker"), turns.alone("k", "a"):
+    with pytest.raises(Unavailable, match="another worker"), turns.take_turn("k", "a"):
         pass
     holder.send_signal(signal.SIGKILL)
     holder.communicate(timeout=PATIENCE)
-    with turns.alone("k", "a"):
+    with turns.take_turn("k", "a"):
         pass
 
 
 def test_nobody_waits_for_a_stranger_who_has_a_turn(tmp_path: Path) -> None:
     turns = FileTurns(tmp_path, patience_seconds=0)
-    with turns.alone("k", "a receiver that does not answer"):
+    with turns.take_turn("k", "a receiver that does not answer"):
         for number in range(1000):
-            with turns.alone("k", f"receiver {number}"):
+            with turns.take_turn("k", f"receiver {number}"):
                 pass
-        with pytest.raises(Unavailable, match="another worker"), turns.alone("k", "a receiver that does not answer"):
+        with (
+            pytest.raises(Unavailable, match="another worker"),
+            turns.take_turn("k", "a receiver that does not answer"),
+        ):
             pass
     assert list(tmp_path.iterdir()) == [], "a turn that is over leaves no file"
 
 
 def test_who_opened_the_file_of_a_turn_that_is_over_does_not_share_the_next(tmp_path: Path) -> None:
-    first = FileTurns(tmp_path).alone("k", "a")
-    after = FileTurns(tmp_path).alone("k", "a")
+    first = FileTurns(tmp_path).take_turn("k", "a")
+    after = FileTurns(tmp_path).take_turn("k", "a")
 
     class Late(FileTurns):
         """Between its opening of the file and its look whether it is locked, that turn ends and the next begins."""
@@ -563,7 +566,7 @@ def test_who_opened_the_file_of_a_turn_that_is_over_does_not_share_the_next(tmp_
 
     turns_passed = list[Path]()
     first.__enter__()
-    with pytest.raises(Unavailable, match="another worker"), Late(tmp_path, patience_seconds=0).alone("k", "a"):
+    with pytest.raises(Unavailable, match="another worker"), Late(tmp_path, patience_seconds=0).take_turn("k", "a"):
         pass
     assert len(turns_passed) == 1
     after.__exit__(None, None, None)
@@ -606,18 +609,18 @@ def test_a_book_that_was_replaced_is_opened_anew(tmp_path: Path) -> None:
     book.remember("k", "a", NOW)
     for file in tmp_path.glob("book*"):
         file.unlink()
-    assert book.seen("k", "a") is None
+    assert book.seen_at("k", "a") is None
     book.remember("k", "b", NOW)
-    assert SqliteBook(tmp_path / "book").seen("k", "b") == NOW
+    assert SqliteBook(tmp_path / "book").seen_at("k", "b") == NOW
 
 
 def test_the_book_keeps_the_first_time(tmp_path: Path) -> None:
     book = SqliteBook(tmp_path / "deep" / "book")
-    assert book.seen("k", "a") is None
+    assert book.seen_at("k", "a") is None
     book.remember("k", "a", NOW)
     book.remember("k", "a", NOW + timedelta(days=1))
-    assert SqliteBook(tmp_path / "deep" / "book").seen("k", "a") == NOW
-    assert book.seen("k", "b") is None
+    assert SqliteBook(tmp_path / "deep" / "book").seen_at("k", "a") == NOW
+    assert book.seen_at("k", "b") is None
 
 
 def test_half_a_line_left_by_a_crash_spoils_no_other(notifier: Notifier, log_file: Path) -> None:

@@ -53,7 +53,7 @@ class Site:
 
     def happens(self, count: int = 1, clusters: tuple[str, ...] = CLUSTERS) -> None:
         for cluster in clusters:
-            done = len(self.ledger.registry.archived(cluster, 0, 10_000))
+            done = len(self.ledger.registry.entries_after(cluster, 0, 10_000))
             self.ledger.registry.archive(
                 [
                     AuditEntry(
@@ -109,11 +109,11 @@ class Site:
         engine.dispose()
 
     def differs(self, cluster: str) -> str:
-        return against_seals(cluster, self.ledger.registry.archived(cluster, 0, 10_000), self.seals()).differs
+        return against_seals(cluster, self.ledger.registry.entries_after(cluster, 0, 10_000), self.seals()).differs
 
     def chain_alone(self, cluster: str) -> list[str]:
         registry = self.ledger.registry
-        return broken_links(registry.archived(cluster, 0, 10_000), registry.chain_head(cluster))
+        return broken_links(registry.entries_after(cluster, 0, 10_000), registry.chain_head(cluster))
 
 
 @pytest.fixture
@@ -194,8 +194,8 @@ def test_two_workers_make_one_seal_each_hour(site: Site, tmp_path: Path) -> None
         site.happens()
         site.passes()
     one.look(), other.look()
-    assert site.ledger.seals.sealing().number == 4  # type: ignore[union-attr]
-    assert FileKeeper(there / "seals.txt").kept() == FileKeeper(site.file).kept()
+    assert site.ledger.seals.sealing_state().number == 4  # type: ignore[union-attr]
+    assert FileKeeper(there / "seals.txt").kept_seals() == FileKeeper(site.file).kept_seals()
     keys = [site.public, str(there / "seal.pub")]
     assert [seal.number for seal in read_seals(str(site.file), keys)] == [1, 2, 3, 4]
 
@@ -236,7 +236,7 @@ def test_a_keeper_that_was_away_gets_what_it_missed(small: Site) -> None:
     assert small.sealer().look() != ""
     small.home.joinpath("audit").unlink()
     assert small.sealer().look() == ""
-    assert len(GitKeeper(small.git).kept()) == 2
+    assert len(GitKeeper(small.git).kept_seals()) == 2
 
 
 def test_a_ledger_that_is_older_than_its_seals_is_said(small: Site) -> None:
@@ -248,17 +248,17 @@ def test_a_ledger_that_is_older_than_its_seals_is_said(small: Site) -> None:
     small.sealer().look()
     small.run("DELETE FROM seals WHERE number = 2")
     assert "it was restored from a backup, or somebody has rewritten it" in small.sealer().look()
-    (check,) = seals_check(small.ledger.seals.sealing(), small.clock())
+    (check,) = seals_check(small.ledger.seals.sealing_state(), small.clock())
     assert (check.name, check.ok) == ("seals", False)
 
 
 def test_late_seals_show_in_doctor(small: Site) -> None:
-    assert seals_check(small.ledger.seals.sealing(), small.clock()) == [], "nobody seals here"
+    assert seals_check(small.ledger.seals.sealing_state(), small.clock()) == [], "nobody seals here"
     small.happens()
     small.sealer().look()
-    (well,) = seals_check(small.ledger.seals.sealing(), small.clock() + HOUR)
+    (well,) = seals_check(small.ledger.seals.sealing_state(), small.clock() + HOUR)
     assert (well.ok, well.text) == (True, "SEAL 1 of 2026-11-23 09:00:00Z, every 1h")
-    (late,) = seals_check(small.ledger.seals.sealing(), small.clock() + 3 * HOUR)
+    (late,) = seals_check(small.ledger.seals.sealing_state(), small.clock() + 3 * HOUR)
     assert (late.ok, late.text.startswith("late: SEAL 1 of 2026-11-23 09:00:00Z")) == (False, True)
 
 
@@ -362,7 +362,7 @@ def test_each_change_of_a_seal_is_found(small: Site) -> None:
         small.happens()
         small.sealer().look()
         small.passes()
-    kept, key = FileKeeper(small.file).kept(), seal_key(small.key)
+    kept, key = FileKeeper(small.file).kept_seals(), seal_key(small.key)
     public = key.public_key()
     assert len(checked_seals(kept, [public])) == 3
     other = next_seal(kept[:1], [], small.clock(), Ed25519PrivateKey.generate())

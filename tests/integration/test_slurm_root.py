@@ -51,7 +51,7 @@ def test_a_rollout_does_not_raise_a_limit_that_the_root_had(world: World, assoc:
     fence = Fence(rollout="r-1", counter=1)
     reserve = Reserve(freed_gpus=0, limit_gpus=24)
     world.ledger.quotas.apply(Change(cluster="bad", kind=EffectKind.RESERVE, fence=fence, reserve=reserve))
-    standing = world.ledger.schedulers.standing("bad")
+    standing = world.ledger.schedulers.mirrored_cluster("bad")
     assert standing.reserved
     assert wanted_limits(standing, source, None)["pool:org"] == bound
 
@@ -69,13 +69,13 @@ def test_what_a_person_accepted_is_in_the_root_s_limit_once_it_is_written_as_it_
     def lands(kind: EffectKind, counter: int, **more: Any) -> int | None:
         fence = Fence(rollout="r-1", counter=counter)
         ledger.quotas.apply(Change(cluster="bad", kind=kind, fence=fence, **more))
-        return wanted_limits(ledger.schedulers.standing("bad"), source, None)["pool:org"]
+        return wanted_limits(ledger.schedulers.mirrored_cluster("bad"), source, None)["pool:org"]
 
     assert lands(EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=0, limit_gpus=24)) == 24
     raised = ROOT_OF_20.replace("gres/gpu=20", "").replace("gres/gpu=8", "gres/gpu=10")
     tools.says(assoc=f"{raised}7|3|gres/gpu=6|newteam\n")
     world.slurms.sync("bad", source)
-    assert wanted_limits(ledger.schedulers.standing("bad"), source, None)["pool:org"] == 24
+    assert wanted_limits(ledger.schedulers.mirrored_cluster("bad"), source, None)["pool:org"] == 24
     stands = {"team": 16, "other": 10, "newteam": 6}
     writes = tuple(ValueWrite(team=team, expected_gpus=gpus, gpus=gpus) for team, gpus in stands.items())
     change = Change(cluster="bad", kind=EffectKind.SET_SOFT, fence=Fence(rollout="r-1", counter=2), writes=writes)

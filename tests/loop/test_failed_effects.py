@@ -523,7 +523,7 @@ async def test_what_could_not_be_written_is_not_launched(
     """The right to write is asked for at the launch, not days later, when the first write is due."""
 
     class Barred(FaultyQuotas):
-        def barred(self, cluster: str) -> str:
+        def barred_reason(self, cluster: str) -> str:
             return "the worker's user may not set limits"
 
     name = fresh("barred")

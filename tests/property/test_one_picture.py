@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.rollout.observing import observed
+from activities.rollout.observing import observe_from
 from models.cluster.evidence import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot
@@ -65,7 +65,7 @@ def test_every_view_tells_the_same_free_gpus(snapshot: Snapshot, data: st.DataOb
     if len(known) == len(leaves):
         assert flex.in_quota_gpus == snapshot.tree.assigned_gpus(held)
         assert flex.used_gpus == sum(held[t] for t in leaves) - flex.in_quota_gpus, "what no quota promises is on flex"
-    status = observed(seen, ObserveRequest(cluster="c", at=NOW)).now
+    status = observe_from(seen, ObserveRequest(cluster="c", at=NOW)).now
     assert (status.flex_gpus, status.backed_gpus) == (free, backed)
     plain = not snapshot.tree.children and all(q.islands is None for q in quotas)
     running = {t: held[t] for t in leaves if held[t]}

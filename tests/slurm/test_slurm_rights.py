@@ -42,7 +42,7 @@ def test_whoever_may_only_look_can_plan_and_rehearse(lesser: Site) -> None:
     sample = lesser.health.read([lesser.cluster])[lesser.cluster]
     assert sum(i.healthy_gpus for i in sample.islands) == 48
     lesser.usage.latest([lesser.cluster], lesser.ledger.now())
-    assert ACCOUNTS in lesser.quotas.barred(lesser.cluster)
+    assert ACCOUNTS in lesser.quotas.barred_reason(lesser.cluster)
     check = lesser.slurms.check()[lesser.cluster]
     assert (check.wrong, ACCOUNTS in check.barred) == ("", True)
     opened(lesser)
@@ -55,13 +55,13 @@ def test_an_operator_may_all_but_size_flex(known: Site) -> None:
     known.adopt()
     level(known, "Operator")
     before = transactions(known)
-    assert QOS in known.quotas.barred(known.cluster)
+    assert QOS in known.quotas.barred_reason(known.cluster)
     assert transactions(known) == before, "asking changes nothing"
 
     source = known.source.model_copy(update={"size_flex": False})
     known.adopt(source)
     opened(known)
-    assert known.quotas.barred(known.cluster) == ""
+    assert known.quotas.barred_reason(known.cluster) == ""
     land(known, EffectKind.RESERVE, 1, reserve=Reserve(freed_gpus=8, limit_gpus=32))
     land(known, EffectKind.SET_SOFT, 2, ("a", 24, 16), to=LimitMode.HARD)
     land(known, EffectKind.FOLLOW, 3, flex_gpus=16)
@@ -78,7 +78,7 @@ def test_an_administrator_may_size_flex(known: Site) -> None:
     known.adopt()
     opened(known)
     level(known, "Admin")
-    assert known.quotas.barred(known.cluster) == ""
+    assert known.quotas.barred_reason(known.cluster) == ""
     land(known, EffectKind.FOLLOW, 1, flex_gpus=16)
     assert known.flex_limit() == 16 + 40
     land(known, EffectKind.UNFOLLOW, 2)
@@ -101,7 +101,7 @@ def test_an_operator_may_not_make_qos_for_classes_and_limits_are_written_all_the
     found = known.slurms.describe(known.cluster, source)
     known.import_clusters(found.model_copy(update={"policy": {"classes": ["training", "engines"]}}))
     known.quotas.read(known.cluster)
-    assert known.quotas.barred(known.cluster) == (
+    assert known.quotas.barred_reason(known.cluster) == (
         "the worker's user may not write the QOS of classes in Slurm: AdminLevel Admin may, "
         "or import the cluster with classes: off (docs/slurm.md)"
     )

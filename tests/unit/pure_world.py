@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 
 from pydantic import TypeAdapter
 
-from activities.rollout.observing import islands_for, observed
+from activities.rollout.observing import islands_for, observe_from
 from activities.watch.health_watch import facts_of, fingerprint
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, step_promise
@@ -457,7 +457,7 @@ class World:
             if scheduled is not None
         }
         known = Evidence(self.reading(), self.sample(), usage, self.now, windows=self.windows)
-        seen = observed(known, request, self.least(since), usual)
+        seen = observe_from(known, request, self.least(since), usual)
         if seen.shortage and self.jobs:
             seen = seen.model_copy(update={"work": work_short(self.work(), seen.shortage)})
         if request.derive is not None:

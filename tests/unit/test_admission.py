@@ -123,7 +123,7 @@ def admitted(
     subject = {"fleet": "f-2" if command == "fleet.launch" else "f-1", "request": workflow}.get(kind, "")
     ticket = ticket_of(command, message, principal, workflow, **more)
     admission = Admission(ledger, ledger, ledger, lambda _: short)
-    return admission.judged(ticket, command, message, subject, NOW, ledger)
+    return admission.judge(ticket, command, message, subject, NOW, ledger)
 
 
 COMMAND, ORDER, OF_REQUEST = CommandRequest(**R), BringupOrder(**R), RequestOrder(**R)

@@ -126,7 +126,7 @@ def test_the_burn_down_names_clusters_that_came_in_its_time() -> None:
         def points(self, *_: Any) -> tuple[()]:
             return ()
 
-        def began(self, _: str) -> None:
+        def begin_at(self, _: str) -> None:
             return None
 
     facts = ReportFacts(cast("Any", Tallied()), nobody, nobody, lambda _: ROWS)

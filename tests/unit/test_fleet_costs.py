@@ -37,7 +37,7 @@ class _Sources:
     def costs(self) -> FleetCosts:
         sources: Any = SimpleNamespace(
             readings=lambda names: self._each(names, self._reading),
-            believed=lambda names, _: self._each(names, self._sample),
+            believed_samples=lambda names, _: self._each(names, self._sample),
             jobs_of=lambda *_: {},
         )
         usage: Any = SimpleNamespace(readings=self._usage)
@@ -153,16 +153,16 @@ def test_the_sums_are_those_of_plans_made_one_by_one(
     sources = _Sources()
     costs = sources.costs()
     sources.fleet = {f"c-{n}": (s.model_copy(update={"cluster": f"c-{n}"}), p) for n, (s, p) in enumerate(drawn)}
-    agrees(costs.at([*sources.fleet], buffers, NOW), sources.fleet, buffers)
-    agrees(costs.at([*sources.fleet], other_buffers, NOW), sources.fleet, other_buffers)
+    agrees(costs.haircut_at([*sources.fleet], buffers, NOW), sources.fleet, buffers)
+    agrees(costs.haircut_at([*sources.fleet], other_buffers, NOW), sources.fleet, other_buffers)
     sources.fleet["c-0"] = other[0].model_copy(update={"cluster": "c-0"}), sources.fleet["c-0"][1]
-    agrees(costs.at([*sources.fleet], buffers, NOW), sources.fleet, buffers)
+    agrees(costs.haircut_at([*sources.fleet], buffers, NOW), sources.fleet, buffers)
     sources.fleet["c-1"] = sources.fleet["c-1"][0], policy
-    agrees(costs.at([*sources.fleet], buffers, NOW), sources.fleet, buffers)
+    agrees(costs.haircut_at([*sources.fleet], buffers, NOW), sources.fleet, buffers)
     gone = sources.fleet.pop("c-2")
-    agrees(costs.at([*sources.fleet], other_buffers, NOW), sources.fleet, other_buffers)
+    agrees(costs.haircut_at([*sources.fleet], other_buffers, NOW), sources.fleet, other_buffers)
     sources.fleet["c-2"] = gone
-    agrees(costs.at([*sources.fleet], buffers, NOW), sources.fleet, buffers)
+    agrees(costs.haircut_at([*sources.fleet], buffers, NOW), sources.fleet, buffers)
 
 
 def of_three() -> _Sources:
@@ -195,17 +195,17 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Fraction]]:
 def test_only_what_moved_is_planned_again(planned: list[tuple[str, Fraction]]) -> None:
     sources, buffers = of_three(), [Fraction(1, 10), Fraction(3, 20)]
     costs = sources.costs()
-    costs.at([*sources.fleet], buffers, NOW)
+    costs.haircut_at([*sources.fleet], buffers, NOW)
     assert sorted(planned) == sorted((f"c-{n}", b) for n in range(3) for b in (Fraction(0), *buffers))
     planned.clear()
-    costs.at([*sources.fleet], buffers, NOW + timedelta(hours=1))
+    costs.haircut_at([*sources.fleet], buffers, NOW + timedelta(hours=1))
     assert planned == []
-    costs.at([*sources.fleet], [*buffers, Fraction(1, 5)], NOW)
+    costs.haircut_at([*sources.fleet], [*buffers, Fraction(1, 5)], NOW)
     assert sorted(planned) == [(f"c-{n}", Fraction(1, 5)) for n in range(3)]
     planned.clear()
     snapshot, _ = sources.fleet["c-1"]
     sources.fleet["c-1"] = snapshot.with_values({"a": 61}), Policy()
-    costs.at([*sources.fleet], buffers, NOW)
+    costs.haircut_at([*sources.fleet], buffers, NOW)
     assert {cluster for cluster, _ in planned} == {"c-1"}
 
 
@@ -213,13 +213,13 @@ def test_what_is_kept_has_a_bound(planned: list[tuple[str, Fraction]]) -> None:
     sources = of_three()
     costs = sources.costs()
     for hundredths in range(50):
-        costs.at([*sources.fleet], [Fraction(3, 20), Fraction(hundredths, 100)], NOW)
+        costs.haircut_at([*sources.fleet], [Fraction(3, 20), Fraction(hundredths, 100)], NOW)
     assert all(len(one.by) <= 16 for one in costs._kept.values())
     planned.clear()
-    costs.at([*sources.fleet], [Fraction(3, 20), Fraction(49, 100)], NOW)
+    costs.haircut_at([*sources.fleet], [Fraction(3, 20), Fraction(49, 100)], NOW)
     assert planned == [], "what every look asked for is still there"
     del sources.fleet["c-2"]
-    costs.at([*sources.fleet], [Fraction(3, 20)], NOW)
+    costs.haircut_at([*sources.fleet], [Fraction(3, 20)], NOW)
     assert set(costs._kept) == {"c-0", "c-1"}, "a cluster that is gone is kept no more"
 
 
@@ -227,7 +227,8 @@ def test_two_who_ask_at_once_have_it_planned_once(planned: list[tuple[str, Fract
     sources, buffers = of_three(), [Fraction(3, 20)]
     costs, answers = sources.costs(), list[FleetHaircut]()
     readers = [
-        threading.Thread(target=lambda: answers.append(costs.at([*sources.fleet], buffers, NOW))) for _ in range(4)
+        threading.Thread(target=lambda: answers.append(costs.haircut_at([*sources.fleet], buffers, NOW)))
+        for _ in range(4)
     ]
     for reader in readers:
         reader.start()
@@ -240,13 +241,13 @@ def test_two_who_ask_at_once_have_it_planned_once(planned: list[tuple[str, Fract
 
 def test_one_that_cannot_be_planned_is_left_out_and_counted() -> None:
     sources = of_three()
-    whole = sources.costs().at([*sources.fleet, "unknown"], [Fraction(3, 20)], NOW)
+    whole = sources.costs().haircut_at([*sources.fleet, "unknown"], [Fraction(3, 20)], NOW)
     assert whole.left_out == 1
     agrees(whole, sources.fleet, [Fraction(3, 20)])
 
 
 def test_of_no_cluster_there_is_a_report() -> None:
-    whole = _Sources().costs().at([], [Fraction(3, 20)], NOW)
+    whole = _Sources().costs().haircut_at([], [Fraction(3, 20)], NOW)
     assert whole.report.fleet == (Part(),)
     assert set(whole.report.waves) == set(Tier)
     assert FleetHaircut.model_validate(whole.model_dump(mode="json")) == whole, "so it crosses"

@@ -21,7 +21,7 @@ class Book:
     def __init__(self, *answers: Sequence[Noted]) -> None:
         self._answers = list(answers)
 
-    def noted(self, rollouts: Sequence[str], fleet: str) -> dict[str, Noted]:
+    def noted_rollouts(self, rollouts: Sequence[str], fleet: str) -> dict[str, Noted]:
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         return {noted.rollout: noted for noted in answer}
 

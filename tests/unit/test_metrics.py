@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.metrics import CallbackOptions
 
 from activities import metrics
-from activities.metrics import SeenRollout, watched
+from activities.metrics import SeenRollout, record_watch
 from activities.rollout.archive import ArchiveActivities
 from models.audit import AuditEntry, AuditKind
 from models.errors import Unavailable
@@ -32,10 +32,10 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cluster_has_one_stage_and_what_is_not_known_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: now))
-    watched(0, 30, [SeenRollout("a", "enforced", 26, 15.0), SeenRollout("b", "planned", None, None)])
+    record_watch(0, 30, [SeenRollout("a", "enforced", 26, 15.0), SeenRollout("b", "planned", None, None)])
     assert exported(metrics._stage) == {("a", "enforced"): 1, ("b", "planned"): 1}
     assert (exported(metrics._unbacked), exported(metrics._health_age)) == ({("a",): 26}, {("a",): 15.0})
-    watched(0, 30, [SeenRollout("a", "rolling_back", None, 45.0)])
+    record_watch(0, 30, [SeenRollout("a", "rolling_back", None, 45.0)])
     assert exported(metrics._stage) == {("a", "rolling_back"): 1, ("b", "planned"): 1}
     assert exported(metrics._unbacked) == {}, "it is not guarded any more"
 

@@ -10,7 +10,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.failures import translated
+from activities.failures import translate_errors
 from models.errors import Unavailable
 from workers.quiet_log import quiet_log
 
@@ -32,7 +32,7 @@ def logged(error: BaseException, caplog: pytest.LogCaptureFixture) -> str:
 
 def ours() -> BaseException:
     try:
-        with translated():
+        with translate_errors():
             raise Unavailable("no worker that was asked runs commands")
     except ApplicationError as error:
         return error

@@ -16,7 +16,7 @@ from models.errors import BackstopError
 
 READERS: dict[str, Callable[[Path], object]] = {
     "payload keys": read_keys,
-    "a secret": lambda path: SecretFiles(path.parent).meant(f"secret:{path.name}"),
+    "a secret": lambda path: SecretFiles(path.parent).resolve(f"secret:{path.name}"),
     "a keeper's seals": lambda path: read_seals(path.parent),
     "a public key": lambda path: read_handed_seals(str(path.parent), [str(path)]),
 }

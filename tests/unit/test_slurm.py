@@ -26,7 +26,7 @@ from activities.adapters.slurm.parsing import (
     tres_of,
     use_of,
 )
-from activities.adapters.slurm.unsupported import limiting_qos_in, unread
+from activities.adapters.slurm.unsupported import limiting_qos_in, unread_settings
 from models.cluster.jobs import RunsOn
 from models.cluster.readings import LimitMode
 from models.cluster.sources import SlurmSource
@@ -378,7 +378,7 @@ def test_a_job_is_of_the_class_that_its_qos_says_where_that_is_of_its_own_team()
 def said(assocs: str, qos: str = "", nodes_: tuple[Node, ...] = (), jobs: tuple[SlurmJob, ...] = ()) -> tuple[str, ...]:
     accounts = accounts_in(assocs, "gres/gpu", "\n".join(line.partition("|")[0] for line in assocs.splitlines()))
     limiting = limiting_qos_in(qos, SOURCE, {"flex", "flex-lab"})
-    return unread(SOURCE, accounts, limiting, nodes_, jobs)
+    return unread_settings(SOURCE, accounts, limiting, nodes_, jobs)
 
 
 LIMITED = "1|0||root\n2|1||org\n3|2|gres/gpu=16|lab\n"
@@ -419,7 +419,7 @@ def test_limits_of_a_kind_of_gpu_are_said_where_they_bind() -> None:
     assert said(LIMITED + "4|1|gres/gpu:h100=40|elsewhere\n5|1||flex-pool\n6|5|gres/gpu:h100=4|lab-flex\n") == ()
     source = SlurmSource(root="org", gres="gpu:h100")
     accounts = accounts_in(LIMITED + "4|2|gres/gpu:h100=4|vision\n", source.tres, "1 2 3 4")
-    (sentence,) = unread(source, accounts, (), (), ())
+    (sentence,) = unread_settings(source, accounts, (), (), ())
     assert sentence.startswith("account lab has a limit of gres/gpu, and Backstop reads those of gres/gpu:h100 alone")
 
 

@@ -11,8 +11,8 @@ from activities.adapters.slurm.class_qos import (
     TeamClasses,
     Wanted,
     absent,
-    bringing,
     by_hand,
+    commands_to_bring,
     config_in,
     defaults_in,
     lacking_of,
@@ -197,8 +197,10 @@ def test_what_is_as_it_should_be_is_not_written_again_and_a_list_is_never_emptie
         "h100-a-e": Qos("backstop: e of a under root in h100", 99, frozenset({"flex"}), "requeue", 0, 8),
     }
     _, stands = of_one_team("t", "e", there={**normal, **before})
-    assert bringing(wanted, stands) == {"a": ([], ["modify account a cluster=h100 set qos+=h100-a-e,h100-a-t"])}
-    assert [len(part) for part in bringing(wanted, site)["a"]] == [2, 3]
+    assert commands_to_bring(wanted, stands) == {
+        "a": ([], ["modify account a cluster=h100 set qos+=h100-a-e,h100-a-t"])
+    }
+    assert [len(part) for part in commands_to_bring(wanted, site)["a"]] == [2, 3]
 
 
 def test_a_qos_in_use_stays_without_effect_and_the_others_go() -> None:

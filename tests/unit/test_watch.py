@@ -83,7 +83,7 @@ class Ledger:
     def windows(self, clusters: Sequence[str]) -> ByCluster[tuple[Any, ...]]:
         return ByCluster()
 
-    def doubted(self) -> dict[str, str]:
+    def doubted_clusters(self) -> dict[str, str]:
         return {}
 
 
@@ -111,10 +111,10 @@ class Health(Ledger):
     failed: frozenset[str] = frozenset()
     reads = 0
 
-    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+    def least_healthy(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         raise AssertionError("the watch does not ask for history")
 
-    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+    def usual_healthy(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
         raise AssertionError("the watch does not ask for history")
 
     def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class GitQuotas:
         self._sights: dict[str, tuple[GitSource, _Sight]] = {}
         self._done: dict[str, float] = {}
         self._faults = Faults(ledger.now)
-        self._threads = SourceThreads(partial(self._faults.found, "quotas in Git"), patience)
+        self._threads = SourceThreads(partial(self._faults.note_fault, "quotas in Git"), patience)
 
     # --- QuotaPort ------------------------------------------------------------------------------
 
@@ -121,12 +121,12 @@ class GitQuotas:
             return error.message
         return ""
 
-    def barred(self, cluster: str) -> str:
+    def barred_reason(self, cluster: str) -> str:
         source = self._source(cluster)
         if source is None:
-            return self._others.barred(cluster)
+            return self._others.barred_reason(cluster)
         sight = self._sync(cluster, source)
-        return sight.repository.barred(sight.tip)
+        return sight.repository.barred_reason(sight.tip)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         now, sources = time.monotonic(), self._book.git_sources(clusters)
@@ -142,7 +142,7 @@ class GitQuotas:
         source = self._source(change.cluster)
         if source is None:
             return self._others.apply(change)
-        with self._book.alone(change.cluster):
+        with self._book.lock_cluster(change.cluster):
             for _ in range(_TRIES):
                 sight = self._sync(change.cluster, source)
                 after = self._book.rehearse(change)
@@ -212,7 +212,7 @@ class GitQuotas:
     def _checked(self, cluster: str, source: GitSource) -> SchedulerCheck:
         try:
             sight = self._sync(cluster, source)
-            barred, standing = sight.repository.barred(sight.tip), self._book.standing(cluster)
+            barred, standing = sight.repository.barred_reason(sight.tip), self._book.mirrored_cluster(cluster)
         except Exception as error:  # one that cannot be checked keeps nobody else from being
             return SchedulerCheck(system="git", wrong=sentence(error))
         wanted = _wanted(standing)
@@ -224,10 +224,10 @@ class GitQuotas:
         source = self._source(cluster)
         if source is None:
             return self._schedulers.detach(cluster, restore=restore, look=look)
-        with self._book.alone(cluster):
+        with self._book.lock_cluster(cluster):
             for _ in range(_TRIES):
                 sight = self._sync(cluster, source)
-                standing = self._book.standing(cluster)
+                standing = self._book.mirrored_cluster(cluster)
                 if standing.rollout is not None:
                     raise Refusal(f"rollout {standing.rollout} is open in {cluster}: close or abort it first")
                 limits = standing.limits.items() if restore else ()
@@ -248,7 +248,7 @@ class GitQuotas:
     def _sync(self, cluster: str, source: GitSource) -> _Sight:
         """The ledger has what the branch has; what others changed there is a change by others."""
         for _ in range(_TRIES):
-            seen = self._book.standing(cluster)
+            seen = self._book.mirrored_cluster(cluster)
             sight = self._sight(cluster, source)
             held = _held(sight, seen)
             foreign, landed = differences(seen, held)
@@ -337,7 +337,7 @@ def _wanted(standing: MirroredCluster) -> dict[str, int]:
     """What the branch should have, by team. What others set stays, whatever the quota's mode."""
     wanted = dict[str, int]()
     for team, quota in standing.quotas.items():
-        admitted = standing.admitted(team)
+        admitted = standing.admitted_limit(team)
         wanted[team] = quota.gpus if admitted is None or standing.is_others(team) else admitted
     return wanted
 

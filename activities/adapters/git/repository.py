@@ -138,7 +138,7 @@ class Repository:
         """The branch has the commit. False: it has moved on meanwhile. Errors: Refusal where a hook refuses it."""
         return self._git.push(self._url, f"{commit}:refs/heads/{self._branch}")
 
-    def barred(self, commit: str) -> str:
+    def barred_reason(self, commit: str) -> str:
         """Why we may not push; empty: we may, as far as it says before somebody does."""
         try:
             self._git.push(self._url, f"{commit}:refs/heads/{self._branch}", dry_run=True)

@@ -56,7 +56,7 @@ class LedgerAccess:
             return proposed if proposed.open_at(self._database.now(), standing) else None
 
     def propose(self, file: AccessFile, after: int, by: Signature) -> AccessProposal:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             standing = _only_after(session, after)
             last = _last(session)
             if last is not None and last.version is None and (last.hash, last.imported_by) == (file.hash, by.actor):
@@ -75,7 +75,7 @@ class LedgerAccess:
     def put_in_force(
         self, file: AccessFile, after: int, by: Signature, how: HowImported, proposal: AccessProposal | None = None
     ) -> AccessVersion:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             now = _in_force(session, lock=True)
             if now is not None and (now.hash, now.version) == (file.hash, after + 1):
                 return _version(now)  # done already
@@ -105,7 +105,7 @@ class LedgerAccess:
             return None if row is None else _token(row)
 
     def make_token(self, token: Token, by: Signature) -> Token:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, "access")
             row = session.get(AccessTokenRow, token.name)
             if row is not None:
@@ -120,7 +120,7 @@ class LedgerAccess:
             return token
 
     def revoke_token(self, name: str, by: Signature) -> Token:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, "access")
             row = session.get(AccessTokenRow, name)
             if row is None:

@@ -18,7 +18,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import add, keep, update
 from activities.adapters.ledger.database import Database
-from activities.adapters.ledger.proofs import proven, without_proof
+from activities.adapters.ledger.proofs import proven_entries, without_proof
 from models.audit import BESIDE, GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.base import canonical_json, hash_of
 from models.errors import Barred, Unavailable
@@ -37,10 +37,10 @@ class LedgerArchive:
         """Each entry is at the end of its cluster's chain, once per key; the last entry's head."""
         if not entries:
             return None
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             return append_all(session, entries)[entries[-1].cluster]
 
-    def archived(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]:
+    def entries_after(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]:
         with self._database.reading() as session:
             rows = session.exec(
                 select(AuditRow)
@@ -81,7 +81,7 @@ def append_all(session: Session, entries: Sequence[AuditEntry]) -> dict[str, Cha
 
 def _append(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> ChainHead:
     head = _locked_head(session, cluster)
-    entries = proven(session, cluster, entries)
+    entries = proven_entries(session, cluster, entries)
     stored = _stored(session, entries)
     length, digest, rows = head.length, head.hash, []
     for new_entry in entries:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.fleet_file import FLEET_CHAIN, import_key
 from activities.adapters.ledger.registry import FIRST_ENTRY
@@ -125,7 +125,7 @@ def _changed(session: Session, since: datetime | None, cluster: str) -> Iterable
         return ()
     chains = (*_names(session, cluster), FLEET_CHAIN)
     actors = {import_key(one, chain): actor for one, actor in imports for chain in chains}
-    rows = sa.select(col(AuditRow.entry)).where(among(AuditRow.key, "keys"))
+    rows = sa.select(col(AuditRow.entry)).where(is_among(AuditRow.key, "keys"))
     texts = session.connection().execute(rows, {"keys": list(actors)}).scalars()
     changes = [one for one in _readable(texts) if _changes(one) and not _asserted(one)]
     return [who for one in changes for who in (actors[one.key], *_first(one))]

@@ -16,7 +16,7 @@ from models.rollout.effects import Fence
 from models.tables import BreachRow, MoveRow, ReceiptRow
 
 
-def booked(session: Session, now: datetime) -> tuple[int, int]:
+def booked_gpus(session: Session, now: datetime) -> tuple[int, int]:
     """GPUs moved over the fleet within an hour, and within a day."""
     sums = [
         session.scalar(sa.select(func.coalesce(func.sum(MoveRow.gpus), 0)).where(col(MoveRow.at) > now - span))

@@ -64,7 +64,7 @@ class LedgerBringups:
     def open_bringup(self, start: BringupStart, at: datetime) -> OpenedBringup:
         cluster = start.entry.cluster
         opening = hash_of(canonical_json(start.model_dump(mode="json", include={"entry", "recipe"})))
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, f"bringup of {cluster}")
             last = _last(session, cluster)
             if last is not None and last.ended_at is None and last.opening == opening:
@@ -88,7 +88,7 @@ class LedgerBringups:
 
     def note_bringup(self, record: BringupRecord) -> None:
         record_row = record.row
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             append_all(session, record.entries)
             row = session.get(BringupBookRow, (record_row.cluster, record_row.number), with_for_update=True)
             if row is None or (row.ended_at is not None and not record_row.stage.has_ended):
@@ -114,7 +114,7 @@ class LedgerBringups:
             return tuple(row.as_of(now) for row in as_recorded)
 
     def give_up(self, cluster: str, by: Signature) -> BringupRow:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             row = _last(session, cluster)
             if row is None:
                 raise Refusal(f"there was never a bring-up of {cluster}")
@@ -144,14 +144,14 @@ class LedgerBringups:
             last = _last(session, cluster)
             return 0 if last is None else last.number
 
-    def handed(self, cluster: str, number: int) -> HandedOver | None:
+    def handed_over(self, cluster: str, number: int) -> HandedOver | None:
         with self._database.reading() as session:
             stored = _stored(session, cluster, number)
         return None if stored is None else self._archived(stored)
 
     def take_in(self, incoming: Incoming) -> HandedOver:
         cluster, number = incoming.spec.name, incoming.number
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, "imports")
             stored = _stored(session, cluster, number)
             if stored is None:
@@ -186,12 +186,12 @@ class LedgerBringups:
 
     def _archived(self, stored: Mapping[str, Any]) -> HandedOver:
         entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             append_all(session, entries)
         return HandedOver.model_validate(stored["handed"])
 
-    def widen(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
-        with self._database.writing() as session:
+    def add_islands(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
+        with self._database.begin() as session:
             lock_clusters(session, [cluster])
             of_cluster = sa.select(col(IslandRow.name), col(IslandRow.total_gpus)).where(
                 col(IslandRow.cluster) == cluster
@@ -232,7 +232,7 @@ class LedgerBringups:
             return {row.team: row.lacks for row in session.connection().execute(rows.order_by(col(OwedRow.team)))}
 
     def note_granted(self, cluster: str, order: int, raised: Mapping[str, int], entry: AuditEntry) -> None:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             append_all(session, [entry])
             last = _last(session, cluster, lock=True)
             if last is None or last.orders >= order:
@@ -242,7 +242,7 @@ class LedgerBringups:
                 row.granted_gpus += raised.get(row.team, 0)
                 session.add(row)
 
-    def landed(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
+    def landed_grants(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
         mention = col(AuditRow.entry).contains(f'"request":{json.dumps(request)}', autoescape=True)
         with self._database.reading() as session:
             own = session.get(GrantReceiptRow, (fence.rollout, fence.counter))
@@ -262,14 +262,14 @@ class LedgerBringups:
         named = {row["team"]: {"minimum": row["minimum"], "blocks": row["blocks"]} for row in floors}
         text = f"minimums and protected blocks of {', '.join(sorted(named))} are given up: the cluster is retired"
         data = {"command": "retire", "floors": named}
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             append_all(session, [by.entry(cluster, text, data)])
             rows = [{**row, "minimum": 0, "blocks": ""} for row in _floors(session, cluster)]
             with signed(session, [cluster], by.actor):
                 update(session, QuotaRow, rows)
 
     def leave_fleet(self, cluster: str, by: Signature) -> None:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             if session.get(ClusterRow, cluster) is None:
                 return
             append_all(session, [by.entry(cluster, "out of the fleet: it is retired", {"command": "retire"})])

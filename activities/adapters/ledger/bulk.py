@@ -99,7 +99,7 @@ class _Among(FunctionElement[bool]):
         return self
 
 
-def among(column: Any, names: str) -> sa.ColumnElement[bool]:
+def is_among(column: Any, names: str) -> sa.ColumnElement[bool]:
     """The column has one of the values that are given as the parameter `names`."""
     return _Among(column, sa.bindparam(names, type_=_Names()))
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.archive import append_all, never_dropped
-from activities.adapters.ledger.bulk import Row, add, among
+from activities.adapters.ledger.bulk import Row, add, is_among
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.bad_rows import making_sense, why_senseless
 from activities.ports.ports import ByCluster
@@ -63,7 +63,7 @@ class LedgerCalendar:
         What is declared again keeps its number. What is taken back and has begun is cut short, so that what it
         explained of the past stays explained.
         """
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, "calendar")
             _refuse_unknown(session, declared)
             theirs = col(WindowRow.source).in_([d.source for d in declared])
@@ -88,7 +88,7 @@ class LedgerCalendar:
 
         Answers with it as it was left. Errors: Refusal for one that the cluster does not have.
         """
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             for entry in _ended_by(session, deed.key):
                 return entry
             row = session.exec(select(WindowRow).where(WindowRow.cluster == cluster, WindowRow.id == number)).first()
@@ -105,12 +105,12 @@ class LedgerCalendar:
 
     def end_hold(self, source: str, clusters: Sequence[str], now: datetime, deed: Deed[Entry]) -> tuple[Entry, ...]:
         """All or none; what is over already is left out, but for what this very deed has ended."""
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, "calendar")
             if ended := _ended_by(session, deed.key):
                 return ended
             live = sa.select(*sa.inspect(WindowRow).columns).where(
-                col(WindowRow.source) == source, col(WindowRow.ends) > now, among(WindowRow.cluster, "clusters")
+                col(WindowRow.source) == source, col(WindowRow.ends) > now, is_among(WindowRow.cluster, "clusters")
             )
             rows = session.connection().execute(live.order_by(col(WindowRow.id)), {"clusters": list(clusters)})
             left = tuple([_end(session, entry, now) for entry in _entries(rows)])
@@ -197,7 +197,7 @@ def comma_joined(names: Iterable[str] | None) -> str | None:
 def _windows() -> sa.Select[*tuple[Any, ...]]:
     return (
         sa.select(*sa.inspect(WindowRow).columns)
-        .where(among(WindowRow.cluster, "clusters"))
+        .where(is_among(WindowRow.cluster, "clusters"))
         .order_by(col(WindowRow.cluster), col(WindowRow.starts), col(WindowRow.id))
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.bulk import is_among
 from activities.bad_rows import making_sense
 from activities.ports.ports import ByCluster
 from models.base import brief
@@ -79,7 +79,7 @@ def _facts() -> sa.Select[Any]:
     columns = ("name", "gpu_model", "gpus_per_node", "policy", "completed_rollouts")
     fleet = sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1).scalar_subquery()
     return sa.select(*(getattr(ClusterRow, name) for name in columns), fleet.label("fleet_policy")).where(
-        among(ClusterRow.name, "clusters")
+        is_among(ClusterRow.name, "clusters")
     )
 
 

@@ -86,7 +86,7 @@ def upgrade(url: str) -> None:
     config = _migrations()
     engine = make_engine(url, PATIENCE)
     try:
-        with translated(), engine.execution_options(backstop_writes=True).begin() as connection:
+        with translate_errors(), engine.execution_options(backstop_writes=True).begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
             config.attributes["connection"] = connection
@@ -203,13 +203,13 @@ class Database:
     @contextmanager
     def reading(self) -> Iterator[Session]:
         """Everything read inside is of one moment."""
-        with translated(), Session(self._reads) as session:
+        with translate_errors(), Session(self._reads) as session:
             yield session
 
     @contextmanager
-    def writing(self) -> Iterator[Session]:
+    def begin(self) -> Iterator[Session]:
         """What is written inside lands whole, or not at all where an error leaves it."""
-        with self._turn, translated(), Session(self._writes) as session, session.begin():
+        with self._turn, translate_errors(), Session(self._writes) as session, session.begin():
             yield session
 
     def check_schema(self) -> None:
@@ -229,7 +229,7 @@ def one_at_a_time(session: Session, what: str) -> None:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """The database's errors leave as ours: no SQL, no address and no password in the sentence.
 
     What is left as it was is our own bug.

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.jobs import classes_of, job_of
 from activities.adapters.ledger.observations import latest_usage_rows, usage_of
@@ -51,7 +51,7 @@ def team_faults(session: Session) -> dict[str, str]:
 
 def _policies(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     text = session.scalar(sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1))
-    rows = sa.select(col(ClusterRow.name), col(ClusterRow.policy)).where(among(ClusterRow.name, "clusters"))
+    rows = sa.select(col(ClusterRow.name), col(ClusterRow.policy)).where(is_among(ClusterRow.name, "clusters"))
     for name, policy in session.connection().execute(rows, {"clusters": list(clusters)}):
         try:
             default = Policy() if text is None else Policy.model_validate_json(text)
@@ -64,7 +64,7 @@ def _stages(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     rows = (
         sa.select(col(RolloutRow.cluster), col(RolloutRow.stage))
         .join(ClusterRow, col(ClusterRow.open_rollout) == col(RolloutRow.id))
-        .where(among(ClusterRow.name, "clusters"))
+        .where(is_among(ClusterRow.name, "clusters"))
     )
     for cluster, stage in session.connection().execute(rows, {"clusters": list(clusters)}):
         try:
@@ -82,7 +82,7 @@ def _uses(session: Session, clusters: Sequence[str], now: datetime) -> Iterator[
 
 
 def _jobs(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
-    running = select(JobRow).where(among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None))
+    running = select(JobRow).where(is_among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None))
     for row in session.exec(running, params={"clusters": list(clusters)}):
         try:
             job_of(row)
@@ -96,7 +96,7 @@ def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     named = (col(JobRow.cluster), col(JobRow.team), col(JobRow.job_class))
     rows = (
         sa.select(*named, sa.func.count())
-        .where(among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None), col(JobRow.job_class).is_not(None))
+        .where(is_among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None), col(JobRow.job_class).is_not(None))
         .group_by(*named)
         .order_by(*named)
     )
@@ -116,7 +116,7 @@ def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
     ):
         cluster: Any = col(table.cluster)
         rows = sa.select(cluster, sa.func.count()).where(gpus > sa.text(str(MOST_GPUS))).group_by(cluster)
-        for name, count in session.connection().execute(rows.where(among(cluster, "clusters")), _given(clusters)):
+        for name, count in session.connection().execute(rows.where(is_among(cluster, "clusters")), _given(clusters)):
             yield name, what, ValueError(f"samples of more than {MOST_GPUS} GPUs, left out: {count}")
 
 

@@ -19,7 +19,7 @@ from activities.adapters.ledger.observations import LedgerSamples, latest_health
 from activities.adapters.ledger.present_fleet import teams_by_name
 from activities.adapters.ledger.quotas import present_of
 from activities.adapters.ledger.registry import open_rollouts
-from activities.bad_rows import SENSELESS, each, fault_of, those_that_do
+from activities.bad_rows import SENSELESS, build_each, fault_of, those_that_do
 from activities.ports.ports import Described, OpenRollout
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
@@ -46,9 +46,9 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
 
     def clusters(self, after: str, limit: int) -> tuple[tuple[ClusterSpec, OpenRollout | None], ...]:
         """Of those by name after `after`, the ones that make sense."""
-        return tuple((c.spec, c.rollout) for c in self.described(after, limit) if c.spec is not None)
+        return tuple((c.spec, c.rollout) for c in self.describe(after, limit) if c.spec is not None)
 
-    def described(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
+    def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
         """By name after `after`. T is the registry's; without a health sample nothing counts as healthy."""
         which = select(ClusterRow).where(ClusterRow.name > after)
         if free:
@@ -61,7 +61,7 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
     def senseless(self) -> dict[str, tuple[str, ...]]:
         sentences: dict[str, tuple[str, ...]] = {}
         after = ""
-        while page := self.described(after, _LOOKED_THROUGH):
+        while page := self.describe(after, _LOOKED_THROUGH):
             after = page[-1].name
             with self._database.reading() as session:
                 beside = faults_of(session, [one.name for one in page], self._database.now())
@@ -111,7 +111,7 @@ class _Page:
             self.quotas[quota.cluster].append(quota)
         opened = [row.open_rollout for row in rows if row.open_rollout is not None]
         rollouts = session.exec(select(RolloutRow).where(col(RolloutRow.id).in_(opened))).all()
-        self.rollouts = each(
+        self.rollouts = build_each(
             "its rollout", ((r.cluster, r) for r in rollouts), lambda _, r: open_rollouts(session, [r])[r.id]
         )
 

@@ -24,7 +24,7 @@ from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.imports import write_fleet
 from activities.adapters.ledger.observations import latest_health
-from activities.adapters.ledger.present_fleet import barred, fleet_policy, standing, teams_by_name
+from activities.adapters.ledger.present_fleet import barred_reasons, fleet_policy, present_clusters, teams_by_name
 from activities.adapters.ledger.removal import history_of, refuse_taken, remove_rows, rename_rows
 from models.access.standing import COUNTERSIGNED_WITHIN
 from models.audit import AuditEntry, AuditKind, Signature
@@ -57,7 +57,7 @@ class LedgerFleetFile:
     def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
         now = self._database.now()
         row = {"import_id": import_id, "part": part, "payload": payload, "staged_at": now}
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             store(session, ImportPartRow, [row])
             session.execute(sa.delete(ImportPartRow).where(col(ImportPartRow.staged_at) < now - FORGOTTEN_AFTER))
             old = col(ImportAnswerRow.at) < now - FORGOTTEN_AFTER
@@ -93,7 +93,7 @@ class LedgerFleetFile:
             raise
 
     def _taken(self, import_id: str, fleet: Fleet, terms: ImportTerms, by: Signature, given_by: str) -> FleetOutcome:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, "imports")
             stored = _stored(session, import_id)
             if stored is None:
@@ -136,14 +136,14 @@ class LedgerFleetFile:
     def _forgotten(self, import_id: str, answer: Mapping[str, Any]) -> None:
         """Nothing was written: its parts are gone, and its answer stays for whoever asks again."""
         row = {"import_id": import_id, "at": self._database.now(), "answer": canonical_json(answer)}
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             _forget(session, import_id)
             store(session, ImportAnswerRow, [row])
 
     def _archived(self, stored: Mapping[str, Any]) -> FleetOutcome:
         entries = [AuditEntry.model_validate(entry) for entry in stored["entries"]]
         if entries:
-            with never_dropped(), self._database.writing() as session:
+            with never_dropped(), self._database.begin() as session:
                 append_all(session, entries)
         return FleetOutcome.model_validate(stored["outcome"])
 
@@ -158,7 +158,7 @@ class LedgerFleetFile:
             names = session.scalars(
                 select(ClusterRow.name).where(ClusterRow.name > after).order_by(col(ClusterRow.name)).limit(limit)
             ).all()
-            present = standing(session, names)
+            present = present_clusters(session, names)
             health = latest_health(session, names, self._database.now())
             documents: list[dict[str, Any]] = []
             wrong: dict[str, str] = {}
@@ -178,7 +178,7 @@ class LedgerFleetFile:
         return FleetPage(clusters=tuple(documents), wrong=wrong, cut_floors=cut, policy=policy, teams=teams, last=last)
 
     def remove_cluster(self, cluster: str, by: Signature, *, dry_run: bool) -> Departure:
-        with self._database.reading() if dry_run else self._database.writing() as session:
+        with self._database.reading() if dry_run else self._database.begin() as session:
             if dry_run or (before := _before(session, by.key)) is None:
                 answer, was = _about(session, cluster, self._database.now())
                 if dry_run:
@@ -190,7 +190,7 @@ class LedgerFleetFile:
             return before
 
     def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
-        with self._database.reading() if dry_run else self._database.writing() as session:
+        with self._database.reading() if dry_run else self._database.begin() as session:
             if dry_run or (before := _before(session, by.key)) is None:
                 answer, _ = _about(session, cluster, self._database.now(), renamed=True)
                 refuse_taken(session, name)
@@ -211,11 +211,11 @@ def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = Fal
 
     Errors: Refusal for an unknown one.
     """
-    present = standing(session, [cluster]).get(cluster)
+    present = present_clusters(session, [cluster]).get(cluster)
     if present is None:
         raise NoSuchCluster(cluster)
     history = history_of(session, cluster, in_file=renamed or isinstance(present, str))
-    why = barred(session, [cluster]).get(cluster, "")
+    why = barred_reasons(session, [cluster]).get(cluster, "")
     if isinstance(present, str):  # nobody can read it, and it can be taken out all the same
         return Departure(cluster=cluster, summary=present, history=history, barred=why), {"name": cluster}
     health = latest_health(session, [cluster], now)

@@ -12,7 +12,7 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlmodel import col
 
-from activities.adapters.ledger.bulk import among, delete, keep
+from activities.adapters.ledger.bulk import delete, is_among, keep
 from activities.adapters.ledger.database import Database
 from models.tables import ClusterRow, HealthPushRow
 
@@ -25,8 +25,8 @@ class LedgerPushes:
         self._database = database
 
     def push(self, clusters: Sequence[str]) -> tuple[str, ...]:
-        statement = sa.select(col(ClusterRow.name)).where(among(col(ClusterRow.name), "names"))
-        with self._database.writing() as session:
+        statement = sa.select(col(ClusterRow.name)).where(is_among(col(ClusterRow.name), "names"))
+        with self._database.begin() as session:
             names = sorted(session.scalars(statement, {"names": list(clusters)}))
             now = self._database.now()
             keep(session, HealthPushRow, [{"cluster": name, "at": now} for name in names])
@@ -39,6 +39,6 @@ class LedgerPushes:
         pushes = {cluster: at for cluster, at in rows if mine(cluster)}
         taken = dict(sorted(pushes.items(), key=lambda one: (one[1], one[0]))[:_AT_ONCE])
         if taken:
-            with self._database.writing() as session:
+            with self._database.begin() as session:
                 delete(session, HealthPushRow, [{"cluster": cluster} for cluster in taken])
         return taken

@@ -12,7 +12,7 @@ import numpy as np
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.bulk import is_among
 from models.base import MOST_GPUS
 from models.buffers.hourly_health import STANDS, Stretch
 from models.cluster.readings import CLOCK_SKEW
@@ -74,7 +74,7 @@ def _changes() -> sa.Select[Any]:
             sa.func.lead(at).over(**of_island).is_(None).label("ends"),
         )
         .where(
-            among(HealthRow.cluster, "clusters"),
+            is_among(HealthRow.cluster, "clusters"),
             at >= sa.bindparam("since"),
             at <= sa.bindparam("latest"),
             total <= MOST_GPUS,  # one old sample from before the ledger's constraints

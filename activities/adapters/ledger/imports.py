@@ -15,11 +15,18 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import Row, add, among, delete, store, update
+from activities.adapters.ledger.bulk import Row, add, delete, is_among, store, update
 from activities.adapters.ledger.calendar import comma_joined, file_windows, hold_new_clusters, window_row
 from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.observations import health_row, latest_health
-from activities.adapters.ledger.present_fleet import barred, being_made, fleet_policy, others, standing, teams_by_name
+from activities.adapters.ledger.present_fleet import (
+    barred_reasons,
+    being_made,
+    fleet_policy,
+    others,
+    present_clusters,
+    teams_by_name,
+)
 from activities.adapters.ledger.quotas import signed
 from activities.adapters.ledger.removal import remove_rows
 from activities.bad_rows import those_that_do
@@ -135,7 +142,7 @@ def _import_portion(
     names = [cluster.name for cluster in clusters]
     if not terms.dry_run:
         lock_clusters(session, names)
-    before = {**standing(session, names, {c.name: c for c in clusters}), **being_made}
+    before = {**present_clusters(session, names, {c.name: c for c in clusters}), **being_made}
     fed = (
         told_by_others(session, names),
         _fed(session, UsageRow, UsageRow.team, QuotaRow.team, names),
@@ -192,7 +199,7 @@ def _broken_by(
     own = {row.name: row.policy for row in session.execute(sa.select(col(ClusterRow.name), col(ClusterRow.policy)))}
     specs = {cluster.name: cluster for cluster in fleet.clusters}
     if terms.prune:
-        stay = barred(session, sorted(own.keys() - specs.keys()))
+        stay = barred_reasons(session, sorted(own.keys() - specs.keys()))
         own = {name: text for name, text in own.items() if name in specs or name in stay}
     standing_own = dict(those_that_do(own.items(), _settings))
     reasons = {
@@ -201,7 +208,7 @@ def _broken_by(
         if (why := policy_fault(default, policy)) and not policy_fault(standing_one, policy)
     }
     for clusters in _portions([specs[name] for name in sorted(reasons.keys() & specs.keys())]):
-        for name, now in standing(session, [c.name for c in clusters], specs).items():
+        for name, now in present_clusters(session, [c.name for c in clusters], specs).items():
             if isinstance(now, str):
                 continue
             after, lines = resolve_cluster(specs[name], now, terms, 0)
@@ -232,7 +239,7 @@ def _remove_others(
     health = latest_health(session, going, now)
     was = {
         name: cluster_document(each, {i.name: i for i in health[name].islands} if name in health else {})
-        for name, each in standing(session, going).items()
+        for name, each in present_clusters(session, going).items()
         if isinstance(each, ClusterNow)
     }
     for name in going:
@@ -357,7 +364,7 @@ def _fed(
     """
     latest = sa.select(sa.func.max(table.at)).where(table.cluster == of.class_.cluster, key == of)
     rows = sa.select(of.class_.cluster, of, latest.correlate(of.class_).scalar_subquery()).where(
-        among(of.class_.cluster, "names")
+        is_among(of.class_.cluster, "names")
     )
     by_files = set(session.scalars(sa.select(col(ImportRow.at))))
     times = session.connection().execute(rows, {"names": list(names)})
@@ -409,9 +416,9 @@ def _write_teams(session: Session, teams: Mapping[str, Team | None]) -> None:
     """These teams stand so; one with None is gone."""
     stay = [team for team in teams.values() if team is not None]
     store(session, TeamRow, [{"name": t.name, "notify": None if t.notify is None else t.notify.value} for t in stay])
-    session.execute(sa.delete(ContactRow).where(among(ContactRow.team, "names")), {"names": list(teams)})
+    session.execute(sa.delete(ContactRow).where(is_among(ContactRow.team, "names")), {"names": list(teams)})
     gone = sorted(name for name, team in teams.items() if team is None)
-    session.execute(sa.delete(TeamRow).where(among(TeamRow.name, "names")), {"names": gone})
+    session.execute(sa.delete(TeamRow).where(is_among(TeamRow.name, "names")), {"names": gone})
     contacts = [
         {"team": team.name, "position": position, "address": address}
         for team in stay

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, or_, select
 
-from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.database import Database
 from activities.bad_rows import those_that_do
 from models.base import gpus_text
@@ -33,7 +33,7 @@ class LedgerJobs:
     def jobs(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
         rows = (
             select(JobRow)
-            .where(among(JobRow.cluster, "clusters"))
+            .where(is_among(JobRow.cluster, "clusters"))
             .where(or_(col(JobRow.ended).is_(None), col(JobRow.ended) >= since))
             .order_by(col(JobRow.cluster), col(JobRow.started), col(JobRow.job))
             .limit(_MOST)
@@ -47,7 +47,7 @@ class LedgerJobs:
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
         rows = {(j.cluster, j.job, j.started): _row(j) for j in jobs}
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             _refuse_impossible(session, jobs, self._database.now())
             store(session, JobRow, list(rows.values()))
         return len(rows)
@@ -56,7 +56,7 @@ class LedgerJobs:
         """These run, and what ran before and does not is over: preempted, where it waits to run again."""
         there = {(j.job, j.started) for j in running}
         runs = (col(JobRow.cluster) == cluster, col(JobRow.ended).is_(None))
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             for row in session.exec(select(JobRow).where(*runs)).all():
                 if (row.job, row.started) not in there:
                     row.ended = max(now, row.started)

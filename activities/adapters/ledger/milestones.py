@@ -39,14 +39,14 @@ class LedgerMilestones:
     def plan_milestones(
         self, milestones: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime
     ) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, "milestones")
             plan = replace_plan(_planned(session), milestones, now, measured)
             session.execute(sa.delete(MilestoneRow))
             add(session, MilestoneRow, [_row(number, planned) for number, planned in enumerate(plan)])
 
     def note_milestone(self, key: str, note: MilestoneNote) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             row = session.get(MilestoneRow, note.milestone)
             if row is None:
                 raise Refusal(f"there is no milestone {note.milestone!r}: `backstop milestones show` lists them")

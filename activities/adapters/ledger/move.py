@@ -33,7 +33,7 @@ from activities.adapters.ledger.database import (
     database_url,
     make_engine,
     newest_revision,
-    translated,
+    translate_errors,
     upgrade,
 )
 from models.base import count_text
@@ -69,11 +69,11 @@ def move(source: Path, target_url: str, progress: Progressed) -> list[str]:
         others = _of_this_schema(book, source)
         engine = make_engine(target_url, PATIENCE)
         try:
-            with translated(), engine.connect() as connection:
+            with translate_errors(), engine.connect() as connection:
                 _refuse_other_schema(connection)
                 _refuse_rows(connection)
             upgrade(target_url)
-            with translated(), engine.begin() as connection:
+            with translate_errors(), engine.begin() as connection:
                 _copy(book, connection, progress)
         except sqlite3.Error as error:
             raise BadInput(f"{source} cannot be read: {error}") from None

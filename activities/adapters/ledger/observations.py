@@ -15,11 +15,11 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
-from activities.bad_rows import each, those_that_do
+from activities.bad_rows import build_each, those_that_do
 from activities.ports.ports import ByCluster
 from models.base import HOUR, count_text, duration_text
 from models.buffers.hourly_health import Stretch
@@ -74,12 +74,12 @@ class LedgerHealth(_Fed):
             latest[cluster] = latest[cluster].model_copy(update={"fault": wrong[cluster]})
         return latest
 
-    def least(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
+    def least_healthy(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         with self._database.reading() as session:
             parameters = {"cluster": cluster, "since": since, "latest": now + CLOCK_SKEW}
             return {row.name: row.healthy for row in session.connection().execute(_least(), parameters)}
 
-    def usual(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
+    def usual_healthy(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
         with self._database.reading() as session:
             parameters = {
                 "cluster": cluster,
@@ -115,14 +115,14 @@ class LedgerSamples:
             for sample in samples
             for island in sample.islands
         }
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             _refuse_unknown_islands(session, {(cluster, island) for cluster, island, _ in rows})
             store(session, HealthRow, list(rows.values()))
         return len(rows)
 
     def keep(self, sample: HealthSample, source: str) -> None:
         """The sample stands. Where nothing changes the last one moves on in time, so that a year is not millions."""
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             islands = set(session.exec(select(IslandRow.name).where(col(IslandRow.cluster) == sample.cluster)))
             for island in sample.islands:
                 if island.name not in islands:
@@ -190,7 +190,7 @@ class LedgerUsage(_Fed):
     def keep(self, cluster: str, usage: Sequence[TeamUsage]) -> None:
         """These samples stand, each of its team and time."""
         rows = [{"cluster": cluster, **one.model_dump()} for one in usage]
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             store(session, UsageRow, rows)
 
 
@@ -209,7 +209,7 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> B
         session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
     )
     by_cluster, latest = groupby(rows, lambda row: row.cluster), now + CLOCK_SKEW
-    return each("its health", by_cluster, lambda c, islands: _sample(c, list(islands), latest))
+    return build_each("its health", by_cluster, lambda c, islands: _sample(c, list(islands), latest))
 
 
 @cache
@@ -241,7 +241,7 @@ def _latest_samples() -> sa.Select[Any]:
                 col(HealthRow.at) == latest_at,
             ),
         )
-        .where(among(IslandRow.cluster, "clusters"))
+        .where(is_among(IslandRow.cluster, "clusters"))
         # By the islands' own columns: it keeps SQLite from walking through all samples first.
         .order_by(col(IslandRow.cluster), col(IslandRow.name))
     )
@@ -371,7 +371,7 @@ def _latest_usage() -> sa.Select[Any]:
                 col(UsageRow.at) == latest_at,
             ),
         )
-        .where(among(QuotaRow.cluster, "clusters"), ~has_children)
+        .where(is_among(QuotaRow.cluster, "clusters"), ~has_children)
         .order_by(col(QuotaRow.cluster), col(QuotaRow.team))
     )
 
@@ -470,7 +470,7 @@ def _percentiles() -> sa.Select[Any]:
             sa.func.count().over(partition_by=of_team).label("samples"),
         )
         .where(
-            among(cluster, "clusters"),
+            is_among(cluster, "clusters"),
             at >= sa.bindparam("since"),
             at <= sa.bindparam("latest"),
         )

@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import among, keep
+from activities.adapters.ledger.bulk import is_among, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.bad_rows import SENSELESS, those_that_do, why_senseless
 from models.base import hash_of
@@ -57,7 +57,7 @@ class LedgerOutbox:
                 sa.select(col(TeamRow.name), col(TeamRow.notify), col(ContactRow.address))
                 .select_from(TeamRow)
                 .outerjoin(ContactRow, col(ContactRow.team) == col(TeamRow.name))
-                .where(among(col(TeamRow.name), "names"))
+                .where(is_among(col(TeamRow.name), "names"))
                 .order_by(col(TeamRow.name), col(ContactRow.position)),
                 {"names": list(audiences)},
             )
@@ -70,7 +70,7 @@ class LedgerOutbox:
 
     def post(self, audience: str, posts: Sequence[tuple[Notice, Lane]]) -> None:
         now = self._database.now()
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, f"notices of {audience}")
             waiting = [w.notice for w in _waiting(session, audience)]
             rows = []
@@ -81,7 +81,7 @@ class LedgerOutbox:
 
     def take(self, audience: str, pace: MailPace, keys: Sequence[str] = ()) -> tuple[Letter, ...]:
         now = self._database.now()
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, f"notices of {audience}")
             while going := notices_together(
                 _waiting(session, audience), _told(session, audience, now, pace), now, pace
@@ -106,21 +106,21 @@ class LedgerOutbox:
                 names |= {audience} if at is not None and at <= now else set()
             return tuple(sorted(names))
 
-    def sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
+    def mark_sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
         now = self._database.now()
         document = json.dumps([d.model_dump(mode="json") for d in deliveries])
         self._ended(key, sent_at=now, deliveries=document, trouble="")
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             old = select(MessageRow.key).where(col(MessageRow.over), col(MessageRow.formed_at) < now - _KEPT)
             session.execute(sa.delete(NoticeRow).where(col(NoticeRow.message).in_(old)))
             session.execute(sa.delete(MessageRow).where(col(MessageRow.key).in_(old)))
 
-    def refused(self, key: str, why: str) -> None:
+    def mark_refused(self, key: str, why: str) -> None:
         self._ended(key, refused=why, trouble="")
 
-    def failed(self, key: str, why: str) -> None:
+    def mark_failed(self, key: str, why: str) -> None:
         now = self._database.now()
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             row = session.get(MessageRow, key)
             if row is not None and not row.over:
                 row.tries += 1
@@ -165,7 +165,7 @@ class LedgerOutbox:
             return tuple(sorted(waits, key=lambda w: (w.audience, w.since)))
 
     def _ended(self, key: str, **what: object) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             still = (col(MessageRow.key) == key, col(MessageRow.over).is_(False))
             session.execute(sa.update(MessageRow).where(*still).values(over=True, **what))
 

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.calendar import file_windows
 from activities.adapters.ledger.cluster_settings import settings_of
 from activities.adapters.ledger.quotas import present_of
@@ -35,7 +35,7 @@ from models.tables import (
 )
 
 
-def standing(
+def present_clusters(
     session: Session, names: Sequence[str], specs: Mapping[str, ClusterSpec] | None = None
 ) -> dict[str, ClusterNow | str]:
     """The clusters of these names that there are, or why one makes no sense.
@@ -80,7 +80,7 @@ def standing(
 
 
 def _of(session: Session, table: Any, cluster: Any, names: Sequence[str], order: Any) -> Sequence[sa.Row[Any]]:
-    rows = sa.select(*sa.inspect(table).columns).where(among(cluster, "names")).order_by(cluster, order)
+    rows = sa.select(*sa.inspect(table).columns).where(is_among(cluster, "names")).order_by(cluster, order)
     return session.connection().execute(rows, {"names": list(names)}).all()
 
 
@@ -114,14 +114,14 @@ def _overwritten(session: Session, clusters: Sequence[str]) -> dict[str, dict[st
         return values
     named = {"names": list(clusters)}
     baselines = sa.select(col(RolloutRow.cluster), col(RolloutRow.baseline)).where(
-        among(RolloutRow.cluster, "names"), col(RolloutRow.shadow).is_(False)
+        is_among(RolloutRow.cluster, "names"), col(RolloutRow.shadow).is_(False)
     )
     for cluster, text in session.connection().execute(baselines, named):
         for quota in json_object(text).get("quotas", ()):
             values[cluster].setdefault(quota["team"], set()).add(quota["gpus"])
     for table in (ReceiptRow, GrantReceiptRow):
         grants = sa.select(table.cluster, table.receipt).where(  # type: ignore[call-overload]
-            among(table.cluster, "names"), col(table.kind) == EffectKind.GRANT.value
+            is_among(table.cluster, "names"), col(table.kind) == EffectKind.GRANT.value
         )
         for cluster, text in session.connection().execute(grants, named):
             for team, gpus in json_object(text).get("before", {}).items():
@@ -164,11 +164,11 @@ def others(session: Session, named: Iterable[str], *, prune: bool) -> list[Other
         count, total = sums.get(name, (0, 0))
         return f"{count_text(count, 'quota')} of {gpus_text(int(total))}" if count else "no quotas"
 
-    bars = barred(session, names) if prune else {}
+    bars = barred_reasons(session, names) if prune else {}
     return [OtherCluster(name=name, summary=summary(name), barred=bars.get(name, "")) for name in names]
 
 
-def barred(session: Session, names: Sequence[str], *, retired: bool = False) -> dict[str, str]:
+def barred_reasons(session: Session, names: Sequence[str], *, retired: bool = False) -> dict[str, str]:
     """Clusters that can be neither removed nor renamed now, each with the reason. `retired`: by their bring-ups."""
     reasons: dict[str, str] = {}
     for row in _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name):
@@ -184,7 +184,7 @@ def barred(session: Session, names: Sequence[str], *, retired: bool = False) -> 
         )
     waiting = (
         sa.select(col(RequestRow.cluster), sa.func.count())
-        .where(among(RequestRow.cluster, "names"), col(RequestRow.ended).is_(False))
+        .where(is_among(RequestRow.cluster, "names"), col(RequestRow.ended).is_(False))
         .group_by(col(RequestRow.cluster))
     )
     for cluster, count in session.connection().execute(waiting, {"names": list(names)}):
@@ -208,7 +208,7 @@ def _brought_up(session: Session, names: Sequence[str], *, in_fleet: bool) -> li
     """Those of the clusters that have an open bring-up, and are in the fleet, or not yet."""
     there = sa.exists().where(col(ClusterRow.name) == col(BringupBookRow.cluster))
     rows = sa.select(col(BringupBookRow.cluster)).where(
-        among(BringupBookRow.cluster, "names"), col(BringupBookRow.ended_at).is_(None), there if in_fleet else ~there
+        is_among(BringupBookRow.cluster, "names"), col(BringupBookRow.ended_at).is_(None), there if in_fleet else ~there
     )
     result = session.connection().execute(rows.order_by(col(BringupBookRow.cluster)), {"names": list(names)})
     return [name for (name,) in result]

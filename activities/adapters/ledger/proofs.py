@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.warrant_match import Given, Link, proving
+from activities.adapters.ledger.warrant_match import Given, Link, proving_nonce
 from activities.desk.speaker import speaker
 from models.access.principals import Principal, Proof, proof_data
 from models.access.warrants import BACKSTOP_SERVICE
@@ -28,7 +28,7 @@ _NOBODY = frozenset({BACKSTOP, BACKSTOP_SERVICE, "temporal"})
 SPENT = "its ticket proves another row"
 
 
-def proven(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> list[AuditEntry]:
+def proven_entries(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> list[AuditEntry]:
     """The entries of one chain, whose head is held, those of people's commands with how they were proven."""
     book = _Book.read(session, cluster, entries)
     return [_with_proof(entry, book) for entry in entries]
@@ -89,7 +89,7 @@ class _Book(NamedTuple):
 
     def row_for(self, entry: AuditEntry) -> str:
         warrant = self.given.get(_nonce(entry))
-        return "" if warrant is None else proving(entry, warrant, self.links, self.asked_for)
+        return "" if warrant is None else proving_nonce(entry, warrant, self.links, self.asked_for)
 
 
 def _nonce(entry: AuditEntry) -> str:

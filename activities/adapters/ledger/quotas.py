@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import Row, add, among, update
+from activities.adapters.ledger.bulk import Row, add, is_among, update
 from activities.adapters.ledger.database import Database
-from activities.bad_rows import each, making_sense
+from activities.bad_rows import build_each, making_sense
 from activities.ports.ports import ByCluster
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
 from models.errors import Conflict, Drift, HistoryLapse, NoSuchCluster
@@ -59,11 +59,11 @@ class LedgerQuotas:
             rows = session.connection().execute(_all_standing(), among_them).all()
             quotas = groupby(session.connection().execute(_all_quotas(), among_them), lambda row: str(row.cluster))
             of_each = {cluster: list(group) for cluster, group in quotas}
-        return each(
+        return build_each(
             "its quotas", ((row.name, row) for row in rows), lambda c, row: _reading_of(c, row, of_each.get(c, ()))
         )
 
-    def barred(self, cluster: str) -> str:
+    def barred_reason(self, cluster: str) -> str:
         return ""
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
@@ -82,7 +82,7 @@ class LedgerQuotas:
         return tuple(ForeignChange(team=r.team, by=r.changed_by, at=r.at, generation=r.generation) for r in rows)
 
     def apply(self, change: Change) -> Receipt:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             return self.land(session, change)
 
     def land(self, session: Session, change: Change) -> Receipt:
@@ -191,20 +191,20 @@ def _all_standing() -> sa.Select[Any]:
         *("name", "generation", "open_rollout", "last_counter"),
         *("reserved_gpus", "follows_health", "flex_gpus", "flex_band_gpus"),
     )
-    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(among(ClusterRow.name, "clusters"))
+    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(is_among(ClusterRow.name, "clusters"))
 
 
 @cache
 def _all_quotas() -> sa.Select[Any]:
     """All columns of these clusters' quotas, by cluster and team."""
-    rows = sa.select(*sa.inspect(QuotaRow).columns).where(among(QuotaRow.cluster, "clusters"))
+    rows = sa.select(*sa.inspect(QuotaRow).columns).where(is_among(QuotaRow.cluster, "clusters"))
     return rows.order_by(col(QuotaRow.cluster), col(QuotaRow.team))
 
 
 @cache
 def _versions() -> sa.Select[Any]:
     columns = ("name", "generation", "open_rollout", "last_counter")
-    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(among(ClusterRow.name, "clusters"))
+    return sa.select(*(getattr(ClusterRow, name) for name in columns)).where(is_among(ClusterRow.name, "clusters"))
 
 
 @cache

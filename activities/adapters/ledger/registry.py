@@ -20,13 +20,13 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, func, select
 
 from activities.adapters.ledger.archive import LedgerArchive, append_all, never_dropped
-from activities.adapters.ledger.blast_radius import booked, give_back, release_breach, reserve, reserve_breach
-from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.blast_radius import booked_gpus, give_back, release_breach, reserve, reserve_breach
+from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.observations import latest_health
 from activities.adapters.ledger.quotas import locked_cluster
-from activities.bad_rows import each, making_sense, one_of, those_that_do
+from activities.bad_rows import build_each, making_sense, one_of, those_that_do
 from activities.ports.ports import ByCluster, OpenRollout
 from models.audit import AuditEntry
 from models.cluster.readings import LimitMode
@@ -79,7 +79,7 @@ class LedgerRegistry(LedgerArchive):
         with self._database.reading() as session:
             return facts_of(session, clusters)
 
-    def opened(self, cluster: str) -> OpenRollout | None:
+    def open_rollout_of(self, cluster: str) -> OpenRollout | None:
         with self._database.reading() as session:
             row = session.get(ClusterRow, cluster)
             if row is None:
@@ -94,7 +94,7 @@ class LedgerRegistry(LedgerArchive):
             return "" if row is None else row.adopted_from or ""
 
     def keep_baseline(self, fence: Fence, baseline: Snapshot) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             row = session.get(RolloutRow, fence.rollout)
             if row is None:
                 raise Refusal(f"the ledger has no rollout {fence.rollout!r}")
@@ -104,7 +104,7 @@ class LedgerRegistry(LedgerArchive):
             row.baseline = baseline.model_dump_json()
 
     def open_rollout(self, opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             cluster = locked_cluster(session, opening.cluster)
             earlier_call, lost = session.get(RolloutRow, opening.rollout), None
             if earlier_call is not None and fence is not None:
@@ -146,7 +146,7 @@ class LedgerRegistry(LedgerArchive):
             with self._database.reading() as session:
                 if _stands(session, request):
                     return
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             append_all(session, request.entries)
             # Most of what is archived changes no stage.
             stands = not request.ended and _stands(session, request)
@@ -219,34 +219,36 @@ class LedgerRegistry(LedgerArchive):
                 RolloutRow, col(RolloutRow.id) == col(ClusterRow.open_rollout)
             )
             opened = session.execute(rows.order_by(ClusterRow.name))
-            return each("its rollout", ((row.name, row) for row in opened), lambda _, r: (Stage(r.stage), r.shadow))
+            return build_each(
+                "its rollout", ((row.name, row) for row in opened), lambda _, r: (Stage(r.stage), r.shadow)
+            )
 
     def reserve_moves(
         self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
     ) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             reserve(session, fence, cluster, gpus, limit, now, day_limit)
 
     def reserve_breach(self, cluster: str, most_clusters: int | None, now: datetime) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             reserve_breach(session, cluster, most_clusters, now)
 
     def release_breach(self, cluster: str) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             release_breach(session, cluster)
 
     def give_back_moves(self, fence: Fence) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             give_back(session, fence)
 
-    def booked(self, now: datetime) -> tuple[int, int]:
+    def booked_gpus(self, now: datetime) -> tuple[int, int]:
         with self._database.reading() as session:
-            return booked(session, now)
+            return booked_gpus(session, now)
 
     # --- requests for more quota ----------------------------------------------------------------
 
     def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             append_all(session, entries)
             kept = session.get(RequestRow, request.ask.request)
             if kept is not None and RequestState.model_validate_json(kept.state).serial > request.serial:
@@ -315,7 +317,7 @@ class LedgerRegistry(LedgerArchive):
         ]
         own = sa.and_(col(AuditRow.cluster) == FLEET, col(AuditRow.key).startswith(f"{fleet}/", autoescape=True))
         archived_plan = sa.select(col(AuditRow.seq)).where(own, col(AuditRow.entry).contains('"kind":"plan"'))
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             if session.execute(archived_plan.limit(1)).first() is not None:
                 return  # a late attempt: people were shown another plan
             session.execute(sa.delete(FleetPlanRow).where(col(FleetPlanRow.fleet) == fleet))
@@ -334,14 +336,14 @@ class LedgerRegistry(LedgerArchive):
         envelopes = {cluster: self.fleet_envelope(fleet, cluster) for cluster in clusters}
         return {cluster: envelope for cluster, envelope in envelopes.items() if envelope is not None}
 
-    def noted(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
-        rows = self._noted(among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
+    def noted_rollouts(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
+        rows = self._noted(is_among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
         if fleet:
             rows += self._noted(col(RolloutRow.fleet) == fleet)
         return {noted.rollout: noted for _, noted in rows}
 
     def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
-        opened = sa.select(col(ClusterRow.open_rollout)).where(among(ClusterRow.name, "clusters"))
+        opened = sa.select(col(ClusterRow.open_rollout)).where(is_among(ClusterRow.name, "clusters"))
         return dict(self._noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
 
     def _noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:

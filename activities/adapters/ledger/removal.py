@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, SQLModel, col
 
 from activities.adapters.ledger.bulk import Row, add
-from activities.adapters.ledger.present_fleet import barred
+from activities.adapters.ledger.present_fleet import barred_reasons
 from activities.adapters.ledger.quotas import locked_cluster
 from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal
@@ -87,7 +87,7 @@ def may_go(session: Session, cluster: str, *, retired: bool = False) -> None:
     `retired`: its bring-up itself takes it out.
     """
     locked_cluster(session, cluster)
-    if why := barred(session, [cluster], retired=retired).get(cluster):
+    if why := barred_reasons(session, [cluster], retired=retired).get(cluster):
         raise Refusal(f"{cluster} stays as it is: {why}")
 
 

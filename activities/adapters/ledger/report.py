@@ -56,7 +56,7 @@ class LedgerReport:
     def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
         """Of a thousand clusters at once. Days that may have been thinned since are not told by their sums."""
         with self._database.reading() as session:
-            return tuple(self._means.of(session, spans, slot_of(self._database.now(), DAY) - KEPT_WHOLE))
+            return tuple(self._means.means_of(session, spans, slot_of(self._database.now(), DAY) - KEPT_WHOLE))
 
     def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
         """By way of the archive, as `passages`. Entries of earlier builds do not say it, and count as nothing."""

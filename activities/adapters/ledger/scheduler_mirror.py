@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import among, keep, store
+from activities.adapters.ledger.bulk import is_among, keep, store
 from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import LedgerQuotas, locked_cluster, signed
-from activities.bad_rows import each, those_that_do
+from activities.bad_rows import build_each, those_that_do
 from activities.ports.ports import ByCluster
 from models.audit import AuditEntry, AuditKind
 from models.cluster.island import Island
@@ -92,7 +92,7 @@ class MirroredCluster:
     baseline: Mapping[str, int]
     """Of the open rollout: what a soft quota still admits."""
 
-    def admitted(self, team: str) -> int | None:
+    def admitted_limit(self, team: str) -> int | None:
         """The limit that the scheduler is to enforce; None where the ledger has no such quota."""
         quota = self.quotas.get(team)
         if quota is None:
@@ -124,7 +124,7 @@ def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[lis
         there, here = held.get(team), seen.quotas.get(team)
         before = seen.limits[team].gpus if team in seen.limits else None
         now = None if there is None else there.gpus
-        wanted = seen.admitted(team)
+        wanted = seen.admitted_limit(team)
         if there is not None and here is not None and there.parent != here.parent:
             foreign.append(team)
         elif now == wanted and now != before and team in seen.limits:
@@ -156,8 +156,8 @@ def _found(session: Session, clusters: Sequence[str] | None) -> _Found:
     quotas = [(name, text) for name, text, _ in source_rows if text is not None]
     prometheus = [(name, text) for name, _, text in source_rows if text is not None]
     return _Found(
-        quotas=each("its scheduler", quotas, lambda _, text: quota_source_in(text)),
-        prometheus=each("its Prometheus", prometheus, lambda _, text: PrometheusSource.model_validate_json(text)),
+        quotas=build_each("its scheduler", quotas, lambda _, text: quota_source_in(text)),
+        prometheus=build_each("its Prometheus", prometheus, lambda _, text: PrometheusSource.model_validate_json(text)),
     )
 
 
@@ -166,7 +166,7 @@ def _with_sources(named: bool) -> sa.Select[str, str | None, str | None]:
     """Built once: each look at a cluster asks it several times. `named`: of the clusters that are given."""
     quotas, health = col(ClusterRow.source), col(ClusterRow.health_source)
     rows = sa.select(col(ClusterRow.name), quotas, health).where(quotas.is_not(None) | health.is_not(None))
-    return rows.where(among(ClusterRow.name, "clusters")) if named else rows
+    return rows.where(is_among(ClusterRow.name, "clusters")) if named else rows
 
 
 class SchedulerBook:
@@ -178,7 +178,7 @@ class SchedulerBook:
     def renew(self, cluster: str) -> None:
         """The lock lasts for its whole time again. Errors: Unavailable where it is ours no more."""
         mine = (col(SchedulerLockRow.cluster) == cluster, col(SchedulerLockRow.holder) == self._held.get(cluster, ""))
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             renewed = session.connection().execute(
                 sa.update(SchedulerLockRow).where(*mine).values(until=self._database.now() + LEASE)
             )
@@ -210,13 +210,13 @@ class SchedulerBook:
         with self._database.reading() as session:
             return sources_of(session, None)
 
-    def standing(self, cluster: str) -> MirroredCluster:
+    def mirrored_cluster(self, cluster: str) -> MirroredCluster:
         with self._database.reading() as session:
             return _standing(session, cluster)
 
     def rehearse(self, change: Change) -> MirroredCluster:
         """How the cluster would stand after the effect; nothing is written. Errors: those of QuotaPort.apply."""
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             trial = session.begin_nested()
             LedgerQuotas(self._database).land(session, change)
             after = _standing(session, change.cluster)
@@ -258,11 +258,11 @@ class SchedulerBook:
         }
 
     @contextmanager
-    def alone(self, cluster: str) -> Iterator[None]:
+    def lock_cluster(self, cluster: str) -> Iterator[None]:
         """Nobody else writes to the cluster's scheduler meanwhile. Errors: Unavailable while somebody does."""
         holder = uuid.uuid4().hex
         now = self._database.now()
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             row = session.get(SchedulerLockRow, cluster, with_for_update=True)
             if row is not None and row.until > now:
                 raise Unavailable(f"another write to the scheduler of {cluster} is under way")
@@ -271,7 +271,7 @@ class SchedulerBook:
         try:
             yield
         finally:
-            with self._database.writing() as session:
+            with self._database.begin() as session:
                 mine = (col(SchedulerLockRow.cluster) == cluster, col(SchedulerLockRow.holder) == holder)
                 session.execute(sa.delete(SchedulerLockRow).where(*mine))
 
@@ -288,7 +288,7 @@ class SchedulerBook:
 
         False, and nothing is written, where the ledger has changed since it was `seen`.
         """
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             locked_cluster(session, cluster)
             if _standing(session, cluster) != seen:
                 return False
@@ -304,18 +304,18 @@ class SchedulerBook:
 
     def note(self, cluster: str, limits: Mapping[str, int | None], *, ours: bool) -> None:
         """These limits stand in the scheduler; `ours`: Backstop has written them."""
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             _note(session, cluster, limits, ours=ours)
 
     def intend(self, cluster: str, names: Iterable[str]) -> None:
         """These limits are about to be ours: what they are now is what was, whoever looks while they are written."""
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             rows = {name: session.get(SchedulerLimitRow, (cluster, name)) for name in sorted(names)}
             _note(session, cluster, {name: row.gpus for name, row in rows.items() if row is not None}, ours=True)
 
-    def saw(self, cluster: str, limits: Mapping[str, int | None]) -> None:
+    def record_astray(self, cluster: str, limits: Mapping[str, int | None]) -> None:
         """These limits that are Backstop's own stand otherwise in the scheduler: the next write puts them right."""
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             for name, gpus in sorted(limits.items()):
                 row = session.get(SchedulerLimitRow, (cluster, name))
                 if row is not None:
@@ -324,7 +324,7 @@ class SchedulerBook:
 
     def forget(self, cluster: str, names: Sequence[str]) -> None:
         """These limits are none of the cluster's any more: whatever stands there is somebody else's."""
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             of = (col(SchedulerLimitRow.cluster) == cluster, col(SchedulerLimitRow.name).in_(names))
             session.execute(sa.delete(SchedulerLimitRow).where(*of))
 
@@ -334,13 +334,13 @@ class SchedulerBook:
         with self._database.reading() as session:
             if session.exec(of_cluster).first() is not None:
                 return
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             rows = [{"cluster": cluster, "name": i.name, "total_gpus": i.total_gpus} for i in islands]
             keep(session, IslandRow, rows)
 
     def detach(self, cluster: str) -> None:
         """The ledger itself holds the cluster's quotas again. Errors: Refusal while a rollout is open."""
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             row = locked_cluster(session, cluster)
             if row.open_rollout is not None:
                 raise Refusal(f"rollout {row.open_rollout} is open in {cluster}: close or abort it first")

@@ -42,7 +42,7 @@ class LedgerSeals:
         """It is the ledger's last; False: another one has its number already."""
         content = seal.seal
         try:
-            with self._database.writing() as session:
+            with self._database.begin() as session:
                 one_at_a_time(session, "seals")
                 if _last_number(session) != content.number - 1:
                     return False
@@ -104,7 +104,7 @@ class LedgerSeals:
 
     def note(self, every: timedelta, trouble: str) -> None:
         """How sealing goes is known to whoever asks."""
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             before = session.get(SealingRow, 1)
             seconds = round(every.total_seconds())
             if before is not None and (before.every_seconds, before.trouble) == (seconds, trouble):
@@ -113,7 +113,7 @@ class LedgerSeals:
             row = {"id": 1, "every_seconds": seconds, "since": since, "trouble": trouble}
             store(session, SealingRow, [row])
 
-    def sealing(self) -> Sealing | None:
+    def sealing_state(self) -> Sealing | None:
         """How it goes; None: nobody has sealed here."""
         with self._database.reading() as session:
             row = session.get(SealingRow, 1)

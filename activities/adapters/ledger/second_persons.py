@@ -41,7 +41,7 @@ class LedgerSecondPersons:
     # --- what waits -----------------------------------------------------------------------------
 
     def keep(self, kept: KeptCommand, by: Signature) -> Awaited:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, _LOCK)
             mine = [_awaited(row) for row in _open(session, self._database.now()) if row.given_by == by.actor]
             for other in mine:
@@ -65,16 +65,16 @@ class LedgerSecondPersons:
             _archive(session, waits, by, text)
             return waits
 
-    def waiting(self) -> Sequence[Awaited]:
+    def awaited(self) -> Sequence[Awaited]:
         with self._database.reading() as session:
             return tuple(map(_awaited, _open(session, self._database.now())))
 
-    def one(self, digits: str) -> Awaited:
+    def awaited_one(self, digits: str) -> Awaited:
         with self._database.reading() as session:
             return _awaited(_row(session, digits))
 
     def take(self, digits: str, by: Signature) -> Awaited:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             row, waits = self._still_waiting(session, digits)
             if row.second and row.second != by.actor:
                 raise Refusal(f"{row.second} is countersigning {row.hash[:SHOWN_DIGITS]} already")
@@ -86,7 +86,7 @@ class LedgerSecondPersons:
             return _awaited(row)
 
     def let_go(self, digits: str, by: Signature) -> Awaited:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, _LOCK)
             row = _row(session, digits)
             if row.second == by.actor and not row.ended:
@@ -94,8 +94,8 @@ class LedgerSecondPersons:
                 session.add(row)
             return _awaited(row)
 
-    def given(self, digits: str, by: Signature) -> Awaited:
-        with self._database.writing() as session:
+    def mark_given(self, digits: str, by: Signature) -> Awaited:
+        with self._database.begin() as session:
             one_at_a_time(session, _LOCK)
             row = _row(session, digits)
             if row.second != by.actor:
@@ -106,7 +106,7 @@ class LedgerSecondPersons:
             return _awaited(row)
 
     def withdraw(self, digits: str, by: Signature) -> Awaited:
-        with never_dropped(), self._database.writing() as session:
+        with never_dropped(), self._database.begin() as session:
             row, waits = self._still_waiting(session, digits)
             if row.second:
                 raise Refusal(
@@ -128,8 +128,8 @@ class LedgerSecondPersons:
 
     # --- what was done alone --------------------------------------------------------------------
 
-    def alone(self, command: str, what: str, chain: str, by: Signature) -> Emergency:
-        with never_dropped(), self._database.writing() as session:
+    def record_emergency(self, command: str, what: str, chain: str, by: Signature) -> Emergency:
+        with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, _LOCK)
             used = col(EmergencyRow.key).startswith(f"{by.key}{_ADMITTED}", autoescape=True)
             earlier_row = session.exec(select(EmergencyRow).where(or_(col(EmergencyRow.key) == by.key, used))).first()
@@ -150,8 +150,8 @@ class LedgerSecondPersons:
             row = session.get(EmergencyRow, number)
             return None if row is None else _emergency(row)
 
-    def seen(self, number: int, by: Signature) -> Emergency:
-        with never_dropped(), self._database.writing() as session:
+    def mark_seen(self, number: int, by: Signature) -> Emergency:
+        with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, _LOCK)
             row = session.get(EmergencyRow, number)
             if row is None:

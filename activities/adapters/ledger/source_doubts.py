@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.bulk import among, store
+from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.calendar import windows_of
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.adapters.ledger.observations import latest_health
@@ -74,7 +74,7 @@ class LedgerDoubts:
             limits = plausible_drop, most_clusters
             if _surely_believed(session, cluster, limits, now, rows):
                 return None
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, "doubts")
             rows = _rows(session)
             stand = _standing(session, now, rows, cluster)
@@ -83,7 +83,7 @@ class LedgerDoubts:
                     _store(session, source, since=now, judgement=judgement.model_dump_json())
             return _doubt_of(cluster, _standing(session, now, only=cluster))
 
-    def doubted(self) -> dict[str, str]:
+    def doubted_clusters(self) -> dict[str, str]:
         return {cluster: one.source for one in self.sources_in_doubt() for cluster in one.clusters}
 
     def sources_in_doubt(self) -> tuple[DoubtedSource, ...]:
@@ -91,7 +91,7 @@ class LedgerDoubts:
         with self._database.reading() as session:
             stand = _standing(session, now)
         if any(not one.levels for one in stand):
-            with self._database.writing() as session:
+            with self._database.begin() as session:
                 one_at_a_time(session, "doubts")
                 for one in _standing(session, now):
                     if not one.levels:
@@ -100,7 +100,7 @@ class LedgerDoubts:
 
     def confirm(self, source: str, actor: str) -> DoubtedSource:
         now = self._database.now()
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, "doubts")
             stand = {one.source: one for one in _standing(session, now)}
             if source not in stand and (done := _confirmed(session, source, actor, now)) is not None:
@@ -358,7 +358,7 @@ def _writers(islands: Iterable[Sequence[Any]], importers: Callable[[], Container
 
 @cache
 def _nodes() -> sa.Select[str, int]:
-    return sa.select(col(ClusterRow.name), col(ClusterRow.gpus_per_node)).where(among(ClusterRow.name, "clusters"))
+    return sa.select(col(ClusterRow.name), col(ClusterRow.gpus_per_node)).where(is_among(ClusterRow.name, "clusters"))
 
 
 @cache
@@ -391,7 +391,7 @@ def _of_the_hour() -> sa.Select[Any]:
                 col(HealthRow.healthy_gpus) <= col(IslandRow.total_gpus),
             ),
         )
-        .where(among(IslandRow.cluster, "clusters"))
+        .where(is_among(IslandRow.cluster, "clusters"))
         .order_by(col(IslandRow.cluster), col(IslandRow.name), col(HealthRow.at))
     )
 
@@ -401,7 +401,7 @@ def _spoken_for() -> sa.Select[str]:
     """Clusters of which this source wrote a sample of the hour."""
     at = col(HealthRow.at)
     within = at >= sa.bindparam("since"), at <= sa.bindparam("latest")
-    return sa.select(col(HealthRow.cluster)).where(among(HealthRow.source, "sources"), *within).distinct()
+    return sa.select(col(HealthRow.cluster)).where(is_among(HealthRow.source, "sources"), *within).distinct()
 
 
 @cache

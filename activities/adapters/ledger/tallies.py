@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import keep
 from activities.adapters.ledger.database import Database
-from activities.adapters.ledger.tally_days import LONGEST_SLOT, late, next_day, sum_up, unsum
+from activities.adapters.ledger.tally_days import LONGEST_SLOT, late_tallies, next_day, sum_up, unsum
 from models.base import DAY, hash_of
 from models.columns import UtcTime
 from models.errors import BadInput
@@ -37,21 +37,21 @@ class LedgerTallies:
         self._past: dict[Hashable, Point | None] = {}
         """Sums of times that are over, by what they are of: no tally is read for them any more."""
 
-    def due(self, slot: datetime, most: int) -> tuple[str, ...]:
+    def due_clusters(self, slot: datetime, most: int) -> tuple[str, ...]:
         with self._database.reading() as session:
             return tuple(session.connection().execute(_due(), {"slot": slot, "most": most}).scalars())
 
     def keep(self, tallies: Sequence[Tally]) -> None:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             # A cluster that has gone meanwhile takes its tally with it.
             names = sa.select(col(ClusterRow.name)).where(col(ClusterRow.name).in_([t.cluster for t in tallies]))
             there = set(session.connection().execute(names).scalars())
             ours = [tally for tally in tallies if tally.cluster in there]
-            behind = late(session, ours, slot_of(self._database.now(), DAY))
+            behind = late_tallies(session, ours, slot_of(self._database.now(), DAY))
             keep(session, TallyRow, [tally.model_dump() for tally in ours])
             unsum(session, behind)
 
-    def thin(self, day: datetime) -> None:
+    def thin_out(self, day: datetime) -> None:
         first = aliased(TallyRow)
         same_day = (col(first.at) >= day, col(first.at) < day + DAY, col(first.cluster) == col(TallyRow.cluster))
         earliest = sa.select(sa.func.min(first.at)).where(*same_day).correlate(TallyRow).scalar_subquery()
@@ -62,15 +62,15 @@ class LedgerTallies:
             full = sa.select(sa.literal(1)).where(col(TallyRow.at) > day, col(TallyRow.at) < day + DAY).limit(1)
             if session.connection().execute(full).first() is None:
                 return
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             session.connection().execute(later)
             session.connection().execute(sa.delete(TallyDayRow).where(col(TallyDayRow.at) <= day))
 
     def sum_up(self, since: datetime, until: datetime) -> bool:
-        with self._database.reading() as session:  # as `thin`
+        with self._database.reading() as session:  # as `thin_out`
             if next_day(session, since, until) is None:
                 return False
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             return sum_up(session, since, until)
 
     def points(self, cluster: str, times: Sequence[datetime], within: timedelta) -> tuple[Point, ...]:
@@ -98,7 +98,7 @@ class LedgerTallies:
             self._past.clear()
         self._past |= sums
 
-    def began(self, cluster: str) -> datetime | None:
+    def begin_at(self, cluster: str) -> datetime | None:
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
             of = [col(TallyRow.cluster) == cluster] if cluster else []

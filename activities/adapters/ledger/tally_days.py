@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.bulk import among
+from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import one_at_a_time
 from models.base import DAY
 from models.columns import UtcTime
@@ -50,7 +50,7 @@ def sum_up(session: Session, since: datetime, until: datetime) -> bool:
     return next_day(session, since, until) != day
 
 
-def late(session: Session, tallies: Sequence[Tally], today: datetime) -> list[Tally]:
+def late_tallies(session: Session, tallies: Sequence[Tally], today: datetime) -> list[Tally]:
     """Those whose day may be summed up already, or be so by somebody else now, who waits."""
     behind = [tally for tally in tallies if tally.at < today - DAY]
     if behind:
@@ -62,7 +62,7 @@ def unsum(session: Session, tallies: Sequence[Tally]) -> None:
     """What is summed up of these clusters begins after these tallies."""
     if tallies:
         end = max(slot_of(tally.at, DAY) for tally in tallies)
-        gone = sa.delete(TallyDayRow).where(among(col(TallyDayRow.cluster), "names"), col(TallyDayRow.at) <= end)
+        gone = sa.delete(TallyDayRow).where(is_among(col(TallyDayRow.cluster), "names"), col(TallyDayRow.at) <= end)
         session.connection().execute(gone, {"names": [tally.cluster for tally in tallies]})
 
 
@@ -74,7 +74,7 @@ def _summing() -> Any:
         sa.select(
             col(TallyRow.cluster),
             day.label("at"),
-            monitored().label("monitored"),
+            is_monitored().label("monitored"),
             col(TallyRow.seen_at),
             lacking.label("lacking"),
             phantom.label("phantom"),
@@ -103,7 +103,7 @@ def lacking_and_phantom() -> tuple[Any, Any]:
     return col(TallyRow.lacking_gpus), col(TallyRow.assigned_gpus) - col(TallyRow.backed_gpus)
 
 
-def monitored() -> Any:
+def is_monitored() -> Any:
     """Whether the tally says that its cluster was; a shadow is not."""
     there = sa.and_(col(TallyRow.stage) == "monitored", ~col(TallyRow.shadow))
     return sa.case((there, sa.true()), else_=sa.false())

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import Row, as_json, rows_of
-from activities.adapters.ledger.tally_days import LONGEST_SLOT, day_from, lacking_and_phantom, monitored
+from activities.adapters.ledger.tally_days import LONGEST_SLOT, day_from, is_monitored, lacking_and_phantom
 from models.base import DAY
 from models.columns import NameText, UtcTime
 from models.reports.tallies import slot_of
@@ -66,7 +66,7 @@ class TallyMeans:
     def __init__(self) -> None:
         self._past: dict[tuple[object, ...], _Sum | None] = {}
 
-    def of(self, session: Session, spans: Sequence[Span], since: datetime) -> list[Mean | None]:
+    def means_of(self, session: Session, spans: Sequence[Span], since: datetime) -> list[Mean | None]:
         """Sums of days before `since` are left aside."""
         summed = _summed_days(session, since)
         parts = [_parts(span, summed.get(span.cluster)) for span in spans]
@@ -161,7 +161,7 @@ def _of_parts(dialect: str) -> Any:
         col(TallyRow.cluster) == asked.cluster,
         seen >= asked.since,
         seen < asked.until,
-        sa.or_(~asked.monitored, monitored()),
+        sa.or_(~asked.monitored, is_monitored()),
     )
     of_days = sa.select(asked.n, *(col(getattr(day, name)) for name in _Sum._fields)).where(
         col(day.cluster) == asked.cluster,

@@ -63,7 +63,9 @@ class Link(NamedTuple):
     parent_subject: str
 
 
-def proving(entry: AuditEntry, given: Given, links: Collection[Link], asked_for: Mapping[str, Collection[str]]) -> str:
+def proving_nonce(
+    entry: AuditEntry, given: Given, links: Collection[Link], asked_for: Mapping[str, Collection[str]]
+) -> str:
     """The nonce of the row in the ledger that proves the entry's actor; empty: none does.
 
     `asked_for`: the clusters that a request was signed for, by its subject.

@@ -35,7 +35,7 @@ class LedgerWarrants:
         self._database = database
 
     def admit(self, warrant: Warrant, voids: Collection[str] = (), alone: LoneDeed | None = None) -> Warrant:
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             one_at_a_time(session, f"warrants of {warrant.subject}")
             stood = session.get(WarrantRow, warrant.nonce)
             if stood is not None:
@@ -91,11 +91,11 @@ class LedgerWarrants:
             "content": text,
             "drawn_at": now,
         }
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             store(session, DrawnRow, [row])
             _thin(session, subject, drawn.kind)
 
-    def drawn(self, subject: str, kind: str, hash: str = "") -> tuple[Drawn, ...]:
+    def drawn_plans(self, subject: str, kind: str, hash: str = "") -> tuple[Drawn, ...]:
         rows = select(DrawnRow).where(col(DrawnRow.subject) == subject, col(DrawnRow.kind) == kind)
         if hash:
             rows = rows.where(col(DrawnRow.hash) == hash)
@@ -115,7 +115,7 @@ class LedgerWarrants:
             "after": "" if proof.after is None else canonical_json(proof.after),
             "at": now,
         }
-        with self._database.writing() as session:
+        with self._database.begin() as session:
             store(session, EffectProofRow, [row])
 
     def proofs(self, rollout: str) -> tuple[EffectProof, ...]:

@@ -25,7 +25,7 @@ from models.errors import Unavailable
 class DeliveryBook(Protocol):
     """Which notice went to which address. Addresses are the masked ones: no secret is kept."""
 
-    def seen(self, key: str, address: str) -> datetime | None:
+    def seen_at(self, key: str, address: str) -> datetime | None:
         """When the notice went there; None when it did not, as far as anybody wrote down."""
         ...
 
@@ -37,7 +37,7 @@ class DeliveryBook(Protocol):
 class Turns(Protocol):
     """Keeps two workers from delivering the same notice to the same address at the same time."""
 
-    def alone(self, key: str, address: str) -> AbstractContextManager[None]:
+    def take_turn(self, key: str, address: str) -> AbstractContextManager[None]:
         """Nobody else holds this pair within. A holder that dies gives it up. Errors: Unavailable."""
         ...
 
@@ -52,7 +52,7 @@ class SqliteBook:
         self._path = path
         self._mine = _Mine()
 
-    def seen(self, key: str, address: str) -> datetime | None:
+    def seen_at(self, key: str, address: str) -> datetime | None:
         with self._open() as book:
             row = book.execute("SELECT at FROM deliveries WHERE key = ? AND address = ?", (key, address)).fetchone()
         return None if row is None else datetime.fromisoformat(row[0])
@@ -119,7 +119,7 @@ class FileTurns:
         self._patience_seconds = patience_seconds
 
     @contextmanager
-    def alone(self, key: str, address: str) -> Iterator[None]:
+    def take_turn(self, key: str, address: str) -> Iterator[None]:
         pair = hashlib.sha256(f"{key}\0{address}".encode()).hexdigest()
         path = self._folder / f"{pair}.lock"
         file = self._locked(path)

@@ -67,10 +67,10 @@ def mail_server(url: ContactUrl) -> MailServer:
         name, sender = plain.get("from") or "Backstop", f"{user.partition('@')[0]}@{url.host}"
     reply_to = _listed(plain.get("reply", ""))
     if mode not in _PORTS or not all(map(_EMAIL.fullmatch, (sender, *reply_to))):
-        raise url.malformed()
+        raise url.malformed_refusal()
     recipients = [plain_email(each) for each in (*url.segments(), *_listed(plain.get("to", "")))]
     if None in recipients:
-        raise url.malformed("it names a recipient that is no e-mail address")
+        raise url.malformed_refusal("it names a recipient that is no e-mail address")
     return MailServer(
         host=(plain.get("smtp") or url.host).strip("[]"),
         port=url.port or _PORTS[mode],

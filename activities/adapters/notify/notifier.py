@@ -102,7 +102,7 @@ class Notifier:
         """Errors: Refusal for a malformed `mail_server`, Unavailable for one whose secret cannot be read."""
         self._secrets = secrets or SecretFiles()
         if mail_server is not None:
-            check_mail_server(self._secrets.meant(mail_server))
+            check_mail_server(self._secrets.resolve(mail_server))
         self._buttons = buttons
         self._now = now
         self._reach = reach
@@ -159,26 +159,26 @@ class Notifier:
     def _meant(self, contact: str) -> str:
         """What a name stands for; any other contact itself. Errors: Refusal, Unavailable."""
         if not contact.strip().lower().startswith(NAMED):
-            return self._secrets.meant(contact)
+            return self._secrets.resolve(contact)
         name = contact.strip()[len(NAMED) :]
         if name not in self._named:
             raise Refusal(f"{brief(contact.strip())} is not in the worker's own file (BACKSTOP_CONTACTS)")
-        return self._secrets.meant(self._named[name])
+        return self._secrets.resolve(self._named[name])
 
     def _routes_of(self, contact: str) -> tuple[Route, ...]:
         """Errors: Refusal, Unavailable."""
         server = self._mail_server
         if server is not None and plain_email(contact.strip()):
-            server = self._secrets.meant(server)
+            server = self._secrets.resolve(server)
         return routes(contact, server, self._reach)
 
     def _once(self, route: Route, message: Message) -> Delivery:
         key = message.notice.key
-        with self._turns.alone(key, route.address):
-            at = self._book.seen(key, route.address)
+        with self._turns.take_turn(key, route.address):
+            at = self._book.seen_at(key, route.address)
             repeated = at is not None
             if at is None:
-                with self._slow.trying(route.address):
+                with self._slow.try_address(route.address):
                     route.send(message)
                 at = self._now()
                 self._book.remember(key, route.address, at)

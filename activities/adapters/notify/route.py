@@ -120,7 +120,7 @@ class ContactUrl:
         if marked["+"] and not self.reach.everywhere:
             raise Refusal(f"{self.shown} names a header: what a message carries comes from Backstop")
         if not all(text.isascii() and text.isprintable() for item in marked["+"].items() for text in item):
-            raise self.malformed("a header holds a character that no header may hold")
+            raise self.malformed_refusal("a header holds a character that no header may hold")
         return UrlSettings(*marked.values())
 
     def login(self, settings: UrlSettings) -> tuple[str, str]:
@@ -128,7 +128,7 @@ class ContactUrl:
         plain = settings.plain
         return plain.get("user", self.user), plain.get("pass", plain.get("password", self.password))
 
-    def malformed(self, why: str = "") -> Refusal:
+    def malformed_refusal(self, why: str = "") -> Refusal:
         return Refusal(f"{self.shown} is malformed" + (f": {why}" if why else " (docs/notices.md shows the spellings)"))
 
 

@@ -36,7 +36,7 @@ class SlowAddresses:
         self._lock = threading.Lock()
 
     @contextmanager
-    def trying(self, address: str) -> Iterator[None]:
+    def try_address(self, address: str) -> Iterator[None]:
         """The address is tried within. Errors: Unavailable where it is left alone at present."""
         with self._lock:
             pause = self._pauses.get(address)

@@ -20,9 +20,9 @@ from activities.adapters.prometheus.queries import (
     Queries,
     SeriesRead,
     answers,
+    clusters_by_label,
     dcgm,
     samples_of,
-    wanted,
 )
 from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
 from activities.secret_files import SecretFiles
@@ -97,7 +97,7 @@ class Prometheuses:
         for name in due:
             self._read_at[name] = now
         self._threads.read({name: partial(self._look, name, by_connection[name]) for name in due})
-        return self._faults.lately()
+        return self._faults.recent_faults()
 
     def check(self) -> dict[str, str]:
         """By cluster: what is wrong with what its Prometheus says now; empty: nothing. Nothing is kept of it."""
@@ -132,23 +132,23 @@ class Prometheuses:
             reading = self._found(name, sources)
         except Exception as error:
             for cluster in sources:
-                self._faults.found("health", cluster, f"Prometheus {name}: {sentence(error)}")
+                self._faults.note_fault("health", cluster, f"Prometheus {name}: {sentence(error)}")
             raise
         for cluster, text in reading.wrong.items():
-            self._faults.found("health", cluster, f"Prometheus {name} has {text}")
+            self._faults.note_fault("health", cluster, f"Prometheus {name} has {text}")
         for sample in reading.samples:
             try:
                 self._ledger.schedulers.note_islands(sample.cluster, sample.islands)
                 self._ledger.samples.keep(sample, "prometheus")
             except Exception as error:  # what the ledger does not take of one keeps it from taking no other's
-                self._faults.found("health", sample.cluster, f"Prometheus {name}: {sentence(error)}")
+                self._faults.note_fault("health", sample.cluster, f"Prometheus {name}: {sentence(error)}")
 
     def _found(self, name: str, sources: Mapping[str, PrometheusSource]) -> Found:
         """Errors: Unavailable."""
         connection = self._connections.get(name)
         if connection is None:
             raise Unavailable(f"this worker has no Prometheus {name!r}: BACKSTOP_PROMETHEUS names them")
-        labels = wanted({cluster: source.cluster for cluster, source in sources.items()})
+        labels = clusters_by_label({cluster: source.cluster for cluster, source in sources.items()})
         ends = time.monotonic() + connection.timeout.total_seconds()
         q = connection.queries
         installed, healthy, seen = (
@@ -201,7 +201,7 @@ def _headers(connection: PrometheusConnection, secrets: SecretFiles) -> dict[str
     if name is None:
         return {}
     try:
-        token = (secrets.meant(name) if connection.token else Path(name).read_text()).strip()
+        token = (secrets.resolve(name) if connection.token else Path(name).read_text()).strip()
     except OSError as error:
         raise Unavailable(f"{name} cannot be read: {error.strerror}") from None
     if not (token.isascii() and token.isprintable()):

@@ -207,9 +207,9 @@ def _time(seconds: float, now: datetime) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def wanted(sources: Mapping[str, str | None]) -> dict[str, str]:
+def clusters_by_label(sources: Mapping[str, str | None]) -> dict[str, str]:
     """Our clusters by the label that Prometheus has for them."""
     return {label or cluster: cluster for cluster, label in sources.items()}
 
 
-__all__: Sequence[str] = ["HARDWARE_XIDS", "Queries", "answers", "dcgm", "samples_of", "wanted"]
+__all__: Sequence[str] = ["HARDWARE_XIDS", "Queries", "answers", "clusters_by_label", "dcgm", "samples_of"]

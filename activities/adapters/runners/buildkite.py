@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from activities.adapters.http import Answered, Asked
 from activities.adapters.runners.settings import Allowed, BuildkiteAccess
-from activities.adapters.runners.web import MOST_ANSWER, answered, bearer, refused
+from activities.adapters.runners.web import MOST_ANSWER, ask_runner, bearer, refusal_text
 from activities.adapters.runners.words import one_line, tail_of
 from activities.clock import Clock, utc_now
 from models.base import Time, duration_text
@@ -97,7 +97,7 @@ class _UnderWay:
         self._lock = threading.Lock()
         self._lists: dict[str, tuple[float, dict[str, BuildkiteBuild] | Unavailable]] = {}
 
-    def of(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
+    def build_of(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
         """The run's build as it was some seconds ago, where it had not ended. Errors: Unavailable."""
         with self._lock:
             at, builds = self._lists.get(order.pipeline, (-math.inf, Unavailable("")))
@@ -130,22 +130,22 @@ class BuildkiteRunner:
             raise Unavailable(f"a build of {order.pipeline} is being made by another call")
         self._being_made.add(key)
         try:
-            build = api.found(order) or self._made(api, order)
+            build = api.find_build(order) or self._made(api, order)
         finally:
             self._being_made.discard(key)
         return self._report(api, order, build)
 
     def look(self, order: RunOrder) -> RunReport | None:
         api = self._api(order)
-        build = self._under_way.of(api, order) or api.found(order)
+        build = self._under_way.build_of(api, order) or api.find_build(order)
         return None if build is None else self._report(api, order, build)
 
     def stop(self, order: RunOrder) -> RunReport | None:
         api = self._api(order)
         for build in list(api.builds(order)):
             if not build.phase.has_ended and build.state != "canceling":
-                api.cancelled(order, build)
-        last_build = api.found(order)
+                api.cancel_build(order, build)
+        last_build = api.find_build(order)
         return None if last_build is None else self._report(api, order, last_build)
 
     def _api(self, order: RunOrder) -> _Api:
@@ -154,7 +154,7 @@ class BuildkiteRunner:
     def _made(self, api: _Api, order: RunOrder) -> BuildkiteBuild:
         """Errors: BadInput where Buildkite refused: there is no build. Unavailable where nobody knows."""
         try:
-            build = api.made(order)
+            build = api.make_build(order)
         except _Throttled:
             raise
         except Unavailable as error:
@@ -168,7 +168,7 @@ class BuildkiteRunner:
         for seconds in _LOOKS_AGAIN:
             self._pause(seconds)
             try:
-                build = api.found(order)
+                build = api.find_build(order)
             except Unavailable:
                 continue
             if build is not None:
@@ -182,7 +182,7 @@ class BuildkiteRunner:
             others = [build for build in api.builds(order) if build.number < own.number and not build.phase.has_ended]
             if not others:
                 return own
-            api.cancelled(order, own)
+            api.cancel_build(order, own)
         except Unavailable:
             return own
         return min(others, key=lambda build: build.number)
@@ -190,9 +190,11 @@ class BuildkiteRunner:
     def _report(self, api: _Api, order: RunOrder, build: BuildkiteBuild) -> RunReport:
         over = (build.finished_at or self._now()) - build.created_at >= order.limit
         if over and build.phase is RunPhase.RUNNING and build.state != "canceling":
-            build = api.cancelled(order, build)
+            build = api.cancel_build(order, build)
         phase, sentence = _told(build, order, over)
-        code, tail = api.why(order, build) if phase is RunPhase.FAILED and build.state == "failed" else (None, "")
+        code, tail = (
+            api.failure_text(order, build) if phase is RunPhase.FAILED and build.state == "failed" else (None, "")
+        )
         return RunReport(
             phase=phase,
             said=sentence,
@@ -229,7 +231,7 @@ class _Api:
         self._quiet = quiet
         self._base = f"{access.url}/organizations/{access.organization}/pipelines"
 
-    def found(self, order: RunOrder) -> BuildkiteBuild | None:
+    def find_build(self, order: RunOrder) -> BuildkiteBuild | None:
         """The build of this key: one that has not ended, else the newest that was not cancelled (it may be rebuilt)."""
         builds = list(self.builds(order))
         return max(builds, key=lambda b: (not b.phase.has_ended, b.state != "canceled", b.number), default=None)
@@ -269,7 +271,7 @@ class _Api:
                 raise Unavailable("Buildkite's list of builds goes on at another place")
         raise Unavailable(f"Buildkite's list of builds is longer than {_PAGES * _PER_PAGE}")
 
-    def made(self, order: RunOrder) -> BuildkiteBuild:
+    def make_build(self, order: RunOrder) -> BuildkiteBuild:
         """Errors: BadInput where Buildkite says that it made none."""
         content = {
             "commit": order.commit,
@@ -280,17 +282,17 @@ class _Api:
         }
         answer = self._asked("POST", f"{self._base}/{quote(order.pipeline)}/builds", content)
         if answer.status in (400, 401, 403, 404, 410, 422):
-            raise BadInput(refused(answer, f"Buildkite made no build of {order.pipeline}: it"))
+            raise BadInput(refusal_text(answer, f"Buildkite made no build of {order.pipeline}: it"))
         return _build(self._document(answer, 201))
 
-    def cancelled(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
+    def cancel_build(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
         """It is being cancelled, or has ended meanwhile."""
         answer = self._asked("PUT", f"{self._one(order, build)}/cancel")
         if answer.status == 422:
             return self._got(order, build)
         return _build(self._document(answer, 200))
 
-    def why(self, order: RunOrder, build: BuildkiteBuild) -> tuple[int | None, str]:
+    def failure_text(self, order: RunOrder, build: BuildkiteBuild) -> tuple[int | None, str]:
         """The exit status of the first job that failed, and the end of its log, as far as they can be had."""
         try:
             jobs = self._got(order, build).jobs
@@ -312,7 +314,7 @@ class _Api:
     @staticmethod
     def _document(answer: Answered, status: int) -> Any:
         if answer.status != status:
-            raise Unavailable(refused(answer, "Buildkite"))
+            raise Unavailable(refusal_text(answer, "Buildkite"))
         return answer.document("Buildkite")
 
     def _asked(self, method: str, url: str, content: Mapping[str, Any] | None = None) -> Answered:
@@ -320,10 +322,10 @@ class _Api:
         if wait > 0:
             raise _Throttled(f"Buildkite's rate limit is reached: it is asked again in {math.ceil(wait)} s")
         asked = Asked(method, httpx.URL(url), content, self._headers, most=MOST_ANSWER)
-        answer = answered(asked)
+        answer = ask_runner(asked)
         if answer.status == 429:
             self._quiet.until = time.monotonic() + _pause_of(answer.headers)
-            raise _Throttled(refused(answer, "Buildkite"))
+            raise _Throttled(refusal_text(answer, "Buildkite"))
         return answer
 
 

@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from activities.adapters.http import Asked
 from activities.adapters.prometheus.prometheus import PrometheusConnection, document
 from activities.adapters.runners.settings import Allowed
-from activities.adapters.runners.short_program import Ended, ran
-from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refused, url_of
+from activities.adapters.runners.short_program import Ended, run_program
+from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refusal_text, url_of
 from activities.adapters.runners.words import last_line, one_line
 from activities.clock import Clock, utc_now
 from models.base import count_text, duration_text, in_one_sentence
@@ -88,7 +88,7 @@ class OutsideChecks:
         what = one_line(order.run[0])
         environment = self._allowed.program_environment(BACKSTOP_CLUSTER=order.cluster)
         try:
-            ended = ran(order.run, environment, order.limit.total_seconds(), _MOST_PRINTED)
+            ended = run_program(order.run, environment, order.limit.total_seconds(), _MOST_PRINTED)
         except OSError as error:
             raise _Unknown(f"{what} cannot be run: {error.strerror}") from None
         if ended.code is None:
@@ -101,7 +101,9 @@ class OutsideChecks:
         answer = self._web.ask(Asked("GET", url, seconds=order.limit.total_seconds()))
         seconds = round(time.monotonic() - began, 3)
         colour = Colour.GREEN if answer.is_success else Colour.RED
-        return self._answer(colour, refused(answer, place_of(url)), seconds if answer.is_success else answer.status)
+        return self._answer(
+            colour, refusal_text(answer, place_of(url)), seconds if answer.is_success else answer.status
+        )
 
     def _promql(self, order: CheckOrder) -> CheckAnswer:
         connection = self._prometheus.get(order.connection)
@@ -156,7 +158,7 @@ class OutsideChecks:
         asked = Asked("GET", url, headers=headers, most=MOST_ANSWER, seconds=order.limit.total_seconds())
         answer = self._web.ask(asked)
         if not answer.is_success:
-            raise _Unknown(refused(answer, place_of(url)))
+            raise _Unknown(refusal_text(answer, place_of(url)))
         return answer.document(place_of(url))
 
 

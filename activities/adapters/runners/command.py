@@ -147,18 +147,18 @@ class CommandRunner:
         ended = run.exit
         teller = _Told(run, order, record)
         if ended is not None:
-            return teller.ended(ended)
+            return teller.ended_report(ended)
         if alive:
             if time.time() - record["at"] > order.limit.total_seconds() + _GIVEN_UP_AFTER + self._grace:
                 run.ask_to_stop()  # its supervisor would have: it is there no more, and what it started is
-            return teller.running((run.path / "stop").exists())
-        return teller.lost(rebooted=record["boot"] != self._here.boot)
+            return teller.running_report((run.path / "stop").exists())
+        return teller.lost_report(rebooted=record["boot"] != self._here.boot)
 
     def _without_record(self, run: RunDirectory, order: RunOrder, error: Stuck) -> RunReport:
         """What its other files say of it. Errors: Stuck where they say nothing."""
         ended = run.exit
         if ended is not None:
-            return _Told(run, order, {"host": self._host, "at": ended["at"]}).ended(ended)
+            return _Told(run, order, {"host": self._host, "at": ended["at"]}).ended_report(ended)
         if not run.beats():
             raise Stuck(f"nobody knows how {_shown(order)} stands: {error.message}, and its pulse does not beat")
         return RunReport(phase=RunPhase.RUNNING, said=f"{_shown(order)} runs, by its pulse: {error.message}")
@@ -201,15 +201,15 @@ class _Told:
         self._record = record
         self._what = _shown(order)
 
-    def running(self, stopping: bool) -> RunReport:
+    def running_report(self, stopping: bool) -> RunReport:
         sentence = f"{self._what} {'is being stopped' if stopping else 'runs'} on {self._record['host']}"
         return self._told(RunPhase.RUNNING, sentence)
 
-    def lost(self, rebooted: bool) -> RunReport:
+    def lost_report(self, rebooted: bool) -> RunReport:
         why = "its host began anew" if rebooted else "its processes are gone"
         return self._told(RunPhase.FAILED, f"{self._what} ended without saying how: {why}")
 
-    def ended(self, ended: dict[str, Any]) -> RunReport:
+    def ended_report(self, ended: dict[str, Any]) -> RunReport:
         code, because, at = ended["code"], ended["because"], _time(ended["at"])
         if ended["error"]:
             return self._told(RunPhase.FAILED, f"{self._what} cannot be run: {one_line(ended['error'])}", None, at)

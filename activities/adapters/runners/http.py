@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from activities.adapters.http import Answered, Asked, header_text
 from activities.adapters.runners.settings import Allowed
-from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refused, url_of
+from activities.adapters.runners.web import MOST_ANSWER, Web, place_of, refusal_text, url_of
 from activities.adapters.runners.words import one_line, tail_of
 from models.bringup.runs import NOTHING_BEGUN, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
@@ -37,7 +37,7 @@ class HttpRunner:
         if answer.status == _UNDER_WAY:
             return RunReport(phase=RunPhase.RUNNING, said=f"{where} is still taking the order in")
         if 400 <= answer.status < 500 and answer.status not in _AGAIN:
-            raise BadInput(f"{refused(answer, where)}{NOTHING_BEGUN}")
+            raise BadInput(f"{refusal_text(answer, where)}{NOTHING_BEGUN}")
         return self._report(order, self._taken(order, answer, where), where)
 
     def look(self, order: RunOrder) -> RunReport | None:
@@ -112,7 +112,7 @@ def _headers(order: RunOrder) -> dict[str, str]:
 def _whole(answer: Answered, where: str) -> Any:
     """Errors: Unavailable for any answer but a good one."""
     if not answer.is_success:
-        raise Unavailable(refused(answer, where))
+        raise Unavailable(refusal_text(answer, where))
     return answer.document(where)
 
 

@@ -176,7 +176,7 @@ class Allowed:
 
     def _secret_token(self, named: str) -> str:
         try:
-            token = self.secrets.meant(named).strip()
+            token = self.secrets.resolve(named).strip()
         except Refusal as error:
             raise BadInput(error.message) from None
         if not _may_be_sent(token):

@@ -31,7 +31,7 @@ class Ended:
     """Nothing was printed before that."""
 
 
-def ran(run: Sequence[str], environment: Mapping[str, str], seconds: float, most: int) -> Ended:
+def run_program(run: Sequence[str], environment: Mapping[str, str], seconds: float, most: int) -> Ended:
     """It has ended, and its group is gone where its time was over. Errors: OSError where it cannot be run."""
     ends = time.monotonic() + seconds
     child = subprocess.Popen(

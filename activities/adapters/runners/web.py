@@ -49,7 +49,7 @@ class Web:
         """Errors: BadInput for a host that is not listed or leads inside; Unavailable for one that does not answer."""
         host = self._allowed.host_of(asked.url)
         headers = {**bearer(self._allowed, host.token), **asked.headers}
-        return answered(replace(asked, headers=headers), self._allowed.settings.reach)
+        return exchange(replace(asked, headers=headers), self._allowed.settings.reach)
 
 
 def bearer(allowed: Allowed, variable: str | None) -> dict[str, str]:
@@ -57,7 +57,7 @@ def bearer(allowed: Allowed, variable: str | None) -> dict[str, str]:
     return {} if variable is None else {"Authorization": f"Bearer {allowed.token(variable)}"}
 
 
-def answered(asked: Asked, reach: Reach = EVERYWHERE) -> Answered:
+def ask_runner(asked: Asked, reach: Reach = EVERYWHERE) -> Answered:
     """Errors: BadInput, Unavailable: each says whom was asked."""
     try:
         return exchange(asked, reach)
@@ -80,6 +80,6 @@ def message_of(answer: Answered) -> str:
     return ""
 
 
-def refused(answer: Answered, where: str) -> str:
+def refusal_text(answer: Answered, where: str) -> str:
     message = message_of(answer)
     return f"{where} answered HTTP {answer.status}{f': {message}' if message else ''}"

@@ -17,7 +17,7 @@ _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 _SENTENCE = 300
 
 
-def cleaned(printed: bytes | str) -> str:
+def clean_lines(printed: bytes | str) -> str:
     """Lines of plain text. Bytes that are no UTF-8 show as U+FFFD."""
     text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", " ")
@@ -26,7 +26,7 @@ def cleaned(printed: bytes | str) -> str:
 
 def tail_of(printed: bytes | str) -> str:
     """Its last lines, as many as may travel; of one longer line its end."""
-    text = cleaned(printed).strip()
+    text = clean_lines(printed).strip()
     if len(text) <= TAIL_LENGTH:
         return text
     end = text[-TAIL_LENGTH:]
@@ -36,7 +36,7 @@ def tail_of(printed: bytes | str) -> str:
 
 def one_line(printed: bytes | str, most: int = _SENTENCE) -> str:
     """In one line, its beginning."""
-    text = " ".join(cleaned(printed[: 10 * most]).split())
+    text = " ".join(clean_lines(printed[: 10 * most]).split())
     return text if len(text) <= most else f"{text[:most]} and so on"
 
 

@@ -196,7 +196,7 @@ class Beats:
         self._pulse.touch()
         self._beat_at = self._look_at = 0.0
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         now = time.monotonic()
         if now >= self._beat_at:
             self._beat_at = now + BEAT
@@ -229,7 +229,7 @@ def supervise(directory: Path, order: dict[str, Any], terminated: Terminated) ->
     while child.poll() is None:
         ready, _, _ = select.select([reading] if opened else [], [], [], TICK)
         opened = opened and (not ready or _taken(reading, log))
-        if beats.due():
+        if beats.is_due():
             ending.look()
     ending.finish()
     # All that it wrote is there by now. What it has started may hold the pipe open, and write to it, for ever.

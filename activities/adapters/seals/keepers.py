@@ -30,7 +30,7 @@ class Keeper(Protocol):
     name: str
     place: Path
 
-    def kept(self) -> list[SealedSeal]:
+    def kept_seals(self) -> list[SealedSeal]:
         """Those that it has, in order. Errors: Unavailable; BadInput for a file that is none of seals."""
         ...
 
@@ -53,7 +53,7 @@ def read_seals(path: Path) -> list[SealedSeal]:
 
 
 @contextmanager
-def alone(keeper: Path) -> Iterator[None]:
+def lock_keeper(keeper: Path) -> Iterator[None]:
     """Within, no other worker of this machine brings these seals up to date. Errors: Unavailable."""
     try:
         keeper.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class FileKeeper:
         self.name = str(path)
         self.place = path
 
-    def kept(self) -> list[SealedSeal]:
+    def kept_seals(self) -> list[SealedSeal]:
         return read_seals(self._path) if self._path.exists() else []
 
     def append(self, seals: Sequence[SealedSeal]) -> None:
@@ -107,8 +107,8 @@ class GitKeeper:
         self.place = folder / FILE_NAME
         self.name = f"{folder} (git)"
 
-    def kept(self) -> list[SealedSeal]:
-        return self._file.kept()
+    def kept_seals(self) -> list[SealedSeal]:
+        return self._file.kept_seals()
 
     def append(self, seals: Sequence[SealedSeal]) -> None:
         if not (self._folder / ".git").exists():

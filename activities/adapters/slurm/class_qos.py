@@ -40,7 +40,7 @@ class Qos:
     gpus: int | None = None
 
     @property
-    def idle(self) -> Qos:
+    def without_limits(self) -> Qos:
         """The same without effect: for one that jobs are still in."""
         return Qos(self.description, self.priority, self.preempts)
 
@@ -144,7 +144,7 @@ def ours(site: Site) -> dict[str, Qos]:
     return {n: q for n, q in site.there.items() if q.description.startswith(OURS) and q.description.endswith(end)}
 
 
-def stale(wanted: Wanted, site: Site) -> dict[str, Qos]:
+def stale_qos(wanted: Wanted, site: Site) -> dict[str, Qos]:
     """Those of ours that nobody wants any more; of a team behind a wall none are touched."""
     walled = tuple(f" of {team}{_place(site)}".lower() for team in wanted.walls)
     return {
@@ -240,7 +240,7 @@ def _place(site: Site) -> str:
     return f" under {site.source.root} in {site.cluster}".lower()
 
 
-def differing(wanted: Wanted, site: Site) -> list[str]:
+def differing_qos(wanted: Wanted, site: Site) -> list[str]:
     """Names of QOS that are not as they should be, or that their team's account may not use."""
     return sorted(
         name
@@ -266,7 +266,7 @@ class QosCommands(NamedTuple):
     settings: list[str]
 
 
-def bringing(wanted: Wanted, site: Site) -> dict[str, QosCommands]:
+def commands_to_bring(wanted: Wanted, site: Site) -> dict[str, QosCommands]:
     """By team that lacks anything: what there should be is there afterwards, and its account may use it."""
     commands_of: dict[str, QosCommands] = {}
     for team in sorted({of.team for of in wanted.of.values()}):
@@ -301,7 +301,7 @@ def taking_out(mine: Mapping[str, Qos], used: Collection[str], site: Site) -> li
     gone = sorted(mine.keys() - used)
     lines = []
     for name in sorted(mine.keys() & used):
-        idle = replace(mine[name].idle, preempts=mine[name].preempts - mine.keys())
+        idle = replace(mine[name].without_limits, preempts=mine[name].preempts - mine.keys())
         if idle != mine[name]:
             lines.append(_setting(name, idle, site.source, emptied=True))
     some = (gone[at : at + _NAMES] for at in range(0, len(gone), _NAMES))
@@ -334,7 +334,7 @@ def absent(site: Site, teams: Mapping[str, TeamClasses]) -> list[str]:
 def by_hand(team: str, wanted: Wanted, site: Site) -> list[str]:
     """What an administrator would type for this team: such QOS are the site's own, and Backstop leaves them alone."""
     new = [name for name, of in wanted.of.items() if of.team == team and name not in site.there]
-    settings = bringing(wanted, site).get(team, QosCommands([], [])).settings
+    settings = commands_to_bring(wanted, site).get(team, QosCommands([], [])).settings
     return [f"sacctmgr -i {line}" for line in [*([f"add qos {_list(new)}"] if new else []), *settings]]
 
 

@@ -23,22 +23,22 @@ from activities.adapters.slurm.class_qos import (
     TeamClasses,
     Wanted,
     absent,
-    bringing,
     by_hand,
+    commands_to_bring,
     config_in,
     defaults_in,
-    differing,
+    differing_qos,
     lacking_of,
     named_classes,
     ours,
     qos_there,
-    stale,
+    stale_qos,
     taking_out,
     too_low,
     wanted_classes,
 )
 from activities.adapters.slurm.command_line import Talk
-from activities.adapters.slurm.names import plain
+from activities.adapters.slurm.names import plain_name
 from models.base import count_text, some_of
 from models.cluster.classes import those_of
 from models.cluster.sources import OF_CLASS, ClassesInSlurm, SlurmSource
@@ -71,11 +71,11 @@ class _Look(NamedTuple):
     lacking: Sequence[str]
 
     @property
-    def astray(self) -> bool:
+    def is_astray(self) -> bool:
         """Whether there is anything to write."""
         if self.lacking:
             return False
-        return bool(differing(self.wanted, self.site) or stale(self.wanted, self.site))
+        return bool(differing_qos(self.wanted, self.site) or stale_qos(self.wanted, self.site))
 
 
 @dataclass(frozen=True)
@@ -89,16 +89,16 @@ class SlurmClasses:
 
     @property
     def _name(self) -> str:
-        return plain(self.source.cluster or self.cluster)
+        return plain_name(self.source.cluster or self.cluster)
 
     @property
-    def named(self) -> dict[str, ClassOf]:
+    def class_by_qos(self) -> dict[str, ClassOf]:
         """Which class of which team a job is of, by its QOS; one that an administrator has made counts too."""
         return named_classes(self.source.cluster or self.cluster, self._known_teams())
 
-    def astray(self, limits: TeamLimits) -> bool:
+    def is_astray(self, limits: TeamLimits) -> bool:
         """Errors: Unavailable."""
-        return self._look(limits).astray
+        return self._look(limits).is_astray
 
     def keep(self, limits: TeamLimits) -> bool:
         """They are as they should be; False where some were left for another time, so that nobody waits for long.
@@ -107,10 +107,10 @@ class SlurmClasses:
         """
         try:
             look = self._look(limits)
-            if not look.astray:
+            if not look.is_astray:
                 return True
-            self._take_out(look.site, stale(look.wanted, look.site))
-            return self._bring(bringing(look.wanted, look.site))
+            self._take_out(look.site, stale_qos(look.wanted, look.site))
+            return self._bring(commands_to_bring(look.wanted, look.site))
         except BackstopError as error:
             log.warning("the classes of %s are not as they should be in Slurm: %s", self.cluster, error.message)
             return True
@@ -129,7 +129,7 @@ class SlurmClasses:
         self._write(settings)
         return not by_team
 
-    def told(self, limits: TeamLimits, *, begun: bool) -> ClassesTold:
+    def advice_for(self, limits: TeamLimits, *, begun: bool) -> ClassesTold:
         """What an administrator should know. `begun`: Backstop writes there. Errors: Unavailable."""
         if self.source.classes is not ClassesInSlurm.WRITE:
             return ClassesTold("", self._without(limits))
@@ -137,7 +137,7 @@ class SlurmClasses:
         if lacking:
             return ClassesTold(f"classes are not written: slurm.conf needs {'; '.join(lacking)}", "")
         parts = [f"no classes are written for {team}: {wall}" for team, wall in sorted(wanted.walls.items())]
-        if wrong := differing(wanted, site) if begun or ours(site) else []:
+        if wrong := differing_qos(wanted, site) if begun or ours(site) else []:
             parts.append(f"classes that are not what they should be: {', '.join(wrong)}")
         parts += [
             f"QOS {qos} has Priority {site.there[qos].priority if qos in site.there else 0}: classes preempt, but the "
@@ -180,7 +180,7 @@ class SlurmClasses:
     def _teams(self) -> dict[str, TeamClasses]:
         """Of those that jobs run in. Errors: Refusal for a policy that makes no sense."""
         by_policy = self.ledger.registry.facts(self.cluster).policy.classes
-        quotas = self.ledger.schedulers.standing(self.cluster).quotas
+        quotas = self.ledger.schedulers.mirrored_cluster(self.cluster).quotas
         parents = {quota.parent for quota in quotas.values()}
         return {
             team: TeamClasses(those_of(quota.classes, by_policy), quota.block_gpus)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from activities.adapters.ledger.scheduler_mirror import SchedulerBook
 from activities.adapters.slurm.command_line import Talk
-from activities.adapters.slurm.names import QOS, plain, quotable
+from activities.adapters.slurm.names import QOS, plain_name, quotable
 from activities.adapters.slurm.parsing import QOS_FORMAT, qos_in
 from models.cluster.sources import SlurmSource
 
@@ -57,12 +57,12 @@ def flex_qos_of(talk: Talk, book: SchedulerBook, cluster: str, source: SlurmSour
 
 def qos_limits(talk: Talk, source: SlurmSource, names: list[str]) -> dict[str, int | None]:
     """The limit of each of these that there is. Errors: Unavailable; Refusal for a first name that is none in Slurm."""
-    asked = ",".join([plain(names[0]), *(name for name in names[1:] if quotable(name))])
+    asked = ",".join([plain_name(names[0]), *(name for name in names[1:] if quotable(name))])
     return qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", f"name={asked}", QOS_FORMAT), source.tres)
 
 
 def _sizes(book: SchedulerBook, cluster: str, qos: str) -> bool:
-    limit = book.standing(cluster).limits.get(QOS + qos)
+    limit = book.mirrored_cluster(cluster).limits.get(QOS + qos)
     return limit is not None and limit.ours
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster
-from activities.adapters.slurm.names import POOL, QOS, plain
+from activities.adapters.slurm.names import POOL, QOS, plain_name
 from models.cluster.sources import SlurmSource
 
 _NAMES = 200
@@ -15,7 +15,7 @@ _NAMES = 200
 def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | None) -> dict[str, int | None]:
     """What Slurm's limits should be, by name; only of what the ledger knows to be there. `sized`: the QOS of flex."""
     wanted: dict[str, int | None] = {
-        team: standing.admitted(team) for team in standing.quotas if team in standing.limits
+        team: standing.admitted_limit(team) for team in standing.quotas if team in standing.limits
     }
     tops = [team for team, q in standing.quotas.items() if q.parent is None]
     pool = standing.limits.get(POOL + source.root)
@@ -50,13 +50,15 @@ def commands(limits: Mapping[str, int | None], cluster: str, source: SlurmSource
     lines = []
     for name, gpus in sorted(limits.items()):
         if name.startswith(QOS):
-            lines.append(f"modify qos {plain(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
+            lines.append(f"modify qos {plain_name(name.removeprefix(QOS))} set GrpTRES={source.tres}={_limit(gpus)}")
         else:
-            groups.setdefault(gpus, []).append(plain(name.removeprefix(POOL)))
+            groups.setdefault(gpus, []).append(plain_name(name.removeprefix(POOL)))
     for gpus, names in groups.items():
         for at in range(0, len(names), _NAMES):
             some = ",".join(names[at : at + _NAMES])
-            lines.append(f"modify account {some} cluster={plain(cluster)} set GrpTRES={source.tres}={_limit(gpus)}")
+            lines.append(
+                f"modify account {some} cluster={plain_name(cluster)} set GrpTRES={source.tres}={_limit(gpus)}"
+            )
     return lines
 
 

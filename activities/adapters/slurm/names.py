@@ -15,7 +15,7 @@ def quotable(name: str) -> bool:
     return _PLAIN.fullmatch(name) is not None
 
 
-def plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name that is one word to sacctmgr. Errors: Refusal."""
     if not quotable(name):
         raise Refusal(f"{name!r} cannot be a name in Slurm: letters, digits and . _ @ + - are taken")

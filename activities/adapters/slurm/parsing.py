@@ -39,7 +39,7 @@ def document_in(printed: str) -> Any:
         raise Unavailable(f"Slurm printed what is no JSON: {type(error).__name__} {error}"[:300]) from None
 
 
-def written(text: str) -> str:
+def storable_text(text: str) -> str:
     """What somebody wrote, as every database and every line can hold it."""
     one_line = "".join(char if char.isprintable() else " " for char in text[:_LONGEST_NAME])
     return " ".join(one_line.split())
@@ -110,7 +110,7 @@ def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
 
 def _team_name(name: str, number: str) -> str:
     """The name, where it can be a team's; a colon sets other limits apart from accounts in the ledger."""
-    plain = written(name).replace(":", " ")
+    plain = storable_text(name).replace(":", " ")
     return name if name == plain else f"{plain} ({number})"
 
 
@@ -123,7 +123,7 @@ def qos_in(printed: str, tres: str) -> dict[str, int | None]:
     return {name: tres_of(limits).get(tres) for limits, _, name in lines}
 
 
-def above(accounts: Mapping[str, Account], name: str) -> Iterator[str]:
+def ancestors_of(accounts: Mapping[str, Account], name: str) -> Iterator[str]:
     """The accounts over this one, the nearest first."""
     seen: set[str] = set()
     while (name := accounts[name].parent) and name in accounts and name not in seen:
@@ -138,7 +138,7 @@ def quotas_of(accounts: Mapping[str, Account], source: SlurmSource) -> dict[str,
     """
     quotas: dict[str, Present] = {}
     for name, account in accounts.items():
-        chain = list(above(accounts, name))
+        chain = list(ancestors_of(accounts, name))
         if account.gpus is None or source.root not in chain or source.flex_root in (name, *chain):
             continue
         inside = chain[: chain.index(source.root)]
@@ -217,7 +217,7 @@ def _node(row: Mapping[str, Any], gres: str) -> Node | None:
     state = [str(word).upper() for one in words for word in ([one] if isinstance(one, str) else one)]
     if not gpus:
         return None
-    unknown = tuple(written(word) for word in state if word not in _NODE_WORDS)
+    unknown = tuple(storable_text(word) for word in state if word not in _NODE_WORDS)
     return Node(name=row["name"], gpus=gpus, healthy=_healthy(state), state="+".join(state), unknown=unknown)
 
 
@@ -352,7 +352,7 @@ def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) ->
     """`running`: how many tasks of each array hold GPUs."""
     states = _states(row)
     held = tres_of(str(row.get("tres_alloc_str") or "")).get(tres, 0)
-    unknown = tuple(written(word) for word in states if word not in _JOB_WORDS)
+    unknown = tuple(storable_text(word) for word in states if word not in _JOB_WORDS)
     runs = _holds(states) or bool(unknown and held and _OVER.isdisjoint(states))
     if not runs and not {*_OVER, _STAGE_OUT}.isdisjoint(states):
         return None
@@ -363,7 +363,7 @@ def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) ->
     started = _number(row.get("start_time"))
     return SlurmJob(
         number=int(row["job_id"]),
-        name=written(str(row.get("name") or "")) or str(row["job_id"]),
+        name=storable_text(str(row.get("name") or "")) or str(row["job_id"]),
         account=str(row["account"]),
         qos=str(row.get("qos") or ""),
         gpus=gpus,

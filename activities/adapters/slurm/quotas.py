@@ -63,9 +63,9 @@ class SlurmQuotas:
         except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
             return error.message, None
 
-    def barred(self, cluster: str) -> str:
+    def barred_reason(self, cluster: str) -> str:
         source = self._slurms.book.sources([cluster]).get(cluster)
-        return self._ledger.barred(cluster) if source is None else self._slurms.barred(cluster, source)
+        return self._ledger.barred_reason(cluster) if source is None else self._slurms.barred_reason(cluster, source)
 
     def versions(self, clusters: Sequence[str]) -> dict[str, str]:
         self._slurms.refresh_limits(clusters)
@@ -82,7 +82,7 @@ class SlurmQuotas:
         source = self._slurms.book.sources([change.cluster]).get(change.cluster)
         if source is None:
             return self._ledger.apply(change)
-        with self._slurms.book.alone(change.cluster):
+        with self._slurms.book.lock_cluster(change.cluster):
             self._slurms.sync(change.cluster, source)
             receipt = self._ledger.apply(change)
             self._slurms.push(change.cluster, source)

@@ -24,7 +24,7 @@ from activities.adapters.slurm.classes import EVERY, OFF_EVERY, SlurmClasses
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
 from activities.adapters.slurm.limits import commands, wanted_limits
-from activities.adapters.slurm.names import POOL, QOS, plain
+from activities.adapters.slurm.names import POOL, QOS, plain_name
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,
     NUMBERS_FORMAT,
@@ -39,7 +39,7 @@ from activities.adapters.slurm.parsing import (
     quotas_of,
     use_of,
 )
-from activities.adapters.slurm.unsupported import unread
+from activities.adapters.slurm.unsupported import unread_settings
 from activities.adapters.source_threads import WAITED, Faults, SourceThreads, sentence
 from models.base import count_text
 from models.cluster.fleet_file import ClusterInSlurm
@@ -92,11 +92,11 @@ class Slurms:
         """By cluster: what was printed last, and its numbers."""
         self.faults = Faults(ledger.now)
         self._threads = {
-            what: SourceThreads(partial(self.faults.found, f"{what} of Slurm"), patience)
+            what: SourceThreads(partial(self.faults.note_fault, f"{what} of Slurm"), patience)
             for what in ("limits", "nodes", "jobs")
         }
         # Of these nothing is to be answered: nobody waits.
-        self._threads["classes"] = SourceThreads(partial(self.faults.found, "classes of Slurm"), None)
+        self._threads["classes"] = SourceThreads(partial(self.faults.note_fault, "classes of Slurm"), None)
 
     def talk(self, source: SlurmSource) -> Talk:
         talk = self._talks.get(source.connection)
@@ -104,7 +104,7 @@ class Slurms:
             raise Refusal(f"this worker has no Slurm connection {source.connection!r}: BACKSTOP_SLURM names them")
         return talk
 
-    def due(self, what: str, cluster: str, every: timedelta) -> bool:
+    def claim_reading(self, what: str, cluster: str, every: timedelta) -> bool:
         """Whether it is to be read again; it counts as read from now on."""
         now = time.monotonic()
         last = self._done.get((what, cluster))
@@ -116,7 +116,7 @@ class Slurms:
     # --- limits ---------------------------------------------------------------------------------
 
     def accounts(self, cluster: str, source: SlurmSource) -> dict[str, Account]:
-        of = f"cluster={plain(source.cluster or cluster)}"
+        of = f"cluster={plain_name(source.cluster or cluster)}"
         asked, talk = ("sacctmgr", "-n", "-P", "show", "assoc", of, "user="), self.talk(source)
         printed = talk.run(*asked, ASSOC_FORMAT)
         before = self._associations.get(cluster)
@@ -131,7 +131,7 @@ class Slurms:
     def sync(self, cluster: str, source: SlurmSource) -> MirroredCluster:
         """The ledger has what Slurm has; what others changed there is a change by others. Answers how it stands."""
         for _ in range(_TRIES):
-            seen = self.book.standing(cluster)
+            seen = self.book.mirrored_cluster(cluster)
             accounts = self.accounts(cluster, source)
             held = quotas_of(accounts, source)
             foreign, landed = differences(seen, held)
@@ -143,7 +143,7 @@ class Slurms:
                 return self._bounded(cluster, source, seen, accounts)
             actors = self._actors(source, accounts) if foreign else {}
             if self.book.take(cluster, seen, held, foreign, landed, actors):
-                return self._bounded(cluster, source, self.book.standing(cluster), accounts)
+                return self._bounded(cluster, source, self.book.mirrored_cluster(cluster), accounts)
         raise Unavailable(f"the quotas of {cluster} change faster than they can be read")
 
     def _bounded(
@@ -154,9 +154,9 @@ class Slurms:
         pool = POOL + source.root
         if source.root != "root" or pool in standing.limits:
             bounds[pool] = accounts[source.root].gpus
-        if source.size_flex and self.due("qos", cluster, _QOS_EVERY):
+        if source.size_flex and self.claim_reading("qos", cluster, _QOS_EVERY):
             bounds |= self._flex_bounds(cluster, source, standing)
-            standing = self.book.standing(cluster)
+            standing = self.book.mirrored_cluster(cluster)
         # A write of ours that is under way is no change by others.
         sized, noted = self._sized.get(cluster), standing.limits
         wanted = wanted_limits(standing, source, sized)
@@ -170,9 +170,9 @@ class Slurms:
         ours = {n for n in news.keys() & noted if bounding.get(n, False)}
         if ours:
             log.warning("somebody has changed what bounds others in %s: %s", cluster, ", ".join(sorted(ours)))
-            self.book.saw(cluster, {n: news[n] for n in ours})
+            self.book.record_astray(cluster, {n: news[n] for n in ours})
         self.book.note(cluster, {n: gpus for n, gpus in news.items() if n not in ours}, ours=False)
-        return self.book.standing(cluster)
+        return self.book.mirrored_cluster(cluster)
 
     def _flex_bounds(self, cluster: str, source: SlurmSource, standing: MirroredCluster) -> dict[str, int | None]:
         """The limit of the QOS that sizes flex, and of one that has done so and is to be given back.
@@ -210,7 +210,7 @@ class Slurms:
 
     def push(self, cluster: str, source: SlurmSource) -> None:
         """Slurm's limits are what the ledger's quotas ask for, read back. Errors: Unavailable where some are not."""
-        standing = self.book.standing(cluster)
+        standing = self.book.mirrored_cluster(cluster)
         wanted = wanted_limits(standing, source, self._sized.get(cluster))
         changes = {name: gpus for name, gpus in wanted.items() if standing.limits[name].gpus != gpus}
         if not changes:
@@ -254,22 +254,22 @@ class Slurms:
 
     def keep_classes(self, cluster: str, source: SlurmSource) -> None:
         """What each class may is in step with the limits; whoever calls writes alone."""
-        limits = wanted_limits(self.book.standing(cluster), source, self._sized.get(cluster))
+        limits = wanted_limits(self.book.mirrored_cluster(cluster), source, self._sized.get(cluster))
         if self.classes(cluster, source).keep(limits):
             self._done["classes", cluster] = time.monotonic()
 
     def classes_after_write(self, cluster: str, source: SlurmSource) -> None:
         """They follow the limits: of a rollout with the watch's next look, as no effect is to wait for them."""
         self._done.pop(("classes", cluster), None)
-        if self.book.standing(cluster).rollout is None:
+        if self.book.mirrored_cluster(cluster).rollout is None:
             self.keep_classes(cluster, source)
 
     # --- rights ---------------------------------------------------------------------------------
 
-    def barred(self, cluster: str, source: SlurmSource) -> str:
+    def barred_reason(self, cluster: str, source: SlurmSource) -> str:
         """What of a rollout's writes Slurm would not let the worker's user do, and who may; empty: it lets us."""
         may, limit = self.talk(source).may, f"GrpTRES={source.tres}=0"
-        of = f"cluster={plain(source.cluster or cluster)}"
+        of = f"cluster={plain_name(source.cluster or cluster)}"
         if not may("sacctmgr", "-i", "modify", "account", _NOWHERE, of, "set", limit):
             return "the worker's user may not set limits of accounts in Slurm: AdminLevel Operator may (docs/slurm.md)"
         sized = self.flex_qos(cluster, source).sized if source.size_flex else None
@@ -291,20 +291,20 @@ class Slurms:
 
     def refresh_health(self, sources: Sources) -> dict[str, str]:
         """What nodes are now is in the ledger, but for clusters whose health a Prometheus has. Answers late faults."""
-        due = [c for c in sources.slurm if c not in sources.prometheus and self.due("health", c, self.every)]
+        due = [c for c in sources.slurm if c not in sources.prometheus and self.claim_reading("health", c, self.every)]
         self._threads["nodes"].read({c: partial(self._look_at_nodes, c, sources.slurm[c]) for c in due})
-        return self.faults.lately()
+        return self.faults.recent_faults()
 
     def refresh_use(self, sources: Sources) -> dict[str, str]:
         """What jobs hold now is in the ledger, where the last sample is old enough. Answers late faults."""
-        due = [c for c in sources.slurm if self.due("use", c, self.use_every)]
+        due = [c for c in sources.slurm if self.claim_reading("use", c, self.use_every)]
         self._threads["jobs"].read({c: partial(self._look_at_jobs, c, sources.slurm[c]) for c in due})
-        return self.faults.lately()
+        return self.faults.recent_faults()
 
     def refresh_limits(self, clusters: Sequence[str]) -> None:
         """The ledger has what these clusters' Slurm has, where it was not looked at just now."""
         sources = self.book.sources(clusters)
-        due = {c: source for c, source in sources.items() if self.due("limits", c, self.every)}
+        due = {c: source for c, source in sources.items() if self.claim_reading("limits", c, self.every)}
         self.sync_aside(due)
         self._threads["classes"].read({c: partial(self.look_at_classes, c, source) for c, source in due.items()})
 
@@ -314,17 +314,17 @@ class Slurms:
 
     def look_at_classes(self, cluster: str, source: SlurmSource) -> None:
         """They are in step with the limits, or the next look is soon. Nobody's look at limits waits for this."""
-        standing = self.book.standing(cluster)
+        standing = self.book.mirrored_cluster(cluster)
         # A rehearsal writes nothing, and nor does one that has not begun to.
         begun = standing.rollout is not None and standing.counter > 0
         every = OFF_EVERY if source.classes is ClassesInSlurm.OFF else EVERY
-        if not begun or not self.due("classes", cluster, every):
+        if not begun or not self.claim_reading("classes", cluster, every):
             return
         limits = wanted_limits(standing, source, self._sized.get(cluster))
         with suppress(Unavailable):
-            if self.classes(cluster, source).astray(limits):
+            if self.classes(cluster, source).is_astray(limits):
                 self._done.pop(("classes", cluster), None)  # until they are kept
-                with self.book.alone(cluster):
+                with self.book.lock_cluster(cluster):
                     self.keep_classes(cluster, source)
 
     def _look_at_nodes(self, cluster: str, source: SlurmSource) -> None:
@@ -335,10 +335,10 @@ class Slurms:
     def _look_at_jobs(self, cluster: str, source: SlurmSource) -> None:
         talk = self.talk(source)
         jobs, now = sights.jobs(talk, cluster, source), self.ledger.now()
-        quotas = self.book.standing(cluster).quotas
+        quotas = self.book.mirrored_cluster(cluster).quotas
         leaves = set(quotas) - {q.parent for q in quotas.values()}
         self.ledger.usage.keep(cluster, use_of(jobs, leaves, source, now))
-        named = named_jobs(jobs, leaves, source, sights.islands(talk), self.classes(cluster, source).named)
+        named = named_jobs(jobs, leaves, source, sights.islands(talk), self.classes(cluster, source).class_by_qos)
         waiting = {j.label for j in jobs if not j.runs}
         self.ledger.jobs.keep(cluster, [ClusterJob(cluster=cluster, **j.model_dump()) for j in named], waiting, now)
 
@@ -353,14 +353,14 @@ class Slurms:
 
     def _checked(self, cluster: str, source: SlurmSource) -> SchedulerCheck:
         try:
-            standing, barred = self.sync(cluster, source), self.barred(cluster, source)
+            standing, barred = self.sync(cluster, source), self.barred_reason(cluster, source)
             flex = self.flex_qos(cluster, source) if source.size_flex else None
             talk = self.talk(source)
             sights.islands(talk)
             beside = self._unread(cluster, source, sights.nodes(talk, source), sights.jobs(talk, cluster, source))
             wanted = wanted_limits(standing, source, self._sized.get(cluster))
             begun = standing.rollout is not None and standing.counter > 0
-            classes = self.classes(cluster, source).told(wanted, begun=begun)
+            classes = self.classes(cluster, source).advice_for(wanted, begun=begun)
         except Exception as error:  # one that cannot be checked keeps nobody else from being
             return SchedulerCheck(wrong=sentence(error))
         wrong = [n for n, gpus in sorted(wanted.items()) if standing.limits[n].gpus != gpus]
@@ -375,9 +375,9 @@ class Slurms:
     ) -> tuple[str, ...]:
         """What this Slurm has that Backstop does not read, in a sentence each. Errors: Unavailable."""
         flex = {source.own_flex_qos(cluster), *(one.own_flex_qos(name) for name, one in self.book.sources().items())}
-        ours = {source.flex_qos, *flex, *self.classes(cluster, source).named}
+        ours = {source.flex_qos, *flex, *self.classes(cluster, source).class_by_qos}
         qos = sights.limiting_qos(self.talk(source), source, ours)
-        return unread(source, self.accounts(cluster, source), qos, nodes, jobs)
+        return unread_settings(source, self.accounts(cluster, source), qos, nodes, jobs)
 
     # --- in and out -----------------------------------------------------------------------------
 
@@ -428,11 +428,11 @@ class Slurms:
         What bounds others (the pool, the flex QOS) is always taken back; quotas where `restore` asks for it, to what
         they were before Backstop first wrote them. What others have changed since is left alone.
         """
-        self.book.standing(cluster)  # refuses one that is not there
+        self.book.mirrored_cluster(cluster)  # refuses one that is not there
         source = self.book.sources([cluster]).get(cluster)
         if source is None:
             raise Refusal(f"the quotas of {cluster} are the ledger's own: there is nothing to detach")
-        with self.book.alone(cluster):
+        with self.book.lock_cluster(cluster):
             standing = self.sync(cluster, source)
             if standing.rollout is not None:
                 raise Refusal(f"rollout {standing.rollout} is open in {cluster}: close or abort it first")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from activities.adapters.slurm.class_qos import OURS
-from activities.adapters.slurm.parsing import Account, Node, SlurmJob, above, quotas_of, tres_of, written
+from activities.adapters.slurm.parsing import Account, Node, SlurmJob, ancestors_of, quotas_of, storable_text, tres_of
 from models.base import count_text, some_of
 from models.cluster.sources import SlurmSource
 
@@ -24,7 +24,7 @@ def limiting_qos_in(printed: str, source: SlurmSource, ours: Collection[str]) ->
         *fields, name = line.split("|")
         limited = any(source.tres == tres or of_other_kind(tres, source) for field in fields for tres in tres_of(field))
         if limited and name not in ours and not any(field.startswith(OURS) for field in fields):
-            names.append(written(name))
+            names.append(storable_text(name))
     return sorted(names)
 
 
@@ -33,7 +33,7 @@ def of_other_kind(tres: str, source: SlurmSource) -> bool:
     return tres.startswith(f"{source.tres}:") or source.tres.startswith(f"{tres}:")
 
 
-def unread(
+def unread_settings(
     source: SlurmSource,
     accounts: Mapping[str, Account],
     qos: Sequence[str],
@@ -56,7 +56,7 @@ def unread(
 def _of_kinds(source: SlurmSource, accounts: Mapping[str, Account]) -> Iterator[str]:
     by_kind: dict[str, list[str]] = {}
     for name, account in sorted(accounts.items()):
-        chain = [name, *above(accounts, name)]
+        chain = [name, *ancestors_of(accounts, name)]
         if source.root in chain and source.flex_root not in chain:
             for tres, limit in account.others.items():
                 if of_other_kind(tres, source) and (account.gpus is None or limit < account.gpus):

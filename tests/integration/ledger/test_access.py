@@ -48,7 +48,7 @@ class Desk:
 
     @property
     def told(self) -> list[str]:
-        rows = self.ledger.registry.archived(ACCESS_CHAIN, 0, 100)
+        rows = self.ledger.registry.entries_after(ACCESS_CHAIN, 0, 100)
         assert broken_links(rows, self.ledger.registry.chain_head(ACCESS_CHAIN)) == []
         return [row.entry.text for row in rows]
 

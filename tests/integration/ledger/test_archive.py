@@ -28,7 +28,7 @@ def entry(key: str, cluster: str = "alpha", **data: Any) -> AuditEntry:
 
 
 def broken(ledger: Ledger, cluster: str = "alpha") -> list[str]:
-    return broken_links(ledger.registry.archived(cluster, 0, 10_000), ledger.registry.chain_head(cluster))
+    return broken_links(ledger.registry.entries_after(cluster, 0, 10_000), ledger.registry.chain_head(cluster))
 
 
 @pytest.mark.parametrize("count", [1, 5, 50])
@@ -37,7 +37,7 @@ def test_entries_come_back_in_their_order_with_their_hashes(
 ) -> None:
     entries = [entry(f"k{n}", before={"a": n}, shares=(1, 2.5), none=None) for n in range(count)]
     head = twice(lambda: empty_ledger.registry.archive(entries))
-    rows = empty_ledger.registry.archived("alpha", 0, 100)
+    rows = empty_ledger.registry.entries_after("alpha", 0, 100)
     assert [row.seq for row in rows] == list(range(1, count + 1))
     assert [row.entry.model_dump(mode="json") for row in rows] == [e.model_dump(mode="json") for e in entries]
     assert rows[0].previous_hash == GENESIS
@@ -78,7 +78,7 @@ def test_each_cluster_has_its_own_chain(empty_ledger: Ledger) -> None:
 
 def test_the_archive_is_read_in_pages(empty_ledger: Ledger) -> None:
     empty_ledger.registry.archive([entry(str(n)) for n in range(5)])
-    assert [row.seq for row in empty_ledger.registry.archived("alpha", 2, 2)] == [3, 4]
+    assert [row.seq for row in empty_ledger.registry.entries_after("alpha", 2, 2)] == [3, 4]
 
 
 def test_data_that_json_changes_is_hashed_as_it_is_read(empty_ledger: Ledger) -> None:

@@ -211,7 +211,7 @@ def test_an_approval_is_judged_by_eight_reads_however_long_the_archive_is(ledger
     admission = Admission(ledger.access, ledger.attribution, ledger.registry)
     with statements() as asked:
         assert ledger.access.access() is None
-        found = admission.filled("rollout.approve", Target(cluster=CLUSTER), "", warrants)
+        found = admission.fill_target("rollout.approve", Target(cluster=CLUSTER), "", warrants)
     assert [len(asked), found.first, found.changed] == [8, ANA, (BO,)]
 
 

@@ -106,7 +106,7 @@ class Rollouts:
 
     def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
         self.said.append((command, request.actor, request.plan_hash))
-        opened = self.ledger.registry.opened(cluster)
+        opened = self.ledger.registry.open_rollout_of(cluster)
         if command is Command.CLOSE and opened is not None:
             note_stage(self.ledger, opened.rollout, "closed", True, True)
         return ""
@@ -321,7 +321,7 @@ def test_what_is_noted_is_on_the_board_and_in_the_chain_once(ledger: Ledger, too
     ]
     noted(ledger, BringupStage.PROVISIONING, 1, "bringup/h100-new/1/000001", "bringup/h100-new/1/000002")
     assert keys_of(tool) == ["bringup/h100-new/1/000001", "bringup/h100-new/1/000002"]
-    assert broken_links(ledger.registry.archived(NEW, 0, 99), ledger.registry.chain_head(NEW)) == []
+    assert broken_links(ledger.registry.entries_after(NEW, 0, 99), ledger.registry.chain_head(NEW)) == []
     noted(ledger, BringupStage.CANCELLED)
     noted(ledger, BringupStage.PROVISIONING, 1, "late")
     assert (ledger.bringups.bringups(False), "late" in keys_of(tool)) == ((), True)
@@ -561,7 +561,7 @@ def test_what_is_owed_goes_before_a_request_that_came_later(ledger: Ledger) -> N
     book = Book(ledger)
     said: dict[str, Any] = {"policy": {"owners": ["boss"]}}
     first = book.hand_over([island(6)], **said)
-    book.ledger.bringups.widen(NEW, [island(8)], "ada", NOW)  # C = 54, 40 stand: 14 free, and all of them owed
+    book.ledger.bringups.add_islands(NEW, [island(8)], "ada", NOW)  # C = 54, 40 stand: 14 free, and all of them owed
     ask = QuotaAsk(request="q-1", team="b", cluster=NEW, gpus=4, actor="bo")
     told = book.requests().assess(AssessRequest(ask=ask, at=NOW))
     assert not told.fits

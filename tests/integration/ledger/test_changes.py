@@ -182,11 +182,13 @@ def test_the_fewest_healthy_gpus_of_late_are_those_of_any_sample_that_stood(ledg
         sample("X", minutes, healthy)
     sample("Y", 20, 60)
     half_an_hour = now - timedelta(minutes=30)
-    assert ledger.health.least(CLUSTER, half_an_hour, now) == {"X": 150, "Y": 60}, "what stood when it began counts"
-    assert ledger.health.least(CLUSTER, now - timedelta(minutes=15), now) == {"X": 170, "Y": 60}
-    assert ledger.health.least(CLUSTER, now - timedelta(minutes=61), now) == {"X": 5, "Y": 60}
-    assert ledger.health.least("beta", half_an_hour, now)
-    assert ledger.health.least("nowhere", half_an_hour, now) == {}
+    assert ledger.health.least_healthy(CLUSTER, half_an_hour, now) == {"X": 150, "Y": 60}, (
+        "what stood when it began counts"
+    )
+    assert ledger.health.least_healthy(CLUSTER, now - timedelta(minutes=15), now) == {"X": 170, "Y": 60}
+    assert ledger.health.least_healthy(CLUSTER, now - timedelta(minutes=61), now) == {"X": 5, "Y": 60}
+    assert ledger.health.least_healthy("beta", half_an_hour, now)
+    assert ledger.health.least_healthy("nowhere", half_an_hour, now) == {}
 
 
 # --- usual health ----------------------------------------------------------------------------------
@@ -213,19 +215,19 @@ def test_usual_health_is_the_median_of_the_window_rounded_down(ledger: Ledger, t
     # Of 170 hours the first two lie before the week: 168 samples of it, half at 150 and half at 180.
     lived(tool, now, "X", 7, 7, *([150, 180] * 84))
     lived(tool, now, "Y", *([190] * 110), *([10] * 60))
-    assert ledger.health.usual(CLUSTER, week, now) == {"X": 150, "Y": 190}
-    assert ledger.health.usual(CLUSTER, timedelta(days=2), now) == {"X": 150, "Y": 10}
+    assert ledger.health.usual_healthy(CLUSTER, week, now) == {"X": 150, "Y": 190}
+    assert ledger.health.usual_healthy(CLUSTER, timedelta(days=2), now) == {"X": 150, "Y": 10}
 
 
 def test_an_island_with_too_little_history_has_no_usual_health(ledger: Ledger, tool: ForeignTool) -> None:
     now = ledger.health._database.now()
     lived(tool, now, "X", *([150] * 160), first_hour=160)  # begins inside the week
     lived(tool, now, "Y", *([190] * 12))  # begins before it, and fell silent
-    assert ledger.health.usual(CLUSTER, timedelta(days=7), now) == {}
-    assert ledger.health.usual(CLUSTER, timedelta(days=6), now) == {"X": 150}
+    assert ledger.health.usual_healthy(CLUSTER, timedelta(days=7), now) == {}
+    assert ledger.health.usual_healthy(CLUSTER, timedelta(days=6), now) == {"X": 150}
 
 
 def test_samples_dated_ahead_are_not_usual(ledger: Ledger, tool: ForeignTool) -> None:
     now = ledger.health._database.now()
     lived(tool, now, "X", *([150] * 169), *([3] * 400))
-    assert ledger.health.usual(CLUSTER, timedelta(days=7), now)["X"] == 150
+    assert ledger.health.usual_healthy(CLUSTER, timedelta(days=7), now)["X"] == 150

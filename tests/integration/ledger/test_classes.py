@@ -154,7 +154,7 @@ def test_what_is_told_of_classes_is_what_the_view_has(empty_ledger: Ledger, tool
     ), "120 of b are in use, and 64 are known by name"
 
     snapshot, policy = site.present(CLUSTER, LEDGER_NOW, {"buffer": 0.6})
-    plan = make_plan(site.works.on(snapshot, policy, LEDGER_NOW), policy)
+    plan = make_plan(site.works.with_work(snapshot, policy, LEDGER_NOW), policy)
     (under,) = plan.work
     assert {("a", "quota", c.job_class, c.gpus, c.jobs) for c in under.classes} == {t for t in told if t[0] == "a"}
     assert plan.hash == make_plan(snapshot, policy).hash

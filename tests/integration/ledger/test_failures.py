@@ -16,9 +16,9 @@ from sqlalchemy import exc
 from temporalio.exceptions import ApplicationError
 
 from activities.adapters.ledger import database
-from activities.adapters.ledger.database import translated
+from activities.adapters.ledger.database import translate_errors
 from activities.adapters.ledger.facade import Ledger, upgrade
-from activities.failures import translated as activity_errors
+from activities.failures import translate_errors as activity_errors
 from models.errors import BadInput, Unavailable
 from models.rollout.effects import EffectKind
 from tests.integration.ledger.world import (
@@ -70,7 +70,7 @@ def test_threads_of_one_process_queue_for_the_ledger_and_give_up_in_time(ledger_
         begun, over = threading.Event(), threading.Event()
 
         def busy() -> None:
-            with ledger.quotas._database.writing() as session:
+            with ledger.quotas._database.begin() as session:
                 session.connection().exec_driver_sql("UPDATE clusters SET gpu_model = 'B200' WHERE name = 'alpha'")
                 begun.set()
                 over.wait()
@@ -163,7 +163,7 @@ def test_a_server_that_forgot_idle_connections_is_not_noticed(postgres_ledger_ur
 )
 def test_what_may_pass_is_unavailable(cause: Exception) -> None:
     wrapper = exc.InterfaceError if isinstance(cause, psycopg.InterfaceError) else exc.OperationalError
-    with pytest.raises(Unavailable) as unavailable, translated():
+    with pytest.raises(Unavailable) as unavailable, translate_errors():
         raise wrapper("SELECT secret FROM quotas", {"password": "hunter2"}, cause)
     assert_gives_nothing_away(unavailable.value.message)
     assert unavailable.value.__cause__ is None
@@ -211,7 +211,7 @@ def test_a_damaged_file_is_unavailable_in_an_activity_too(tmp_path: Path, call: 
 
 @pytest.mark.parametrize("cause", [psycopg.errors.DataCorrupted, psycopg.errors.IndexCorrupted, psycopg.DatabaseError])
 def test_a_damaged_server_is_unavailable(cause: type[psycopg.Error]) -> None:
-    with pytest.raises(Unavailable) as unavailable, translated():
+    with pytest.raises(Unavailable) as unavailable, translate_errors():
         raise exc.DBAPIError.instance(
             "SELECT 1", {"password": "hunter2"}, cause("invalid page in block 7"), psycopg.Error
         )
@@ -231,7 +231,7 @@ def test_every_adapter_of_the_ledger_reaches_it_where_errors_are_translated() ->
 
 def test_our_own_bugs_are_not_dressed_up() -> None:
     bug = psycopg.errors.SyntaxError("syntax error")
-    with pytest.raises(exc.ProgrammingError), translated():
+    with pytest.raises(exc.ProgrammingError), translate_errors():
         raise exc.ProgrammingError("SELEC", {}, bug)
 
 

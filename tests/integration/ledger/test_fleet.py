@@ -427,7 +427,7 @@ def test_present_values_and_latest_health_are_shown(ledger: Ledger, tool: Foreig
 
 def test_a_cluster_that_others_left_senseless_is_named(ledger: Ledger, tool: ForeignTool) -> None:
     tool.run("UPDATE quotas SET islands = 'nowhere' WHERE team = 'c'")
-    alpha, beta = ledger.fleet.described("", 10)
+    alpha, beta = ledger.fleet.describe("", 10)
     assert alpha.spec is None
     assert alpha.wrong.startswith("cluster alpha in the ledger does not make sense: its rows: ")
     assert "islands names 'nowhere', which this cluster does not have (team c)" in alpha.wrong
@@ -443,9 +443,9 @@ def test_those_without_an_open_rollout_are_a_page_by_themselves(ledger: Ledger, 
         for name in opened:
             tool.run(f"UPDATE clusters SET open_rollout = 'r-1' WHERE name = '{name}'")
         expected = [name for name, _ in pairs if name not in opened]
-        assert [one.name for one in ledger.fleet.described("", 10, free=True)] == expected
-        assert [one.name for one in ledger.fleet.described("", 1, free=True)] == expected[:1]
-        assert [one.name for one in ledger.fleet.described("alpha", 1, free=True)] == [
+        assert [one.name for one in ledger.fleet.describe("", 10, free=True)] == expected
+        assert [one.name for one in ledger.fleet.describe("", 1, free=True)] == expected[:1]
+        assert [one.name for one in ledger.fleet.describe("alpha", 1, free=True)] == [
             n for n in expected if n > "alpha"
         ]
-        assert len(ledger.fleet.described("", 10)) == 2
+        assert len(ledger.fleet.describe("", 10)) == 2

@@ -82,11 +82,11 @@ def test_what_is_kept_follows_whatever_a_plan_goes_by(ledger: Ledger, tool: Fore
     now, names = LEDGER_NOW, list(NAMES)
     import_fleet(ledger, document(), "many", now=now - timedelta(minutes=9))
     costs = activities_on(ledger).costs
-    before = costs.at(names, BUFFERS, now)
+    before = costs.haircut_at(names, BUFFERS, now)
     agrees(before, ledger, names, now)
     moved(ledger, tool, now)
     later = now + timedelta(minutes=1)
-    after = costs.at(names, BUFFERS, later)
+    after = costs.haircut_at(names, BUFFERS, later)
     agrees(after, ledger, names, later)
     assert after != before
 
@@ -95,11 +95,11 @@ def test_a_cluster_that_vanished_or_has_no_health_is_left_out(ledger: Ledger, to
     now = LEDGER_NOW
     import_fleet(ledger, document(), "many", now=now - timedelta(minutes=9))
     costs = activities_on(ledger).costs
-    costs.at(NAMES, BUFFERS, now)
+    costs.haircut_at(NAMES, BUFFERS, now)
     ledger.fleet.remove_cluster("many-2", Signature("tpm", now, "desk/1"), dry_run=False)
-    agrees(costs.at(["many-1", "many-3"], BUFFERS, now), ledger, ["many-1", "many-3"], now)
+    agrees(costs.haircut_at(["many-1", "many-3"], BUFFERS, now), ledger, ["many-1", "many-3"], now)
     tool.run("DELETE FROM health_samples WHERE cluster = 'many-3'")
-    whole = costs.at(NAMES, BUFFERS, now)
+    whole = costs.haircut_at(NAMES, BUFFERS, now)
     agrees(whole, ledger, ["many-1"], now)
     assert whole.left_out == 2
 
@@ -114,12 +114,12 @@ def test_whose_work_is_cut_is_told_where_jobs_have_classes(ledger: Ledger, tool:
     ]
     ledger.jobs.add_jobs(jobs)
     activities = activities_on(ledger)
-    whole = activities.costs.at(NAMES, [Fraction(1, 2)], now)
+    whole = activities.costs.haircut_at(NAMES, [Fraction(1, 2)], now)
     ((cut, *_),) = whole.report.works
     assert (cut.cluster, cut.team) == ("many-2", "evals")
     assert "1 job of class lab holds 24 of the 48 that could yield" in cut.text
     tool.run("DELETE FROM jobs WHERE cluster = 'many-2'")
-    assert activities.costs.at(NAMES, [Fraction(1, 2)], now).report.works == ((),)
+    assert activities.costs.haircut_at(NAMES, [Fraction(1, 2)], now).report.works == ((),)
 
 
 def test_a_look_asks_as_often_whatever_there_is(empty_ledger: Ledger) -> None:
@@ -131,7 +131,7 @@ def test_a_look_asks_as_often_whatever_there_is(empty_ledger: Ledger) -> None:
         costs = activities_on(empty_ledger).costs
         for _ in range(2):
             with counted_queries() as queries:
-                assert costs.at(names, BUFFERS, LEDGER_NOW).report.fleet[0].clusters == many
+                assert costs.haircut_at(names, BUFFERS, LEDGER_NOW).report.fleet[0].clusters == many
             took.setdefault(many, []).append(len(queries))
     assert took[30] == took[3]
     assert max(took[30]) <= 12

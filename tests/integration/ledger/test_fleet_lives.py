@@ -494,14 +494,16 @@ def test_an_import_stands_in_the_archive_of_each_cluster_that_it_touches(ledger:
     document = without(fleet(a=90), quota="c", cluster="beta")
     document["teams"] = document["teams"][:1]
     twice(lambda: take(ledger, document, prune=True))
-    entries = {cluster: [row.entry for row in ledger.registry.archived(cluster, 0, 9)] for cluster in ("alpha", "beta")}
+    entries = {
+        cluster: [row.entry for row in ledger.registry.entries_after(cluster, 0, 9)] for cluster in ("alpha", "beta")
+    }
     assert [(e.actor, e.text) for e in entries["alpha"]][1:] == [
         ("tpm", "import of fleet.yaml: removed alpha quota c: 80 GPUs; changed alpha quota a: gpus 100 -> 90")
     ]
     assert entries["beta"][-1].data["cluster"]["quotas"] == [{"team": "a", "gpus": 32}]
-    assert "removed team b" in ledger.registry.archived("(fleet)", 0, 9)[-1].entry.text
+    assert "removed team b" in ledger.registry.entries_after("(fleet)", 0, 9)[-1].entry.text
     for cluster in ("alpha", "beta", "(fleet)"):
-        assert broken_links(ledger.registry.archived(cluster, 0, 99), ledger.registry.chain_head(cluster)) == []
+        assert broken_links(ledger.registry.entries_after(cluster, 0, 99), ledger.registry.chain_head(cluster)) == []
     rows = tool.one("SELECT count(*) FROM audit")
     take(ledger, document, "third", prune=True)
     assert tool.one("SELECT count(*) FROM audit") == rows, "nothing differed, so there was nothing to tell"
@@ -581,7 +583,7 @@ def test_a_cluster_is_removed_once_and_comes_back_by_its_archive(ledger: Ledger,
     assert [
         t for t in TABLES if t not in ("audit", "audit_heads", "requests") and any(CLUSTER in r for r in dump(tool)[t])
     ] == []
-    (entry,) = [r.entry for r in ledger.registry.archived(CLUSTER, 0, 99) if r.entry.key == "desk/one"]
+    (entry,) = [r.entry for r in ledger.registry.entries_after(CLUSTER, 0, 99) if r.entry.key == "desk/one"]
     assert (entry.text, entry.reason) == (
         "removed: 2 islands, 400 GPUs installed; 6 quotas, 340 GPUs in all",
         "a typo",
@@ -652,12 +654,12 @@ def test_a_cluster_is_renamed_with_its_history_and_the_archive_leads_from_one_to
     sources = tool.rows("SELECT source, health_source FROM clusters WHERE name = 'omega'")
     assert [json.loads(text) for text in sources[0]] == [{"cluster": "alpha"}, {"cluster": "alpha", "connection": "p"}]
     assert json.loads(tool.one("SELECT state FROM requests")) == {"ask": {"cluster": "omega"}}
-    texts = [ledger.registry.archived(c, 0, 99)[-1].entry.text for c in ("alpha", "omega")]
+    texts = [ledger.registry.entries_after(c, 0, 99)[-1].entry.text for c in ("alpha", "omega")]
     assert texts == [
         "renamed to omega: what comes after stands there",
         "renamed from alpha: what was before stands there",
     ]
-    assert broken_links(ledger.registry.archived("omega", 0, 99), ledger.registry.chain_head("omega")) == []
+    assert broken_links(ledger.registry.entries_after("omega", 0, 99), ledger.registry.chain_head("omega")) == []
     open_rollout(ledger, "r-2", cluster="omega")
     with pytest.raises(BadInput, match="the ledger has a cluster 'beta' already"):
         ledger.fleet.rename_cluster("omega", "beta", by("desk/two"), dry_run=True)

@@ -92,13 +92,13 @@ def test_what_is_kept_follows_whatever_moves(ledger: Ledger, tool: ForeignTool, 
     now = LEDGER_NOW
     import_fleet(ledger, document(), "many", now=now - timedelta(minutes=9))
     ours = looks_at(ledger)
-    before = ours.flex(NAMES, FlexMode.EQUAL, now), ours.why(NAMES, ASK, now)
+    before = ours.flex(NAMES, FlexMode.EQUAL, now), ours.explain(NAMES, ASK, now)
     moved(ledger, tool, now)
     later = now + timedelta(minutes=1)
     fresh = looks_at(ledger)
-    flex, why = ours.flex(NAMES, FlexMode.EQUAL, later), ours.why(NAMES, ASK, later)
+    flex, why = ours.flex(NAMES, FlexMode.EQUAL, later), ours.explain(NAMES, ASK, later)
     assert flex == fresh.flex(NAMES, FlexMode.EQUAL, later)
-    assert why == fresh.why(NAMES, ASK, later)
+    assert why == fresh.explain(NAMES, ASK, later)
     assert (flex["many-2"], why.teams[1]) != (before[0]["many-2"], before[1].teams[1])
     settled = {"at", "health_at"}
     assert flex["many-1"].model_dump(exclude=settled) == before[0]["many-1"].model_dump(exclude=settled)
@@ -163,7 +163,7 @@ def test_a_first_look_asks_as_often_whatever_there_is(empty_ledger: Ledger) -> N
             assert len(looks_at(empty_ledger).flex_sums(names, FlexMode.EQUAL, LEDGER_NOW)) == many
         took["flex", many] = len(queries)
         with counted_queries() as queries:
-            assert len(looks_at(empty_ledger).why(names, ASK, LEDGER_NOW).teams) == many
+            assert len(looks_at(empty_ledger).explain(names, ASK, LEDGER_NOW).teams) == many
         took["why", many] = len(queries)
     assert (took["flex", 30], took["why", 30]) == (took["flex", 3], took["why", 3])
     assert max(took.values()) <= 12
@@ -237,7 +237,7 @@ def test_what_teams_are_promised_in_all_is_the_sum_of_leaves(ledger: Ledger, too
 def test_why_says_what_is_backed_and_idle(ledger: Ledger) -> None:
     now = LEDGER_NOW
     import_fleet(ledger, document(), "many", now=now)
-    (one, *_) = looks_at(ledger).why(NAMES, ASK, now).teams
+    (one, *_) = looks_at(ledger).explain(NAMES, ASK, now).teams
     assert (one.quota_gpus, one.backed_gpus, one.used_gpus, one.idle_gpus) == (40, 40, 30, 4)
 
 

@@ -139,7 +139,7 @@ def test_what_was_held_to_is_held_to_on_the_other_side(book: Path, empty: str) -
     assert there.one("SELECT max(id) FROM windows") == highest + 1
     assert there.one("SELECT count(*) FROM pg_trigger WHERE NOT tgisinternal AND tgenabled <> 'O'") == 0
     with Ledger(empty, now=lambda: LEDGER_NOW) as ledger:
-        opened = ledger.registry.opened("alpha")
+        opened = ledger.registry.open_rollout_of("alpha")
         assert opened is not None
         assert (opened.rollout, opened.last_counter) == ("r-1", 2)
     here.close()

@@ -62,7 +62,7 @@ def said(key: str, warrant: str, command: str = "approve", **more: Any) -> Audit
 
 def proofs(ledger: Ledger, cluster: str = "alpha") -> dict[str, Any]:
     """By key, of the rows that name a warrant; the chain holds together, but for what stands beside another."""
-    rows = [row.entry for row in ledger.registry.archived(cluster, 0, 1000)]
+    rows = [row.entry for row in ledger.registry.entries_after(cluster, 0, 1000)]
     return {one.key: one.data["proof"] for one in rows if one.kind is AuditKind.COMMAND and "warrant" in one.data}
 
 
@@ -78,7 +78,7 @@ def test_what_was_signed_is_proven_however_often_it_is_archived(approved: Ledger
     for batch in ([one], [one, one], [said("r-1/000003", ""), one]):
         approved.registry.archive(batch)
     assert proofs(approved) == {"r-1/000002": PROVEN, "r-1/000003": ASSERTED}
-    assert broken_links(approved.registry.archived("alpha", 0, 99), approved.registry.chain_head("alpha")) == []
+    assert broken_links(approved.registry.entries_after("alpha", 0, 99), approved.registry.chain_head("alpha")) == []
 
 
 FORGED: dict[str, dict[str, Any]] = {
@@ -112,7 +112,7 @@ def test_one_warrant_proves_one_row(approved: Ledger) -> None:
     assert proofs(approved) == {"r-1/000002": PROVEN, "r-1/000009": SPENT, "r-1/000010": SPENT}
     approved.registry.archive([one, other])
     assert len(proofs(approved)) == 3
-    assert broken_links(approved.registry.archived("alpha", 0, 99), approved.registry.chain_head("alpha")) == []
+    assert broken_links(approved.registry.entries_after("alpha", 0, 99), approved.registry.chain_head("alpha")) == []
 
 
 def test_one_warrant_proves_one_row_within_one_call(approved: Ledger) -> None:

@@ -370,8 +370,8 @@ def test_a_days_limit_is_kept_beside_the_hours(ledger: Ledger) -> None:
     assert full.value.until == NOW + timedelta(hours=24)
     move(2, 50, 2)
     move(3, 100, 4, day_limit=None)
-    assert ledger.registry.booked(NOW + timedelta(hours=4)) == (100, 250)
-    assert ledger.registry.booked(NOW + timedelta(hours=25)) == (0, 150)
+    assert ledger.registry.booked_gpus(NOW + timedelta(hours=4)) == (100, 250)
+    assert ledger.registry.booked_gpus(NOW + timedelta(hours=25)) == (0, 150)
 
 
 def test_what_was_approved_with_a_fleet_is_kept_by_cluster(ledger: Ledger) -> None:
@@ -427,15 +427,15 @@ def test_rollouts_are_found_by_id_by_fleet_and_by_cluster(ledger: Ledger) -> Non
     note_stage(ledger, "r-1", "rolled_back", ended=False, completed=False, needs="look", rollbacks=1)  # late
     first = Noted(rollout="r-1", stage="rolled_back", needs="look", rollbacks=2)
     other = Noted(rollout="r-beta", stage="planned")
-    assert ledger.registry.noted(("r-beta", "r-9")) == {"r-beta": other}
-    assert ledger.registry.noted((), "f") == {"r-1": first}
-    assert ledger.registry.noted(("r-beta",), "f") == {"r-1": first, "r-beta": other}
+    assert ledger.registry.noted_rollouts(("r-beta", "r-9")) == {"r-beta": other}
+    assert ledger.registry.noted_rollouts((), "f") == {"r-1": first}
+    assert ledger.registry.noted_rollouts(("r-beta",), "f") == {"r-1": first, "r-beta": other}
     assert ledger.registry.newest((CLUSTER, "beta", "gamma")) == {CLUSTER: first, "beta": other}
     note_stage(ledger, "r-1", "aborted", ended=True, completed=False, rollbacks=2)
     assert ledger.registry.newest((CLUSTER,)) == {}
-    assert ledger.registry.noted((), "f")["r-1"].stage == "aborted"
+    assert ledger.registry.noted_rollouts((), "f")["r-1"].stage == "aborted"
     many = [f"r-{number}" for number in range(2000)]
-    assert set(ledger.registry.noted(many)) == {"r-1"}
+    assert set(ledger.registry.noted_rollouts(many)) == {"r-1"}
 
 
 def test_the_counters_of_booked_moves_count_as_used(ledger: Ledger) -> None:

@@ -72,13 +72,13 @@ class Desk:
 
     def alone(self, who: Principal, reason: str = "a SEV", command: str = "rollout.promote") -> Emergency:
         question = TellEmergency(command=command, target=Target(cluster="alpha", first=who.name), reason=reason)
-        return self.desk.alone(question, *self.by(who, reason))
+        return self.desk.notify_emergency(question, *self.by(who, reason))
 
     def seen(self, who: Principal, number: int = 1, reason: str = "it was right") -> Emergency:
         return self.desk.seen(SeenEmergency(number=number, reason=reason), *self.by(who, reason))
 
     def archive(self, chain: str) -> list[tuple[str, str, str]]:
-        rows = self.ledger.registry.archived(chain, 0, 100)
+        rows = self.ledger.registry.entries_after(chain, 0, 100)
         assert broken_links(rows, self.ledger.registry.chain_head(chain)) == []
         return [(row.entry.actor, row.entry.text, row.entry.reason) for row in rows]
 
@@ -297,7 +297,7 @@ def test_one_telling_is_for_one_command_and_what_was_not_told_is_told_as_it_is_a
         warrant = Warrant(nonce=nonce, command="rollout.promote", admitted_at=desk.at, **given)
         for _ in range(2):
             desk.ledger.warrants.admit(warrant, alone=LoneDeed("promote in alpha", "alpha", reason))
-            desk.desk.admitted(nonce, "alpha")
+            desk.desk.notify_admitted(nonce, "alpha")
         return nonce
 
     def told() -> list[str]:

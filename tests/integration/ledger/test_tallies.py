@@ -188,7 +188,7 @@ def test_figures_are_of_the_time_they_were_read_at(ledger: Ledger, tool: Foreign
     assert [(p.at.strftime("%H:%M"), p.phantom_gpus) for p in found] == [("12:41", 59), ("13:01", 0)]
     assert [(str(at).replace(" ", "T")[11:16], phantom) for at, phantom in read] == [("12:41", 59), ("13:01", 0)]
     assert [(p.oldest_at, p.health_at) for p in found] == [(late, SLOT), (fell, None)]
-    assert ledger.tallies.began("") == late
+    assert ledger.tallies.begin_at("") == late
 
 
 def test_sums_over_other_clusters_are_marked_as_such_though_they_are_as_many(ledger: Ledger) -> None:
@@ -200,10 +200,10 @@ def test_sums_over_other_clusters_are_marked_as_such_though_they_are_as_many(led
 
 
 def test_where_the_curve_begins(ledger: Ledger) -> None:
-    assert ledger.tallies.began("") is None
+    assert ledger.tallies.begin_at("") is None
     ledger.tallies.keep([tally("beta", SLOT, 50, 40), tally(CLUSTER, SLOT + HOUR, 60, 80)])
-    assert (ledger.tallies.began(""), ledger.tallies.began(CLUSTER)) == (SLOT, SLOT + HOUR)
-    for ask in (lambda: ledger.tallies.began("gamma"), lambda: ledger.tallies.points("gamma", [SLOT], HOUR)):
+    assert (ledger.tallies.begin_at(""), ledger.tallies.begin_at(CLUSTER)) == (SLOT, SLOT + HOUR)
+    for ask in (lambda: ledger.tallies.begin_at("gamma"), lambda: ledger.tallies.points("gamma", [SLOT], HOUR)):
         with pytest.raises(BadInput, match="no cluster 'gamma'"):
             ask()
 
@@ -223,8 +223,8 @@ def test_old_days_keep_their_first_tally(ledger: Ledger, tool: ForeignTool) -> N
     for n in (-1, 0, 5, 23, 24):
         ledger.tallies.keep([tally("beta", day + n * HOUR, 50, 40)])
     ledger.tallies.keep([tally(CLUSTER, day + n * HOUR, 50, 40) for n in (7, 8)])
-    ledger.tallies.thin(day)
-    ledger.tallies.thin(day)
+    ledger.tallies.thin_out(day)
+    ledger.tallies.thin_out(day)
     assert when(tool) == ["2026-02-28T23:00", "2026-03-01T00:00", "2026-03-02T00:00"]
     assert len(tool.rows("SELECT 1 FROM tallies WHERE cluster = 'alpha'")) == 1
 
@@ -326,9 +326,9 @@ def test_a_curve_is_what_the_rows_say_and_one_question(
 
 
 def test_tallies_begin_with_the_one_that_was_read_first(ledger: Ledger, tool: ForeignTool) -> None:
-    assert ledger.tallies.began("") is None
+    assert ledger.tallies.begin_at("") is None
     late = tally(CLUSTER, SLOT, 1, 1).but(seen_at=SLOT + 50 * HOUR / 60)
     soon = tally("beta", SLOT + HOUR / 3, 1, 1).but(seen_at=SLOT + HOUR / 2)
     ledger.tallies.keep([late, soon])
-    assert ledger.tallies.began("") == SLOT + HOUR / 2
-    assert ledger.tallies.began(CLUSTER) == SLOT + 50 * HOUR / 60
+    assert ledger.tallies.begin_at("") == SLOT + HOUR / 2
+    assert ledger.tallies.begin_at(CLUSTER) == SLOT + 50 * HOUR / 60

@@ -200,7 +200,7 @@ def test_days_that_are_thinned_have_no_sums(ledger: Ledger, tool: ForeignTool) -
     sum_up(ledger)
     the_same(ledger, tool)
     for n in range(3):
-        ledger.tallies.thin(BEGAN + n * DAY)
+        ledger.tallies.thin_out(BEGAN + n * DAY)
     the_same(ledger, tool)
     assert _moment(tool.one("SELECT min(at) FROM tally_days")) == BEGAN + 3 * DAY
 

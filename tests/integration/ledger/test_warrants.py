@@ -126,13 +126,13 @@ def test_what_was_drawn_is_found_by_its_hash_the_newest_first(ledger: Ledger) ->
         book.draw("r-1", Drawn("plan", f"h{number % 2}", {"plan": number}), NOW + timedelta(seconds=number))
     book.draw("r-1", Drawn("aim", "", {"values": {"a": 1}}), NOW)
     book.draw("r-1", Drawn("plan", "h1", {"plan": 119}), NOW + timedelta(seconds=200))  # drawn again: the same row
-    found = book.drawn("r-1", "plan")
+    found = book.drawn_plans("r-1", "plan")
     assert len(found) == 100
     assert [one.content["plan"] for one in found[:3]] == [119, 118, 117]
-    assert {one.hash for one in book.drawn("r-1", "plan", "h0")} == {"h0"}
+    assert {one.hash for one in book.drawn_plans("r-1", "plan", "h0")} == {"h0"}
     assert len({one.sha256 for one in found}) == 100
-    assert [(one.content, one.at) for one in book.drawn("r-1", "aim")] == [({"values": {"a": 1}}, NOW)]
-    assert book.drawn("r-2", "plan") == ()
+    assert [(one.content, one.at) for one in book.drawn_plans("r-1", "aim")] == [({"values": {"a": 1}}, NOW)]
+    assert book.drawn_plans("r-2", "plan") == ()
 
 
 def test_what_an_effect_stood_on_is_beside_its_receipt(ledger: Ledger, tool: ForeignTool) -> None:

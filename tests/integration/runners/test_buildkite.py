@@ -193,13 +193,13 @@ def test_of_two_builds_of_one_key_the_first_stands_and_the_other_is_cancelled(
     both_have_looked = threading.Barrier(2)
 
     def answered(asked: Asked) -> Answered:
-        answer = web.answered(asked)
+        answer = web.ask_runner(asked)
         if not hasattr(looked_first, "is_over"):
             looked_first.is_over = True
             both_have_looked.wait(PATIENCE)
         return answer
 
-    monkeypatch.setattr(buildkite, "answered", answered)
+    monkeypatch.setattr(buildkite, "ask_runner", answered)
     site.hides = 2  # neither of two workers sees the other's
     both = [threading.Thread(target=runner(site).start, args=(what,)) for _ in range(2)]
     for each in both:
