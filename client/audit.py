@@ -246,16 +246,15 @@ class _Reader:
             waits = notice.key not in answer.delivered
             if not waits:
                 where = ", ".join(sorted({d.channel for d in answer.delivered[notice.key]}))
-                would = " would be told, and nobody was" if notice.shadow else " was told"
-                text = f"{notice.audience}{would}: {notice.kind} ({where})"
+                text = f"{notice.notified_text} ({where})"
             elif notice.key in answer.waiting:
                 at = f"{answer.waiting[notice.key]:%Y-%m-%d %H:%MZ}"
-                text = f"{notice.audience} is to be told at {at}: {notice.kind} (the ledger keeps it until then)"
+                text = f"Backstop will notify {notice.audience} at {at}: {notice.kind} (the ledger keeps it until then)"
             elif notice.key in answer.refused:
-                text = f"{notice.audience} was not told: {notice.kind} ({answer.refused[notice.key]})"
+                text = f"Backstop could not notify {notice.audience}: {notice.kind} ({answer.refused[notice.key]})"
             else:
                 why = answer.failed.get(notice.key) or "the worker did not say why"
-                text = f"{notice.audience} is not told yet: {notice.kind} ({why}); it is tried again"
+                text = f"Backstop has not notified {notice.audience} yet: {notice.kind} ({why}); it tries again"
             if self._last_told.get(notice.key) == text:
                 continue  # asked after again, and nothing is new
             self._last_told[notice.key] = text

@@ -85,6 +85,13 @@ class Notice(Model):
     shadow: bool = False
     facts: dict[str, Any] = Field(default_factory=dict)
 
+    @property
+    def notified_text(self) -> str:
+        """The archive's entry of a notice that went out; a shadow's goes to the log alone."""
+        if self.shadow:
+            return f"a shadow notifies nobody; Backstop would have notified {self.audience}: {self.kind}"
+        return f"Backstop notified {self.audience}: {self.kind}"
+
 
 class Delivery(Model):
     """Where one notice went, and when. `repeated`: it had been sent before and was not sent again."""

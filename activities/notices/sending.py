@@ -45,13 +45,13 @@ class Sender:
             try:
                 deliveries = self._deliver(message)
             except Refusal as error:
-                self._note(message, keys, f"could not be told: {error.message}", failed=True)
+                self._note(message, keys, "could not notify", f": {error.message}", failed=True)
                 self._outbox.mark_refused(message.key, error.message)
             except Unavailable as error:
                 self._outbox.mark_failed(message.key, error.message)
                 troubles.append(error.message)
             else:
-                self._note(message, keys, "was told")
+                self._note(message, keys, "notified")
                 self._outbox.mark_sent(message.key, deliveries)
                 meters.message(len(message.notices))
         return "; ".join(troubles)
@@ -71,8 +71,8 @@ class Sender:
         fates = {f"{key}/{fate}": key for key in keys for fate in (_SENT, _REFUSED)}
         return frozenset(fates[entry] for entry in self._archive.archived_of(list(fates)))
 
-    def _note(self, message: Letter, own: Collection[str], text: str, **data: object) -> None:
-        """In the archive of each cluster, once, who was told of what that nobody else notes. Each time the same."""
+    def _note(self, message: Letter, own: Collection[str], did: str, why: str = "", **data: object) -> None:
+        """The archive of each cluster has once whom Backstop notified of what nobody else notes. Each time the same."""
         more = len(message.notices) - 1
         beside = f", with {count_text(more, 'other notice')} in one message" if more else ""
         entries = [
@@ -83,7 +83,7 @@ class Sender:
                 at=message.formed_at,
                 kind=AuditKind.NOTICE,
                 actor=BACKSTOP,
-                text=f"{notice.audience} {text}: {notice.kind}{beside}",
+                text=f"Backstop {did} {notice.audience}: {notice.kind}{beside}{why}",
                 data={"notice": notice.kind.value, "key": notice.key, "message": message.key, **data},
             )
             for notice in message.notices

@@ -276,9 +276,9 @@ def apply_delivery(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now
     f = f.apply_delivery(answer, now)
     for key in (key for key in keys if key not in answer.noted):
         if (at := answer.waiting.get(key)) is not None:
-            f = f.record(AuditKind.NOTICE, f"{f.owner} is to be told at {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
+            f = f.record(AuditKind.NOTICE, f"Backstop will notify {f.owner} at {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
         elif key in answer.delivered:
-            f = f.record(AuditKind.NOTICE, f"{f.owner} was told: fleet_held", now, key=key)
+            f = f.record(AuditKind.NOTICE, f"Backstop notified {f.owner}: fleet_held", now, key=key)
     return f
 
 

@@ -110,7 +110,7 @@ class Lifecycle(Outgoing):
         lost = [notice for notice in self.mail if notice.key in answer.refused and notice.key not in answer.noted]
         left = self.without_mail(answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys())
         for notice in lost:
-            text = f"{notice.audience} was not told: {answer.refused[notice.key]}"
+            text = f"Backstop could not notify {notice.audience}: {answer.refused[notice.key]}"
             left = left.record(AuditKind.NOTICE, text, now, notice=notice.key, failed=True)
         return left
 

@@ -151,7 +151,7 @@ def gave_up(state: RequestState, lost: Mapping[str, str], notices: Iterable[Noti
     audiences = {n.key: n.audience for n in notices}
     for key, why in lost.items():
         audience = audiences.get(key, "somebody")
-        text = f"{audience} was not told: {why}"
+        text = f"Backstop could not notify {audience}: {why}"
         state = state.record(AuditKind.NOTICE, text, now, notice=key).but(
             untold=tuple(dict.fromkeys((*state.untold, audience)))
         )

@@ -159,7 +159,7 @@ def _notice_condition(rollout: Rollout, now: datetime) -> Condition:
     if rollout.announced.delivered_at is None and rollout.post.waiting:
         teams = some_of(sorted({n.audience for n in rollout.post.mail if n.key in rollout.post.waiting}), 5)
         at = _time_text(max(rollout.post.waiting.values()))
-        text = f"to be told at {at}, and the notice runs from then: {teams}{trouble}"
+        text = f"Backstop notifies {teams} at {at}; the notice period starts then{trouble}"
         return Condition(name="notice", met=False, text=text)
     if rollout.announced.delivered_at is None:
         return Condition(name="notice", met=False, text=f"notices are being sent{trouble}")

@@ -103,12 +103,12 @@ def apply_delivery(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer
         if notice.key in answer.waiting and notice.key not in asked:
             at = answer.waiting[notice.key]
             rollout = rollout.record(
-                AuditKind.NOTICE, f"{notice.audience} is to be told at {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
+                AuditKind.NOTICE, f"Backstop will notify {notice.audience} at {at:%Y-%m-%d %H:%MZ}: {notice.kind}", now
             )
         elif notice.key in answer.delivered and notice.key not in answer.noted:
             rollout = rollout.record(
                 AuditKind.NOTICE,
-                f"{notice.audience} {'would be told, and nobody was' if notice.shadow else 'was told'}: {notice.kind}",
+                notice.notified_text,
                 now,
                 notice=notice.kind.value,
                 key=notice.key,
@@ -121,7 +121,7 @@ def apply_delivery(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer
                 rollout = rollout.with_announced(undelivered=(*rollout.announced.undelivered, why)[-MOST_UNDELIVERED:])
             if notice.key not in answer.noted:
                 rollout = rollout.record(
-                    AuditKind.NOTICE, f"{notice.audience} could not be told: {reason}", now, failed=True
+                    AuditKind.NOTICE, f"Backstop could not notify {notice.audience}: {reason}", now, failed=True
                 )
     trouble = "; ".join(sorted(set(answer.failed.values())))
     return rollout.but(post=rollout.post.but(trouble=shorten(trouble, 4 * _WORDS_BYTES)))

@@ -113,7 +113,7 @@ class Scribe:
         key = f"{self.rollout}/{self.serial:06d}/{kind}"
         self.o.notices.append({"at": self.now(), "key": key, "notice": {}})
         self.o.book.append({"key": key, "address": "log"})
-        self.archived("notice", f"a was told: {kind}", notice=kind, key=key)
+        self.archived("notice", f"Backstop notified a: {kind}", notice=kind, key=key)
 
     def rests(self) -> None:
         values = {team: row["gpus"] for team, row in self.quotas.items()}

@@ -43,7 +43,7 @@ async def test_a_digest_starts_the_notice_period_and_a_rollback_does_not_wait_fo
             while not (waits := (await world.state(names[0]))["post"]["waiting"]):
                 await asyncio.sleep(0.1)
             assert {datetime.fromisoformat(at) for at in waits.values()} == {hour}
-            waiting = f"to be told at {hour:%Y-%m-%d %H:%M:%SZ}, and the notice runs from then: research"
+            waiting = f"Backstop notifies research at {hour:%Y-%m-%d %H:%M:%SZ}; the notice period starts then"
             assert waiting in (await world.status(names[0])).model_dump_json()
             await eventually(lambda: bool(web.requests), "the digest has come")
             for name in names:
@@ -64,7 +64,7 @@ async def test_a_digest_starts_the_notice_period_and_a_rollback_does_not_wait_fo
             assert {n["cluster"] for n in told} == {names[0]}, "news of the others waits for the next day"
             assert world.sql.one("SELECT count(*) FROM notices WHERE message IS NULL") > 0
             said = "\n".join(json.loads(entry)["text"] for (entry,) in world.sql.rows("SELECT entry FROM audit"))
-            assert "research is to be told at " in said
+            assert "Backstop will notify research at " in said
             await world.say(names[0], Command.CLOSE)
 
 
@@ -90,9 +90,9 @@ async def test_the_audit_tells_each_notice_that_waited_once_as_it_went(
             sent = posted()
             assert {key.rpartition("/")[2] for key in sent} >= {"planned", "buffered", "enforced", "monitored"}
             records = [r for r in await world.tpm.audit(name) if r.kind == "notice"]
-            told = [r.data["key"] for r in records if "was told: " in r.text]
+            told = [r.data["key"] for r in records if "Backstop notified " in r.text]
             assert sorted(told) == sorted(sent)
-            assert not [r.text for r in records if "not told" in r.text]
-            waits = [r.data["key"] for r in records if "is to be told at " in r.text]
+            assert not [r.text for r in records if "could not notify" in r.text or "has not notified" in r.text]
+            waits = [r.data["key"] for r in records if "Backstop will notify " in r.text]
             assert len(waits) == len(set(waits)), "a notice that is asked after again is not told of again"
             assert set(waits) >= {key for key in sent if key.endswith(("/buffered", "/enforced"))}

@@ -188,7 +188,8 @@ def test_a_day_of_forty_clusters_is_one_digest_a_few_messages_or_nothing(office:
     assert sum(key.endswith("/planned") for key in keys) == 120, "the log has each"
     assert set(keys.values()) == {1}
     archived = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit WHERE cluster = 'c07'")]
-    assert "daily was told: planned, with 39 other notices in one message" in [entry["text"] for entry in archived]
+    texts = [entry["text"] for entry in archived]
+    assert "Backstop notified daily: planned, with 39 other notices in one message" in texts
 
 
 def test_whoever_asks_again_learns_when_a_notice_was_sent(office: Office) -> None:
@@ -216,7 +217,8 @@ def test_that_a_team_was_told_is_archived_once_whoever_sent_it(office: Office) -
         answer = office.activities.tell(TellRequest(cluster=r.cluster, notices=r.post.mail))
         r = mailing.apply_delivery(r, r.post.mail, answer, office.now)
     office.ledger.registry.archive(r.post.outbox)
-    rows = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit WHERE entry LIKE '%was told%'")]
+    entries = sql(office.url, "SELECT entry FROM audit WHERE entry LIKE '%Backstop notified %'")
+    rows = [json.loads(entry) for (entry,) in entries]
     assert Counter(row["data"]["key"] for row in rows) == dict.fromkeys((keys["daily"], keys["calm"]), 1)
     assert r.post.mail == ()
 
@@ -401,7 +403,7 @@ def test_a_worker_that_dies_while_it_sends_a_digest_loses_nothing_and_repeats_no
     assert (sent, over) == (1, 1)
     archived = [json.loads(entry) for (entry,) in sql(office.url, "SELECT entry FROM audit")]
     assert Counter(e["text"] for e in archived if not e["key"].startswith("import/")) == {
-        "daily was told: planned, with 11 other notices in one message": 12
+        "Backstop notified daily: planned, with 11 other notices in one message": 12
     }
     office.passes(eight + timedelta(days=1), timedelta(hours=6))
     assert len(office.messages("daily")) == 2, "what came too late for one digest is in the next"

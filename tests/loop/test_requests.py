@@ -398,12 +398,12 @@ async def test_a_dead_webhook_keeps_no_request_from_its_end_and_the_archive_says
 
     def said() -> list[str]:
         texts = [e["text"].partition(": ")[2] for e in world.sql.archive(name)]
-        return [text for text in texts if "not told" in text]
+        return [text for text in texts if "could not notify" in text]
 
     await eventually(lambda: len(said()) == 2, "both are given up")
-    assert "evals was not told: the notice" in said()[0]
+    assert "could not notify evals: the notice" in said()[0]
     assert "its host is inside the network" in said()[0]
-    assert "research was not told: the notice" in said()[1]
+    assert "could not notify research: the notice" in said()[1]
     assert "no connection or login" in said()[1]
     assert ("request", "dev") in world.notices(name), "the one who asked does not wait for a team's webhook"
     returned = await until(world, lent, RequestStage.RETURNED)

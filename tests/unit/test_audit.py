@@ -118,15 +118,15 @@ async def test_nobody_is_told_of_as_not_told_for_no_reason(name: str) -> None:
 async def test_what_waits_in_the_ledger_is_to_be_told() -> None:
     texts = [r.text for r in await told(history("digested")) if r.kind == "notice"]
     (waits,) = [text for text in texts if text.endswith("Z: planned (the ledger keeps it until then)")]
-    assert waits.startswith("b is to be told at 20")
-    assert "b was told: planned (log, webhook)" in texts
-    assert not any("was not told" in text for text in texts)
+    assert waits.startswith("Backstop will notify b at 20")
+    assert "Backstop notified b: planned (log, webhook)" in texts
+    assert not any("could not notify" in text for text in texts)
 
 
 async def test_a_rehearsal_told_nobody() -> None:
     texts = [r.text for r in await told(history("shadowed")) if r.kind == "notice"]
-    assert "b would be told, and nobody was: planned (log)" in texts
-    assert not any("was told:" in text for text in texts)
+    assert "a shadow notifies nobody; Backstop would have notified b: planned (log)" in texts
+    assert not any("Backstop notified " in text for text in texts)
 
 
 async def test_a_command_that_was_refused_after_it_was_taken_in_is_told_as_refused() -> None:

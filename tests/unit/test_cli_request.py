@@ -79,7 +79,9 @@ def test_a_notice_is_tried_for_a_day_and_then_it_is_said_who_was_not_told(
     assert late == dict.fromkeys(dead, "no connection")
     over = gave_up(state, late, state.mail, NOW + DAY)
     assert {first[n.key] for n in over.mail} == {"dev", "capacity"}
-    assert [e.text for e in over.outbox[-len(dead) :]] == ["request q-1: a was not told: no connection"] * len(dead)
+    assert [e.text for e in over.outbox[-len(dead) :]] == [
+        "request q-1: Backstop could not notify a: no connection"
+    ] * len(dead)
     assert "Not told, as nothing could be delivered: a." in text(over, capsys)
     assert over.unsent == {}
 

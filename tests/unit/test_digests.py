@@ -375,6 +375,6 @@ def test_a_rollout_says_who_is_to_be_told_when_and_what_is_in_the_way() -> None:
     r = mailing.apply_delivery(r, r.post.mail, waiting, world.now)
     (said,) = [c.text for c in conditions(r, world.now) if c.name == "notice"]
     assert said == (
-        f"to be told at {at:%Y-%m-%d %H:%M:%SZ}, and the notice runs from then: a (trying again: nobody listens)"
+        f"Backstop notifies a at {at:%Y-%m-%d %H:%M:%SZ}; the notice period starts then (trying again: nobody listens)"
     )
-    assert r.post.outbox[-1].text == f"a is to be told at {at:%Y-%m-%d %H:%MZ}: monitored"
+    assert r.post.outbox[-1].text == f"Backstop will notify a at {at:%Y-%m-%d %H:%MZ}: monitored"

@@ -33,7 +33,9 @@ def test_a_notice_that_nobody_takes_leaves_the_mail_and_the_archive_says_why() -
     answer = TellAnswer(delivered={first.key: ()}, failed={third.key: "busy"}, refused={second.key: "no such channel"})
     after = b.apply_delivery(answer, NOON)
     assert after.mail == (third,)
-    assert [(e.text, e.data["notice"]) for e in after.outbox] == [("tpm was not told: no such channel", second.key)]
+    assert [(e.text, e.data["notice"]) for e in after.outbox] == [
+        ("Backstop could not notify tpm: no such channel", second.key)
+    ]
 
 
 def test_a_bringup_that_could_tell_nobody_for_weeks_fits_into_its_next_run_and_says_what_is_left_out() -> None:
