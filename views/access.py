@@ -64,10 +64,14 @@ def _file_parts(file: AccessFile) -> Iterator[RenderableType]:
         yield line(f"service:{service.name} is {service.owner}'s")
 
 
-def outcome_parts(outcome: AccessOutcome, of: int = 100) -> list[RenderableType]:
-    parts: list[RenderableType] = [line(change) for change in outcome.changes[:of]]
-    if len(outcome.changes) > of:
-        parts.append(line(f"and {count(len(outcome.changes) - of, 'more change')}"))
+_MOST_CHANGES = 100
+"""Changes of a file that are shown; the others are counted."""
+
+
+def outcome_parts(outcome: AccessOutcome) -> list[RenderableType]:
+    parts: list[RenderableType] = [line(change) for change in outcome.changes[:_MOST_CHANGES]]
+    if len(outcome.changes) > _MOST_CHANGES:
+        parts.append(line(f"and {count(len(outcome.changes) - _MOST_CHANGES, 'more change')}"))
     if not outcome.changes:
         parts.append(line("Nothing differs from what is in force."))
     parts += [line((f"! {warning}", "yellow")) for warning in outcome.warnings]

@@ -84,10 +84,10 @@ def shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else brief(value)
 
 
-def first_problem(error: ValidationError, data: Any, under: Path = ()) -> Problem:
-    """The first problem of a refused value. `data` is what was given; `under` is where it stands in its file."""
+def first_problem(error: ValidationError, data: Any) -> Problem:
+    """The first problem of a refused value. `data` is what was given."""
     faults = _own(error.errors(include_url=False), data)
-    return _problem(faults[0], data, under)._replace(more=len(faults) - 1)
+    return _problem(faults[0], data)._replace(more=len(faults) - 1)
 
 
 def all_problems(error: ValidationError, data: Any, under: Path = ()) -> list[Problem]:
@@ -95,7 +95,7 @@ def all_problems(error: ValidationError, data: Any, under: Path = ()) -> list[Pr
     return [_problem(fault, data, under) for fault in _own(error.errors(include_url=False), data)]
 
 
-def _problem(fault: ErrorDetails, data: Any, under: Path) -> Problem:
+def _problem(fault: ErrorDetails, data: Any, under: Path = ()) -> Problem:
     path, text = _told(fault, data)
     text = joined((*under, *path), text)
     return Problem((*under, *path), text if len(text) <= _LONG else f"{text[:_LONG]} and so on", 0)

@@ -121,9 +121,9 @@ def grown(standing: int, of: int | None, total: int) -> int:
     return max(standing, standing * total // of) if of else standing
 
 
-def step_promise(asked: Derived, standing: int | None, steps: Steps = PROMISE_STEPS, of: int | None = None) -> Derived:
+def step_promise(asked: Derived, standing: int | None, of: int | None = None) -> Derived:
     """What was found, held back where the promise that stands may not follow it at once. `of`: as `follow_promise`."""
-    promise = follow_promise(standing, asked, steps, of)
+    promise = follow_promise(standing, asked, of=of)
     if standing is None or promise is None or promise == asked.promise:
         return asked
     now = grown(standing, of, asked.total)

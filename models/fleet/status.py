@@ -59,10 +59,14 @@ def status_of(f: FleetRollout, now: datetime, *, history_events: int = 0, runs: 
     )
 
 
-def to_ask(s: FleetStatus, most: int = 20) -> list[str]:
+_MOST_ASKED = 20
+"""Rollouts that one status asks."""
+
+
+def to_ask(s: FleetStatus) -> list[str]:
     """Clusters whose rollouts know better where they stand, and what they wait for: those that are not through."""
     states = (MemberState.FAILED, MemberState.RUNNING)
-    return [m.cluster for state in states for m in s.members if m.state is state and m.rollout][:most]
+    return [m.cluster for state in states for m in s.members if m.state is state and m.rollout][:_MOST_ASKED]
 
 
 def with_own_words(

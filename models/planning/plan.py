@@ -216,12 +216,11 @@ def _gates(plan: Plan) -> dict[str, tuple[str, ...]]:
     return {q.team: gate for q in plan.quotas if (gate := gate_of(q.team, q.namespaces)) is not None}
 
 
-def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = None) -> Plan:
+def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
     """The plan for a cluster. Always answers: one that is short or not backed says so.
 
-    `max_tier` overrides the policy's. Source: docs/design.md, "The cut ladder".
+    Source: docs/design.md, "The cut ladder".
     """
-    limit = policy.max_tier if max_tier is None else max_tier
     snapshot = with_buffer(snapshot, policy)
     sketches: dict[Tier, _Sketch] = {}
 
@@ -234,12 +233,12 @@ def make_plan(snapshot: Snapshot, policy: Policy, *, max_tier: Tier | None = Non
                 sketches[tier] = next(enough, sketches[tier])
         return sketches[tier]
 
-    chosen = at(limit)
+    chosen = at(policy.max_tier)
     if chosen.sufficient and policy.scope is Scope.CLUSTER and not chosen.ladder.mends:
         suffices: Tier | None = chosen.deepest  # it cut no deeper than it had to
     else:
         suffices = next((t for t in TIERS if at(t).sufficient), None)
-    return chosen.plan(max_tier=limit, wave=at(Tier.BUSY).deepest, suffices=suffices)
+    return chosen.plan(max_tier=policy.max_tier, wave=at(Tier.BUSY).deepest, suffices=suffices)
 
 
 class _Sketch:

@@ -183,7 +183,7 @@ def test_an_envelope_holds_its_plan_and_no_deeper_one(snapshot: Snapshot, policy
 @LOOSE
 @given(snapshots(LARGE), policies())
 def test_what_suffices_is_the_first_tier_limit_that_does(snapshot: Snapshot, policy: Policy) -> None:
-    by_tier = {tier: make_plan(snapshot, policy, max_tier=tier) for tier in Tier}
+    by_tier = {tier: make_plan(snapshot, policy.but(max_tier=tier)) for tier in Tier}
     enough = [tier for tier, plan in by_tier.items() if plan.backed and not plan.short_by_gpus]
     first = min(enough, key=lambda tier: tier.depth, default=None)
     assert {plan.suffices for plan in by_tier.values()} == {first}
@@ -194,5 +194,5 @@ def test_what_suffices_is_the_first_tier_limit_that_does(snapshot: Snapshot, pol
 @given(large_snapshots(), policies())
 def test_a_wider_tier_limit_never_makes_a_plan_shorter(snapshot: Snapshot, policy: Policy) -> None:
     plain = policy.model_copy(update={"scope": Scope.CLUSTER, "share": ShareBy.TIER})
-    shorts = [make_plan(snapshot, plain, max_tier=tier).short_by_gpus for tier in Tier]
+    shorts = [make_plan(snapshot, plain.but(max_tier=tier)).short_by_gpus for tier in Tier]
     assert shorts == sorted(shorts, reverse=True)

@@ -158,7 +158,7 @@ def test_a_plan_cuts_whom_the_ladder_cuts(snapshot: Snapshot, policy: Policy) ->
 @settings(AGREE, max_examples=examples(150))
 @given(small_snapshots(), policies(), st.sampled_from(Tier))
 def test_a_deepest_tier_that_is_asked_for_wins_over_the_policy(snapshot: Snapshot, policy: Policy, tier: Tier) -> None:
-    plan = make_plan(snapshot, policy, max_tier=tier)
+    plan = make_plan(snapshot, policy.but(max_tier=tier))
     assert as_reference(plan, snapshot) == reference.plan(snapshot, policy, tier)
 
 

@@ -203,7 +203,7 @@ def test_one_of_a_thing_is_told_as_one(here: Snapshot) -> None:
     told = []
     for policy in POLICIES:
         for tier in Tier:
-            plan = make_plan(here, policy, max_tier=tier)
+            plan = make_plan(here, policy.but(max_tier=tier))
             told += [said(plan_parts(plan)), said(plans_parts([plan]))]
             fleet = FleetPlan(fleet="f", hash="h", clusters=(prospect_of(plan),))
             pace = Pace(parallel=1, budget_per_hour=1, budget_per_day=1)

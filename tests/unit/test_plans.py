@@ -37,7 +37,7 @@ def test_the_worked_case_cuts_35_unscheduled_and_4_busy() -> None:
 
 
 def test_limited_to_unscheduled_the_worked_case_is_short_by_4_and_still_backed() -> None:
-    plan = make_plan(WORKED, Policy(), max_tier=Tier.UNSCHEDULED)
+    plan = make_plan(WORKED, Policy().but(max_tier=Tier.UNSCHEDULED))
     assert plan.values == {"a": 310}
     assert (plan.phantom_gpus, plan.to_flex_gpus, plan.short_by_gpus, plan.backed) == (26, 9, 4, True)
     assert plan.suffices is Tier.BUSY
@@ -175,7 +175,7 @@ def test_the_plan_without_a_limit_goes_no_deeper_than_a_limit_that_suffices() ->
     ]
     here = snapshot([island("x", 2, 2), island("y", 2, 2)], quotas)
     for tier in (Tier.BUSY, Tier.IDLE, Tier.UNSCHEDULED):
-        plan = make_plan(here, BARE, max_tier=tier)
+        plan = make_plan(here, BARE.but(max_tier=tier))
         assert plan.values == {"org": 2, "Z": 3, "é": 0}
         assert (plan.max_tier, plan.wave, plan.suffices) == (tier, Tier.UNSCHEDULED, Tier.UNSCHEDULED)
 
@@ -261,7 +261,7 @@ def test_under_scope_quota_the_first_tier_limit_that_would_do_is_named_and_not_t
     policy = Policy.model_validate({"buffer": 0.15, "scope": "quota"})
     plan = make_plan(here, policy)
     assert (plan.deepest_tier, plan.suffices) == (Tier.BUSY, Tier.UNSCHEDULED)
-    narrower = make_plan(here, policy, max_tier=Tier.UNSCHEDULED)
+    narrower = make_plan(here, policy.but(max_tier=Tier.UNSCHEDULED))
     assert (narrower.backed, narrower.short_by_gpus, narrower.cut_gpus) == (True, 0, 30)
 
 
