@@ -18,7 +18,7 @@ from opentelemetry.metrics import Observation as Measured
 
 from models.cluster.derived_buffer import Derived
 from models.cluster.readings import Observation
-from models.digests import Lane
+from models.notice_digests import Lane
 from models.requests.state import RequestStage
 from models.rollout.effects import EffectKind
 

@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 
 from activities.regular_files import regular_file
-from models.cluster.contacts import SECRET
+from models.cluster.contact_secrets import SECRET
 from models.errors import Refusal, Unavailable
 
 LARGEST_SECRET = 65_536

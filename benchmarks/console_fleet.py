@@ -39,8 +39,8 @@ from models.fleet.status import status_of
 from models.questions import DeskRequest, Pulse, Question
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.tallies import slot_of
-from models.rollout.ahead import Ahead
-from models.rollout.shown import RolloutStatus
+from models.rollout.command_previews import Ahead
+from models.rollout.status_models import RolloutStatus
 from tests.unit import pure_world
 from web.callers import Callers
 from web.doors import Doors

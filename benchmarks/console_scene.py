@@ -16,7 +16,7 @@ from typing import Any
 from activities.adapters.ledger.facade import Ledger
 from activities.ports.ports import OpenRollout
 from benchmarks.console_waves import APPROVED_BY, FLEET_ROLLOUT, Lived, fleet_rollout
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.base import DAY, HOUR
 from models.cluster.policy import Tier
 from models.cluster.windows import Declared, Window, WindowKind
@@ -25,11 +25,11 @@ from models.fleet.order import prospect_of
 from models.fleet.state import FleetRollout, Wave
 from models.planning.plan import Plan
 from models.requests.state import Assessment, QuotaAsk, RequestState
-from models.rollout.ahead import Ahead, TeamBack, ahead_of
+from models.rollout.command_previews import Ahead, TeamBack, ahead_of
 from models.rollout.commands import backing_for
 from models.rollout.messages import RecordRequest
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Stage
+from models.rollout.status_models import RolloutStatus
 from tests.unit import pure_world
 
 CUT = 120

@@ -31,7 +31,14 @@ from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutInput
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
-from models.wire import ROLLOUT_WORKFLOW, TASK_QUEUE, WATCH_ID, WATCH_WORKFLOW, WatchInput, rollout_workflow_id
+from models.temporal_names import (
+    ROLLOUT_WORKFLOW,
+    TASK_QUEUE,
+    WATCH_ID,
+    WATCH_WORKFLOW,
+    WatchInput,
+    rollout_workflow_id,
+)
 
 TOTAL, HEALTHY, AT_RISK, BREACHED = 400, 380, 330, 326
 """GPUs of each cluster: quotas of 350 become 340, so with 330 healthy 10 are short."""

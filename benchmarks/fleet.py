@@ -49,7 +49,7 @@ from models.cluster.fleet_file import Fleet
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetStatus
 from models.fleet.state import WAVES, FleetStage, Pace, Wave
-from models.wire import WATCH_ID
+from models.temporal_names import WATCH_ID
 
 CACHED = 5_000
 """Rollouts that one worker keeps in memory."""

@@ -23,8 +23,8 @@ from typing import Any
 
 from benchmarks.sites import quantile
 from client.backstop import Backstop
-from client.exchange import AtSocket
 from client.http_door import http_door
+from client.http_exchange import AtSocket
 from client.places import front_socket
 from models.access.access_file import AccessFile
 from models.access_questions import ImportAccess
@@ -32,7 +32,7 @@ from models.cluster.fleet_file import Fleet
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command
-from workers.demo_story import on_stage
+from workers.demo_harness import on_stage
 
 _AT_ONCE = 8
 _STANDS = {"notice": "1d", "soak_buffered": "1d", "soak_enforced": "1d", "safety_poll": "1h"}

@@ -24,8 +24,8 @@ from benchmarks.crowd import Crowd, Exporter, Reaction, anywhere, edges
 from benchmarks.sites import Site, note, quantile, site, told
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
-from client.exchange import AtSocket
 from client.http_door import http_door
+from client.http_exchange import AtSocket
 from models.health_pushes import HealthPush
 from web.callers import Callers
 from web.doors import Doors

@@ -41,7 +41,7 @@ from models.cluster.policy import Policy
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command
-from models.wire import rollout_workflow_id
+from models.temporal_names import rollout_workflow_id
 
 TOTAL, HEALTHY, FAILED = 400, 380, 328
 """GPUs of each cluster: 5 quotas of 70 become 340; with 328 healthy 12 are short."""

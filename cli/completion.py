@@ -2,8 +2,8 @@
 
 Theory of operation. Every Tab starts a process, so nothing heavy may be imported: no typer, no pydantic, no Temporal.
 The commands and their options stand in a file that is made from typer's own whenever our sources are newer
-(cli/command_tree.py); names stand in another that commands keep as they see them (cli/names.py). Names that are older
-than some minutes are looked up by a process of their own, for the next Tab. The shell's side is what
+(cli/command_tree.py); names stand in another that commands keep as they see them (cli/completion_names.py). Names
+that are older than some minutes are looked up by a process of their own, for the next Tab. The shell's side is what
 `backstop --install-completion` writes; docs/adr/0043.
 """
 
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from cli import names
+from cli import completion_names as names
 
 ASKED_BY = "_BACKSTOP_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish")

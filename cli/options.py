@@ -75,7 +75,7 @@ NeededReason = Annotated[
 
 def _alone(context: typer.Context, wanted: bool) -> bool:
     """What this command says is said so, and nothing after it."""
-    from client.alone import acts_alone
+    from client.emergency import acts_alone
 
     if wanted:
         before = acts_alone.set(True)

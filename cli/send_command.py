@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from cli.commands_from_rows import TypedOrder
 from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
 from cli.options import checked, who
-from cli.orders import TypedOrder
 from cli.session import ask
 from models.base import count_text
 from models.errors import BackstopError, BadInput, Refusal
@@ -20,9 +20,9 @@ from models.lifecycle.command_rows import Asks, CommandRow
 
 if TYPE_CHECKING:
     from cli.selection import Selection
-    from models.rollout.ahead import Ahead
+    from models.rollout.command_previews import Ahead
     from models.rollout.messages import CommandAnswer
-    from models.rollout.shown import RolloutStatus
+    from models.rollout.status_models import RolloutStatus
 
     Outcome = tuple[str, CommandAnswer | BackstopError]
 
@@ -212,7 +212,7 @@ def agreed(
 
 def answered(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool) -> None:
     """One plain name is answered as such; several with a line each, and 1 as exit code where one was refused."""
-    from cli.answers import CommandTaken
+    from cli.json_answers import CommandTaken
     from cli.output import show, show_json
     from views.words import line
 
@@ -231,7 +231,7 @@ def answered(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool) -> No
 
 
 def _answered_many(outcomes: Sequence[Outcome], *, as_json: bool) -> None:
-    from cli.answers import CommandOutcome, CommandsTaken
+    from cli.json_answers import CommandOutcome, CommandsTaken
     from cli.output import show, show_json
     from views.words import line, row, table
 

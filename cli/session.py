@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from cli.lazy_models import import_lightly
-from client.alone import NEEDS_FRONT, acts_alone
+from client.emergency import NEEDS_FRONT, acts_alone
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
     from client.backstop import Backstop
-    from client.exchange import FrontPlace
+    from client.http_exchange import FrontPlace
 
 _T = TypeVar("_T")
 
@@ -87,7 +87,7 @@ def front(actor: str) -> FrontPlace | None:
     """
     url, own = os.environ.get("BACKSTOP_URL", ""), _own_name()
     if url:
-        from client.exchange import AtUrl
+        from client.http_exchange import AtUrl
 
         if actor != own:
             raise Refusal(f"--actor {actor}: the front says who you are, and takes no other name; leave --actor out")
@@ -96,7 +96,7 @@ def front(actor: str) -> FrontPlace | None:
 
     if actor != own or not front_socket().exists():
         return None
-    from client.exchange import AtSocket
+    from client.http_exchange import AtSocket
 
     place = AtSocket(front_socket())
     return place if place.answers() and _same_temporal() else None
@@ -136,7 +136,7 @@ def _profile() -> bool:
 
 def bearer(place: FrontPlace) -> Callable[[], str]:
     """The token to show; none at the socket, where the kernel says who speaks."""
-    from client.exchange import AtSocket
+    from client.http_exchange import AtSocket
 
     if isinstance(place, AtSocket):
         return lambda: ""

@@ -16,10 +16,10 @@ from models.bringup.stages import BringupStage
 from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
 from models.fleet.status import to_ask, with_own_words
-from models.rollout.shown import RolloutStatus
+from models.rollout.status_models import RolloutStatus
 from views.bringup import status_parts as bringup_parts
 from views.bringup import step_changes
-from views.fleet_tree import FleetSeen, fleet_changes, tree_parts
+from views.fleet_rollout_tree import FleetSeen, fleet_changes, tree_parts
 from views.status import status_line, status_parts
 from views.words import line
 

@@ -11,17 +11,17 @@ from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import WorkflowHistory
 from temporalio.converter import DataConverter
 
-from client.answers import AuditRecord
+from client.answer_models import AuditRecord
 from models.access.tickets import warrant_in
 from models.access.warrants import AdmitAnswer
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.base import gpus_text
 from models.planning.grants import GrantOrder
 from models.requests.messages import KeepRequest
 from models.rollout.commands import CommandRequest
 from models.rollout.effects import Receipt
 from models.rollout.messages import EffectRequest, Opening, RecordRequest, RolloutInput
-from models.wire import GRANT_UPDATE, LAUNCHED_UPDATE, REQUEST_WORKFLOW, TellAnswer, TellRequest
+from models.temporal_names import GRANT_UPDATE, LAUNCHED_UPDATE, REQUEST_WORKFLOW, TellAnswer, TellRequest
 
 _T = TypeVar("_T")
 _RECORDED = frozenset({AuditKind.PLAN, AuditKind.TRANSITION, AuditKind.EFFECT, AuditKind.HOLD, AuditKind.GUARD})

@@ -11,7 +11,7 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from client.answers import Build, Check
+from client.answer_models import Build, Check
 from client.bringups import Bringups
 from client.connection import connect, current_actor, find_target
 from client.doctor import (
@@ -44,8 +44,8 @@ from client.requests import QuotaRequests
 from client.rollouts import MOST_ASKED, OVERVIEW_SECONDS, Rollouts
 from client.slack_secret import slack_checks
 from client.versions import builds, use
+from models.access.second_persons import Countersigned
 from models.access.tickets import Signer
-from models.access.waiting import Countersigned
 from models.base import count_text
 from models.bringup.state import bringup_workflow_id
 from models.errors import BackstopError, Refusal

@@ -8,10 +8,10 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.lost_rollouts import runs_there, status_there
 from client.lost_words import lost_bringup_sentence
 from client.questions import Questions
+from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.bringup.commands import BringupOrder
 from models.bringup.messages import (
     BRINGUP_WORKFLOW,
@@ -26,7 +26,7 @@ from models.bringup.state import bringup_workflow_id
 from models.bringup.status import BringupStatus
 from models.errors import BackstopError, Refusal
 from models.questions import BringupsOf, GiveUpBringup
-from models.wire import STATUS_QUERY
+from models.temporal_names import STATUS_QUERY
 
 
 class Bringups(Questions):

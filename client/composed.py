@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from activities.clock import Clock, utc_now
 from models import import_questions as taking
 from models import questions as desk
-from models.audit import ChainedEntry, ChainHead
-from models.cluster.contacts import is_masked, is_secret
+from models.audit_chain import ChainedEntry, ChainHead
+from models.cluster.contact_secrets import is_masked, is_secret
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import ClusterSpec, Fleet
 from models.cluster.import_lines import FleetOutcome, ImportTerms

@@ -35,7 +35,7 @@ from models.requests.commands import RequestOrder
 from models.requests.messages import RequestInput
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import HealthChanged, RolloutInput
-from models.wire import WatchInput
+from models.temporal_names import WatchInput
 
 FROM_OUTSIDE = (
     *(RolloutInput, CommandRequest, HealthChanged, DeskRequest, WatchInput, FleetInput, FleetCommandRequest),

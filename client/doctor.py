@@ -11,27 +11,27 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.answers import STALE, Check
-from client.calls import NO_WORKER
+from client.answer_models import STALE, Check
 from client.connection import TemporalTarget
 from client.lost_words import ADOPT_ALL, ADOPT_FLEET, adopt_line, lost_bringup_remedy, lost_fleet_sentence
 from client.versions import builds, by_build, by_last_poll, current_of, pollers
-from models.access.standing import AccessCheck
+from client.workflow_calls import NO_WORKER
+from models.access.access_versions import AccessCheck
 from models.base import count_text, duration_text, some_of, verb_of
 from models.bringup.messages import BringupRow
-from models.cluster.contacts import SECRET
+from models.cluster.contact_secrets import SECRET
 from models.cluster.source_doubts import DoubtedSource
-from models.digests import Untold
 from models.errors import BackstopError
-from models.fleet.kept import KeptFleet
+from models.fleet.archived_state import KeptFleet
+from models.notice_digests import Untold
 from models.questions import CLOCK_SKEW_SECONDS, LedgerCheck, Overview
 from models.requests.state import RequestState
 from models.rollout.gates import CHANGED_BY_OTHERS
-from models.rollout.shown import UNGUARDED, RolloutStatus
 from models.rollout.stages import Command, command_line
 from models.rollout.status import ABOVE_ITS_PARENT, NOBODY_APPROVED
+from models.rollout.status_models import UNGUARDED, RolloutStatus
 from models.seals import Sealing
-from models.wire import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, rollout_workflow_id, watch_parts
+from models.temporal_names import SEARCH_ATTRIBUTES, WATCH_ID, WATCH_WORKFLOW, rollout_workflow_id, watch_parts
 
 _SILENCE = timedelta(seconds=60)
 """Heartbeats come at least this often, and a client's clock may differ from the server's."""

@@ -9,13 +9,13 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.lost_rollouts import runs_there, status_there
 from client.lost_words import lost_fleet_sentence
 from client.questions import Questions
+from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.errors import BackstopError, Refusal
+from models.fleet.archived_state import KeptFleet
 from models.fleet.commands import FleetCommand, FleetCommandRequest
-from models.fleet.kept import KeptFleet
 from models.fleet.messages import (
     FLEET_ID,
     FLEET_PLAN_QUERY,

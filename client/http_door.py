@@ -14,8 +14,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import quote
 
-from client.alone import acts_alone
-from client.exchange import FrontPlace, NotHeard, Reply
+from client.emergency import acts_alone
+from client.http_exchange import FrontPlace, NotHeard, Reply
 from client.operations import API, Operation, by_method, composed, type_of
 from client.problems import told
 from client.telemetry import traced
@@ -58,7 +58,7 @@ class HttpDoor:
         self.heard = asyncio.Event()
         """Some worker has answered something."""
         self.note: Callable[[str], None] = lambda _: None
-        """As `client.calls.Calls` has it."""
+        """As `client.workflow_calls.Calls` has it."""
 
     async def close(self) -> None:
         """Nothing is left open."""

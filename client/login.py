@@ -16,7 +16,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
-from client.exchange import AtUrl, FrontPlace
+from client.http_exchange import AtUrl, FrontPlace
 from client.operations import API
 from client.places import login_file
 from client.private_files import write_private

@@ -13,7 +13,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from models.questions import Overview
-from models.wire import rollout_workflow_id
+from models.temporal_names import rollout_workflow_id
 
 _AT_ONCE = 16
 _STOPPED = {

@@ -12,7 +12,7 @@ from models.rollout.stages import command_line
 
 if TYPE_CHECKING:
     from models.bringup.messages import BringupRow
-    from models.fleet.kept import KeptFleet
+    from models.fleet.archived_state import KeptFleet
     from models.questions import Overview
 
 ADOPT_ALL = "backstop launch --adopt --all"

@@ -71,7 +71,7 @@ _SUMMARIES = "list[models.reports.rollout_summary:RolloutSummary]"
 _FLEET_STATUS, _FLEET_PLAN = f"{_FLEET}.messages:FleetStatus", f"{_FLEET}.messages:FleetPlan"
 _OVERVIEWS = "list[models.questions:Overview]"
 _REQUEST = "models.requests.state:RequestState"
-_CHECK = "client.answers:Check"
+_CHECK = "client.answer_models:Check"
 _BRINGUP = "models.bringup.messages"
 _PUSHES = "models.health_pushes"
 
@@ -147,7 +147,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "audit",
         "GET",
         "/rollouts/{cluster}/audit",
-        "list[client.answers:AuditRecord]",
+        "list[client.answer_models:AuditRecord]",
         "read.audit",
         "What happened to a cluster, as the workflow history has it.",
         seconds=180,
@@ -316,7 +316,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "countersign",
         "POST",
         "/waiting/{digest}/countersign",
-        "models.access.waiting:Countersigned",
+        "models.access.second_persons:Countersigned",
         "countersign.give",
         "Give, as the second person, a command that waits for one.",
         seconds=240,
@@ -326,7 +326,9 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     Operation("watch", "GET", "/watch", _CHECK, "read.watch", "Whether the shared watch is alive."),
     Operation("unserved", "GET", "/unserved", "bool", "read.unserved", "Whether no worker polls, as far as is known."),
-    Operation("builds", "GET", "/builds", "list[client.answers:Build]", "read.builds", "Builds of versioned workers."),
+    Operation(
+        "builds", "GET", "/builds", "list[client.answer_models:Build]", "read.builds", "Builds of versioned workers."
+    ),
     Operation(
         "use_build", "POST", "/builds/{build}/use", "str", "builds.use", "Bring a build of the worker into service."
     ),

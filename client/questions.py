@@ -14,16 +14,16 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from client.calls import NEW_EVENTS, NO_WORKER, Calls, stopped_again
 from client.composed import Composed
 from client.repeats import repeatable, same_id
+from client.workflow_calls import NEW_EVENTS, NO_WORKER, Calls, stopped_again
 from models import questions as desk
 from models.access.rights import READS_DESK
-from models.audit import ATTEMPT, DESK, AuditEntry, AuditKind
+from models.audit_chain import ATTEMPT, DESK, AuditEntry, AuditKind
 from models.base import Model, in_one_sentence
 from models.errors import BackstopError, Unavailable
 from models.questions import DeskAnswer, DeskRequest, Question
-from models.wire import DESK_WORKFLOW, TASK_QUEUE
+from models.temporal_names import DESK_WORKFLOW, TASK_QUEUE
 
 _WAITS = (1, 1, 2, 4, 12)
 """Seconds after which an answer is waited for anew; the last for ever.

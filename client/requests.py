@@ -7,14 +7,14 @@ import asyncio
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.calls import UPDATE_FAILED
 from client.questions import Questions
+from client.workflow_calls import UPDATE_FAILED
 from models.errors import BackstopError, Refusal
 from models.questions import OneRequest, RequestsOf
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.messages import RequestInput
 from models.requests.state import QuotaAsk, RequestState
-from models.wire import REQUEST_WORKFLOW, request_workflow_id
+from models.temporal_names import REQUEST_WORKFLOW, request_workflow_id
 
 _BESIDE_SECONDS = 10
 """What is only shown beside something else is not waited for longer."""

@@ -14,25 +14,25 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.answers import STALE, AuditRecord
+from client.answer_models import STALE, AuditRecord
 from client.audit import WAITS, audit_of, sent_by_rounds
-from client.calls import QUERY_FAILED, UPDATE_FAILED
 from client.lost_rollouts import is_running, lost_of
 from client.lost_words import as_summary, lost_sentence, noted
 from client.questions import Questions
-from client.visibility import quoted
-from client.who_acts import could_act_now, key_awaited, who_could_now
+from client.visibility_query import quoted
+from client.who_could_act import could_act_now, key_awaited, who_could_now
+from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.access.decision import Target
 from models.base import Model
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.questions import FactsOf, OpenRollouts, Overview
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.ahead import Ahead
+from models.rollout.command_previews import Ahead
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, command_line
-from models.wire import (
+from models.rollout.status_models import RolloutStatus
+from models.temporal_names import (
     AHEAD_QUERY,
     NOT_LAUNCHED,
     REQUEST_WORKFLOW,

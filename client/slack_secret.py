@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 
 from activities.secret_files import SecretFiles
-from client.answers import Check
+from client.answer_models import Check
 from models.base import brief
-from models.cluster.contacts import SECRET
+from models.cluster.contact_secrets import SECRET
 from models.errors import BackstopError, BadInput
 
 _VARIABLE = "BACKSTOP_SLACK_SIGNING_SECRET"

@@ -21,10 +21,10 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from client.answers import Build
-from client.visibility import quoted
+from client.answer_models import Build
+from client.visibility_query import quoted
 from models.errors import BadInput, Refusal
-from models.wire import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
+from models.temporal_names import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
 
 _HEARD_BY_THEN = 10
 """Seconds until a server has heard of a new worker on all its queues."""

@@ -14,8 +14,8 @@ from models.reports.milestones import ROLLED_OUT_WAVES
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.weekly import AHEAD, AtRisk, Blocked, Live, NextStep, Past, Week, waves_done, week
 from models.rollout.holds import HoldKind
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Stage
+from models.rollout.status_models import RolloutStatus
 
 if TYPE_CHECKING:
     from client.backstop import Backstop

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from models.errors import BadInput
 from models.rollout.stages import Stage
-from workers.demo_story import Story, on_stage, say
+from workers.demo_harness import Story, on_stage, say
 from workers.main import run_and_exit
 
 CLUSTER, NODES, PER_NODE = "venus", 133, 8

@@ -7,11 +7,11 @@ from typing import Annotated
 from pydantic import Field
 
 from models.access.access_file import AccessFile, Bare
+from models.access.access_versions import AccessOutcome, AccessStands
 from models.access.decision import Target
-from models.access.standing import AccessOutcome, AccessStands
 from models.access.tokens import Token, TokenHash, TokenLine, TokenOwner, TokenScope
-from models.asking import Question
 from models.base import Text, Words
+from models.question_base import Question
 
 MOST_DAYS = 366
 """That a token counts, at most."""

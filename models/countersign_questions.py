@@ -10,13 +10,13 @@ from typing import Any
 
 from pydantic import Field
 
+from models.access.access_versions import ACCESS_CHAIN
 from models.access.decision import Target
-from models.access.standing import ACCESS_CHAIN
+from models.access.second_persons import Emergency, TakenCommand, Waiting, WaitingHash
 from models.access.tickets import TICKET_CHARS
-from models.access.waiting import Emergency, TakenCommand, Waiting, WaitingHash
-from models.asking import Question
 from models.base import PositiveCount, Text, Words
 from models.fleet.state import FLEET
+from models.question_base import Question
 
 
 def chain_of(command: str, target: Target) -> str:

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from models.asking import Question
 from models.base import Name, Share
 from models.planning.haircut import USUAL, FleetHaircut
 from models.planning.plan import Envelope
+from models.question_base import Question
 
 
 class HaircutSums(Question[FleetHaircut], kind="haircut_sums"):

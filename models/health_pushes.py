@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from models.asking import Question
 from models.base import Model, Name, Text, Words, brief
 from models.errors import BadInput
+from models.question_base import Question
 
 MOST_CLUSTERS = 1000
 """In one push."""

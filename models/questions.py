@@ -15,11 +15,10 @@ import models.countersign_questions
 import models.haircut_questions
 import models.health_pushes
 import models.import_questions  # noqa: F401 - their questions are among all of them
-from models.access.standing import AccessCheck
+from models.access.access_versions import AccessCheck
 from models.access.tickets import Ticketed
 from models.access_questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, TokenOf, Tokens
-from models.asking import QUESTIONS, Question
-from models.audit import AuditEntry, ChainedEntry, ChainHead
+from models.audit_chain import AuditEntry, ChainedEntry, ChainHead
 from models.base import ActorGiven, Count, GpuCount, Model, Name, NameGiven, PositiveCount, Text, Time, Words, brief
 from models.bringup.messages import BringupRow
 from models.buffers.hourly_health import HealthHours
@@ -33,11 +32,12 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry
-from models.digests import Untold
-from models.fleet.kept import KeptFleet
+from models.fleet.archived_state import KeptFleet
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.flex_sum import FlexSum
+from models.notice_digests import Untold
+from models.question_base import QUESTIONS, Question
 from models.reports.milestones import MilestoneFile, PlanNow
 from models.reports.tallies import Point
 from models.reports.weekly import Past

@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from pydantic import Field, ValidationError
 
-from models.audit import ChainedEntry, ChainHead
+from models.audit_chain import ChainedEntry, ChainHead
 from models.base import Count, Model, Time, canonical_json, some_of
 from models.errors import BadInput
 

@@ -54,7 +54,7 @@ settings.load_profile("ci" if os.environ.get("CI") == "true" else "laptop")
 def _names_stay_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """What commands keep for completion in the shell is not kept in the home of whoever tests."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cli.names.folder", lambda: str(tmp_path_factory.getbasetemp() / "completion"))
+        patched.setattr("cli.completion_names.folder", lambda: str(tmp_path_factory.getbasetemp() / "completion"))
         yield
 
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from models.access.decision import roles_for, who_could
-from models.access.rights import RIGHTS, Where
-from models.access.standing import (
+from models.access.access_versions import (
     COUNTERSIGNED_WITHIN,
     NOT_CONFIGURED,
     AccessOutcome,
@@ -17,8 +15,10 @@ from models.access.standing import (
     standing_sentence,
     warnings_of,
 )
+from models.access.decision import roles_for, who_could
+from models.access.rights import RIGHTS, Where
 from models.base import some_of
-from views.rows import RightLine
+from views.row_models import RightLine
 from views.words import count, line, moment, none_of, row, table
 
 if TYPE_CHECKING:

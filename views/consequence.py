@@ -10,8 +10,8 @@ from rich.text import Text
 from models.base import some_of
 from models.errors import BackstopError
 from models.lifecycle.command_rows import Asks, CommandRow
-from models.rollout.ahead import Ahead
-from models.rollout.shown import RolloutStatus
+from models.rollout.command_previews import Ahead
+from models.rollout.status_models import RolloutStatus
 from views.words import count, gpus, line, row, table
 
 _SHOWN = 30

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from models.access.waiting import SHOWN_DIGITS
+from models.access.second_persons import SHOWN_DIGITS
 from models.base import some_of
 from views.words import line, moment, none_of, row, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from models.access.waiting import Countersigned, Waiting
+    from models.access.second_persons import Countersigned, Waiting
 
 NO_UNDO = "Backstop cannot undo it."
 _EMPTY: tuple[object, ...] = ("", None, [], {}, False)

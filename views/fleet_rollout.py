@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from models.base import DAY, duration_text, some_of, verb_of
-from models.fleet.kept import KeptFleet
+from models.fleet.archived_state import KeptFleet
 from models.fleet.messages import DeclaredOver, FleetLaunch, FleetPlan, FleetProgress, FleetStatus, Prospect
 from models.fleet.state import WAVES, FleetStage, Member, MemberState, Pace, Wave
 from models.planning.plan import is_stale

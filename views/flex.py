@@ -16,7 +16,7 @@ from models.flex.division import Division, FlexDemand, FlexMode
 from models.flex.flex_now import FlexNow
 from models.flex.flex_sum import FlexSum
 from models.flex.scenario import JobNow, Scene
-from views.rows import FlexOffered
+from views.row_models import FlexOffered
 from views.words import DECORATION, count, gpus, line, moment, none_of, row, span, table
 
 _FlexT = TypeVar("_FlexT", FlexNow, FlexSum)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
-from client.answers import STALE
+from client.answer_models import STALE
 from client.lost_words import ADOPT_ALL, adopt_line
 from models.base import some_of, verb_of
 from models.reports.rollout_summary import RolloutSummary
@@ -19,7 +19,7 @@ from views.layout import Grid
 from views.words import clean, count, gpus, line, moment, row, span, table
 
 if TYPE_CHECKING:
-    from client.answers import Check
+    from client.answer_models import Check
 
 NEEDS_UNKNOWN = "What they need from a person is not known: no worker answered in time."
 FEW_CLUSTERS = 15

@@ -13,7 +13,7 @@ from models.base import duration_text, fraction_text
 from models.cluster.derived_buffer import Derived
 from models.cluster.policy import Basis, Tier
 from models.cluster.quota import Quota
-from models.cluster.work import TeamWork
+from models.cluster.team_work import TeamWork
 from models.planning.ceiling import after_buffer
 from models.planning.cut_reasons import ShortIslands, no_room_text
 from models.planning.plan import Cut, Plan, QuotaPlan

@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from rich.console import RenderableType
 from rich.text import Text
 
-from client.answers import STALE
+from client.answer_models import STALE
 from models.base import some_of, verb_of
 from models.cluster.derived_buffer import Derived
 from models.cluster.windows import Foretold
 from models.rollout.holds import Hold
-from models.rollout.shown import (
+from models.rollout.stages import Command, Stage, command_line
+from models.rollout.status_models import (
     UNGUARDED,
     Condition,
     Risk,
@@ -24,7 +25,6 @@ from models.rollout.shown import (
     WouldStand,
     value_text,
 )
-from models.rollout.stages import Command, Stage, command_line
 from views.layout import FactSheet, Grid, commands_in
 from views.words import clean, count, gpus, line, moment, number, row, span, table
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from models.base import some_of, verb_of
 from models.reports.flex_offers import FlexThere, flex_offers
 from models.reports.why import Cause, Reason, TeamWhy, WhyAnswers
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import command_line
+from models.rollout.status_models import RolloutStatus
 from views.words import count, gpus, indented, line, moment, spaced
 
 _ELSEWHERE = 3

@@ -28,11 +28,12 @@ from client.backstop import Backstop
 from client.http_door import ALONE, HEARD
 from client.operations import API, by_method
 from models.access.principals import Principal, Proof
-from models.access.waiting import COUNTERSIGN
+from models.access.second_persons import COUNTERSIGN
 from models.errors import BackstopError, BadInput, Refusal
 from models.questions import QUESTIONS
 from web.answers import answered
 from web.arguments import WATCH, arguments, hints
+from web.authorized_calls import Asking, Giving, called
 from web.callers import Callers
 from web.codec import CODEC, CodecEndpoint
 from web.console.console import Console
@@ -40,13 +41,12 @@ from web.console.login import BrowserClient, Login
 from web.doors import Doors
 from web.events import Streams, changes
 from web.failures import Problem, forbidden, not_found, told, unauthenticated
-from web.giving import Asking, Giving, called
 from web.limits import Rate, body_of
 from web.metrics import FrontDoor, took
 from web.openapi import document
 from web.permission import Everybody, Rights
 from web.routes import Routes, all_routes
-from web.slack.desk import SLACK_PATHS, SlackDesk, SlackTerms
+from web.slack.endpoint import SLACK_PATHS, SlackDesk, SlackTerms
 
 logger = logging.getLogger("backstop.front")
 _TRACE = TraceContextTextMapPropagator()

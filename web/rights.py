@@ -15,11 +15,11 @@ from typing import Any
 from client.backstop import Backstop
 from client.operations import Operation
 from models.access.access_file import USER, AccessFile
+from models.access.access_versions import ANEW, READS_KEPT
 from models.access.aiming import asks_ledger, target_of
 from models.access.decision import Denied, Target, decide
 from models.access.principals import Principal, Proof
 from models.access.rights import READS_DESK, Case
-from models.access.standing import ANEW, READS_KEPT
 from models.access.tokens import Token, TokenScope
 from models.errors import Refusal, Unavailable
 from models.questions import AccessNow, AimOf, TokenOf

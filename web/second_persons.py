@@ -15,7 +15,7 @@ from client.questions import desk_workflow_id
 from client.repeats import repeat_key
 from models.access.decision import Permitted, Target
 from models.access.principals import Principal
-from models.access.waiting import SHOWN_DIGITS, Countersigned, TakenCommand, deed_of
+from models.access.second_persons import SHOWN_DIGITS, Countersigned, TakenCommand, deed_of
 from models.base import Model, count_text
 from models.bringup.messages import BringupStart
 from models.bringup.state import bringup_workflow_id

@@ -28,7 +28,7 @@ from web.oidc import Provider, how_to_log_in
 from web.rights import LedgerRights
 from web.server import listening
 from web.settings import beside_up, load_front_settings
-from web.slack.desk import REPLIES, SlackTerms
+from web.slack.endpoint import REPLIES, SlackTerms
 from web.tokens import OwnTokens
 
 _READY = "front: ready"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import uvicorn
 
-from client.exchange import AtSocket, address_of
+from client.http_exchange import AtSocket, address_of
 from client.places import front_file
 from models.errors import Unavailable
 from web.front import Front

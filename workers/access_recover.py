@@ -15,10 +15,10 @@ from pathlib import Path
 from activities.adapters.ledger.facade import Ledger
 from client.places import ledger_url
 from models.access.access_file import AccessFile
-from models.access.standing import HowImported, standing_sentence
-from models.audit import DESK, Signature
+from models.access.access_versions import HowImported, standing_sentence
+from models.audit_chain import DESK, Signature
 from models.errors import BackstopError, Stuck
-from models.wire import NO_LEDGER_EXIT
+from models.temporal_names import NO_LEDGER_EXIT
 
 _FILE = "sqlite:///"
 

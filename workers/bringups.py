@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.runners.checks import OutsideChecks
+from activities.adapters.runners.outside_checks import OutsideChecks
 from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings

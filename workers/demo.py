@@ -9,7 +9,7 @@ import yaml
 
 from models.buffers.health_generator import Recipe, simulate_health
 from models.rollout.stages import Stage
-from workers.demo_story import Story, on_stage, say
+from workers.demo_harness import Story, on_stage, say
 from workers.main import run_and_exit
 
 CLUSTER = "h100-worked"

@@ -37,7 +37,7 @@ from temporalio.service import RPCError
 
 from client.connection import NAMESPACE
 from models.errors import Refusal, Unavailable
-from models.wire import SEARCH_ATTRIBUTES
+from models.temporal_names import SEARCH_ATTRIBUTES
 from workers.private_files import UMASK
 
 LOOPBACK = "127.0.0.1"

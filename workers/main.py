@@ -30,8 +30,8 @@ from activities.adapters.prometheus.prometheus import NO_SECRETS, PrometheusConn
 from activities.adapters.seals.keepers import keepers_of
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
-from activities.bringup.book import FleetBringups, next_order
 from activities.bringup.calls import BringupActivities, CheckActivities, RunActivities
+from activities.bringup.handover import FleetBringups, next_order
 from activities.clock import Clock, utc_now
 from activities.desk.access_files import AccessDesk
 from activities.desk.desk import DeskActivities
@@ -41,15 +41,15 @@ from activities.notices.due_notices import Rounds
 from activities.notices.sending import Sender
 from activities.notices.telling import NoticeActivities
 from activities.ports.bringup_ledger import RolloutDoor
-from activities.ports.mail import NotifyPort
+from activities.ports.notices import NotifyPort
 from activities.ports.ports import QuotaPort, SchedulerPort
 from activities.requests.calls import RequestActivities
 from activities.requests.overdue_grants import Sweeper
 from activities.rollout.archive import ArchiveActivities
 from activities.rollout.clusters import ClusterActivities
-from activities.rollout.door import TemporalRollouts
 from activities.rollout.effects import QuotaActivities
 from activities.rollout.evidence import EvidenceRoom
+from activities.rollout.rollout_client import TemporalRollouts
 from activities.secret_files import SecretFiles
 from activities.tickets.admission import Admission, short_by
 from activities.tickets.warrants import KeysOf, Warrants
@@ -61,19 +61,19 @@ from client.doctor import watches
 from client.key_files import key_book_file
 from client.stopping import until_told
 from models.bringup.messages import BRINGUP_QUEUE, runs_queue
-from models.digests import MailPace
 from models.errors import BackstopError, Refusal, Unavailable
-from models.wire import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
+from models.notice_digests import MailPace
+from models.temporal_names import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.bringups import BringupParts, bringup_parts
+from workers.front_keys import KeysKept, TicketsWanted, renewed
 from workers.garbage_collection import tended
 from workers.heartbeats import Heartbeats
-from workers.in_clear import nothing_in_clear
-from workers.keys import KeysKept, TicketsWanted, renewed
 from workers.private_files import keep_private
 from workers.quiet_log import quiet_log
 from workers.sealer import sealing
 from workers.settings import Settings, load_settings
 from workers.tickets import TicketsChecked
+from workers.unencrypted_arguments import nothing_in_clear
 from workers.untimely_queries import OnTimeRunner
 from workflows.bringup import BringupWorkflow
 from workflows.cluster_rollout import ClusterRollout

@@ -21,7 +21,7 @@ def main() -> None:
         rows = overviews_in_ledger(ledger_url(), now)
     except BackstopError as error:
         sys.stderr.write(error.message)
-        sys.exit(3 if isinstance(error, Refusal) else 1)  # models.wire.NO_LEDGER_EXIT
+        sys.exit(3 if isinstance(error, Refusal) else 1)  # models.temporal_names.NO_LEDGER_EXIT
     print(json.dumps({"at": now.isoformat(), "rollouts": rows}, default=datetime.isoformat))
 
 

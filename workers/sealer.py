@@ -28,7 +28,7 @@ from activities.adapters.ledger.seals import extends
 from activities.adapters.seals.keepers import Keeper, lock_keeper
 from activities.metrics import record_seal_age
 from client.private_files import written_beside
-from models.audit import ChainHead
+from models.audit_chain import ChainHead
 from models.errors import BackstopError, Refusal, Unavailable
 from models.seals import SealedSeal, forgeries, next_seal, sealed_heads, verifier_key
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from activities.adapters.ledger.facade import Ledger
 from client.places import ledger_url
 from models.errors import BackstopError
-from models.wire import NO_LEDGER_EXIT
+from models.temporal_names import NO_LEDGER_EXIT
 
 _FILE = "sqlite:///"
 

@@ -2,7 +2,7 @@
 
 In the validator, by the worker's own clock: it does no I/O, and does not run on replay; on what a reset brings again it
 does, and finds it expired. What comes from a machine names a warrant instead, which the handler has admitted before it
-obeys (workflows/tickets.py), as only an activity can look that up.
+obeys (workflows/ticket_admission.py), as only an activity can look that up.
 
 The signature is verified in a thread of its own. Inside the workflows' sandbox cryptography's native code ends the
 whole process where it imports the error that it raises: one altered ticket would do.
@@ -25,13 +25,13 @@ from temporalio.worker import (
 
 from activities.clock import Clock, utc_now
 from activities.tickets.warrants import KeysOf
-from models.access.checking import check_ticket
 from models.access.signing import PublicKey
+from models.access.ticket_checks import check_ticket
 from models.base import Model
 from models.bringup.messages import BRINGUP_WORKFLOW
 from models.errors import Refusal
 from models.fleet.messages import FLEET_WORKFLOW
-from models.wire import REQUEST_WORKFLOW, ROLLOUT_WORKFLOW
+from models.temporal_names import REQUEST_WORKFLOW, ROLLOUT_WORKFLOW
 
 _OUTSIDE = ThreadPoolExecutor(4, "tickets")
 _WHOSE: Mapping[str, str] = {

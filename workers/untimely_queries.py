@@ -41,7 +41,7 @@ from temporalio.workflow import Info
 
 from activities.clock import Clock, utc_now, worker_clock
 from client.encryption import run_began
-from models.wire import MOVES_ON
+from models.temporal_names import MOVES_ON
 
 _ASKED_ALONE = "legacy_query"
 """The id that Temporal's core gives to a query which came without a workflow task."""

@@ -24,7 +24,7 @@ from client.places import embedded_file
 from client.stopping import stop_signal
 from models.errors import Unavailable
 from workers.embedded_temporal import PORT, UI_PORT, EmbeddedTemporal
-from workers.front import front_beside
+from workers.front_process import front_beside
 from workers.main import run_and_exit, serving
 from workers.private_files import keep_private
 from workers.quiet_log import quiet_log

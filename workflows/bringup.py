@@ -18,7 +18,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.bringup.calls import BringupActivities, CheckActivities
-    from models.audit import AuditEntry
+    from models.audit_chain import AuditEntry
     from models.bringup import actions, calls, messages, reducers
     from models.bringup.commands import BringupOrder, apply_cancel, obey, refusal
     from models.bringup.decide import decide
@@ -26,15 +26,15 @@ with workflow.unsafe.imports_passed_through():
     from models.bringup.status import BringupStatus, row_of, status_of, waiting_sentence
     from models.bringup.undo_lines import bringup_undo_line
     from models.lifecycle.actions import Finish, Wait
-    from models.wire import LAUNCHED_UPDATE, STATUS_QUERY
+    from models.temporal_names import LAUNCHED_UPDATE, STATUS_QUERY
     from workflows.bringup_runs import BringupRuns
     from workflows.cancellation import lived
     from workflows.durable import missing_input, refused
     from workflows.next_run import begin_next_run
     from workflows.options import BRINGUP_LONG_CALL, LAST_FLEET_CALL, LONG_ASKED_CALL, LONG_CALL
-    from workflows.queries import asked_at
+    from workflows.query_clock import asked_at
     from workflows.search_attributes import bringup_attributes
-    from workflows.tickets import TicketBook
+    from workflows.ticket_admission import TicketBook
     from workflows.updates import take_commands
 
 _BEYOND_LIMIT = timedelta(minutes=1)

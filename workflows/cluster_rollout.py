@@ -20,34 +20,34 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.rollout.clusters import ClusterActivities
-    from models import wire
+    from models import temporal_names as wire
     from models.lifecycle.actions import Finish, Wait
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
     from models.rollout import granting, messages, objections, plan_reducers, time_reducers
     from models.rollout.actions import Look
-    from models.rollout.ahead import Ahead, ahead_of
     from models.rollout.cancelling import apply_cancel
+    from models.rollout.command_previews import Ahead, ahead_of
     from models.rollout.commands import GOES_BACK, CommandRequest, obey, refusal, without_approval
     from models.rollout.decide import at_rest, decide, is_urgent
     from models.rollout.drift import is_bounded
-    from models.rollout.fitting import fit_rollout
-    from models.rollout.shown import RolloutStatus
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
+    from models.rollout.state_size import fit_rollout
     from models.rollout.status import details_of, launch_answer, launch_refused, status_of, waiting_sentence
+    from models.rollout.status_models import RolloutStatus
     from models.rollout.undo_lines import undo_line
     from workflows import options, patches
     from workflows.cancellation import lived
     from workflows.durable import missing_input, refused
     from workflows.failures import reason_of
-    from workflows.lapses import WAS_RESET
-    from workflows.marks import patience
+    from workflows.history_lapses import WAS_RESET
     from workflows.next_run import begin_next_run, next_run_is_due
+    from workflows.no_empty_tasks import patience
     from workflows.owner_calls import call_owner
-    from workflows.queries import asked_at
+    from workflows.query_clock import asked_at
     from workflows.rollout_actions import RolloutActions
     from workflows.search_attributes import rollout_attributes
-    from workflows.tickets import TicketBook, signed
+    from workflows.ticket_admission import TicketBook, signed
     from workflows.updates import take_commands
 
 _NOTHING = messages.RolloutInput(launch=messages.LaunchRequest(cluster="none", rollout="none", owner="none"))

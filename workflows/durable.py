@@ -21,13 +21,13 @@ from temporalio.exceptions import ActivityError, ApplicationError, is_cancelled_
 
 with workflow.unsafe.imports_passed_through():
     from activities.notices.telling import NoticeActivities
-    from models.audit import AuditEntry
+    from models.audit_chain import AuditEntry
     from models.lifecycle.outgoing import Lifecycle
     from models.notices import Notice
-    from models.wire import TellAnswer, TellRequest
+    from models.temporal_names import TellAnswer, TellRequest
     from workflows.failures import reason_of, to_application_error
-    from workflows.marks import leave_mark, patience
     from workflows.next_run import next_run_is_due
+    from workflows.no_empty_tasks import leave_mark, patience
     from workflows.options import FLEET_MAIL_CALL, MAIL_PAUSE, CallOptions
 
 _BATCH = 50

@@ -17,7 +17,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 with workflow.unsafe.imports_passed_through():
     from activities.fleet.calls import FleetActivities
-    from models.audit import AuditEntry
+    from models.audit_chain import AuditEntry
     from models.fleet import calls, messages, reducers
     from models.fleet.actions import AbortMembers, PickMembers, PlanFleet, StartMembers
     from models.fleet.commands import FLEET_COMMANDS, FleetCommand, FleetCommandRequest, apply_cancel, obey, refusal
@@ -26,15 +26,15 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet.status import status_of, waiting_sentence
     from models.fleet.undo_lines import fleet_undo_line
     from models.lifecycle.actions import Finish, Wait
-    from models.wire import LAUNCHED_UPDATE, TellAnswer
+    from models.temporal_names import LAUNCHED_UPDATE, TellAnswer
     from workflows.cancellation import lived
     from workflows.durable import Durable, missing_input, over, refused
     from workflows.failures import reason_of
     from workflows.next_run import begin_next_run
     from workflows.options import FLEET_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
-    from workflows.queries import asked_at
+    from workflows.query_clock import asked_at
     from workflows.search_attributes import fleet_attributes
-    from workflows.tickets import TicketBook
+    from workflows.ticket_admission import TicketBook
     from workflows.updates import take_commands
 _NEEDS = "a fleet rollout needs its launch"
 

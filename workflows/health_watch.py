@@ -9,7 +9,7 @@ from temporalio.common import RetryPolicy, VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
     from activities.watch.health_watch import WatchActivities
-    from models.wire import GUARD_QUEUE, WATCH_WORKFLOW, WatchInput
+    from models.temporal_names import GUARD_QUEUE, WATCH_WORKFLOW, WatchInput
 
 _ROUNDS_A_RUN = 100
 

@@ -11,7 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from activities.desk.desk import DeskActivities
     from models.questions import DeskAnswer, DeskRequest
-    from models.wire import DESK_WORKFLOW
+    from models.temporal_names import DESK_WORKFLOW
 
 
 @workflow.defn(name=DESK_WORKFLOW, versioning_behavior=VersioningBehavior.AUTO_UPGRADE)

@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from activities.notices.telling import NoticeActivities
-    from models.wire import ROUND_WORKFLOW, RoundInput
+    from models.temporal_names import ROUND_WORKFLOW, RoundInput
     from workflows.options import ROUND_CALL
 
 

@@ -13,7 +13,7 @@ from temporalio import workflow
 from temporalio.common import Priority, RetryPolicy
 
 with workflow.unsafe.imports_passed_through():
-    from models.wire import GUARD_QUEUE, NOTICE_QUEUE
+    from models.temporal_names import GUARD_QUEUE, NOTICE_QUEUE
 
 
 class CallOptions(TypedDict):

@@ -19,7 +19,7 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from activities.requests.calls import RequestActivities
     from activities.rollout.effects import QuotaActivities
-    from models.audit import AuditEntry
+    from models.audit_chain import AuditEntry
     from models.lifecycle.actions import Finish, Wait
     from models.planning.grants import Granted
     from models.requests import calls, messages, reducers
@@ -27,15 +27,15 @@ with workflow.unsafe.imports_passed_through():
     from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
     from models.requests.decide import decide
     from models.requests.state import RequestState
-    from models.wire import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
+    from models.temporal_names import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
     from workflows import patches
     from workflows.cancellation import lived
     from workflows.durable import Durable, missing_input, refused
     from workflows.failures import reason_of, to_application_error
-    from workflows.marks import leave_mark
+    from workflows.no_empty_tasks import leave_mark
     from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL, MAIL_PAUSE, CallOptions
     from workflows.search_attributes import request_attributes
-    from workflows.tickets import TicketBook
+    from workflows.ticket_admission import TicketBook
     from workflows.updates import take_commands
 
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=2), timedelta(minutes=1)

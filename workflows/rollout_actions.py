@@ -17,7 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.decide import confirms_breach
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
-    from models.rollout.warnings import news_of_risk, warn_teams
+    from models.rollout.risk_notices import news_of_risk, warn_teams
     from workflows import options, patches
     from workflows.failures import reason_of, room_at
     from workflows.rollout_post import RolloutPost

@@ -17,18 +17,18 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from activities.notices.telling import NoticeActivities
     from activities.rollout.archive import ArchiveActivities
-    from models.audit import AuditEntry
+    from models.audit_chain import AuditEntry
     from models.rollout import calls, mailing
     from models.rollout.messages import RecordRequest, RolloutInput
     from models.rollout.stages import Stage
     from models.rollout.state import Rollout
-    from models.wire import TellAnswer
+    from models.temporal_names import TellAnswer
     from workflows import options, patches
+    from workflows.breach_priority import Haste
     from workflows.durable import Host
     from workflows.failures import reason_of
-    from workflows.haste import Haste
-    from workflows.lapses import Lapses
-    from workflows.marks import leave_mark
+    from workflows.history_lapses import Lapses
+    from workflows.no_empty_tasks import leave_mark
 
 
 class RolloutPost(Host[Rollout]):

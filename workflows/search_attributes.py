@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
     from models.requests.state import RequestState
     from models.rollout.state import Rollout
     from models.rollout.status import backing_now
-    from models.wire import SearchName
+    from models.temporal_names import SearchName
 
 _BY_CLUSTER = SearchAttributeKey.for_keyword(SearchName.CLUSTER)
 _BY_STAGE = SearchAttributeKey.for_keyword(SearchName.STAGE)

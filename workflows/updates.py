@@ -22,8 +22,8 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from models.base import Model
-    from models.wire import TAKE_BACK_SIGNAL
-    from workflows.tickets import TicketBook, signed, update_id
+    from models.temporal_names import TAKE_BACK_SIGNAL
+    from workflows.ticket_admission import TicketBook, signed, update_id
 
 _Command = TypeVar("_Command", bound=str)
 _Request = TypeVar("_Request", bound=Model)

@@ -19,7 +19,7 @@ from activities.ports.bringup_ledger import BringupLedger, RolloutDoor
 from activities.ports.ports import JobPort, OpenRollout, QuotaPort, RegistryPort, SchedulerPort, UsagePort
 from activities.rollout.clusters import ClusterActivities
 from activities.tickets.warrants import Warrants
-from models.audit import BACKSTOP, AuditEntry, AuditKind, Signature
+from models.audit_chain import BACKSTOP, AuditEntry, AuditKind, Signature
 from models.bringup.messages import BringupRow, WindDownRequest, WoundDown
 from models.bringup.state import bringup_key, retires_cluster
 from models.cluster.quota import QuotaTree

@@ -11,12 +11,7 @@ from datetime import datetime, timedelta
 from activities.ports.access import AccessPort
 from models import access_questions as ask
 from models.access.access_file import BACKSTOP_ITSELF, SERVICE, USER, AccessFile
-from models.access.decision import Permitted, Target, decide, decide_countersign, require_permitted
-from models.access.lost_readers import no_longer_read
-from models.access.principals import Principal, asserted_principal
-from models.access.rights import RIGHTS, Case
-from models.access.roles import with_included
-from models.access.standing import (
+from models.access.access_versions import (
     COUNTERSIGNED_WITHIN,
     EXPIRES_SOON,
     AccessCheck,
@@ -29,8 +24,13 @@ from models.access.standing import (
     standing_sentence,
     warnings_of,
 )
+from models.access.decision import Permitted, Target, decide, decide_countersign, require_permitted
+from models.access.lost_readers import no_longer_read
+from models.access.principals import Principal, asserted_principal
+from models.access.rights import RIGHTS, Case
+from models.access.roles import with_included
 from models.access.tokens import Token, TokenLine, line_of
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.base import some_of
 from models.errors import BackstopError, BadInput, Refusal
 

@@ -14,11 +14,11 @@ from temporalio import activity
 from activities.bad_rows import its_own_trouble, one_of
 from activities.clock import Clock, utc_now
 from activities.desk.access_files import AccessDesk, asserted_by
-from activities.desk.pulse import other_than
-from activities.desk.pushing import looked_for
+from activities.desk.health_pushes import looked_for
 from activities.desk.report_facts import ReportFacts
 from activities.desk.second_persons import SecondPersonsDesk
 from activities.desk.speaker import speaker, spoken_by
+from activities.desk.wait_for_change import other_than
 from activities.failures import translate_errors
 from activities.ports.bringup_ledger import BringupLedger
 from activities.ports.ports import (
@@ -42,20 +42,20 @@ from models import import_questions as coming
 from models import questions as ask
 from models.access.decision import Target
 from models.access.principals import Principal
-from models.audit import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Deed, Signature
+from models.audit_chain import ATTEMPT, BESIDE, DESK, AuditEntry, AuditKind, ChainedEntry, Deed, Signature
 from models.base import brief, count_text, hash_of
 from models.bringup.messages import BringupRow
-from models.cluster.contacts import shown
+from models.cluster.contact_secrets import shown
 from models.cluster.fleet_export import FleetPage
 from models.cluster.fleet_file import Team
 from models.cluster.import_lines import FleetOutcome
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
-from models.digests import Untold
 from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
 from models.flex.flex_now import FlexNow
 from models.haircut_questions import FleetEnvelopes, HaircutSums
 from models.health_pushes import PushHealth
+from models.notice_digests import Untold
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question
 from models.reports.milestones import CHAIN, ROLLED_OUT_WAVES, MilestoneNote, PlanNow
 from models.reports.why import WhyAnswers

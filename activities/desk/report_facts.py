@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from activities.clock import Clock, utc_now
 from activities.ports.ports import MilestonePort, ReportPort, TallyPort
-from models.access.waiting import Emergency
+from models.access.second_persons import Emergency
 from models.bringup.messages import BringupRow
 from models.bringup.stages import BringupStage
 from models.questions import Arrival, Curve, PastWeek, Tallies

@@ -20,7 +20,7 @@ from models.access.access_file import USER, AccessFile
 from models.access.decision import Target, decide, decide_countersign, require_permitted, roles_for, who_countersigns
 from models.access.principals import Principal, Proof, bare_name
 from models.access.rights import RIGHTS
-from models.access.waiting import (
+from models.access.second_persons import (
     Awaited,
     Emergency,
     KeptCommand,
@@ -28,14 +28,14 @@ from models.access.waiting import (
     Waiting,
     deed_of,
 )
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.base import some_of
 from models.countersign_questions import Turn, chain_of
 from models.errors import BackstopError, Refusal
 from models.import_questions import TakeFleet
 from models.notices import Notice, NoticeKind
 from models.questions import DeskRequest
-from models.wire import TellRequest
+from models.temporal_names import TellRequest
 
 logger = logging.getLogger("backstop.second_persons")
 _MOMENT_SECONDS = 3.0

@@ -21,7 +21,7 @@ from activities.ports.ports import CalendarPort, HealthPort, QuotaPort, Registry
 from activities.ports.warrants import Drawn
 from activities.rollout.clusters import HISTORY_FRESH, ClusterActivities
 from activities.tickets.warrants import Warrants
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.cluster.fleet_file import merged_policy
 from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.messages import (
@@ -41,13 +41,13 @@ from models.fleet.messages import (
     StartRequest,
 )
 from models.fleet.order import pick, plan_hash, prospect_of, take_prospects, unplanned_prospect
-from models.fleet.pacing import budget_of
+from models.fleet.pace_changes import budget_of
 from models.planning.plan import Envelope, Plan, envelope_of, make_plan
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
 from models.rollout.stages import Command, Stage
 from models.rollout.stuck import LAUNCH
-from models.wire import LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
+from models.temporal_names import LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
 
 _FRESH = timedelta(minutes=10)
 """Use has no version to compare: a plan made from it is made anew after this long."""

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from activities.notices.rendering import goes_to_owner
 from models.base import Model, Text
-from models.digests import still_asks
+from models.notice_digests import still_asks
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Command
 

@@ -13,10 +13,10 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.service import RPCError
 
-from activities.ports.mail import OutboxPort
-from models.digests import MailPace
+from activities.ports.notices import OutboxPort
 from models.errors import BackstopError
-from models.wire import ROUND_WORKFLOW, TASK_QUEUE, RoundInput, round_workflow_id
+from models.notice_digests import MailPace
+from models.temporal_names import ROUND_WORKFLOW, TASK_QUEUE, RoundInput, round_workflow_id
 
 
 class Rounds:

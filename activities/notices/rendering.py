@@ -31,7 +31,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from models.base import gpus_text
-from models.digests import Letter, is_urgent, still_asks, superseded_keys
+from models.notice_digests import Letter, is_urgent, still_asks, superseded_keys
 from models.notices import Notice, NoticeKind
 from models.rollout.stages import Stage, command_line
 

@@ -11,13 +11,13 @@ from datetime import timedelta
 
 from activities import metrics as meters
 from activities.notices.rendering import render, render_together
-from activities.ports.mail import NotifyPort, OutboxPort
+from activities.ports.notices import NotifyPort, OutboxPort
 from activities.ports.ports import ArchivePort
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.base import count_text
-from models.digests import Letter, MailPace, subject_of
 from models.errors import BackstopError, Refusal, Unavailable
 from models.fleet.state import FLEET
+from models.notice_digests import Letter, MailPace, subject_of
 from models.notices import Delivery, Notice, NoticeKind
 
 _LONG_AGO = timedelta(hours=1)

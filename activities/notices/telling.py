@@ -1,7 +1,7 @@
 """Telling teams: rendered from templates, delivered once per key.
 
 Theory of operation. A notice is written into the log at once. For people it goes into the outbox, from which it is sent
-alone or with others (models/digests.py); the call sends what is due, and says of the rest when it will be.
+alone or with others (models/notice_digests.py); the call sends what is due, and says of the rest when it will be.
 
 A receiver may let us wait until its delivery's time is over, and a team may have many of that
 kind. So each audience of a call is told by a postman of a pool that all calls share. The next one sets out when the one
@@ -30,12 +30,12 @@ from activities import metrics as meters
 from activities.failures import translate_errors
 from activities.notices.rendering import render
 from activities.notices.sending import Sender
-from activities.ports.mail import NotifyPort, OutboxPort
+from activities.ports.notices import NotifyPort, OutboxPort
 from activities.ports.ports import ClustersPort
-from models.digests import Fate, Lane, lane_of
 from models.errors import BackstopError, Unavailable
+from models.notice_digests import Fate, Lane, lane_of
 from models.notices import Delivery, Notice, Notify
-from models.wire import RoundInput, TellAnswer, TellRequest
+from models.temporal_names import RoundInput, TellAnswer, TellRequest
 
 logger = logging.getLogger("backstop.notices")
 _POSTMEN = 32

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from models.access.access_file import AccessFile
-from models.access.standing import AccessProposal, AccessVersion, HowImported
+from models.access.access_versions import AccessProposal, AccessVersion, HowImported
+from models.access.second_persons import Awaited, Emergency, KeptCommand
 from models.access.tokens import Token
-from models.access.waiting import Awaited, Emergency, KeptCommand
-from models.audit import Signature
+from models.audit_chain import Signature
 
 
 class AccessPort(Protocol):

@@ -1,7 +1,7 @@
 """What the way into the fleet and out of it is made of: the ledger's part, and a cluster's rollouts.
 
 Calls block and may raise Unavailable (retry with the same arguments), as those of activities/ports/ports.py.
-activities/bringup/book.py puts together of them what bring-ups themselves need (activities/ports/bringup.py).
+activities/bringup/handover.py puts together of them what bring-ups themselves need (activities/ports/bringup.py).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from models.audit import AuditEntry, Signature
+from models.audit_chain import AuditEntry, Signature
 from models.bringup.messages import BringupRecord, BringupRow, BringupStart, HandedOver, OpenedBringup
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island

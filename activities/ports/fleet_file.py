@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Protocol
 
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.cluster.fleet_export import FleetPage
 from models.cluster.import_lines import Departure, FleetOutcome, ImportTerms
 

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from pydantic import Field
 
 from activities.ports.fleet_file import FleetFilePort
-from models.audit import AuditEntry, ChainedEntry, ChainHead, Deed
+from models.audit_chain import AuditEntry, ChainedEntry, ChainHead, Deed
 from models.base import Model, Name, Time
 from models.buffers.hourly_health import Stretch
 from models.cluster.fleet_file import ClusterInSlurm, ClusterSpec, Team
@@ -24,7 +24,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declaration, Declared, Entry, Window
-from models.fleet.kept import KeptFleet
+from models.fleet.archived_state import KeptFleet
 from models.fleet.messages import Noted
 from models.planning.plan import Envelope
 from models.questions import ClusterFacts, Overview, SchedulerCheck, TeamSum

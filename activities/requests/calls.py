@@ -39,7 +39,7 @@ from models.requests.state import Assessment, Elsewhere, QuotaAsk
 from models.requests.writes import writes
 from models.rollout.effects import Change, EffectKind, Fence
 from models.rollout.stages import Stage
-from models.wire import GRANT_UPDATE, rollout_workflow_id
+from models.temporal_names import GRANT_UPDATE, rollout_workflow_id
 
 _PATIENCE = timedelta(seconds=45)
 OwedIn = Callable[[str, datetime], Mapping[str, int]]

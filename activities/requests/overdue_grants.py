@@ -19,7 +19,7 @@ from activities.ports.ports import RequestsPort
 from models.errors import BackstopError
 from models.requests.messages import RequestInput
 from models.requests.state import RequestState
-from models.wire import REQUEST_WORKFLOW, TASK_QUEUE, request_workflow_id
+from models.temporal_names import REQUEST_WORKFLOW, TASK_QUEUE, request_workflow_id
 
 EVERY_SECONDS = 60.0
 

@@ -8,7 +8,7 @@ from activities import metrics as meters
 from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
 from activities.ports.ports import RolloutsPort
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.rollout.messages import RecordRequest
 
 

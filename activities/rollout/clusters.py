@@ -13,7 +13,7 @@ from activities import metrics as meters
 from activities.bad_rows import making_sense, one_of
 from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
-from activities.fleet.costs import FleetCosts
+from activities.fleet.haircut import FleetCosts
 from activities.ports.ports import (
     CalendarPort,
     DoubtPort,
@@ -24,7 +24,7 @@ from activities.ports.ports import (
     RegistryPort,
     UsagePort,
 )
-from activities.rollout.aiming import aim_at
+from activities.rollout.breach_target import aim_at
 from activities.rollout.health_buffers import Deriver
 from activities.rollout.many_looks import ManyLooks
 from activities.rollout.observing import as_it_stands, observe_from, surplus_of, to_plan
@@ -32,13 +32,13 @@ from activities.rollout.team_work import Works
 from activities.tickets.warrants import Warrants, plan_drawn
 from models.buffers.hourly_health import HealthHours
 from models.cluster.derived_buffer import step_promise
-from models.cluster.evidence import Evidence
 from models.cluster.fleet_file import merged_policy
+from models.cluster.latest_readings import Evidence
 from models.cluster.policy import Policy
 from models.cluster.readings import Doubt, HealthSample, Observation, QuotaReading, truthful
 from models.cluster.snapshot import Snapshot, on_islands, with_named_islands
 from models.errors import BackstopError, Refusal, Unavailable
-from models.planning.breach import BreachTarget, breach_target
+from models.planning.breach_target import BreachTarget, breach_target
 from models.planning.ceiling import spare_of
 from models.planning.lacking_since import lacking_since
 from models.planning.plan import Envelope, make_plan

@@ -12,7 +12,7 @@ from activities.clock import Clock, utc_now
 from activities.failures import translate_errors
 from activities.ports.ports import QuotaPort, RegistryPort
 from activities.rollout.evidence import EvidenceRoom, MayMove, Standing
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.messages import EffectRequest

@@ -1,6 +1,6 @@
 """What an effect stands on, gathered from the ledger and from sources before it is written.
 
-Nothing of the request counts but what it wants to write. What is asked for is judged by models/rollout/evidence.py.
+Nothing of the request counts but what it wants to write. models/rollout/effect_approval.py judges what is asked for.
 Source: docs/design.md, "Identity and rights"; docs/adr/0057.
 """
 
@@ -11,10 +11,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
-from activities.fleet.members import ended_with_fleet
+from activities.fleet.member_warrants import ended_with_fleet
 from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort
 from activities.ports.warrants import EffectProof, Outcome
-from activities.rollout.aiming import adopted_by
+from activities.rollout.breach_target import adopted_by
 from activities.tickets.warrants import UNDO_WORDS, Warrants
 from models.access.warrants import Warrant
 from models.cluster.policy import Policy, RollbackTo
@@ -26,9 +26,7 @@ from models.planning.plan import Plan
 from models.requests.commands import RequestOrder
 from models.requests.state import QuotaAsk
 from models.rollout.drift import baseline_beside
-from models.rollout.effect_table import EFFECT, INVERSE
-from models.rollout.effects import Change, EffectKind, Receipt
-from models.rollout.evidence import (
+from models.rollout.effect_approval import (
     ACCEPTED,
     RESTORED,
     Accepted,
@@ -41,6 +39,8 @@ from models.rollout.evidence import (
     prove_change,
     values_written_last,
 )
+from models.rollout.effect_table import EFFECT, INVERSE
+from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.holds import RADIUS
 from models.rollout.messages import EffectRequest
 

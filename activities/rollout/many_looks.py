@@ -23,8 +23,8 @@ from activities.ports.ports import (
     RegistryPort,
     UsagePort,
 )
-from models.cluster.evidence import Evidence
 from models.cluster.jobs import Job, flex_lives
+from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, QuotaReading, TeamUsage, truthful
 from models.cluster.windows import active
 from models.errors import NoSuchCluster, Refusal

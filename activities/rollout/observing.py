@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from models.cluster.evidence import Evidence
 from models.cluster.flex_size import FlexSight, flex_pool
 from models.cluster.island import Island
+from models.cluster.latest_readings import Evidence
 from models.cluster.quota import Quota
 from models.cluster.readings import (
     HealthSample,

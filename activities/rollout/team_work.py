@@ -13,7 +13,7 @@ from models.cluster.policy import Policy
 from models.cluster.quota import Quota
 from models.cluster.readings import Observation, Present
 from models.cluster.snapshot import Snapshot
-from models.cluster.work import TeamWork, team_work
+from models.cluster.team_work import TeamWork, team_work
 from models.errors import BackstopError
 from models.planning.busy_work import work_short
 

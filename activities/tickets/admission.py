@@ -22,10 +22,10 @@ from models.access.countersigning import countersigned_by
 from models.access.decision import Permitted, Target, decide, require_permitted
 from models.access.principals import Principal, Proof
 from models.access.rights import RIGHTS, Case, Second
+from models.access.second_persons import WAITS_BY_ITSELF, deed_of
 from models.access.signing import PublicKey, verify_ticket
 from models.access.tickets import Ticket
 from models.access.tokens import TokenScope
-from models.access.waiting import WAITS_BY_ITSELF, deed_of
 from models.access.warrants import Warrant, still_signed
 from models.base import Model
 from models.countersign_questions import chain_of

@@ -17,16 +17,16 @@ from activities.clock import Clock, utc_now
 from activities.desk.access_files import asserted_by
 from activities.desk.speaker import spoken_by
 from activities.failures import translate_errors
-from activities.fleet.members import ends_member, inherited_nonce, member_launched
+from activities.fleet.member_warrants import ends_member, inherited_nonce, member_launched
 from activities.ports.ports import OpenRollout, RegistryPort
 from activities.ports.warrants import Drawn, LoneDeed, WarrantPort
 from activities.tickets.admission import Admission, note_of
-from models.access.checking import NO_TICKET, check_ticket
 from models.access.decision import Permitted, Target
 from models.access.principals import Principal
 from models.access.rights import READS_DESK
 from models.access.signing import PublicKey
 from models.access.signing import verify_ticket as signed_by
+from models.access.ticket_checks import NO_TICKET, check_ticket
 from models.access.tickets import ADMITTED_WITHIN, SKEW, Ticket, arguments_hash, nonce_of
 from models.access.warrants import AdmitAnswer, AdmitRequest, Warrant, service, still_signed
 from models.base import Model, content_hash

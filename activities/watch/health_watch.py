@@ -41,7 +41,7 @@ from models.cluster.windows import Window, active, span_text
 from models.errors import BackstopError, Unavailable
 from models.planning.backing import Backing, back
 from models.rollout.messages import HealthChanged
-from models.wire import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_workflow_id
+from models.temporal_names import HEALTH_SIGNAL, SOURCE, WatchInput, rollout_workflow_id
 
 logger = logging.getLogger("backstop.watch")
 _STALE = timedelta(minutes=30)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from cli.agents.read_only import ReadingDoor
-from cli.answers_plan import PlanAnswer
+from cli.json_answers_plan import PlanAnswer
 from models.base import Model, in_one_sentence
 from models.errors import BadInput
 from models.flex.division import FlexMode

@@ -18,8 +18,8 @@ from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
     from models.access.access_file import AccessFile
+    from models.access.access_versions import AccessStands
     from models.access.principals import Principal
-    from models.access.standing import AccessStands
 
 _TYPED = {
     "hold": "desk.declare",
@@ -114,7 +114,7 @@ def import_(
     A later file waits up to 24 hours for the other admin's --confirm. To undo an import, import the earlier file
     again.
     """
-    from cli.answers_access import AccessImportAnswer
+    from cli.json_answers_access import AccessImportAnswer
     from cli.output import show, show_json
     from models.questions import ImportAccess
     from views.access import outcome_parts
@@ -132,7 +132,7 @@ def import_(
 
 def show_(as_json: AsJson = False, actor: Actor = "") -> None:
     """Show the access file in force, who imported it, and which file waits to be confirmed."""
-    from cli.answers_access import AccessAnswer
+    from cli.json_answers_access import AccessAnswer
     from cli.output import show, show_json
     from views.access import access_parts, said_of
 
@@ -154,7 +154,7 @@ def seen(
 
     Only an admin other than the one who did it may record this.
     """
-    from cli.answers_access import EmergencySeenAnswer
+    from cli.json_answers_access import EmergencySeenAnswer
     from cli.output import show, show_json
     from models.countersign_questions import SeenEmergency
     from views.words import line
@@ -178,8 +178,8 @@ def recover(
 
     It needs the ledger itself (BACKSTOP_LEDGER_URL), and the audit shows it.
     """
-    from cli.answers_access import AccessRecoveredAnswer
-    from cli.direct import recover_access
+    from cli.json_answers_access import AccessRecoveredAnswer
+    from cli.ledger_direct import recover_access
     from cli.output import show, show_json
     from models.access.lost_readers import no_longer_read
     from models.access.principals import asserted_principal
@@ -223,7 +223,7 @@ def who_can(
     actor: Actor = "",
 ) -> None:
     """Show who could give a command in a cluster, and who would have to countersign it."""
-    from cli.answers_access import WhoCanAnswer
+    from cli.json_answers_access import WhoCanAnswer
     from cli.output import show, show_json
     from models.access.decision import Target
     from views.access import rights_parts, who_lines
@@ -249,7 +249,7 @@ def can(
     actor: Actor = "",
 ) -> None:
     """List what somebody may do in a cluster, by which role, and who would have to countersign it."""
-    from cli.answers_access import CanAnswer
+    from cli.json_answers_access import CanAnswer
     from cli.output import show, show_json
     from models.access.decision import Target
     from views.access import by_team_line, may_lines, rights_parts
@@ -326,7 +326,7 @@ def token_new(
 
     The token acts as its owner, with no more than its owner's rights. Hand it over privately.
     """
-    from cli.answers_access import TokenMadeAnswer
+    from cli.json_answers_access import TokenMadeAnswer
     from cli.output import show, show_json
     from models.access.tokens import TOKEN_BYTES, TOKEN_PREFIX, TokenScope, token_hash
     from models.questions import MakeToken
@@ -360,7 +360,7 @@ def token_list(
     actor: Actor = "",
 ) -> None:
     """List tokens: whose they are, what they may do, and until when."""
-    from cli.answers_access import TokensAnswer
+    from cli.json_answers_access import TokensAnswer
     from models.access.tokens import TokenLine
     from models.questions import Tokens
     from views.access import token_parts
@@ -379,7 +379,7 @@ def token_revoke(
     actor: Actor = "",
 ) -> None:
     """Revoke a token. Within a minute no front accepts it."""
-    from cli.answers_access import TokenMadeAnswer
+    from cli.json_answers_access import TokenMadeAnswer
     from cli.output import show, show_json
     from models.questions import RevokeToken
     from views.words import line
@@ -409,7 +409,7 @@ def _stands(actor: str) -> AccessStands:
 
 def _access(file: str, actor: str) -> AccessFile:
     """Errors: BadInput; Refusal where no file is in force."""
-    from models.access.standing import NOT_CONFIGURED
+    from models.access.access_versions import NOT_CONFIGURED
 
     if file:
         return _read(file)

@@ -23,9 +23,9 @@ from models.errors import BadInput, Refusal
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cli.answers_audit import ArchiveLine, AuditLine, ChainAnswer
+    from cli.json_answers_audit import ArchiveLine, AuditLine, ChainAnswer
     from client.backstop import Backstop
-    from models.audit import ChainedEntry, ChainHead
+    from models.audit_chain import ChainedEntry, ChainHead
     from models.seals import Seal
 
 
@@ -148,7 +148,7 @@ class _Wanted:
 
 def _wanted(since: str, until: str, actors: Sequence[str], kinds: Sequence[str]) -> _Wanted:
     """Errors: BadInput naming the option and the value."""
-    from models.audit import AuditKind
+    from models.audit_chain import AuditKind
 
     now = datetime.now(UTC)
     begin = moment_of("--since", since, now, back=True) if since else None
@@ -168,7 +168,7 @@ def _wanted(since: str, until: str, actors: Sequence[str], kinds: Sequence[str])
 
 def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wanted, how: Listing) -> None:
     """What is wanted of them, in its form; programs are told on standard error how many were left out."""
-    from cli.answers_audit import ArchiveLine, AuditLine
+    from cli.json_answers_audit import ArchiveLine, AuditLine
     from cli.output import show, show_json_line, show_yaml
 
     kind: type[Any] = ArchiveLine if every_line and isinstance(every_line[0], ArchiveLine) else AuditLine
@@ -191,8 +191,8 @@ def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wa
 
 
 def _history(cluster: str, actor: str) -> list[AuditLine]:
-    from cli.answers_audit import AuditLine
-    from models.audit import proof_of
+    from cli.json_answers_audit import AuditLine
+    from models.audit_chain import proof_of
 
     try:
         records = ask(actor, lambda door: door.audit(cluster))
@@ -205,8 +205,8 @@ def _history(cluster: str, actor: str) -> list[AuditLine]:
 
 
 def _archived(cluster: str, actor: str) -> list[ArchiveLine]:
-    from cli.answers_audit import ArchiveLine
-    from models.audit import proof_of
+    from cli.json_answers_audit import ArchiveLine
+    from models.audit_chain import proof_of
 
     rows, head = ask(actor, lambda door: door.archived(cluster))
     if head is None:
@@ -279,8 +279,8 @@ def _verify(cluster: str, actor: str, how: Listing) -> None:
 def _chain_of(
     cluster: str, rows: Sequence[ChainedEntry], head: ChainHead | None, seals: Sequence[Seal] = ()
 ) -> ChainAnswer:
-    from cli.answers_audit import ChainAnswer
-    from models.audit import broken_links
+    from cli.json_answers_audit import ChainAnswer
+    from models.audit_chain import broken_links
     from models.seals import against_seals
 
     broken, sealed = broken_links(rows, head), against_seals(cluster, rows, seals)
@@ -319,7 +319,7 @@ def _told_of_chain(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> 
 
 def _verify_seals(cluster: str, where: str, keys: Sequence[str], actor: str, how: Listing) -> None:
     """One chain, or all of them, as the seals have them."""
-    from cli.answers_audit import ChainsAnswer
+    from cli.json_answers_audit import ChainsAnswer
     from client.inputs.seals import read_seals
     from views.words import count, line
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.commands_from_rows import TypedOrder, add_orders
 from cli.consent import Yes, consent
 from cli.lists import Listing, listed
 from cli.options import (
@@ -24,7 +25,6 @@ from cli.options import (
     number,
     who,
 )
-from cli.orders import TypedOrder, add_orders
 from cli.session import ask
 from models.bringup.command_rows import BRINGUP_ROWS
 from models.errors import BadInput, Refusal
@@ -96,7 +96,7 @@ def check(
     recipes = read_recipes(file)
     clusters = read_entries(entries, recipes) if entries else ()
     if as_json:
-        from cli.answers_bringup import RecipesAnswer
+        from cli.json_answers_bringup import RecipesAnswer
         from cli.output import show_json
 
         show_json(RecipesAnswer(recipes=tuple(recipes.recipes), entries=clusters).as_json())
@@ -198,7 +198,7 @@ def _tell_entered(answers: list[BringupAnswer], *, as_json: bool) -> None:
     from views.words import count, line, row, table
 
     if as_json:
-        from cli.answers_bringup import BringupsEnteredAnswer
+        from cli.json_answers_bringup import BringupsEnteredAnswer
 
         show_json(BringupsEnteredAnswer(entered=tuple(answers)).as_json())
         return
@@ -250,7 +250,7 @@ def status(
         graph, could = ask(who(actor), of_one)
         how.tell(lambda: graph, lambda: status_parts(graph, could), None)
         return
-    from cli.answers_bringup import BringupsAnswer
+    from cli.json_answers_bringup import BringupsAnswer
     from models.bringup.messages import BringupRow
     from views.bringup import board_parts
 
@@ -311,7 +311,7 @@ def give_up(
     consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
     row = ask(who(actor), lambda door: door.give_up_bringup(cluster, reason))
     if as_json:
-        from cli.answers_bringup import BringupsAnswer
+        from cli.json_answers_bringup import BringupsAnswer
 
         show_json(BringupsAnswer(bringups=(row,)).as_json())
         return
@@ -344,7 +344,7 @@ def _give(order: TypedOrder) -> None:
     request = checked(BringupOrder, actor=person, reason=order.reason, **fields)
     answer = ask(person, lambda door: door.bringup_command(cluster, BringupCommand(order.row.name), request))
     if order.as_json:
-        from cli.answers_bringup import BringupCommandedAnswer
+        from cli.json_answers_bringup import BringupCommandedAnswer
         from cli.output import show_json
 
         show_json(BringupCommandedAnswer(cluster=cluster, **dict(answer)).as_json())

@@ -132,7 +132,7 @@ def _export(file: str, history: HealthHours) -> None:
 
 
 def _answer(series: Series, terms: HealthTerms, ledger: HealthHours | None = None, *, png: str, as_json: bool) -> None:
-    from cli.answers import BufferAnswer
+    from cli.json_answers import BufferAnswer
     from cli.output import show, show_json
     from models.buffers.backtest import Today, explain_buffer
     from views.buffer import parts

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from client.answers import Build
+    from client.answer_models import Build
 
 
 def add_to(app: typer.Typer) -> None:
@@ -32,7 +32,7 @@ def show_(*, how: Listing, actor: Actor = "") -> None:
 
     Stop a build's workers only when it is not current and no rollout runs on it.
     """
-    from cli.answers import BuildLine, BuildsAnswer
+    from cli.json_answers import BuildLine, BuildsAnswer
 
     by_build = {b.build: b for b in ask(who(actor), lambda door: door.builds())}
     lines = how.rows((BuildLine.model_validate(b.model_dump()) for b in by_build.values()), BuildLine)

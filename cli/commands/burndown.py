@@ -50,7 +50,7 @@ def burndown(
 
     Backstop records each cluster once an hour. The sums leave out a cluster whose health was unknown, and say so.
     """
-    from cli.answers import BurndownAnswer
+    from cli.json_answers import BurndownAnswer
     from cli.output import write
     from models.reports.tallies import Point
     from views.burndown import as_csv, burndown_parts

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.completion_names import note_windows
 from cli.consent import Yes
 from cli.lists import Listing, listed, told
-from cli.names import note_windows
 from cli.options import (
     LOOK,
     Actor,
@@ -315,7 +315,7 @@ def end(
 
     A window of a fleet file comes back with the file's next import.
     """
-    from cli.answers import CalendarAnswer
+    from cli.json_answers import CalendarAnswer
     from cli.output import show, show_json
     from models.cluster.windows import span_text
     from views.words import count, line
@@ -414,7 +414,7 @@ def _answer(
     now: datetime | None = None,
 ) -> None:
     """`undo`: of what was changed, a line each. `now`: what begins after it is ahead; by default the present."""
-    from cli.answers import CalendarAnswer
+    from cli.json_answers import CalendarAnswer
     from views.calendar import calendar_parts
     from views.words import line
 

@@ -42,7 +42,7 @@ def confirm(
     Until then, or until they recover, Backstop does not believe the samples. Afterwards they count: quotas without
     hardware are at risk, and in breach after `breach_after`.
     """
-    from cli.answers import ConfirmedAnswer
+    from cli.json_answers import ConfirmedAnswer
     from cli.output import show, show_json
     from views.words import count, line
 

@@ -40,8 +40,8 @@ def add_to(app: typer.Typer) -> None:
 def list_(*, how: Listing, actor: Actor = "") -> None:
     """List the commands that wait for a second person: what each would do, who gave it, who could countersign it,
     and until when."""
-    from cli.answers_access import WaitingAnswer
-    from models.access.waiting import SHOWN_DIGITS, Waiting
+    from cli.json_answers_access import WaitingAnswer
+    from models.access.second_persons import SHOWN_DIGITS, Waiting
     from models.countersign_questions import WaitingNow
     from views.countersign import waiting_parts
 
@@ -57,7 +57,7 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
     Backstop shows the whole command and asks. You must come through a front, have the role that docs/access.md
     names, and not be the person who gave the command.
     """
-    from cli.answers_access import CountersignedAnswer
+    from cli.json_answers_access import CountersignedAnswer
     from cli.output import show, show_json
     from models.countersign_questions import WaitingOne
     from views.countersign import NO_UNDO, given_words, whole_parts
@@ -79,7 +79,7 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
 
 def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, actor: Actor = "") -> None:
     """Withdraw a command that you gave, before anybody has countersigned it."""
-    from cli.answers_access import WithdrawnAnswer
+    from cli.json_answers_access import WithdrawnAnswer
     from cli.output import show, show_json
     from models.countersign_questions import WithdrawWaiting
     from views.words import line
@@ -95,7 +95,7 @@ def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, a
 
 def _hash(digest: str) -> str:
     """Errors: BadInput for what cannot be one."""
-    from models.access.waiting import WAITING_HASH_IS, is_waiting_hash
+    from models.access.second_persons import WAITING_HASH_IS, is_waiting_hash
 
     name = digest.strip().lower()
     if not is_waiting_hash(name):

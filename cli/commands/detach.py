@@ -47,7 +47,7 @@ def detach(
     Backstop shows what it would take back and asks. Values that others have changed since stay. Refused while a rollout
     is open.
     """
-    from cli.answers import DetachedAnswer, LimitBack
+    from cli.json_answers import DetachedAnswer, LimitBack
     from cli.output import show, show_json
     from views.words import line
 

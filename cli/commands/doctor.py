@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from cli.answers import CheckLine
+    from cli.json_answers import CheckLine
 
 
 def add_to(app: typer.Typer) -> None:
@@ -33,7 +33,7 @@ def doctor(*, how: Listing, actor: Actor = "") -> None:
 
     Ends with 1 if something is wrong. docs/reading.md explains each check.
     """
-    from cli.answers import CheckLine, DoctorAnswer
+    from cli.json_answers import CheckLine, DoctorAnswer
 
     all_checks = _checks(who(actor))
     well = all(check.ok for check in all_checks)
@@ -66,7 +66,7 @@ def _parts(checks: Sequence[CheckLine], of: int) -> list[RenderableType]:
 
 
 def _checks(actor: str) -> list[CheckLine]:
-    from cli.answers import CheckLine
+    from cli.json_answers import CheckLine
 
     try:
         checks = ask(actor, lambda door: door.doctor())

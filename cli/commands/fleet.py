@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from cli.commands import fleet_file, fleet_import, fleet_rollout
+from cli.completion_names import note_fleet
 from cli.lists import Listing, listed
-from cli.names import note_fleet
 from cli.options import ROLL_OUT, Actor, ClusterOrAll, examples, who
 from cli.session import ask
 from models.errors import BadInput, Refusal
@@ -30,7 +30,7 @@ def add_to(app: typer.Typer) -> None:
 @listed
 def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> None:
     """Show the clusters of the ledger with present quotas and latest health."""
-    from cli.answers import ClustersAnswer
+    from cli.json_answers import ClustersAnswer
     from cli.output import left_out
     from views.cluster_row import ClusterAnswer
     from views.fleet import cluster_parts, fleet_parts

@@ -13,7 +13,7 @@ from cli.session import ask
 from models.errors import BadInput, Refusal
 
 if TYPE_CHECKING:
-    from cli.answers_fleet import FleetDiffAnswer
+    from cli.json_answers_fleet import FleetDiffAnswer
     from client.backstop import Backstop
     from client.inputs.documents import FleetDocument
     from models.cluster.fleet_export import FleetPage
@@ -59,7 +59,7 @@ def add_to(group: typer.Typer) -> None:
 
 async def taken(door: Backstop, document: FleetDocument, terms: ImportTerms) -> FleetOutcome:
     """What became of the file, or on a dry run would. Its contacts' secrets go straight into the ledger."""
-    from cli.direct import stage_import
+    from cli.ledger_direct import stage_import
 
     source = {"file": document.name[:2000], "partial": document.partial}
     return await door.take_fleet(document.fleet, terms.model_copy(update=source), stage_import)
@@ -90,7 +90,7 @@ def _places(document: FleetDocument, lines: Sequence[Line | Oddity]) -> list[str
 
 def answered(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> FleetDiffAnswer:
     """What became of each line, or would, as JSON."""
-    from cli.answers_fleet import FleetDiffAnswer, FleetLine, FleetWarning
+    from cli.json_answers_fleet import FleetDiffAnswer, FleetLine, FleetWarning
     from models.cluster.import_lines import Verb
 
     where = dict(zip((id(line) for line in outcome.lines), _places(document, outcome.lines), strict=True))
@@ -159,7 +159,7 @@ def export(
     reads as the contact in the ledger.
     """
     from cli.output import complain, write
-    from client.inputs.fleet_yaml import fleet_yaml
+    from client.inputs.fleet_yaml_writer import fleet_yaml
 
     if removed and cluster:
         raise BadInput(f"--cluster {cluster[0]} is given beside --removed {removed}: give one of them")
@@ -179,7 +179,7 @@ def export(
 
 def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]:
     from cli.output import complain
-    from models.cluster.contacts import is_masked
+    from models.cluster.contact_secrets import is_masked
     from views.words import count
 
     clusters = [c for page in pages for c in page.clusters if not only or c["name"] in only]
@@ -221,7 +221,7 @@ def template_(
     """Print a file to start from: a table's header with an example row, or a small fleet file."""
     from cli.output import write
     from client.inputs.fleet_tables import FLEET_TEMPLATES
-    from client.inputs.fleet_yaml import EXAMPLE
+    from client.inputs.fleet_yaml_writer import EXAMPLE
 
     if what not in (*FLEET_TEMPLATES, "fleet"):
         raise BadInput(f"WHAT must be one of {', '.join((*FLEET_TEMPLATES, 'fleet'))}, not {what!r}")
@@ -296,7 +296,7 @@ def _done(
 
 
 def _tell(answer: Departure, what: str, undo: str, *, as_json: bool) -> None:
-    from cli.answers_fleet import UndoneAnswer
+    from cli.json_answers_fleet import UndoneAnswer
     from cli.output import show, show_json
     from views.words import line
 

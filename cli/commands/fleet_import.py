@@ -20,7 +20,7 @@ from models.cluster.sources import SlurmSource
 from models.errors import BackstopError, BadInput
 
 if TYPE_CHECKING:
-    from cli.answers_fleet import ImportAnswer
+    from cli.json_answers_fleet import ImportAnswer
     from client.backstop import Backstop
     from client.inputs.documents import FleetDocument
     from models.cluster.fleet_file import ClusterSpec
@@ -164,7 +164,7 @@ def _read(
 
 
 async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, FleetOutcome | None]:
-    from cli.answers_fleet import ImportAnswer
+    from cli.json_answers_fleet import ImportAnswer
 
     document, dry_run = asked.document, asked.terms.dry_run
     counts: dict[str, int] = {}
@@ -356,7 +356,7 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
 
     Answers counts of what that changed, what of Slurm is not read, and what is gone with accounts and islands.
     """
-    from cli.direct import stage_import
+    from cli.ledger_direct import stage_import
     from models.base import gpus_text
     from models.cluster.fleet_file import Fleet
     from models.cluster.import_lines import ImportTerms

@@ -36,7 +36,7 @@ def plan(
 
     Changes nothing. --out keeps it for `backstop fleet approve FILE`.
     """
-    from cli.answers import FleetPlanFile
+    from cli.json_answers import FleetPlanFile
     from cli.output import show, show_json, write
     from models.cluster.policy import Policy
     from models.fleet.messages import FleetLaunch
@@ -151,7 +151,7 @@ def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
 
     Errors: BadInput naming file, field and value; Refusal where it is another and nobody can be asked.
     """
-    from cli.answers import FleetPlanFile
+    from cli.json_answers import FleetPlanFile
     from cli.output import show
     from client.inputs.documents import read_document
     from models.fleet.order import plan_hash

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from cli.commands import fleet_plan
+from cli.commands_from_rows import TypedOrder, add_orders
 from cli.consent import can_ask, consent, shown_and_asked
 from cli.lists import Listing, listed
 from cli.options import (
@@ -21,7 +22,6 @@ from cli.options import (
     wave_of,
     who,
 )
-from cli.orders import TypedOrder, add_orders
 from cli.session import ask
 from models.errors import BadInput
 from models.fleet.command_rows import FLEET_ROWS
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from cli.commands.launch_many import Launching
     from client.backstop import Backstop
+    from models.fleet.archived_state import KeptFleet
     from models.fleet.commands import FleetCommand
-    from models.fleet.kept import KeptFleet
     from models.fleet.messages import FleetLaunch, FleetPlan, FleetStatus
     from models.fleet.state import Pace
 
@@ -91,7 +91,7 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
     from views.words import line
 
     if as_json:
-        from cli.answers import FleetPlanAnswer
+        from cli.json_answers import FleetPlanAnswer
 
         answer = FleetPlanAnswer(**plan.model_dump(), approve=_approve_line(plan.hash), undo=UNDO_OF_LAUNCH)
         show_json(answer.as_json())
@@ -108,7 +108,7 @@ def launched_parts(plan: FleetPlan, request: FleetLaunch, *, as_json: bool) -> N
 
 def pace_of(kept: KeptFleet, pace_options: Sequence[str]) -> Pace:
     """That of a lost fleet rollout, with what is given over it. Errors: BadInput naming the setting and the value."""
-    from models.fleet.pacing import change_pace
+    from models.fleet.pace_changes import change_pace
     from models.fleet.state import Pace
 
     _pace(pace_options)
@@ -269,7 +269,7 @@ def _ending(person: str, *, undo: bool) -> list[RenderableType]:
 
 
 def _send(order: TypedOrder, person: str, fields: dict[str, Any]) -> None:
-    from cli.answers import FleetCommandTaken
+    from cli.json_answers import FleetCommandTaken
     from cli.output import show, show_json
     from models.fleet.commands import FleetCommandRequest
     from views.words import line

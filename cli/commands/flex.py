@@ -108,10 +108,10 @@ def hours_between(begin: datetime, end: datetime) -> list[datetime]:
 
 
 def _tell(offers: list[FlexNow], points: list[Point], *, single: bool, begin: datetime, how: Listing) -> None:
-    from cli.answers import FlexAnswer
+    from cli.json_answers import FlexAnswer
     from models.flex.flex_now import FlexNow
     from views.flex import by_free_flex, cluster_parts, fleet_parts
-    from views.rows import FlexOffered
+    from views.row_models import FlexOffered
 
     record = [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in points if p.known]
     chosen = how.rows(offers, FlexNow)
@@ -164,7 +164,7 @@ def simulate(
 
     Changes nothing. docs/flex.md has the file's format.
     """
-    from cli.answers import FlexScenes
+    from cli.json_answers import FlexScenes
     from cli.output import show, show_json
     from client.inputs.documents import read_flex_story
     from models.flex.simulation import tell_story
@@ -178,7 +178,7 @@ def simulate(
 
 
 def _answer(asked: FlexDemand, offers: Division, how: Listing) -> None:
-    from cli.answers import FlexShare, FlexShares
+    from cli.json_answers import FlexShare, FlexShares
     from views.flex import parts
 
     whole = FlexShares.of(offers)

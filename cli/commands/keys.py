@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from cli.answers_keys import KeyLine
+    from cli.json_answers_keys import KeyLine
     from models.access.key_book import KeyBook
     from models.access.signing import PublicKey
 
@@ -95,7 +95,7 @@ def revoke(
 @listed
 def show_(*, how: Listing) -> None:
     """Show the book of keys: which sign, which only verify, and which are revoked."""
-    from cli.answers_keys import KeyLine, KeysAnswer
+    from cli.json_answers_keys import KeyLine, KeysAnswer
     from client.key_files import key_book_file, read_book
 
     book = read_book(key_book_file())
@@ -105,7 +105,7 @@ def show_(*, how: Listing) -> None:
 
 
 def _line_of(key: PublicKey, book: KeyBook) -> KeyLine:
-    from cli.answers_keys import KeyLine
+    from cli.json_answers_keys import KeyLine
 
     signing = book.signing_key
     status = "verifies" if signing is None or signing.key_id != key.key_id else "signs"

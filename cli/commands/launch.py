@@ -139,7 +139,7 @@ class _OfFleet(NamedTuple):
 
 def _take_over_fleet(launching: Launching, of_fleet: _OfFleet, *, every: bool) -> None:
     """Errors: BadInput for what a lost fleet rollout brings along itself."""
-    from cli.commands.adopt import adopt_fleet
+    from cli.commands.launch_adopt import adopt_fleet
 
     options = {
         launching.clusters_text: bool(launching.names),
@@ -153,7 +153,7 @@ def _take_over_fleet(launching: Launching, of_fleet: _OfFleet, *, every: bool) -
 
 def _take_over_all(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> None:
     """Errors: BadInput where --all has no place."""
-    from cli.commands.adopt import adopt_all
+    from cli.commands.launch_adopt import adopt_all
 
     if not adopt:
         raise BadInput("--all goes with --adopt: every rollout that Temporal has lost (a whole fleet: --fleet)")
@@ -183,7 +183,7 @@ def _refuse(options: Mapping[str, bool], beside: str) -> None:
 
 def _launch_one(launching: Launching, *, adopt: bool) -> None:
     """Errors: BadInput where no cluster is named; typer.Exit(1) for a no."""
-    from client.who_acts import lifted_by_others
+    from client.who_could_act import lifted_by_others
 
     cluster = needed(" ".join(launching.names))
     request = launching.request_of(cluster, adopt=adopt)
@@ -225,7 +225,7 @@ def _confirm(cluster: str, launching: Launching) -> None:
 
 
 def _launched(answer: LaunchAnswer, resolves: str, launching: Launching) -> None:
-    from cli.answers import LaunchedAnswer
+    from cli.json_answers import LaunchedAnswer
     from cli.output import show, show_json
     from views.plan import plan_parts
     from views.words import line

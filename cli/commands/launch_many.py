@@ -122,7 +122,7 @@ def _launched(
     of: Launching, clusters: Sequence[str]
 ) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
     """What became of each, and by cluster who resolves what holds it, where whoever launched it may not."""
-    from client.who_acts import lifted_by_others
+    from client.who_could_act import lifted_by_others
 
     requests = {cluster: of.request_of(cluster) for cluster in clusters}
 
@@ -143,7 +143,7 @@ def _answered(
     shadow: bool,
     as_json: bool,
 ) -> None:
-    from cli.answers import LaunchedAnswer, LaunchedMany, RefusedLaunch
+    from cli.json_answers import LaunchedAnswer, LaunchedMany, RefusedLaunch
     from cli.output import show_json
 
     launched = [a for _, a in outcomes if not isinstance(a, BackstopError)]

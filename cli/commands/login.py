@@ -13,7 +13,7 @@ from cli.options import SET_UP, AsJson, examples, who
 from models.errors import BadInput
 
 if TYPE_CHECKING:
-    from client.exchange import AtUrl
+    from client.http_exchange import AtUrl
 
 
 def add_to(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def open_(
 
     from cli.output import show
     from cli.session import front
-    from client.exchange import AtSocket, AtUrl
+    from client.http_exchange import AtSocket, AtUrl
     from models.errors import Unavailable
     from views.words import line
 
@@ -84,9 +84,9 @@ def logout() -> None:
 
 def whoami(as_json: AsJson = False) -> None:
     """Show who you are, to which front, and how that is proven."""
-    from cli.answers_front import Whoami
+    from cli.json_answers_login import Whoami
     from cli.session import front
-    from client.exchange import AtSocket
+    from client.http_exchange import AtSocket
     from views.words import line
 
     place = front(who(""))
@@ -110,7 +110,7 @@ def whoami(as_json: AsJson = False) -> None:
 
 
 def _named() -> AtUrl:
-    from client.exchange import AtUrl
+    from client.http_exchange import AtUrl
 
     url = os.environ.get("BACKSTOP_URL", "")
     if not url:

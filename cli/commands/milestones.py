@@ -105,7 +105,7 @@ async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:
 
 
 def _answer(present: PlanNow, how: Listing, undo: str = "") -> None:
-    from cli.answers import MilestonesAnswer
+    from cli.json_answers import MilestonesAnswer
     from models.reports.milestones import MilestoneStanding, standings
     from views.milestones import milestones_parts
     from views.words import line

@@ -24,7 +24,7 @@ from cli.options import (
 from models.errors import BadInput
 
 if TYPE_CHECKING:
-    from cli.answers_plan import PlanAnswer, PlansAnswer
+    from cli.json_answers_plan import PlanAnswer, PlansAnswer
     from client.backstop import Backstop
     from models.buffers.hourly_health import Series
     from models.cluster.policy import Policy
@@ -160,12 +160,12 @@ def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: L
         return
     chosen = in_order(plans)
     if how.options:
-        from cli.answers_plan import PlanAnswer
+        from cli.json_answers_plan import PlanAnswer
 
         chosen = [*how.rows(map(_answered, chosen), PlanAnswer)]
 
     def answer() -> PlansAnswer:
-        from cli.answers_plan import PlansAnswer
+        from cli.json_answers_plan import PlansAnswer
 
         return PlansAnswer(plans=tuple(map(_answered, chosen)), left_out=unplannable)
 
@@ -174,6 +174,6 @@ def _answer(plans: list[Plan], unplannable: dict[str, str], single: bool, how: L
 
 def _answered(plan: Plan) -> PlanAnswer:
     """As JSON has it: with every answer's models, which text does without."""
-    from cli.answers_plan import PlanAnswer
+    from cli.json_answers_plan import PlanAnswer
 
     return plan if isinstance(plan, PlanAnswer) else PlanAnswer.of(plan)

@@ -52,7 +52,7 @@ def report(
     Without --out the Markdown goes to standard output. A report of an earlier week has no `next` and no `blocked`:
     Backstop knows these only for the present.
     """
-    from cli.answers import WeekAnswer
+    from cli.json_answers import WeekAnswer
     from cli.output import show, show_json, write
     from views.report import markdown
     from views.words import line

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.commands_from_rows import TypedOrder, add_orders
+from cli.completion_names import note_requests
 from cli.lists import Listing, listed
-from cli.names import note_requests
 from cli.options import (
     Actor,
     AsJson,
@@ -24,7 +25,6 @@ from cli.options import (
     examples,
     who,
 )
-from cli.orders import TypedOrder, add_orders
 from cli.session import ask
 from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
@@ -143,7 +143,7 @@ def list_all(
     actor: Actor = "",
 ) -> None:
     """Show the requests that wait, and the approved ones (grants) that have an end."""
-    from cli.answers import RequestsAnswer
+    from cli.json_answers import RequestsAnswer
     from models.requests.state import RequestState
     from views.request import list_parts
 
@@ -228,7 +228,7 @@ def _day(text: str, now: datetime) -> datetime:
 def _answer(
     state: RequestState, *, as_json: bool, changed: bool = False, command: str = "", could: Sequence[str] = ()
 ) -> None:
-    from cli.answers import RequestAnswer
+    from cli.json_answers import RequestAnswer
     from cli.output import show, show_json
     from models.requests.commands import undo_line
     from views.request import request_parts

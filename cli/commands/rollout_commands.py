@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli.orders import add_orders
+from cli.commands_from_rows import add_orders
 from cli.selection import Selection
 from cli.send_command import give
 from models.rollout.command_rows import ROLLOUT_ROWS

@@ -75,14 +75,14 @@ def file_text(schema: dict[str, Any]) -> str:
 def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     """How each schema is made, by name."""
     # The others add their own to BY_SCHEMA.
-    import cli.answers_access
-    import cli.answers_audit
-    import cli.answers_bringup
-    import cli.answers_fleet
-    import cli.answers_front
-    import cli.answers_keys
-    import cli.answers_status  # noqa: F401
-    from cli import answers
+    import cli.json_answers_access
+    import cli.json_answers_audit
+    import cli.json_answers_bringup
+    import cli.json_answers_fleet
+    import cli.json_answers_keys
+    import cli.json_answers_login
+    import cli.json_answers_status  # noqa: F401
+    from cli import json_answers as answers
     from cli.json_answer import BY_SCHEMA
     from models.access.access_file import AccessFile
     from models.bringup.entry import BringupFile
@@ -92,7 +92,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
     from models.fleet.messages import FleetStatus
     from models.flex.division import FlexDemand
     from models.flex.scenario import FlexStory
-    from models.rollout.shown import RolloutStatus
+    from models.rollout.status_models import RolloutStatus
 
     models: dict[str, type[BaseModel]] = {**BY_SCHEMA, "fleet-status": FleetStatus, "status": RolloutStatus}
     models["bringup-status"] = BringupStatus
@@ -110,7 +110,7 @@ def makers() -> dict[str, Callable[[], dict[str, Any]]]:
 
 def fleet_schema() -> dict[str, Any]:
     """What a fleet file may hold, as its author writes it."""
-    from cli.fields import DESCRIBED, default_of
+    from cli.field_tables import DESCRIBED, default_of
     from models.cluster.fleet_file import Fleet
 
     document = _tidied(Fleet.model_json_schema(), _input)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from cli.completion_names import note_holds, note_stages
 from cli.lazy_models import import_lightly
 from cli.ledger_fallback import LastWord, ask_or_read
 from cli.lists import Form, Listing, field_of, listed
-from cli.names import note_holds, note_stages
 from cli.options import LOOK, Actor, ClusterOrAll, examples, who
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
@@ -20,14 +20,14 @@ from models.rollout.stages import Stage
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cli.answers_status import RolloutsAnswer
-    from client.answers import Check
+    from cli.json_answers_status import RolloutsAnswer
+    from client.answer_models import Check
     from client.backstop import Backstop
     from models.fleet.messages import FleetStatus
     from models.questions import Overview
     from models.reports.rollout_summary import RolloutSummary
     from models.requests.state import RequestState
-    from models.rollout.shown import RolloutStatus
+    from models.rollout.status_models import RolloutStatus
 
 
 _T = TypeVar("_T")
@@ -164,7 +164,7 @@ def _show_all(filters: Filters, chosen: bool, person: str, how: Listing) -> None
 
 
 def _document(lines: Sequence[RolloutSummary]) -> RolloutsAnswer:
-    from cli.answers_status import RolloutsAnswer
+    from cli.json_answers_status import RolloutsAnswer
 
     return RolloutsAnswer(rollouts=tuple(lines))
 
@@ -202,7 +202,7 @@ def _lost(lost: Sequence[Overview]) -> list[RenderableType]:
 
 def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
     """No worker answers. Errors: Unavailable for a filter by what the ledger does not know."""
-    from cli.answers_status import RolloutsAnswer
+    from cli.json_answers_status import RolloutsAnswer
     from cli.output import complain
     from client.lost_words import noted
     from models.reports.rollout_summary import RolloutSummary

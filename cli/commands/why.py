@@ -13,11 +13,11 @@ from models.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cli.answers import WhyAnswer
+    from cli.json_answers import WhyAnswer
     from client.backstop import Backstop
     from models.flex.flex_now import FlexNow
     from models.reports.why import WhyAnswers
-    from models.rollout.shown import RolloutStatus
+    from models.rollout.status_models import RolloutStatus
 
 _MOST = 10_000_000
 
@@ -96,7 +96,7 @@ def _count(text: str) -> int:
 
 
 def _document(answers: WhyAnswers, flexes: list[FlexNow]) -> WhyAnswer:
-    from cli.answers import WhyAnswer
+    from cli.json_answers import WhyAnswer
 
     return WhyAnswer.of(answers, flexes)
 

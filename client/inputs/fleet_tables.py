@@ -7,7 +7,7 @@ from typing import Any
 
 from client.inputs.documents import FleetDocument, fleet_document, read_fleet_document
 from client.inputs.spreadsheet import Table, TableKind, TableRow, fields_of, read_table
-from client.inputs.tabled import POLICY, TabledDocument, are_tables, one_of_each, policy_of
+from client.inputs.tabled_document import POLICY, TabledDocument, are_tables, one_of_each, policy_of
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.island import Island
 from models.cluster.policy import Policy

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from models.access.access_versions import COUNTERSIGNED_WITHIN
 from models.access.signing import PublicKey, verify_ticket
-from models.access.standing import COUNTERSIGNED_WITHIN
 from models.access.tickets import SKEW, Ticket, arguments_hash
 from models.base import Model
 from models.errors import Refusal

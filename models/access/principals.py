@@ -47,7 +47,7 @@ class Principal(Model):
 
 
 def proof_data(proof: Proof, how: str, note: str = "") -> dict[str, str]:
-    """How an actor was proven, as the data of an audit row has it (models.audit.proof_of reads it)."""
+    """How an actor was proven, as the data of an audit row has it (models.audit_chain.proof_of reads it)."""
     return {"proof": proof.value} | ({"how": how} if how else {}) | ({"note": note} if note else {})
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pydantic import Field
 
 from models.access.tickets import warrant_in
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import Text, Time, count_text
 from models.bringup.actions import BringupAction, HandOver
 from models.bringup.command_rows import BRINGUP_ROWS
@@ -19,8 +19,8 @@ from models.bringup.soak import SoakClock
 from models.bringup.stages import BRINGUP_ANSWERS, BringupCommand, BringupStage
 from models.bringup.state import MOST_ATTEMPTS, Bringup, HeldBy, Leaving, StepPhase, touchable_steps
 from models.bringup.troubles import troubles
-from models.lifecycle.grid import Refused
 from models.lifecycle.orders import Order
+from models.lifecycle.state_machine import Refused
 
 _DO = BringupCommand
 

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field
 
 from models.access.warrants import Spent
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.base import (
     Count,
     Duration,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from models.access.tickets import warrant_in
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import duration_text, gpus_text, some_of
 from models.bringup.checks import CheckAnswer, Colour
 from models.bringup.decide import may_unmake, overlong_at, spared_steps, startable_steps

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from models.lifecycle.grid import STAY as _STAY
-from models.lifecycle.grid import Refused, answers_by_cell
+from models.lifecycle.state_machine import STAY as _STAY
+from models.lifecycle.state_machine import Refused, answers_by_cell
 
 
 class BringupStage(StrEnum):

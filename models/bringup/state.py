@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic import Field
 
-from models.audit import BACKSTOP, AuditKind
+from models.audit_chain import BACKSTOP, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Text, Time, Words
 from models.bringup.entry import BringupEntry
 from models.bringup.recipe import CAPACITY, ClusterRecipe, RecipeStep

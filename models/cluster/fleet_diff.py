@@ -23,7 +23,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from models.base import Model, Name, canonical_json, count_text, gpus_text, in_one_sentence, some_of
-from models.cluster.contacts import is_masked, shown
+from models.cluster.contact_secrets import is_masked, shown
 from models.cluster.fleet_file import ClusterSpec, Fleet, Team, merged_policy
 from models.cluster.import_lines import FilePlace, ImportTerms, Line, Verb
 from models.cluster.policy import Policy

@@ -14,8 +14,8 @@ from models.cluster.derived_buffer import Derived
 from models.cluster.flex_size import FlexSight
 from models.cluster.island import Island
 from models.cluster.quota import Quota
+from models.cluster.team_work import TeamWork
 from models.cluster.windows import Window
-from models.cluster.work import TeamWork
 
 
 class LimitMode(StrEnum):

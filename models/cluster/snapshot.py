@@ -13,7 +13,7 @@ from models.cluster.derived_buffer import Derived
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.island import Island, healthy, total
 from models.cluster.quota import Quota, QuotaTree, check_islands
-from models.cluster.work import TeamWork
+from models.cluster.team_work import TeamWork
 
 if TYPE_CHECKING:
     from models.cluster.readings import QuotaReading

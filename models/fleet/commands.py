@@ -8,11 +8,11 @@ from typing import Any, Literal, Protocol, get_args
 from pydantic import Field, field_validator
 
 from models.access.tickets import warrant_in
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import Name, Text, of_ordinary_size, shorten
 from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.gates import rest_until
-from models.fleet.pacing import change_pace, changes_text, counts_from
+from models.fleet.pace_changes import change_pace, changes_text, counts_from
 from models.fleet.state import PAUSED, FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.lifecycle.orders import Order
 from models.rollout.holds import Hold, HoldKind

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from models.access.tickets import Ticketed
 from models.access.warrants import Spent
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.base import (
     ActorGiven,
     Count,
@@ -25,7 +25,7 @@ from models.base import (
     of_ordinary_size,
 )
 from models.cluster.windows import WindowKind
-from models.fleet.kept import KeptFleet
+from models.fleet.archived_state import KeptFleet
 from models.fleet.state import BudgetLeft, FleetRollout, FleetStage, Member, Pace, Wave
 from models.rollout.holds import Hold
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from pydantic import Field
 
-from models.audit import BACKSTOP, AuditKind
+from models.audit_chain import BACKSTOP, AuditKind
 from models.base import Count, Duration, GpuCount, Model, Name, PositiveCount, Share, Time
 from models.cluster.policy import TIERS, Tier
 from models.lifecycle.outgoing import ArchivePlace, Lifecycle

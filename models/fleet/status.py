@@ -15,7 +15,7 @@ from models.fleet.messages import DeclaredOver, FleetProgress, FleetStatus, Wave
 from models.fleet.state import WAVES, BudgetLeft, FleetRollout, FleetStage, Member, MemberState, Wave
 from models.lifecycle.actions import Wait
 from models.rollout.holds import HoldKind
-from models.rollout.shown import RolloutStatus
+from models.rollout.status_models import RolloutStatus
 
 _AT = "%Y-%m-%d %H:%M:%SZ"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from models.fleet.command_rows import FLEET_ROWS
 from models.fleet.commands import FleetCommand, FleetCommandRequest
-from models.fleet.pacing import settings_back
+from models.fleet.pace_changes import settings_back
 from models.fleet.state import PAUSED, FleetRollout, Member, MemberState, Wave
 from models.lifecycle.command_rows import NEVER, REASON
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from models.base import GpuCount, Model, Name, Time
-from models.cluster.evidence import Evidence
 from models.cluster.flex_size import flex_pool
 from models.cluster.island import Island
 from models.cluster.jobs import FlexLives, Job, RunsOn, first_to_go, flex_lives
+from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import Snapshot, present_snapshot
-from models.cluster.work import TeamWork
+from models.cluster.team_work import TeamWork
 from models.flex.division import FlexDemand, FlexMode, FlexTeam, division
 from models.planning.backing import back_on
 from models.planning.occupancy import standing_in_quota, used_in_quota

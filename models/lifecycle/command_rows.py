@@ -1,9 +1,9 @@
 """One row for each command that people give to a lifecycle: all that does not depend on the state in which it is given.
 
-The command line (cli/orders.py), completion, docs/commands.md, the HTTP API's document and the console's buttons are
-made of the rows, and `refusal` of each core asks them whether a command needs a reason. What else refuses a command and
-what it changes is in the core's `commands`; who may give it is in models/access/rights.py. Only the standard library is
-imported: `backstop --help` reads the rows of rollouts.
+The command line (cli/commands_from_rows.py), completion, docs/commands.md, the HTTP API's document and the console's
+buttons are made of the rows, and `refusal` of each core asks them whether a command needs a reason. What else refuses
+a command and what it changes is in the core's `commands`; who may give it is in models/access/rights.py. Only the
+standard library is imported: `backstop --help` reads the rows of rollouts.
 """
 
 from __future__ import annotations

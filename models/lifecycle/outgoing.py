@@ -14,10 +14,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from pydantic import Field
 
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.base import Count, Model, count_text, verb_of
 from models.notices import Notice
-from models.wire import TellAnswer
+from models.temporal_names import TellAnswer
 
 MOST_BYTES = 3 * 2**19
 """The size of a whole state, compressed."""

@@ -11,7 +11,7 @@ from models.cluster.classes import those_of
 from models.cluster.jobs import RunsOn
 from models.cluster.policy import Policy, Tier
 from models.cluster.snapshot import Snapshot
-from models.cluster.work import TeamWork
+from models.cluster.team_work import TeamWork
 
 if TYPE_CHECKING:
     from models.planning.plan import Plan

@@ -15,7 +15,7 @@ from models.cluster.derived_buffer import Derived
 from models.cluster.policy import TIERS, Basis, Policy, Scope, ShareBy, Tier
 from models.cluster.quota import gate_of
 from models.cluster.snapshot import Snapshot
-from models.cluster.work import TeamWork
+from models.cluster.team_work import TeamWork
 from models.planning.busy_work import advice, work_under
 from models.planning.ceiling import after_buffer, buffer_of, ceiling_of, with_buffer
 from models.planning.cut_ladder import Ladder

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from models.base import GpuCount, Model, Name, Words, count_text, some_of
 from models.cluster.classes import rank_of
-from models.cluster.evidence import Evidence
 from models.cluster.jobs import Job, RunsOn, jobs_text
+from models.cluster.latest_readings import Evidence
 from models.cluster.snapshot import Snapshot
 from models.planning.occupancy import startable_block
 

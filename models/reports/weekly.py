@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from pydantic import Field
 
-from models.access.waiting import Emergency
+from models.access.second_persons import Emergency
 from models.base import Count, Model, Name, Time
 from models.cluster.windows import Entry
 from models.reports.bringups import BringupsWeek

@@ -20,9 +20,9 @@ from pydantic import Field
 
 from models.base import GpuCount, Model, Name, Time, Words, gpus_text
 from models.buffers.hourly_health import Stretch
-from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, jobs_text
+from models.cluster.latest_readings import Evidence
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, present_snapshot, under_bound

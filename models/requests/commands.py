@@ -10,7 +10,7 @@ from pydantic import Field
 
 from models.access.principals import is_one_of
 from models.access.tickets import warrant_in
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import Time
 from models.lifecycle.command_rows import NEVER, REASON
 from models.lifecycle.orders import Order

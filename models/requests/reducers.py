@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from models.access.tickets import warrant_in
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import gpus_text, verb_of
 from models.notices import Notice
 from models.planning.grants import Granted, GrantOutcome
 from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState, any_of
-from models.wire import TellAnswer
+from models.temporal_names import TellAnswer
 
 MAIL_TIME = timedelta(days=1)
 """How long a notice is tried; a receiver that is gone for longer must not keep a request from its end."""

@@ -14,7 +14,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from models.access.tickets import Ticketed
-from models.audit import BACKSTOP, AuditKind
+from models.audit_chain import BACKSTOP, AuditKind
 from models.base import (
     ActorGiven,
     Count,

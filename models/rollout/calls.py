@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.notices import Notice, NoticeKind
 from models.planning.grants import GrantOrder
 from models.rollout.actions import Draft, Look
+from models.rollout.available_commands import choices_now
 from models.rollout.changes import baseline_with
-from models.rollout.choices import choices_now
 from models.rollout.drift import baseline_beside
 from models.rollout.effect_table import EFFECT
 from models.rollout.effects import Change, EffectKind
@@ -22,7 +22,7 @@ from models.rollout.mailing import ready_notices
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of
-from models.wire import TellRequest
+from models.temporal_names import TellRequest
 
 _WITH_COMMANDS = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK})
 """Where it goes to the owner: a team reads what happened to its quota instead."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.stages import Command
 from models.rollout.state import Rollout

@@ -9,11 +9,11 @@ from pydantic import Field
 
 from models.access.principals import is_one_of
 from models.access.tickets import warrant_in
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import ActorGiven, Text, gpus_text
 from models.cluster.snapshot import on_islands
-from models.lifecycle.grid import Refused
 from models.lifecycle.orders import Order
+from models.lifecycle.state_machine import Refused
 from models.notices import NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.plan import envelope_of
@@ -23,7 +23,7 @@ from models.rollout.effect_table import INVERSE
 from models.rollout.effects import EffectKind
 from models.rollout.gates import changed_by_others, doubt_of
 from models.rollout.holds import BREACH, PROPOSAL, RADIUS, REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
-from models.rollout.promotion import promotion_text
+from models.rollout.promotion_text import promotion_text
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.state import Approval, Rollout, Undo, UndoCause
 

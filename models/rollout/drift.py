@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.cluster.quota import Quota
 from models.cluster.readings import Present
 from models.cluster.snapshot import Snapshot, on_islands

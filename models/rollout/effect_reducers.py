@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from models.audit import BACKSTOP, AuditKind
+from models.audit_chain import BACKSTOP, AuditKind
 from models.cluster.policy import RollbackTo
 from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, Drift

@@ -136,7 +136,7 @@ STANDS_ON: dict[EffectKind, StandsOn] = {
     _K.GRANT: StandsOn.DECISION,
     _K.CLOSE: StandsOn.TICKET,
 }
-"""By call, where keys are configured: without it the call is refused (models/rollout/evidence.py)."""
+"""By call, where keys are configured: without it the call is refused (models/rollout/effect_approval.py)."""
 
 # The same by call, for those that keep a quota system.
 GUARDED_BY_GENERATION = frozenset({*INVERSE, _K.GRANT})

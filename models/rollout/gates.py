@@ -13,9 +13,9 @@ from models.cluster.windows import WindowKind, active
 from models.rollout.effect_table import STEP_FROM, Gate
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.shown import Condition
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout
+from models.rollout.status_models import Condition
 
 CHANGED_BY_OTHERS = "changed by others"
 _WINDOW_HOLDS = {

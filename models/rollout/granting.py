@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import count_text, gpus_text, spoken_for, verb_of
 from models.cluster.snapshot import on_islands
 from models.planning.ceiling import ceiling_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import duration_text, gpus_text
 from models.cluster.derived_buffer import Derived, follow_promise
 from models.cluster.policy import OnLongRun

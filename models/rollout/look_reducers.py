@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from models.audit import BACKSTOP, AuditKind
+from models.audit_chain import BACKSTOP, AuditKind
 from models.base import lacks_text
 from models.cluster.policy import OnDrift
 from models.cluster.readings import Observation

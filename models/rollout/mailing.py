@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.base import shorten
 from models.notices import STARTS_A_CLOCK, Notice, NoticeKind
 from models.planning.plan import Plan
-from models.rollout.fitting import MOST_UNDELIVERED
 from models.rollout.messages import RecordRequest
 from models.rollout.state import Rollout
-from models.wire import TellAnswer
+from models.rollout.state_size import MOST_UNDELIVERED
+from models.temporal_names import TellAnswer
 
 _WORDS_BYTES = 500
 """Of what a channel says: the state carries it, the archive has all."""
@@ -131,7 +131,8 @@ def mark_archived(rollout: Rollout, request: RecordRequest) -> Rollout:
     """Entries are archived and the registry shows the stage.
 
     The call may have been under way while the rollout began anew under another id. If both were in one stage, the
-    registry shows that of the new one with its next entries: no stage comes without one (workflows/haste.py: 5 s).
+    registry shows that of the new one with its next entries: no stage comes without one (5 s:
+    workflows/breach_priority.py).
     """
     return rollout.but(
         post=rollout.post.without_entries(entry.key for entry in request.entries).but(noted=request.stage)

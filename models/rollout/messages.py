@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from models.access.tickets import Ticketed
 from models.access.warrants import AdmitAnswer, Spent
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.base import (
     ActorGiven,
     Count,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from models.audit import BACKSTOP
+from models.audit_chain import BACKSTOP
 from models.base import count_text
 from models.cluster.policy import RollbackTo
 from models.notices import NoticeKind

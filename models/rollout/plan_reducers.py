@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from models.audit import BACKSTOP, AuditEntry, AuditKind
+from models.audit_chain import BACKSTOP, AuditEntry, AuditKind
 from models.base import gpus_text
 from models.cluster.policy import RollbackTo
 from models.cluster.snapshot import Snapshot, on_islands
 from models.notices import NoticeKind
-from models.planning.breach import BreachTarget
+from models.planning.breach_target import BreachTarget
 from models.planning.plan import Envelope
 from models.rollout.commands import (
     add_breach_hold,
@@ -29,9 +29,9 @@ from models.rollout.gates import changed_by_others, values_of_others
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import REALIGN, REPLAN, ROLLBACK, Hold, HoldKind
 from models.rollout.messages import Drafted, LaunchRequest, Opening
-from models.rollout.shown import UNGUARDED
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, UndoCause
+from models.rollout.status_models import UNGUARDED
 
 _LAPSED = "its history was cut short and lacks effects that the ledger has"
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
 
-from models.lifecycle.grid import STAY as _STAY
-from models.lifecycle.grid import Refused, answers_by_cell
+from models.lifecycle.state_machine import STAY as _STAY
+from models.lifecycle.state_machine import Refused, answers_by_cell
 
 
 class Stage(StrEnum):

@@ -2,7 +2,7 @@
 
 It is a value: reducers (plan_, look_, effect_ and time_reducers.py, and commands.py) answer a new one, and
 continue-as-new carries it over. What lives shorter than the rollout is a value of its own, there or not, so that it
-ends as a whole: `Stay`, `Realigning`, `Granting`, `Undo`. models/rollout/flat_state.py reads earlier versions.
+ends as a whole: `Stay`, `Realigning`, `Granting`, `Undo`. models/rollout/legacy_state.py reads earlier versions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from models.audit import BACKSTOP, AuditKind
+from models.audit_chain import BACKSTOP, AuditKind
 from models.base import Count, Model, Name, Time
 from models.cluster.island import Island
 from models.cluster.policy import Policy
@@ -26,9 +26,9 @@ from models.planning.cut_reasons import TiersTaken, breach_reason
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Envelope, Plan, QuotaPlan
 from models.rollout.effects import EffectKind
-from models.rollout.flat_state import nest_state
 from models.rollout.guard import Clocks, Sight
 from models.rollout.holds import Hold
+from models.rollout.legacy_state import nest_state
 from models.rollout.post import Post
 from models.rollout.stages import TRANSITIONS, Stage
 

@@ -11,7 +11,7 @@ from models.cluster.windows import Foretold
 from models.lifecycle.actions import Wait
 from models.planning.busy_work import short_of_work
 from models.planning.window_forecast import forecast_windows
-from models.rollout.choices import lifters, lifting_line, lifts, lifts_by_hold
+from models.rollout.available_commands import lifters, lifting_line, lifts, lifts_by_hold
 from models.rollout.commands import may_lift
 from models.rollout.decide import decide, flex_due, recovery_pause, retries_by_itself
 from models.rollout.drift import beyond_bound, promised_teams
@@ -20,9 +20,17 @@ from models.rollout.gates import beyond_of, conditions, doubt_of, drift_of, gate
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.long_run import may_apply
 from models.rollout.messages import LaunchAnswer, LaunchRequest
-from models.rollout.shown import UNGUARDED, ProposalStatus, ProposedValue, Risk, RolloutStatus, TeamStatus, WouldStand
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, proposed_changes
+from models.rollout.status_models import (
+    UNGUARDED,
+    ProposalStatus,
+    ProposedValue,
+    Risk,
+    RolloutStatus,
+    TeamStatus,
+    WouldStand,
+)
 from models.rollout.stuck import LAUNCH, choices, undo_status
 
 

@@ -16,9 +16,9 @@ from models.rollout.commands import left_to_undo
 from models.rollout.decide import retries_by_itself
 from models.rollout.effect_table import EFFECT, INVERSE, Said
 from models.rollout.effects import EffectKind
-from models.rollout.shown import Choice, UndoStatus, ValueLeft, value_text
 from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Rollout, UndoCause, Undone
+from models.rollout.status_models import Choice, UndoStatus, ValueLeft, value_text
 
 LAUNCH = "launch"
 _FEW = 3

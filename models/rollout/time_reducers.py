@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from models.audit import BACKSTOP, AuditKind
+from models.audit_chain import BACKSTOP, AuditKind
 from models.base import count_text, some_of, verb_of
 from models.cluster.policy import OnBreach
 from models.notices import NoticeKind

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable
 
 from models.lifecycle.command_rows import NEVER, REASON
-from models.lifecycle.grid import Refused
+from models.lifecycle.state_machine import Refused
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import HoldKind

@@ -19,8 +19,8 @@ from models.errors import BackstopError, Refusal
 from models.questions import Overview
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command
+from models.rollout.status_models import RolloutStatus
 from tests.chaos.outcome import Row
 from tests.chaos.site import Site
 from tests.e2e.world import cluster, team

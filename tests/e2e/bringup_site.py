@@ -24,7 +24,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.clock import utc_now
 from activities.tickets.warrants import KeysOf
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.bringup.commands import BringupOrder
 from models.bringup.entry import BringupEntry
@@ -50,7 +50,7 @@ from models.bringup.status import BringupStatus
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.errors import BadInput, Unavailable
-from models.wire import LAUNCHED_UPDATE, STATUS_QUERY, TASK_QUEUE
+from models.temporal_names import LAUNCHED_UPDATE, STATUS_QUERY, TASK_QUEUE
 from tests.e2e.world import PATIENCE, seen
 from tests.loop.temporal import InMemoryTemporal
 from tests.unit.bringup_world import owed
@@ -235,7 +235,7 @@ class Story:
                     command, order, id=update, result_type=BringupCommandAnswer
                 )
                 return answer
-            except RPCError as error:  # a history begins anew at this moment: client/calls.py asks again too
+            except RPCError as error:  # a history begins anew at this moment: client/workflow_calls.py asks again too
                 if error.status is not RPCStatusCode.FAILED_PRECONDITION:
                     raise
         raise AssertionError("attempts end by themselves")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from client import calls, questions
+from client import questions
+from client import workflow_calls as calls
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import PATIENCE, World, connected, world_of
 from tests.integration.conftest import *  # noqa: F403 - its databases are fixtures here too

@@ -13,9 +13,9 @@ from temporalio.client import Client
 
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
-from client.exchange import AtUrl
 from client.front_signer import SigningKey
 from client.http_door import http_door
+from client.http_exchange import AtUrl
 from models.access.access_file import provider_name
 from models.access.principals import Principal, Proof
 from tests.e2e.world import World

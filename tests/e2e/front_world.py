@@ -11,9 +11,9 @@ from temporalio.client import Client
 
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
-from client.exchange import AtSocket
 from client.front_signer import SigningKey
 from client.http_door import http_door
+from client.http_exchange import AtSocket
 from web.callers import Callers, Tokens
 from web.doors import Doors
 from web.front import Front

@@ -16,7 +16,7 @@ from activities.adapters.ledger.warrants import LedgerWarrants
 from models.errors import Refusal
 from models.rollout.messages import HealthChanged
 from models.rollout.stages import Command, Stage
-from models.wire import HEALTH_SIGNAL
+from models.temporal_names import HEALTH_SIGNAL
 from tests.e2e.world import World, eventually
 
 

@@ -18,7 +18,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from models.wire import GUARD_QUEUE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
+from models.temporal_names import GUARD_QUEUE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
 from tests.e2e.world import World
 
 ROGUE_QUEUE = "rogue"

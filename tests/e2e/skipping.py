@@ -57,7 +57,7 @@ from models.rollout.messages import (
 from models.rollout.post import Post
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
-from models.wire import HEALTH_SIGNAL, SEARCH_ATTRIBUTES
+from models.temporal_names import HEALTH_SIGNAL, SEARCH_ATTRIBUTES
 from tests.e2e.world import Sql, World, eventually, team
 from tests.replaying import replays
 from workers.embedded_temporal import RETENTION, temporal_binary

@@ -30,7 +30,7 @@ from web.front import Front
 from web.rights import LedgerRights
 from web.server import listening
 from web.settings import Address, FrontSettings
-from web.slack.desk import SlackTerms
+from web.slack.endpoint import SlackTerms
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 WORKSPACE = "T0001TEAM"

@@ -10,12 +10,12 @@ import pytest
 import yaml
 
 from cli.main import run
-from client.who_acts import could_act_now
+from client.who_could_act import could_act_now
 from models.access.access_file import AccessFile
+from models.access.access_versions import ACCESS_CHAIN
 from models.access.roles import Role
-from models.access.standing import ACCESS_CHAIN
 from models.access.tokens import TokenScope
-from models.audit import broken_links
+from models.audit_chain import broken_links
 from models.errors import Refusal
 from models.questions import AccessNow, ImportAccess, MakeToken, RevokeToken, TokenOf, Tokens
 from models.rollout.stages import Command

@@ -18,7 +18,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError
 
 from models.rollout.stages import Stage
-from models.wire import DESK_WORKFLOW, HEALTH_SIGNAL, TASK_QUEUE
+from models.temporal_names import DESK_WORKFLOW, HEALTH_SIGNAL, TASK_QUEUE
 from tests.e2e.world import PATIENCE, World, eventually, fresh, worked_case
 
 

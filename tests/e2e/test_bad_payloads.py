@@ -19,7 +19,14 @@ from models.errors import Refusal
 from models.fleet.messages import FLEET_WORKFLOW
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
-from models.wire import DESK_WORKFLOW, HEALTH_SIGNAL, LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, WATCH_WORKFLOW
+from models.temporal_names import (
+    DESK_WORKFLOW,
+    HEALTH_SIGNAL,
+    LAUNCHED_UPDATE,
+    ROLLOUT_WORKFLOW,
+    TASK_QUEUE,
+    WATCH_WORKFLOW,
+)
 from tests.e2e.world import PATIENCE, World, fresh, worked_case
 from tests.tried import TRIED
 

@@ -13,9 +13,9 @@ import pytest
 from temporalio.client import Client
 
 from activities.adapters.ledger.facade import Ledger
-from activities.bringup.book import FleetBringups
+from activities.bringup.handover import FleetBringups
 from activities.rollout.clusters import ClusterActivities
-from activities.rollout.door import TemporalRollouts
+from activities.rollout.rollout_client import TemporalRollouts
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from models.bringup.commands import BringupOrder

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from temporalio.client import WorkflowExecutionStatus
 
-from client.answers import Check
+from client.answer_models import Check
 from client.connection import NAMESPACE
 from models.errors import BadInput, Refusal
 from models.rollout.messages import RolloutInput
 from models.rollout.stages import Command, Stage
-from models.wire import TASK_QUEUE, rollout_workflow_id
+from models.temporal_names import TASK_QUEUE, rollout_workflow_id
 from tests.e2e.world import (
     WATCH_SECONDS,
     Sql,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from models.digests import MailPace
+from models.notice_digests import MailPace
 from models.rollout.stages import Command, Stage
 from tests.e2e.world import cluster, eventually, fresh, team, worked_case, world_of
 from tests.integration.notice_servers import web_server

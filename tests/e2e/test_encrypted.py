@@ -24,7 +24,7 @@ from models.errors import Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutInput
 from models.rollout.stages import Command, Stage
-from models.wire import ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
+from models.temporal_names import ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
 from tests.e2e.world import World, fresh, seen, world_of
 from tests.encrypted import payloads_in, ring_of
 from tests.loop.test_requests import roomy

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from client.inputs.fleet_yaml import fleet_yaml
+from client.inputs.fleet_yaml_writer import fleet_yaml
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import FleetOutcome, ImportTerms, Verb
 from models.errors import Refusal

@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE, wait_until
 pytestmark = [pytest.mark.nightly]
 STORY = """
 import asyncio
-from workers.demo_story import on_stage, say
+from workers.demo_harness import on_stage, say
 
 async def main():
     async with on_stage("tpm") as story:

@@ -14,7 +14,8 @@ from temporalio.service import RPCError
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
-from client import calls, questions
+from client import questions
+from client import workflow_calls as calls
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from models.bringup.commands import BringupOrder
@@ -29,7 +30,7 @@ from models.requests.state import QuotaAsk
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest
 from models.rollout.stages import Command, Stage
-from models.wire import rollout_workflow_id
+from models.temporal_names import rollout_workflow_id
 from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
 from tests.unit.bringup_world import entry, recipe
 from tests.unit.loop_clock import LoopClock

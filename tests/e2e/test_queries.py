@@ -14,7 +14,7 @@ from activities.adapters.ledger.facade import upgrade
 from client.connection import NAMESPACE
 from models.errors import Refusal
 from models.rollout.stages import Command, Stage
-from models.wire import HEALTH_SIGNAL, rollout_workflow_id
+from models.temporal_names import HEALTH_SIGNAL, rollout_workflow_id
 from tests.e2e.test_crashes import PATIENT, Processes, free_ports, killed, ledger_of, processes, world_at
 from tests.e2e.world import World, cluster, replayed, team
 from workers.embedded_temporal import EmbeddedTemporal
@@ -38,7 +38,7 @@ async def test_a_question_does_not_move_a_rollout_on_at_the_time_of_its_last_tas
     """It waits for a dead worker; meanwhile the notice is over, and the next worker gets both at once."""
     # The task at the end of the notice, 6 s from now, is missed 10 s later, and a task that the dead worker had
     # with it 10 s after that: a person would ask again, but this is about the one question that waited.
-    monkeypatch.setattr("client.calls._PATIENCE", timedelta(seconds=PATIENT))
+    monkeypatch.setattr("client.workflow_calls._PATIENCE", timedelta(seconds=PATIENT))
     name = "asked"
     async with served(tmp_path / "home") as (running, where, world):
         worker = await running.start("workers.main", "serving", **where)

@@ -29,9 +29,9 @@ from models.notices import Notice, NoticeKind
 from models.rollout.commands import CommandRequest
 from models.rollout.effects import Change, EffectKind
 from models.rollout.messages import CommandAnswer, HealthChanged
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
-from models.wire import HEALTH_SIGNAL
+from models.rollout.status_models import RolloutStatus
+from models.temporal_names import HEALTH_SIGNAL
 from tests.e2e.world import (
     PATIENCE,
     World,

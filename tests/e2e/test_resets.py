@@ -23,8 +23,8 @@ from models.cluster.readings import LimitMode
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import Change, EffectKind, Fence
 from models.rollout.messages import RecordRequest
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
+from models.rollout.status_models import RolloutStatus
 from tests.e2e.world import World, connected, eventually, fresh, worked_case, world_of
 from tests.waiting import PATIENCE, async_attempts
 from workers.embedded_temporal import EmbeddedTemporal

@@ -23,16 +23,16 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities.adapters.runners.checks import OutsideChecks
+from activities.adapters.runners.outside_checks import OutsideChecks
 from activities.adapters.runners.run_directory import Here
 from activities.adapters.runners.runners import Runners
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from cli.main import run
-from client.alone import acts_alone
 from client.backstop import Backstop
 from client.connection import NAMESPACE, TemporalTarget
-from client.exchange import AtUrl
+from client.emergency import acts_alone
 from client.http_door import http_door
+from client.http_exchange import AtUrl
 from client.weekly_report import weekly
 from models.access.access_file import provider_name
 from models.access.principals import Principal, Proof

@@ -18,7 +18,7 @@ from activities.watch import health_watch as activity
 from client import doctor as checks
 from client.connection import NAMESPACE
 from models.rollout.stages import Stage
-from models.wire import WATCH_ID, watch_parts
+from models.temporal_names import WATCH_ID, watch_parts
 from tests.e2e.test_crashes import free_ports
 from tests.e2e.world import WATCH_SECONDS, connected, fresh, worked_case, world_of
 from workers.embedded_temporal import EmbeddedTemporal

@@ -38,28 +38,28 @@ from client.connection import NAMESPACE, TemporalTarget
 from client.converter import data_converter
 from client.front_signer import FrontSigner, SigningKey
 from models.access.principals import Principal, Proof
-from models.audit import AuditEntry, ChainedEntry, ChainHead, broken_links
+from models.audit_chain import AuditEntry, ChainedEntry, ChainHead, broken_links
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
 from models.cluster.readings import HealthSample
-from models.digests import MailPace
 from models.errors import Unavailable
 from models.fleet.commands import FleetCommand, FleetCommandRequest
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetPlan, FleetStatus
 from models.fleet.state import Pace
+from models.notice_digests import MailPace
 from models.questions import Pulse
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
-from models.wire import MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
+from models.rollout.status_models import RolloutStatus
+from models.temporal_names import MOVES_ON, WATCH_ID, request_workflow_id, rollout_workflow_id
 from tests import waiting
 from tests.integration.ledger.world import ForeignTool
 from tests.loop.temporal import InMemoryTemporal
 from tests.replaying import NO_TIME, replays
 from workers.bringups import BringupParts
-from workers.keys import TicketsWanted
+from workers.front_keys import TicketsWanted
 from workers.main import FAILURES, Telling, ensure_watch, make_worker, sandbox
 from workflows.cluster_rollout import ClusterRollout
 from workflows.fleet_rollout import FleetRolloutWorkflow

@@ -28,10 +28,10 @@ from activities.adapters.notify.notifier import Notifier
 from activities.notices import telling
 from activities.notices.sending import Sender
 from activities.notices.telling import NoticeActivities
-from models.digests import MailPace
 from models.errors import BadInput
+from models.notice_digests import MailPace
 from models.notices import Notice, NoticeKind
-from models.wire import TellAnswer, TellRequest
+from models.temporal_names import TellAnswer, TellRequest
 from tests.hostile import NAMES, Rubbish, receivers, table, threw
 from tests.hostile.receivers import INSIDE, LISTED, Behaviour, receiver, takes
 from tests.waiting import PATIENCE

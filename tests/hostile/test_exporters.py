@@ -35,7 +35,7 @@ from models.rollout.messages import LaunchRequest, OpenRequest
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import status_of
-from models.wire import TellAnswer
+from models.temporal_names import TellAnswer
 from tests.hostile import Rubbish, table, threw
 from tests.integration.ledger.world import ForeignTool, import_fleet
 from tests.typed import lines_in, typed

@@ -28,7 +28,7 @@ from activities.rollout.clusters import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from activities.watch.tallies import Tallier
 from client.doctor import senseless_check
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.snapshot import snapshot_of
 from models.fleet.messages import FleetLaunch, FleetPlanRequest
 from models.notices import Notify
@@ -48,7 +48,7 @@ from models.questions import (
 )
 from models.questions import Calendar as CalendarOf
 from models.rollout.messages import ObserveRequest
-from models.wire import WatchInput
+from models.temporal_names import WatchInput
 from tests.hostile import Rubbish, table, threw
 from tests.integration.conftest import (  # noqa: F401 - fixtures
     ledger_url,

@@ -34,8 +34,8 @@ from web.limits import Rate
 from web.rights import LedgerRights
 from web.server import listening
 from web.settings import Address, FrontSettings
-from web.slack import desk
-from web.slack.desk import SlackTerms
+from web.slack import endpoint as desk
+from web.slack.endpoint import SlackTerms
 from web.slack.reading import MOST_BYTES
 from web.slack.signing import Signatures
 

@@ -35,7 +35,7 @@ from activities.rollout.clusters import ClusterActivities
 from activities.watch.health_watch import WatchActivities
 from cli.main import run
 from client.composed import Composed
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.cluster.import_lines import ImportTerms
 from models.cluster.sources import SlurmSource
 from models.cluster.windows import Declared, Window
@@ -43,7 +43,7 @@ from models.errors import Refusal, Unavailable
 from models.questions import DeskRequest, Question
 from models.rollout.messages import ObserveRequest
 from models.rollout.stages import Stage
-from models.wire import WatchInput
+from models.temporal_names import WatchInput
 from tests.hostile import NAMES, Rubbish, table, threw
 from tests.integration.ledger.world import stage
 from tests.tried import TRIED, examples

@@ -33,7 +33,7 @@ from models.questions import DeskRequest, NoteMilestone, PlanMilestones, Questio
 from models.reports.milestones import Milestone
 from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestState
 from models.rollout.messages import HealthChanged
-from models.wire import WatchInput
+from models.temporal_names import WatchInput
 from tests.integration.ledger.world import NOW, ForeignTool, fleet, import_fleet, note_stage, open_rollout
 from tests.integration.notice_servers import mail_server
 from tests.waiting import eventually

@@ -27,7 +27,7 @@ from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 
 from client.connection import NAMESPACE
-from models.wire import SEARCH_ATTRIBUTES
+from models.temporal_names import SEARCH_ATTRIBUTES
 from tests.postgres_server import started
 from workers.embedded_temporal import EmbeddedTemporal, temporal_binary
 

@@ -24,12 +24,12 @@ from activities.adapters.notify.notifier import Notifier
 from activities.notices.sending import Sender
 from activities.notices.telling import NoticeActivities
 from client.doctor import notice_checks
-from models.digests import Lane, MailPace
+from models.notice_digests import Lane, MailPace
 from models.notices import Notice, NoticeKind
 from models.questions import LedgerCheck
 from models.rollout import mailing
 from models.rollout.stages import Command
-from models.wire import TellAnswer, TellRequest
+from models.temporal_names import TellAnswer, TellRequest
 from tests.e2e.world import on_postgresql
 from tests.integration.ledger.world import import_fleet
 from tests.integration.notice_servers import Mail, Web, mail_server, web_server
@@ -352,7 +352,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.notify.notifier import Notifier
 from activities.adapters.http import Reach, networks_of
 from activities.notices.sending import Sender
-from models.digests import MailPace
+from models.notice_digests import MailPace
 url, home, mail, now, steps = sys.argv[1:]
 now, left = datetime.fromisoformat(now), [int(steps)]
 def step(real):

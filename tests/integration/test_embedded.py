@@ -20,7 +20,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from client.connection import NAMESPACE
 from models.errors import Refusal, Unavailable
-from models.wire import SEARCH_ATTRIBUTES
+from models.temporal_names import SEARCH_ATTRIBUTES
 from tests.waiting import PATIENCE, eventually
 from workers import embedded_temporal as embedded
 from workers.embedded_temporal import RETENTION, EmbeddedTemporal

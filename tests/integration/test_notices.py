@@ -31,7 +31,7 @@ from activities.adapters.notify.channels import routes
 from activities.adapters.notify.delivery_book import FileTurns, SqliteBook
 from activities.adapters.notify.notifier import Notifier
 from activities.notices.rendering import render
-from activities.ports.mail import NotifyPort
+from activities.ports.notices import NotifyPort
 from models.errors import Refusal, Unavailable
 from models.notices import Notice, NoticeKind
 from tests.integration.notice_servers import Mail, Web, mail_server, trickling_server, web_server

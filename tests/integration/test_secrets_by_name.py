@@ -15,7 +15,7 @@ from activities.adapters.prometheus.prometheus import PrometheusConnection, docu
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from activities.secret_files import SecretFiles
 from client.doctor import contacts_checks
-from models.cluster.contacts import in_clear, is_secret, shown
+from models.cluster.contact_secrets import in_clear, is_secret, shown
 from models.cluster.fleet_file import Fleet
 from models.cluster.import_lines import ImportTerms
 from models.errors import BadInput, Refusal, Unavailable

@@ -9,8 +9,8 @@ import pytest
 from activities.adapters.slurm.limits import wanted_limits
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.ports.ports import OpenRollout
-from models.cluster.evidence import Evidence
 from models.cluster.island import Island
+from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, TeamUsage
 from models.cluster.snapshot import snapshot_of
 from models.reports.why import Cause, explain_team

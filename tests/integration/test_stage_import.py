@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from cli.direct import stage_import
-from models.cluster.contacts import is_secret, shown
+from cli.ledger_direct import stage_import
+from models.cluster.contact_secrets import is_secret, shown
 from models.cluster.fleet_file import Fleet
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from workers.settings import load_settings

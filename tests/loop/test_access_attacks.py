@@ -18,7 +18,7 @@ from client.front_signer import FrontSigner
 from models.access.tickets import LIFETIME, SKEW
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
-from models.wire import DESK_WORKFLOW, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
+from models.temporal_names import DESK_WORKFLOW, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
 from tests.e2e.world import World, fresh, worked_case
 
 PAUSE = CommandRequest(actor="sre", reason="as the story goes")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from models.access.tickets import nonce_of
-from models.audit import proof_of
+from models.audit_chain import proof_of
 from models.cluster.readings import LimitMode
 from models.fleet.commands import FleetCommandRequest
 from models.fleet.messages import FLEET_ID

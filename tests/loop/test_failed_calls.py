@@ -32,7 +32,7 @@ from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.stages import Command, Stage
-from models.wire import request_workflow_id
+from models.temporal_names import request_workflow_id
 from tests.e2e.bringup_site import BARE, Site, Story
 from tests.e2e.world import CLOCKS, World, cluster, seen, team, without_flex_moves, worked_case, world_of
 from tests.loop.runs import Call, Mishap

@@ -14,9 +14,9 @@ from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.questions import Declare, EndWindow
 from models.rollout.messages import LaunchAnswer, LaunchRequest
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
-from models.wire import WATCH_ID
+from models.rollout.status_models import RolloutStatus
+from models.temporal_names import WATCH_ID
 from tests.e2e.world import TREE_CUT, World, cluster, eventually, fresh, on_postgresql, team, tree, worked_case
 
 LONG = "1h"

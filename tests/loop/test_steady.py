@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
+from models.rollout.status_models import RolloutStatus
 from tests.e2e.console_world import Browser, console_of, somebody
 from tests.e2e.world import World, cluster, eventually, fresh, on_postgresql, team, worked_case
 

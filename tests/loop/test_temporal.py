@@ -36,7 +36,7 @@ from temporalio.exceptions import TimeoutError as TemporalTimeout
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from models.wire import SearchName
+from models.temporal_names import SearchName
 from tests.e2e.world import connected
 from tests.waiting import eventually
 from workers.embedded_temporal import EmbeddedTemporal

@@ -11,13 +11,13 @@ import pytest
 import pytest_asyncio
 from temporalio.client import Client
 
-from models.audit import proof_of
+from models.audit_chain import proof_of
 from models.errors import Refusal
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.world import World, eventually, fresh, worked_case, world_of
-from workers.keys import TicketsWanted
+from workers.front_keys import TicketsWanted
 
 PROVEN = {"proof": "peer", "how": "this machine"}
 ASSERTED = {"proof": "asserted"}

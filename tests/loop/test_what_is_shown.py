@@ -17,7 +17,7 @@ from client import rollouts as asking
 from models.errors import BadInput, Refusal, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command, Stage
-from models.wire import rollout_workflow_id
+from models.temporal_names import rollout_workflow_id
 from tests.e2e.world import PATIENCE, World, fresh, worked_case, world_of
 from tests.loop.temporal import InMemoryTemporal
 

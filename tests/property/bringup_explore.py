@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.bringup import actions as do
 from models.bringup import reducers
 from models.bringup.checks import CheckAnswer, Colour

@@ -34,7 +34,7 @@ from models.cluster.readings import Observation, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
 from models.lifecycle.actions import Finish, Wait
-from models.lifecycle.grid import Refused
+from models.lifecycle.state_machine import Refused
 from models.planning.backing import Backing, back
 from models.planning.plan import Plan
 from models.rollout import time_reducers
@@ -564,7 +564,7 @@ def remembering() -> Iterator[None]:
     with ExitStack() as stack:
         for place in (
             "activities.rollout.observing",
-            "activities.rollout.aiming",
+            "activities.rollout.breach_target",
             "activities.watch.health_watch",
             "tests.unit.pure_world",
             "models.rollout.commands",

@@ -42,7 +42,7 @@ from models.rollout.messages import HealthChanged, RolloutInput
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import status_of
-from models.wire import WatchInput
+from models.temporal_names import WatchInput
 from tests.integration.ledger.world import ForeignTool, fleet, import_fleet
 from tests.mangling import spoilt
 from tests.property.test_edge_files import assert_a_sentence, dump

@@ -16,7 +16,7 @@ from models.cluster.policy import Policy, Scope, ShareBy, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
-from models.planning.breach import breach_target
+from models.planning.breach_target import breach_target
 from models.planning.ceiling import ceiling_of
 from models.planning.plan import Cut, Plan, envelope_of, make_plan
 from tests.strategies import LARGE, Breach, breaches, large_snapshots, policies, snapshots

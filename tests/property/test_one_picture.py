@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.rollout.observing import observe_from
-from models.cluster.evidence import Evidence
+from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot
 from models.flex.division import FlexTeam

@@ -15,7 +15,7 @@ from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
-from models.planning.breach import breach_target
+from models.planning.breach_target import breach_target
 from models.planning.divide import divide
 from models.planning.plan import Plan, make_plan
 from tests import reference

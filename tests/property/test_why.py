@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from models.cluster.evidence import Evidence
+from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind

@@ -25,9 +25,9 @@ from models.questions import OneRequest
 from models.requests.commands import RequestCommand, RequestOrder
 from models.requests.state import QuotaAsk, RequestStage
 from models.rollout.effects import EffectKind
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage
-from models.wire import request_workflow_id, rollout_workflow_id
+from models.rollout.status_models import RolloutStatus
+from models.temporal_names import request_workflow_id, rollout_workflow_id
 from tests.e2e.faults import Fault, Faulty, FaultyQuotas, Way, away, refused
 from tests.e2e.keys import FRONT_KEY, public_keys
 from tests.e2e.late_admission import refused_late

@@ -30,14 +30,18 @@ from tests.replay.record import HISTORIES, LARGEST, SCENES
 from tests.replaying import replays
 from workers.main import FAILURES, sandbox
 from workflows import (
+    breach_priority as haste,
+)
+from workflows import (
     bringup_runs,
     cluster_rollout,
-    haste,
-    marks,
     owner_calls,
     quota_request,
     rollout_actions,
     rollout_post,
+)
+from workflows import (
+    no_empty_tasks as marks,
 )
 from workflows import patches as since
 from workflows.bringup import BringupWorkflow

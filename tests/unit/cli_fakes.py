@@ -12,11 +12,11 @@ from unittest.mock import patch
 
 from temporalio.api.workflowservice.v1 import DescribeTaskQueueRequest, DescribeTaskQueueResponse
 
-from client.answers import AuditRecord, Build, Check
-from client.who_acts import could_act_now, key_awaited, who_could_now
+from client.answer_models import AuditRecord, Build, Check
+from client.who_could_act import could_act_now, key_awaited, who_could_now
+from models.access.access_versions import AccessStands
 from models.access.decision import Target
-from models.access.standing import AccessStands
-from models.audit import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
+from models.audit_chain import GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.buffers.hourly_health import HealthHours
 from models.cluster.fleet_diff import ClusterNow, OtherCluster, other_lines, resolve_cluster, resolve_teams
 from models.cluster.fleet_export import FleetPage
@@ -29,8 +29,8 @@ from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.windows import Declaration, Declared, Entry
 from models.errors import BackstopError, BadInput, Refusal
+from models.fleet.archived_state import KeptFleet
 from models.fleet.commands import FleetCommand, FleetCommandRequest
-from models.fleet.kept import KeptFleet
 from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, FleetStatus, Prospect
 from models.fleet.state import FleetStage, Wave
 from models.flex.division import FlexMode
@@ -64,12 +64,12 @@ from models.reports.tallies import Point
 from models.reports.weekly import Past
 from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
-from models.rollout.ahead import Ahead, TeamBack
+from models.rollout.command_previews import Ahead, TeamBack
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import Hold, HoldKind
 from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest
-from models.rollout.shown import Risk, RolloutStatus, TeamStatus
 from models.rollout.stages import Command, Stage
+from models.rollout.status_models import Risk, RolloutStatus, TeamStatus
 from tests.unit.weeks import a_past, a_plan
 
 

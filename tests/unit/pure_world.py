@@ -20,9 +20,9 @@ from activities.rollout.observing import islands_for, observe_from
 from activities.watch.health_watch import facts_of, fingerprint
 from models.base import parse_duration
 from models.cluster.derived_buffer import Derived, step_promise
-from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job
+from models.cluster.latest_readings import Evidence
 from models.cluster.policy import Policy
 from models.cluster.quota import Quota, QuotaTree
 from models.cluster.readings import (
@@ -35,13 +35,13 @@ from models.cluster.readings import (
     TeamUsage,
 )
 from models.cluster.snapshot import Snapshot
+from models.cluster.team_work import TeamWork
 from models.cluster.windows import Window, WindowKind, without_absences
-from models.cluster.work import TeamWork
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
 from models.lifecycle.actions import Finish, Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
-from models.planning.breach import BreachTarget, breach_target
+from models.planning.breach_target import BreachTarget, breach_target
 from models.planning.busy_work import work_short
 from models.planning.grants import Granted, GrantOrder
 from models.planning.plan import Plan, make_plan
@@ -61,13 +61,13 @@ from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening
 from models.rollout.owner_news import news_for_owner, owner_told, rollback_for_owner
-from models.rollout.shown import RolloutStatus
+from models.rollout.risk_notices import warn_teams
 from models.rollout.stages import TRANSITIONS, Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of, status_of, waiting_sentence
+from models.rollout.status_models import RolloutStatus
 from models.rollout.undo_lines import undo_line
-from models.rollout.warnings import warn_teams
-from models.wire import TellAnswer
+from models.temporal_names import TellAnswer
 
 T0 = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 CLUSTER = "c1"

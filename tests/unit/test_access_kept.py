@@ -9,8 +9,8 @@ from typing import Any, cast
 import pytest
 
 from client.operations import Operation
+from models.access.access_versions import AccessStands, AccessVersion, HowImported, standing_sentence
 from models.access.decision import Permitted
-from models.access.standing import AccessStands, AccessVersion, HowImported, standing_sentence
 from tests.unit.access_world import access, at_provider, grant
 from tests.unit.cli_fakes import NOON
 from web import rights

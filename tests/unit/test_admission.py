@@ -14,11 +14,11 @@ from joserfc.jwk import OKPKey
 from activities.ports.access import OpenOne
 from activities.tickets.admission import Admission, note_of
 from models.access.access_file import AccessFile
+from models.access.access_versions import AccessVersion, HowImported
 from models.access.decision import Permitted
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
 from models.access.signing import PublicKey, sign
-from models.access.standing import AccessVersion, HowImported
 from models.access.tickets import Ticket, arguments_hash
 from models.access.tokens import Token, TokenScope
 from models.access.warrants import Warrant, still_signed
@@ -27,8 +27,8 @@ from models.bringup.commands import BringupOrder
 from models.bringup.entry import BringupEntry
 from models.bringup.messages import BringupStart
 from models.errors import Refusal
+from models.fleet.archived_state import KeptFleet
 from models.fleet.commands import FleetCommandRequest
-from models.fleet.kept import KeptFleet
 from models.fleet.messages import FleetLaunch
 from models.questions import Archive, GiveUpBringup, RemoveCluster
 from models.requests.commands import RequestOrder

@@ -11,7 +11,7 @@ import pytest
 
 from models.lifecycle.command_rows import NEVER
 from models.notices import NoticeKind
-from models.rollout.ahead import ahead_of
+from models.rollout.command_previews import ahead_of
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest, obey
 from models.rollout.effects import EffectKind

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from temporalio.client import WorkflowHistory
 
-from client.answers import AuditRecord
+from client.answer_models import AuditRecord
 from client.audit import audit_of
 from client.converter import data_converter
 from models.rollout.effects import Receipt

@@ -13,7 +13,7 @@ from models.bringup.stages import (
     BringupCommand,
     BringupStage,
 )
-from models.lifecycle.grid import Refused
+from models.lifecycle.state_machine import Refused
 
 P, R, V, M = BRINGUP_WAY
 B, C, CANCELLED = BringupStage.BLOCKED, BringupStage.CANCELLING, BringupStage.CANCELLED

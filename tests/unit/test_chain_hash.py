@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from models.audit import GENESIS, AuditEntry, AuditKind, chain_hash, hashes_to
+from models.audit_chain import GENESIS, AuditEntry, AuditKind, chain_hash, hashes_to
 
 ENTRY = AuditEntry(
     key="h100-a/1/7",

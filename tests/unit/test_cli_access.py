@@ -14,10 +14,9 @@ from cli.commands.access import _TYPED
 from cli.main import run
 from client.doctor import access_checks
 from client.inputs.access_files import read_access
-from client.who_acts import could_act_now, key_awaited
+from client.who_could_act import could_act_now, key_awaited
 from models.access.access_file import AccessFile
-from models.access.rights import RIGHTS
-from models.access.standing import (
+from models.access.access_versions import (
     NOT_CONFIGURED,
     AccessCheck,
     AccessOutcome,
@@ -25,10 +24,11 @@ from models.access.standing import (
     AccessVersion,
     HowImported,
 )
+from models.access.rights import RIGHTS
 from models.access.tokens import TokenLine, token_hash
 from models.questions import AccessNow, AimOf, ImportAccess, MakeToken, RevokeToken, Tokens
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Stage
+from models.rollout.status_models import RolloutStatus
 from tests.unit.access_world import access, grant
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 from views.access import outcome_parts

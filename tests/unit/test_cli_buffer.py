@@ -24,7 +24,7 @@ from models.cluster.policy import Policy
 from models.cluster.snapshot import Snapshot
 from models.errors import Refusal
 from models.planning.plan import make_plan
-from models.rollout.shown import ProposalStatus
+from models.rollout.status_models import ProposalStatus
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from views.history_csv import as_csv
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from client.answers import AuditRecord, Check
-from models.audit import ChainedEntry, ChainHead
+from client.answer_models import AuditRecord, Check
+from models.audit_chain import ChainedEntry, ChainHead
 from models.cluster.fleet_file import ClusterInSlurm
 from models.cluster.quota import Quota
 from models.cluster.sources import SlurmSource

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from typer._completion_shared import get_completion_script
 
-from cli import completion, names
+from cli import completion
+from cli import completion_names as names
 from cli.command_tree import made
 from cli.main import run
 from models.rollout.stages import Stage

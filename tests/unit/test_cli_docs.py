@@ -20,7 +20,7 @@ from jsonschema import Draft202012Validator, FormatChecker
 from cli.app import app
 from cli.commands.schemas import file_text, makers
 from cli.commands_page import ANSWERED_BY, with_commands
-from cli.fields import ACCESS_DESCRIBED, BRINGUP_DESCRIBED, DESCRIBED, OTHERWISE, default_of, with_tables
+from cli.field_tables import ACCESS_DESCRIBED, BRINGUP_DESCRIBED, DESCRIBED, OTHERWISE, default_of, with_tables
 from cli.main import run
 from cli.rights_table import with_rights
 from client.inputs.access_files import read_access

@@ -17,9 +17,9 @@ from cli.main import run
 from models.errors import Unavailable
 from models.fleet import reducers
 from models.fleet.actions import PickMembers
+from models.fleet.archived_state import KeptFleet
 from models.fleet.commands import FleetCommandRequest, obey
 from models.fleet.decide import decide
-from models.fleet.kept import KeptFleet
 from models.fleet.messages import (
     Candidate,
     FleetLaunch,

@@ -17,11 +17,11 @@ from cli.main import run
 from models.errors import Refusal, Unavailable
 from models.fleet.messages import FleetStatus
 from models.fleet.state import FleetStage, MemberState
-from models.rollout.shown import Condition
 from models.rollout.stages import Stage
+from models.rollout.status_models import Condition
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 from tests.unit.test_cli_fleet_rollout import NOON, fleet, status_at
-from views.fleet_tree import FleetSeen, tree_parts
+from views.fleet_rollout_tree import FleetSeen, tree_parts
 
 HOUR = timedelta(hours=1)
 LONG = "a-cluster-with-a-name-that-is-forty-long"

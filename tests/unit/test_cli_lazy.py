@@ -23,7 +23,7 @@ MODULES = sorted(
 HEAVY = ("temporalio", "matplotlib", "scipy", "opentelemetry", "sqlalchemy", "jinja2", "httpx", "grpc")
 SLOW = (*HEAVY, "numpy")
 """Each takes a tenth of a second or more to import."""
-OF_A_PLAN = (*SLOW, "asyncio", "ssl", "joserfc", "cryptography", "cli.answers", "cli.session", "models.questions")
+OF_A_PLAN = (*SLOW, "asyncio", "ssl", "joserfc", "cryptography", "cli.json_answers", "cli.session", "models.questions")
 """What the plan of a file has no use for: a conversation, and the models of all other answers."""
 
 

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from cli.main import run
-from client.answers import AuditRecord
-from models.audit import AuditEntry, AuditKind
+from client.answer_models import AuditRecord
+from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.fleet_file import ClusterSpec
 from models.cluster.windows import Entry, Window, WindowKind
 from models.reports.rollout_summary import RolloutSummary

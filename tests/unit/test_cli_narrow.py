@@ -29,12 +29,12 @@ from cli.main import run
 from cli.output import show
 from cli.selection import Selection
 from cli.send_command import answered
-from client.answers import Check
+from client.answer_models import Check
 from client.inputs.documents import read_fleet, read_flex_demand, read_flex_story
 from models.access.access_file import AccessFile
-from models.access.standing import AccessOutcome, AccessProposal, AccessStands, AccessVersion, HowImported
+from models.access.access_versions import AccessOutcome, AccessProposal, AccessStands, AccessVersion, HowImported
+from models.access.second_persons import Waiting
 from models.access.tokens import TokenLine
-from models.access.waiting import Waiting
 from models.bringup.messages import BringupRow
 from models.bringup.runs import RunPhase
 from models.bringup.stages import BringupStage
@@ -47,7 +47,7 @@ from models.cluster.import_lines import Departure, FleetOutcome, Line, Verb
 from models.cluster.snapshot import snapshot_of
 from models.cluster.windows import Entry, Window, WindowKind
 from models.errors import Refusal, Unavailable
-from models.fleet.kept import KeptFleet
+from models.fleet.archived_state import KeptFleet
 from models.fleet.messages import FleetLaunch, FleetPlan
 from models.fleet.state import Pace, Wave
 from models.flex.division import division
@@ -58,11 +58,11 @@ from models.planning.plan import make_plan
 from models.planning.window_forecast import forecast_windows
 from models.reports.milestones import standings
 from models.reports.why import WhyAnswers
-from models.rollout.ahead import Ahead, TeamBack
+from models.rollout.command_previews import Ahead, TeamBack
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.messages import CommandAnswer
-from models.rollout.shown import Condition, UndoStatus
 from models.rollout.stages import Command, Stage, command_line
+from models.rollout.status_models import Condition, UndoStatus
 from tests.tried import examples
 from tests.unit.bringup_world import BringupWorld
 from tests.unit.bringup_world import entry as bringup_entry
@@ -87,7 +87,6 @@ from views import (
     fleet,
     fleet_diff,
     fleet_rollout,
-    fleet_tree,
     flex,
     haircut,
     milestones,
@@ -95,14 +94,17 @@ from views import (
 )
 from views import bringup as bringup_view
 from views import countersign as countersign_view
+from views import (
+    fleet_rollout_tree as fleet_tree,
+)
 from views import plan as plan_view
 from views import recipe as recipe_view
 from views import request as request_view
 from views import status as status_view
 from views import why as why_view
 from views.cluster_row import ClusterAnswer
-from views.fleet_tree import FleetSeen
-from views.rows import FlexOffered, RightLine
+from views.fleet_rollout_tree import FleetSeen
+from views.row_models import FlexOffered, RightLine
 from views.words import row, table
 
 ROOT = Path(__file__).parents[2]

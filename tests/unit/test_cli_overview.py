@@ -10,13 +10,13 @@ import pytest
 
 from cli.ledger_fallback import LastWord
 from cli.main import run
-from client.answers import Check
+from client.answer_models import Check
 from client.doctor import clock_check, health_check, histories_check, rollouts_check, unheard
 from models.questions import LedgerCheck, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.shown import TeamStatus, WouldStand
 from models.rollout.stages import Stage
+from models.rollout.status_models import TeamStatus, WouldStand
 from tests.unit.cli_fakes import FakeBackstop, answering
 from tests.unit.cli_fakes import status as one_status
 

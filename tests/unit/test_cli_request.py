@@ -27,7 +27,7 @@ from models.requests.reducers import (
     undelivered_reasons,
 )
 from models.requests.state import Assessment, Elsewhere, QuotaAsk, RequestStage, RequestState
-from models.wire import TellAnswer
+from models.temporal_names import TellAnswer
 from tests.unit.cli_fakes import FakeBackstop, answering
 from views.request import list_parts, request_parts
 

@@ -15,7 +15,7 @@ from cli.selection import chosen, selection
 from cli.send_command import _undone_together
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.reports.rollout_summary import RolloutSummary
-from models.rollout.ahead import Ahead
+from models.rollout.command_previews import Ahead
 from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command, Stage
 from tests.unit.cli_fakes import AHEAD, NOON, FakeBackstop, answering

@@ -19,8 +19,8 @@ from cli import watching
 from cli.main import run
 from models.errors import Refusal, Unavailable
 from models.rollout.effects import EffectKind
-from models.rollout.shown import Condition, RolloutStatus, UndoStatus
 from models.rollout.stages import Command, Stage
+from models.rollout.status_models import Condition, RolloutStatus, UndoStatus
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.pure_world import World, quota
 from views.status import status_line, status_parts

@@ -12,7 +12,8 @@ from temporalio.api.taskqueue.v1 import PollerInfo
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from client import calls, questions
+from client import questions
+from client import workflow_calls as calls
 from client.backstop import Backstop
 from client.connection import TemporalTarget
 from client.versions import by_last_poll

@@ -41,7 +41,7 @@ EXCEPTIONS = {
     "client/rollout_ids.py": 1,
     "client/versions.py": 1,  # as the doctor
     "workers/demo.py": 2,
-    "workers/demo_story.py": 6,
+    "workers/demo_harness.py": 6,
     "workers/offline_status.py": 1,
     "workers/up.py": 1,
 }

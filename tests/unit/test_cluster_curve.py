@@ -6,7 +6,7 @@ import inspect
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from models.audit import AuditEntry, AuditKind, ChainedEntry
+from models.audit_chain import AuditEntry, AuditKind, ChainedEntry
 from models.cluster.windows import Window, WindowKind
 from models.questions import ArchivePage
 from models.reports.tallies import Point

@@ -12,17 +12,17 @@ import pytest
 from client.backstop import Backstop
 from models.access.principals import Principal
 from models.errors import AwaitsSecond, Refusal, Unavailable
-from models.rollout.ahead import ahead_of
+from models.rollout.command_previews import ahead_of
 from models.rollout.messages import LaunchAnswer
 from models.rollout.stages import Stage
 from models.rollout.status import status_of
 from tests.unit.pure_world import World
+from web.authorized_calls import Giving
 from web.console.pages.cluster import cluster
 from web.console.pages.launch import launch
 from web.console.visit import Elsewhere, Page, Visit
 from web.doors import Doors
 from web.failures import forbidden
-from web.giving import Giving
 
 FAILURES = {
     "refused": (Refusal("not now"), "not now"),

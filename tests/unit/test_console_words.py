@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from models.reports.tallies import Point
-from models.rollout.shown import Condition
+from models.rollout.status_models import Condition
 from views.status import awaited_alone
 from views.words import DECORATION, gpus, line, row, table
 from web.console.pages.curves import burn_down_of, curve_of

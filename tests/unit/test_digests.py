@@ -10,7 +10,8 @@ import pytest
 from activities.notices.rendering import render_together
 from activities.notices.sending import _rollout_of
 from client.doctor import notice_checks
-from models.digests import (
+from models.fleet.state import FLEET
+from models.notice_digests import (
     Lane,
     Letter,
     MailPace,
@@ -26,13 +27,12 @@ from models.digests import (
     still_asks,
     superseded_keys,
 )
-from models.fleet.state import FLEET
 from models.notices import Notice, NoticeKind, Notify
 from models.questions import LedgerCheck
 from models.rollout import mailing
 from models.rollout.gates import conditions
 from models.rollout.stages import Command
-from models.wire import TellAnswer
+from models.temporal_names import TellAnswer
 from tests.unit.pure_world import World, quota
 
 PACE = MailPace()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activities.fleet.costs import FleetCosts
+from activities.fleet.haircut import FleetCosts
 from activities.ports.ports import ByCluster
 from models.cluster.policy import Policy, Tier
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage, UsageReading
@@ -188,7 +188,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Fraction]]:
         seen.append((snapshot.cluster, buffer))
         return planned_at(snapshot, policy, buffer)
 
-    monkeypatch.setattr("activities.fleet.costs.planned_at", noting)
+    monkeypatch.setattr("activities.fleet.haircut.planned_at", noting)
     return seen
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client.inputs.documents import read_fleet
-from client.inputs.fleet_yaml import EXAMPLE, fleet_yaml
+from client.inputs.fleet_yaml_writer import EXAMPLE, fleet_yaml
 from client.inputs.plain_yaml import load
 from models.cluster.fleet_diff import ClusterNow
 from models.cluster.fleet_export import cluster_document, cut_floors

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 from hypothesis import given, settings
 
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.fleet import reducers
+from models.fleet.archived_state import KeptFleet, kept_of
 from models.fleet.gates import is_wave_over
-from models.fleet.kept import KeptFleet, kept_of
 from models.fleet.messages import FleetLaunch, FleetPlan, Prospect
 from models.fleet.order import plan_hash, take_prospects
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave

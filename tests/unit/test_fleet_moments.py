@@ -19,9 +19,9 @@ from models.fleet.status import status_of as status_of_fleet
 from models.rollout.calls import record
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.shown import Condition
 from models.rollout.stages import Command, Stage
 from models.rollout.status import status_of
+from models.rollout.status_models import Condition
 from tests.property.test_fleet_machine import START, Fleet, prospect
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 from tests.unit.pure_world import World

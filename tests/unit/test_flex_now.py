@@ -12,9 +12,9 @@ import pytest
 
 from cli.commands.flex import hours_between
 from cli.main import run
-from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
+from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow, flex_now

@@ -82,7 +82,7 @@ def test_a_field_keeps_its_name_and_reading_one_is_no_value(tmp_path: Path) -> N
     (tmp_path / "cli" / "answers.py").write_text(
         "class Answer:\n    said: str = ''\n    def text(self):\n        known = self.said\n        return known\n"
     )
-    assert nameless(tmp_path) == [("known", "cli/answers.py:4")]
+    assert nameless(tmp_path) == [("known", "cli/json_answers.py:4")]
 
 
 def bare_names(source: str) -> list[str]:

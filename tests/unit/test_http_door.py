@@ -17,8 +17,8 @@ from typing import cast
 
 import pytest
 
-from client.exchange import AtSocket, AtUrl, FrontPlace, NotHeard, Reply
 from client.http_door import http_door
+from client.http_exchange import AtSocket, AtUrl, FrontPlace, NotHeard, Reply
 from client.problems import exit_code, problem, told
 from models.errors import BY_NAME, BackstopError, BadFile, BadInput, BlastRadius, Refusal, Unavailable
 from models.rollout.commands import CommandRequest
@@ -46,9 +46,9 @@ KEPT_OUT = (
         "models.questions",
         "models.rollout.messages",
         "models.bringup",
-        "cli.answers",
+        "cli.json_answers",
         "client.backstop",
-        "client.calls",
+        "client.workflow_calls",
     ),
 )
 """What `status` over the socket has no use for; some of it takes longer to import than the command to run."""

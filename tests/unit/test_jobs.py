@@ -10,10 +10,10 @@ import pytest
 
 from cli.output import show
 from client.inputs.jobs import classes_in, read_jobs
-from models.cluster.evidence import Evidence
 from models.cluster.fleet_file import Fleet
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, first_to_go, flex_lives
+from models.cluster.latest_readings import Evidence
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.errors import BadInput
 from models.flex.flex_now import FlexNow, flex_now

@@ -12,11 +12,11 @@ import pytest
 from cli.main import run
 from client import key_files
 from client.front_signer import FrontSigner
-from models.access.checking import check_ticket
 from models.access.principals import Principal, Proof
+from models.access.ticket_checks import check_ticket
 from models.errors import BadInput, Refusal
 from models.rollout.commands import CommandRequest
-from workers.keys import KeysKept
+from workers.front_keys import KeysKept
 from workers.settings import load_settings
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)

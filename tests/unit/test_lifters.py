@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from client.who_acts import could_act_now, lifted_by_others
-from models.access.standing import AccessStands, AccessVersion, HowImported
+from client.who_could_act import could_act_now, lifted_by_others
+from models.access.access_versions import AccessStands, AccessVersion, HowImported
 from models.questions import AimOf
 from models.rollout.commands import CommandRequest, refusal
 from models.rollout.messages import LaunchAnswer

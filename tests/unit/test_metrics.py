@@ -12,7 +12,7 @@ from opentelemetry.metrics import CallbackOptions
 from activities import metrics
 from activities.metrics import SeenRollout, record_watch
 from activities.rollout.archive import ArchiveActivities
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.errors import Unavailable
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage

@@ -6,10 +6,10 @@ import random
 import zlib
 from datetime import UTC, datetime
 
-from models.audit import AuditKind
+from models.audit_chain import AuditKind
 from models.lifecycle.outgoing import MOST_BYTES
 from models.notices import Notice, NoticeKind
-from models.wire import TellAnswer
+from models.temporal_names import TellAnswer
 from tests.unit.bringup_world import BringupWorld
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import RenderableType
 
-from cli.answers_plan import PlanAnswer
+from cli.json_answers_plan import PlanAnswer
 from cli.output import _plain
 from cli.pages.haircut import page
 from models.buffers.backtest import explain_buffer
@@ -25,7 +25,7 @@ from models.fleet.messages import FleetLaunch, FleetPlan
 from models.fleet.order import order_prospects, prospect_of, take_prospects
 from models.fleet.state import Pace, Wave
 from models.planning.backing import back
-from models.planning.breach import breach_target
+from models.planning.breach_target import breach_target
 from models.planning.haircut import haircut
 from models.planning.plan import Plan, make_plan
 from tests.reference import divide

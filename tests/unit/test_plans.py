@@ -11,7 +11,7 @@ from models.cluster.policy import Basis, Policy, Tier
 from models.cluster.quota import Quota, QuotaTree
 from models.cluster.snapshot import Snapshot
 from models.planning.backing import back
-from models.planning.breach import breach_target
+from models.planning.breach_target import breach_target
 from models.planning.ceiling import static_ceiling
 from models.planning.plan import Plan, envelope_of, make_plan
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cli.output import show
-from models.rollout.ahead import ahead_of
-from models.rollout.promotion import WAIVED
+from models.rollout.command_previews import ahead_of
+from models.rollout.promotion_text import WAIVED
 from models.rollout.stages import Command, Stage
 from tests.unit.pure_world import Refused, World
 from tests.unit.test_ahead import AT, begun, waiting

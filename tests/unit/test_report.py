@@ -18,15 +18,15 @@ from cli.commands.burndown import points_between
 from cli.main import run
 from cli.output import _plain
 from cli.pages.report import page
-from models.access.waiting import Emergency
+from models.access.second_persons import Emergency
 from models.cluster.windows import Entry, Window, WindowKind
 from models.errors import Unavailable
 from models.reports.milestones import Milestones
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.weekly import BeforeAndAfter, Move, Passage, monitored_at, spans, steps_of, totals, waves_done, week
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Stage
+from models.rollout.status_models import RolloutStatus
 from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
 from views.burndown import burndown_parts

@@ -12,7 +12,7 @@ import pytest
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 
-from models.wire import MOVES_ON
+from models.temporal_names import MOVES_ON
 from tests.waiting import PATIENCE
 from workers.untimely_queries import _OnTime
 

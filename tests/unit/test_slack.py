@@ -14,11 +14,11 @@ from activities.notices.buttons import MOST_ANSWERED, VALUE_CHARS, Act, ButtonRo
 from activities.notices.rendering import render
 from client.slack_secret import SigningSecret, slack_checks, slack_secret_name
 from models.access.access_file import AccessFile, in_slack
+from models.access.access_versions import changes_between
 from models.access.decision import Denied, Permitted, Target, decide
-from models.access.standing import changes_between
 from models.errors import BadInput, Refusal
 from models.notices import Notice, NoticeKind
-from models.rollout.choices import line_of
+from models.rollout.available_commands import line_of
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command
 from tests.e2e.slack_world import slack_signature
@@ -29,7 +29,7 @@ from web.settings import load_front_settings
 from web.slack import messages
 from web.slack.actions import _split
 from web.slack.confirmation import SECONDS, Sure, sure_of
-from web.slack.desk import REPLIES
+from web.slack.endpoint import REPLIES
 from web.slack.reading import SlackPerson, typed
 from web.slack.signing import Signatures, signature_of
 

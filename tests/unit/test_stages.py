@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from models.lifecycle.grid import Refused
+from models.lifecycle.state_machine import Refused
 from models.rollout.effect_table import INVERSE, STEP_FROM, STEPS
 from models.rollout.effects import EffectKind
 from models.rollout.stages import ANSWERS, TRANSITIONS, Command, Stage, UndoOr, answer

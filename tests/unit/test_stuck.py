@@ -17,10 +17,10 @@ from activities.notices.rendering import render
 from models.cluster.readings import LimitMode
 from models.notices import NoticeKind
 from models.rollout.effects import EffectKind
-from models.rollout.shown import UndoStatus, ValueLeft, value_text
 from models.rollout.stages import Command, Stage
 from models.rollout.state import UndoCause
 from models.rollout.status import needs_of
+from models.rollout.status_models import UndoStatus, ValueLeft, value_text
 from tests.unit.pure_world import TWO, Refused, World, quota
 
 K = EffectKind

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from activities.notices.rendering import render
 from cli.output import _plain
-from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn, first_to_go
+from models.cluster.latest_readings import Evidence
 from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
 from models.cluster.snapshot import Snapshot
-from models.cluster.work import team_work
+from models.cluster.team_work import team_work
 from models.flex.flex_now import flex_now
 from models.notices import NoticeKind
 from models.planning.busy_work import cut_of_work, short_of_work

@@ -23,7 +23,7 @@ from models.cluster.island import Island
 from models.cluster.readings import HealthSample, Present, QuotaReading
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
-from models.wire import WatchInput, watch_parts
+from models.temporal_names import WatchInput, watch_parts
 from tests.unit.loop_clock import LoopClock
 from tests.waiting import PATIENCE, eventually
 from workers.settings import load_settings

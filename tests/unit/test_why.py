@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from cli.main import run
 from cli.output import show
 from models.buffers.hourly_health import Stretch, stretches
-from models.cluster.evidence import Evidence
 from models.cluster.island import Island
 from models.cluster.jobs import Job, RunsOn
+from models.cluster.latest_readings import Evidence
 from models.cluster.policy import Policy, Tier
 from models.cluster.quota import Quota
 from models.cluster.readings import HealthSample, Present, QuotaReading, TeamUsage
@@ -32,8 +32,8 @@ from models.reports.flex_offers import flex_offers
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, WhyAnswers, explain_team
 from models.rollout.holds import Hold, HoldKind
-from models.rollout.shown import Condition
 from models.rollout.stages import Stage
+from models.rollout.status_models import Condition
 from tests.tried import examples
 from tests.unit.cli_fakes import FakeBackstop, answering, status
 from views.why import in_full, summary

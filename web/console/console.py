@@ -1,7 +1,7 @@
 """The console: pages for people, beside the HTTP API and behind the same door.
 
 `Console.answer` finds who looks (a session, or the kernel's word at the socket), and which page; the page asks through
-web/giving.py, as the API does, so that nobody sees or does here what they could not there. Pages read without
+web/authorized_calls.py, as the API does, so that nobody sees or does here what they could not there. Pages read without
 JavaScript; every change is a form.
 """
 
@@ -20,6 +20,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from models.access.principals import Principal
 from models.errors import BackstopError, Refusal, Unavailable
+from web.authorized_calls import Giving
 from web.callers import at_the_socket
 from web.console.guarding import HEADERS, cookie, cookie_name, from_our_page, of_this_machine
 from web.console.live import Live
@@ -28,7 +29,6 @@ from web.console.rendering import compressed, download, page, static
 from web.console.sessions import Session, Sessions, seconds_of
 from web.console.visit import Download, Elsewhere, Page, Visit
 from web.failures import Problem, forbidden, not_found
-from web.giving import Giving
 from web.limits import body_of
 from web.peer import PEER, Peer
 

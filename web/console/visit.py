@@ -13,9 +13,9 @@ from models.access.decision import Denied
 from models.access.principals import Principal
 from models.errors import BackstopError, Unavailable
 from models.questions import Question
+from web.authorized_calls import Asking, Giving, question_asking
 from web.console.sessions import Session
 from web.failures import Problem
-from web.giving import Asking, Giving, question_asking
 
 _AnswerT = TypeVar("_AnswerT")
 _PATIENCE_SECONDS = 15.0

@@ -1,5 +1,5 @@
 """Does what a button or a slash command asks, for a person who is known, by the same door as pages and the API
-(web/giving.py), and answers in the same words.
+(web/authorized_calls.py), and answers in the same words.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pydantic import ValidationError
 from activities.notices.buttons import Act, Press
 from models.errors import BadInput, Refusal
 from models.questions import WhyNot
-from models.rollout.ahead import Ahead
+from models.rollout.command_previews import Ahead
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest, other_plan
 from models.rollout.messages import CommandAnswer
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command
+from models.rollout.status_models import RolloutStatus
 from views.consequence import approved_line
 from views.plan import plan_parts
 from views.status import status_parts
 from views.why import in_full, summary
 from views.words import line, moment
-from web.console.asking import door_of
 from web.console.forms import filled, number
 from web.console.parts import place
 from web.console.visit import Visit
+from web.console.visit_door import door_of
 from web.slack import messages
 from web.slack.confirmation import SECONDS, Sure, sure_of
 from web.slack.messages import REASON, SURE, Answered, Message

@@ -9,15 +9,15 @@ from datetime import datetime
 from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.archive import append_all, never_dropped
+from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.database import Database, one_at_a_time
 from models.access.access_file import AccessFile
-from models.access.standing import ACCESS_CHAIN, AccessProposal, AccessVersion, HowImported, changes_between
+from models.access.access_versions import ACCESS_CHAIN, AccessProposal, AccessVersion, HowImported, changes_between
 from models.access.tokens import Token, TokenScope
-from models.access_tables import AccessFileRow, AccessTokenRow
-from models.audit import AuditEntry, Signature
+from models.audit_chain import AuditEntry, Signature
 from models.base import some_of
 from models.errors import Conflict, Refusal, Stuck
+from models.ledger_access_tables import AccessFileRow, AccessTokenRow
 
 _CHANGES_TOLD = 50
 _OTHER = "the access file in force is another one by now: look at it with `backstop access show`, and import again"

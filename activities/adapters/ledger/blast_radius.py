@@ -12,8 +12,8 @@ from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import one_at_a_time
 from models.base import DAY, HOUR, count_text, gpus_text, verb_of
 from models.errors import BlastRadius
+from models.ledger_tables import BreachRow, MoveRow, ReceiptRow
 from models.rollout.effects import Fence
-from models.tables import BreachRow, MoveRow, ReceiptRow
 
 
 def booked_gpus(session: Session, now: datetime) -> tuple[int, int]:

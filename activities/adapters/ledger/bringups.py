@@ -16,17 +16,17 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.archive import append_all, never_dropped
+from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import add, store, update
 from activities.adapters.ledger.database import Database, one_at_a_time
-from activities.adapters.ledger.imports import lock_clusters, told_by_others, write_fleet
-from activities.adapters.ledger.observations import health_row
+from activities.adapters.ledger.fleet_file_writer import lock_clusters, told_by_others, write_fleet
+from activities.adapters.ledger.health_and_usage import health_row
 from activities.adapters.ledger.present_fleet import fleet_policy
 from activities.adapters.ledger.quotas import locked_cluster, signed
 from activities.adapters.ledger.removal import remove_rows
 from activities.bad_rows import those_that_do
 from activities.ports.bringup_ledger import Incoming, Owed
-from models.audit import AuditEntry, AuditKind, Signature
+from models.audit_chain import AuditEntry, AuditKind, Signature
 from models.base import canonical_json, hash_of
 from models.bringup.entry import policy_fault
 from models.bringup.first_quotas import too_much
@@ -39,8 +39,7 @@ from models.cluster.import_lines import ImportTerms
 from models.cluster.island import Island
 from models.cluster.policy import Policy
 from models.errors import Conflict, Refusal
-from models.rollout.effects import Fence, Receipt
-from models.tables import (
+from models.ledger_tables import (
     AuditRow,
     BringupBookRow,
     ClusterRow,
@@ -51,6 +50,7 @@ from models.tables import (
     OwedRow,
     QuotaRow,
 )
+from models.rollout.effects import Fence, Receipt
 
 
 class LedgerBringups:

@@ -12,16 +12,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
-from activities.adapters.ledger.archive import append_all, never_dropped
+from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import Row, add, is_among
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.bad_rows import making_sense, why_senseless
 from activities.ports.ports import ByCluster
-from models.audit import AuditEntry, Deed
+from models.audit_chain import AuditEntry, Deed
 from models.base import gpus_text, some_of, verb_of
 from models.cluster.windows import FILE, FLEET_HOLD, Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
-from models.tables import AuditRow, ClusterRow, IslandRow, WindowRow
+from models.ledger_tables import AuditRow, ClusterRow, IslandRow, WindowRow
 
 _NAMED = 3
 _LEFT = frozenset({"id", "window", "source", "declared_by"})

@@ -17,8 +17,8 @@ from models.base import brief
 from models.cluster.fleet_file import merged_policy
 from models.cluster.policy import Policy
 from models.errors import Refusal
+from models.ledger_tables import ClusterRow, ContactRow, FleetRow, QuotaRow
 from models.questions import ClusterFacts
-from models.tables import ClusterRow, ContactRow, FleetRow, QuotaRow
 
 _KEPT = 10_000
 """Clusters whose policy is read once, and again where its text is another one."""

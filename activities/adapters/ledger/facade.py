@@ -11,20 +11,20 @@ from datetime import datetime, timedelta
 from typing import Self
 
 from activities.adapters.ledger.access import LedgerAccess
-from activities.adapters.ledger.attribution import LedgerAttribution
 from activities.adapters.ledger.bringups import LedgerBringups
 from activities.adapters.ledger.calendar import LedgerCalendar
+from activities.adapters.ledger.change_authors import LedgerAttribution
+from activities.adapters.ledger.change_mark import LedgerPulse
 from activities.adapters.ledger.database import NOT_MIGRATED, PATIENCE, Database, upgrade
-from activities.adapters.ledger.fleet import LedgerFleet
+from activities.adapters.ledger.fleet_reader import LedgerFleet
+from activities.adapters.ledger.health_and_usage import LedgerHealth, LedgerSamples, LedgerUsage
 from activities.adapters.ledger.health_pushes import LedgerPushes
 from activities.adapters.ledger.jobs import LedgerJobs
 from activities.adapters.ledger.milestones import LedgerMilestones
-from activities.adapters.ledger.observations import LedgerHealth, LedgerSamples, LedgerUsage
 from activities.adapters.ledger.outbox import LedgerOutbox
-from activities.adapters.ledger.pulse import LedgerPulse
 from activities.adapters.ledger.quotas import LedgerQuotas
-from activities.adapters.ledger.registry import LedgerRegistry
 from activities.adapters.ledger.report import LedgerReport
+from activities.adapters.ledger.rollouts import LedgerRegistry
 from activities.adapters.ledger.scheduler_mirror import SchedulerBook
 from activities.adapters.ledger.seals import LedgerSeals
 from activities.adapters.ledger.second_persons import LedgerSecondPersons

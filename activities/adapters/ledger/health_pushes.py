@@ -14,7 +14,7 @@ from sqlmodel import col
 
 from activities.adapters.ledger.bulk import delete, is_among, keep
 from activities.adapters.ledger.database import Database
-from models.tables import ClusterRow, HealthPushRow
+from models.ledger_tables import ClusterRow, HealthPushRow
 
 _AT_ONCE = 1000
 """Taken by one look; what is left waits for the next one."""

@@ -17,7 +17,7 @@ from models.cluster.classes import classes_text
 from models.cluster.jobs import ClusterJob, Job, RunsOn
 from models.cluster.readings import CLOCK_SKEW
 from models.errors import BadInput
-from models.tables import ClusterRow, IslandRow, JobRow, QuotaRow
+from models.ledger_tables import ClusterRow, IslandRow, JobRow, QuotaRow
 
 _MOST = 20_000
 QUOTA_CLASSES = sa.table("quota_classes", *map(sa.column, ("cluster", "team", "class", "rank")))

@@ -11,8 +11,8 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import add, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
 from models.errors import Refusal
+from models.ledger_tables import MilestoneNoteRow, MilestoneRow
 from models.reports.milestones import MEASURED, Milestone, MilestoneNote, Milestones, Planned, replace_plan
-from models.tables import MilestoneNoteRow, MilestoneRow
 
 
 class LedgerMilestones:

@@ -39,7 +39,7 @@ from activities.adapters.ledger.database import (
 from models.base import count_text
 from models.columns import UtcTime
 from models.errors import BadInput, Conflict, Unavailable
-from models.tables import BreachRow, ClusterRow, NoticeRow
+from models.ledger_tables import BreachRow, ClusterRow, NoticeRow
 
 __all__ = ["BreachRow", "NoticeRow", "move"]  # all modules with tables are imported: the copy is of all tables
 

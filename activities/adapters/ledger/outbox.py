@@ -22,8 +22,9 @@ from activities.adapters.ledger.bulk import is_among, keep
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.bad_rows import SENSELESS, those_that_do, why_senseless
 from models.base import hash_of
-from models.cluster.contacts import is_log
-from models.digests import (
+from models.cluster.contact_secrets import is_log
+from models.ledger_tables import ContactRow, MessageRow, NoticeRow, TeamRow
+from models.notice_digests import (
     Fate,
     Lane,
     Letter,
@@ -38,7 +39,6 @@ from models.digests import (
     restate_notices,
 )
 from models.notices import Delivery, Notice, Notify, notify_of
-from models.tables import ContactRow, MessageRow, NoticeRow, TeamRow
 
 _KEPT = timedelta(days=90)
 """What was sent is kept for so long; the archive has who was told of what."""

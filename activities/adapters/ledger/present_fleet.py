@@ -18,9 +18,7 @@ from models.base import count_text, gpus_text, json_object
 from models.cluster.fleet_diff import ClusterNow, OtherCluster
 from models.cluster.fleet_file import ClusterSpec, Team
 from models.cluster.sources import PrometheusSource, holding
-from models.notices import notify_of
-from models.rollout.effects import EffectKind
-from models.tables import (
+from models.ledger_tables import (
     BringupBookRow,
     ClusterRow,
     ContactRow,
@@ -33,6 +31,8 @@ from models.tables import (
     RolloutRow,
     TeamRow,
 )
+from models.notices import notify_of
+from models.rollout.effects import EffectKind
 
 
 def present_clusters(

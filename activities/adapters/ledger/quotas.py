@@ -21,9 +21,17 @@ from activities.bad_rows import build_each, making_sense
 from activities.ports.ports import ByCluster
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
 from models.errors import Conflict, Drift, HistoryLapse, NoSuchCluster
+from models.ledger_tables import (
+    ClusterRow,
+    GrantReceiptRow,
+    QuotaChangeRow,
+    QuotaRow,
+    ReceiptRow,
+    ReserveLimitRow,
+    RolloutRow,
+)
 from models.rollout.effect_table import FOLLOWS_AFTER, GUARDED_BY_GENERATION, MODE_AFTER, WRITES_RESERVATION
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueConflict, ValueWrite
-from models.tables import ClusterRow, GrantReceiptRow, QuotaChangeRow, QuotaRow, ReceiptRow, ReserveLimitRow, RolloutRow
 
 _ReceiptT = TypeVar("_ReceiptT", ReceiptRow, GrantReceiptRow)
 

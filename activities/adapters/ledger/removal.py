@@ -14,7 +14,7 @@ from activities.adapters.ledger.present_fleet import barred_reasons
 from activities.adapters.ledger.quotas import locked_cluster
 from models.cluster.windows import FILE
 from models.errors import BadInput, Refusal
-from models.tables import (
+from models.ledger_tables import (
     BreachRow,
     ClusterRow,
     FleetPlanRow,

@@ -15,12 +15,12 @@ from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.tally_means import TallyMeans
 from activities.bad_rows import those_that_do
 from activities.watch.tallies import KEPT_WHOLE
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.base import DAY
+from models.ledger_tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow
 from models.reports.tallies import slot_of
 from models.reports.weekly import ClusterCut, Mean, Move, Passage, Span
 from models.rollout.effects import EffectKind
-from models.tables import AuditRow, ClusterRow, ReceiptRow, RolloutRow
 
 _KIND = json.dumps({"kind": AuditKind.TRANSITION.value}, separators=(",", ":"))[1:-1]
 

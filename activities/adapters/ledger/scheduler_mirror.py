@@ -21,7 +21,7 @@ from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.quotas import LedgerQuotas, locked_cluster, signed
 from activities.bad_rows import build_each, those_that_do
 from activities.ports.ports import ByCluster
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.island import Island
 from models.cluster.readings import LimitMode, Present
 from models.cluster.snapshot import Snapshot
@@ -35,8 +35,7 @@ from models.cluster.sources import (
     quota_source_in,
 )
 from models.errors import NoSuchCluster, Refusal, Unavailable
-from models.rollout.effects import Change, Fence
-from models.tables import (
+from models.ledger_tables import (
     AuditRow,
     ClusterRow,
     GrantReceiptRow,
@@ -47,6 +46,7 @@ from models.tables import (
     SchedulerLimitRow,
     SchedulerLockRow,
 )
+from models.rollout.effects import Change, Fence
 
 LEASE = timedelta(seconds=150)
 """Longer than all calls of one effect may take together."""

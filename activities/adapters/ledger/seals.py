@@ -11,11 +11,11 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import store
 from activities.adapters.ledger.database import Database, one_at_a_time
-from models.access_tables import SealingRow, SealRow
-from models.audit import GENESIS, ChainHead, hashes_to
+from models.audit_chain import GENESIS, ChainHead, hashes_to
 from models.base import canonical_json
+from models.ledger_access_tables import SealingRow, SealRow
+from models.ledger_tables import AuditHeadRow, AuditRow
 from models.seals import Seal, SealedSeal, SealedTo, Sealing
-from models.tables import AuditHeadRow, AuditRow
 
 _PAGE = 500
 _SHOWN = 30

@@ -8,17 +8,17 @@ from datetime import datetime, timedelta
 from pydantic import ValidationError
 from sqlmodel import Session, col, func, or_, select
 
-from activities.adapters.ledger.archive import append_all, never_dropped
+from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.database import Database, one_at_a_time
 from activities.ports.warrants import LoneDeed
-from models.access.standing import ACCESS_CHAIN, COUNTERSIGNED_WITHIN
-from models.access.waiting import SHOWN_DIGITS, Awaited, Emergency, KeptCommand
+from models.access.access_versions import ACCESS_CHAIN, COUNTERSIGNED_WITHIN
+from models.access.second_persons import SHOWN_DIGITS, Awaited, Emergency, KeptCommand
 from models.access.warrants import Warrant
-from models.access_tables import EmergencyRow, WaitingRow
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.base import canonical_json
 from models.countersign_questions import chain_of
 from models.errors import Refusal, Stuck
+from models.ledger_access_tables import EmergencyRow, WaitingRow
 
 _MOST_OF_ONE = 50
 _LOCK = "second persons"

@@ -24,7 +24,7 @@ from sqlmodel import Session, col, select
 from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.calendar import windows_of
 from activities.adapters.ledger.database import Database, one_at_a_time
-from activities.adapters.ledger.observations import latest_health
+from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from models.base import HOUR
 from models.cluster.island import Island
@@ -40,7 +40,7 @@ from models.cluster.source_doubts import (
 )
 from models.cluster.windows import without_absences
 from models.errors import Refusal
-from models.tables import ClusterRow, HealthRow, ImportRow, IslandRow, SourceDoubtRow
+from models.ledger_tables import ClusterRow, HealthRow, ImportRow, IslandRow, SourceDoubtRow
 
 _AGAIN = timedelta(minutes=5)
 
@@ -387,7 +387,7 @@ def _of_the_hour() -> sa.Select[Any]:
                 col(HealthRow.island) == col(IslandRow.name),
                 col(HealthRow.at) >= sa.func.coalesce(stood, sa.bindparam("since")),
                 col(HealthRow.at) <= sa.bindparam("latest"),
-                # T moves by import alone: what is beyond it says nothing (activities/adapters/ledger/observations.py).
+                # T moves by import alone: a sample beyond it is wrong (activities/adapters/ledger/health_and_usage.py).
                 col(HealthRow.healthy_gpus) <= col(IslandRow.total_gpus),
             ),
         )

@@ -17,8 +17,8 @@ from activities.adapters.ledger.tally_days import LONGEST_SLOT, late_tallies, ne
 from models.base import DAY, hash_of
 from models.columns import UtcTime
 from models.errors import BadInput
+from models.ledger_tables import ClusterRow, TallyDayRow, TallyRow
 from models.reports.tallies import Point, Tally, slot_of
-from models.tables import ClusterRow, TallyDayRow, TallyRow
 
 _SETTLED = timedelta(minutes=10)
 """After so long what was read by then has been written."""

@@ -18,8 +18,8 @@ from activities.adapters.ledger.bulk import is_among
 from activities.adapters.ledger.database import one_at_a_time
 from models.base import DAY
 from models.columns import UtcTime
+from models.ledger_tables import TallyDayRow, TallyRow
 from models.reports.tallies import Tally, slot_of
-from models.tables import TallyDayRow, TallyRow
 
 LONGEST_SLOT = DAY
 """A tally is read in its slot: at most so long after its beginning."""

@@ -17,9 +17,9 @@ from activities.adapters.ledger.bulk import Row, as_json, rows_of
 from activities.adapters.ledger.tally_days import LONGEST_SLOT, day_from, is_monitored, lacking_and_phantom
 from models.base import DAY
 from models.columns import NameText, UtcTime
+from models.ledger_tables import TallyDayRow, TallyRow
 from models.reports.tallies import slot_of
 from models.reports.weekly import Mean, Span
-from models.tables import TallyDayRow, TallyRow
 
 _MOST_KEPT = 20_000
 

@@ -11,9 +11,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from models.access.principals import Principal
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.fleet.state import FLEET
-from models.wire import rollout_workflow_id
+from models.temporal_names import rollout_workflow_id
 
 _NOT_SIGNED = frozenset({"warrant", "command", "stage", "proof"})
 """Of an entry's data what no message has, or has of something else."""

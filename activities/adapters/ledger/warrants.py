@@ -18,11 +18,11 @@ from activities.ports.warrants import Drawn, EffectProof, LoneDeed
 from models.access.principals import Principal
 from models.access.signing import key_id_in
 from models.access.warrants import Warrant
-from models.access_tables import DrawnRow, EffectProofRow, WarrantRow
 from models.base import canonical_json
 from models.errors import Refusal
+from models.ledger_access_tables import DrawnRow, EffectProofRow, WarrantRow
+from models.ledger_tables import GrantReceiptRow, ReceiptRow
 from models.rollout.effects import Fence, Receipt
-from models.tables import GrantReceiptRow, ReceiptRow
 
 _HEAD = 200
 """Characters of a ticket within which its key is named."""

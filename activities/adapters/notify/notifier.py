@@ -32,7 +32,7 @@ from activities.clock import Clock
 from activities.notices.buttons import rows_of
 from activities.secret_files import SecretFiles
 from models.base import brief
-from models.cluster.contacts import LOG, NAMED, is_log
+from models.cluster.contact_secrets import LOG, NAMED, is_log
 from models.errors import Refusal, Unavailable
 from models.notices import Delivery, Notice
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from activities.adapters.runners import wrapper
+from activities.adapters.runners.printed_text import one_line, tail_of
 from activities.adapters.runners.run_directory import Here, RunDirectory, what_lives
 from activities.adapters.runners.settings import Allowed
-from activities.adapters.runners.words import one_line, tail_of
 from models.base import duration_text
 from models.bringup.runs import RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Stuck, Unavailable

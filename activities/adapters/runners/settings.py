@@ -19,10 +19,10 @@ import httpx
 from pydantic import AfterValidator, Field
 
 from activities.adapters.http import Network, Reach
-from activities.adapters.runners.words import one_line
+from activities.adapters.runners.printed_text import one_line
 from activities.secret_files import SecretFiles
 from models.base import Duration, Model, Name, Text, brief
-from models.cluster.contacts import SECRET
+from models.cluster.contact_secrets import SECRET
 from models.errors import BadInput, Refusal
 
 _PORTS = {"https": 443, "http": 80}

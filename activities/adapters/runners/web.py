@@ -10,8 +10,8 @@ from dataclasses import replace
 import httpx
 
 from activities.adapters.http import EVERYWHERE, Answered, Asked, Reach, exchange
+from activities.adapters.runners.printed_text import one_line
 from activities.adapters.runners.settings import Allowed
-from activities.adapters.runners.words import one_line
 from models.base import brief
 from models.bringup.placeholders import leads_aside
 from models.errors import BadInput, Refusal, Unavailable

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from activities.adapters.ledger.facade import Ledger
-from activities.adapters.slurm import sights
+from activities.adapters.slurm import nodes_and_jobs as sights
 from activities.adapters.slurm.class_qos import (
     DEFAULTS,
     QOS_ROWS,

@@ -19,7 +19,7 @@ from typing import Any
 
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook, differences
-from activities.adapters.slurm import sights
+from activities.adapters.slurm import nodes_and_jobs as sights
 from activities.adapters.slurm.classes import EVERY, OFF_EVERY, SlurmClasses
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits

@@ -12,12 +12,12 @@ import pytest
 from activities.adapters.ledger.facade import Ledger
 from activities.desk.access_files import AccessDesk, asserted_by
 from models.access.access_file import AccessFile
+from models.access.access_versions import ACCESS_CHAIN, AccessOutcome, HowImported
 from models.access.principals import Principal, Proof
 from models.access.roles import Role
-from models.access.standing import ACCESS_CHAIN, AccessOutcome, HowImported
 from models.access.tokens import TokenScope, token_hash
 from models.access_questions import ImportAccess, MakeToken, RevokeToken, Tokens
-from models.audit import Signature, broken_links
+from models.audit_chain import Signature, broken_links
 from models.errors import BackstopError, BadInput, Conflict, Refusal, Stuck
 from tests.integration.ledger.world import LEDGER_NOW, ForeignTool
 from tests.unit.access_world import access, at_provider, grant

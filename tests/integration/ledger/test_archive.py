@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from models.audit import GENESIS, AuditEntry, AuditKind, broken_links
+from models.audit_chain import GENESIS, AuditEntry, AuditKind, broken_links
 from tests.integration.ledger.world import NOW, ForeignTool, twice
 
 

@@ -18,7 +18,7 @@ from activities.tickets.warrants import Warrants
 from models.access.decision import Target
 from models.access.principals import Principal, Proof
 from models.access.warrants import Warrant
-from models.audit import AuditEntry, AuditKind, Signature
+from models.audit_chain import AuditEntry, AuditKind, Signature
 from models.cluster.import_lines import ImportTerms
 from models.fleet.state import BREAKER, FLEET, FleetRollout, Pace
 from models.rollout.holds import HoldKind

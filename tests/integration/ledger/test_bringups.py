@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from activities.adapters.ledger.facade import Ledger
-from activities.bringup.book import FleetBringups
+from activities.bringup.handover import FleetBringups
 from activities.requests.calls import RequestActivities
 from activities.rollout.clusters import ClusterActivities
-from models.audit import AuditEntry, AuditKind, Signature, broken_links
+from models.audit_chain import AuditEntry, AuditKind, Signature, broken_links
 from models.bringup import reducers
 from models.bringup.messages import (
     BringupRecord,

@@ -12,7 +12,7 @@ from temporalio.testing import ActivityEnvironment
 
 from activities.adapters.ledger.facade import Ledger
 from activities.desk.desk import DeskActivities
-from models.audit import AuditEntry, Deed, Signature
+from models.audit_chain import AuditEntry, Deed, Signature
 from models.cluster.windows import Declaration, Declared, Entry, Window, WindowKind
 from models.errors import BadInput, Refusal
 from models.questions import DeskRequest, EndHold, EndWindow, Question

@@ -25,7 +25,7 @@ import pytest
 import sqlalchemy as sa
 
 from activities.adapters.ledger.facade import Ledger, upgrade
-from models.audit import broken_links
+from models.audit_chain import broken_links
 from models.errors import Unavailable
 from tests.integration.ledger.world import ForeignTool
 

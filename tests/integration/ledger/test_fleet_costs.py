@@ -11,7 +11,7 @@ import pytest
 
 from activities.adapters.ledger.facade import Ledger
 from activities.rollout.clusters import ClusterActivities
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.cluster.jobs import ClusterJob
 from models.cluster.readings import HealthSample
 from models.planning.haircut import FleetHaircut

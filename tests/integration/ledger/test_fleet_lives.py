@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activities.adapters.ledger.facade import Ledger
-from client.inputs.fleet_yaml import fleet_yaml
+from client.inputs.fleet_yaml_writer import fleet_yaml
 from client.inputs.plain_yaml import load
-from models.audit import Signature, broken_links
+from models.audit_chain import Signature, broken_links
 from models.cluster.fleet_export import in_file_order
 from models.cluster.import_lines import FleetOutcome, Verb
 from models.cluster.readings import HealthSample

@@ -13,7 +13,7 @@ from activities.adapters.ledger.facade import Ledger
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.ports.ports import ByCluster
 from activities.rollout.many_looks import ManyLooks
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.cluster.jobs import ClusterJob, RunsOn
 from models.cluster.readings import HealthSample, QuotaReading
 from models.errors import BackstopError, Refusal, Unavailable

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from activities.adapters.ledger.facade import Ledger, upgrade
 from activities.adapters.ledger.move import move
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.errors import BadInput
 from models.rollout.effects import Fence
 from tests.integration.ledger.both_sides import in_file, in_server, tables_of

@@ -17,9 +17,9 @@ from models.access.principals import Principal, Proof
 from models.access.signing import sign
 from models.access.tickets import Ticket, arguments_hash
 from models.access.warrants import Warrant, service
-from models.audit import AuditEntry, AuditKind, broken_links
+from models.audit_chain import AuditEntry, AuditKind, broken_links
 from models.base import canonical_json
-from models.fleet.kept import KeptFleet
+from models.fleet.archived_state import KeptFleet
 from models.fleet.messages import FLEET_ID, FleetLaunch, FleetRecord
 from models.fleet.reducers import open_fleet
 from models.fleet.state import FLEET

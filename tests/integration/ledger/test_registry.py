@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 from activities.adapters.ledger.facade import Ledger
 from activities.ports.ports import OpenRollout
 from activities.rollout.effects import QuotaActivities
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.policy import Ramp, Tier
 from models.cluster.readings import LimitMode
 from models.errors import BlastRadius, Conflict, HistoryLapse, Refusal, Unavailable

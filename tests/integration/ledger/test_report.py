@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activities.adapters.ledger.facade import Ledger
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.errors import Refusal
 from models.reports.milestones import Milestone, MilestoneNote
 from models.reports.tallies import Tally

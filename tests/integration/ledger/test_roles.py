@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from activities.adapters.ledger.facade import Ledger
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.errors import Barred, Refusal, Unavailable
 from models.rollout.effects import EffectKind
 from models.rollout.messages import RecordRequest

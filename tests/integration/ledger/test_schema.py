@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlmodel import SQLModel
 
-import models.tables
+import models.ledger_tables
 from activities.adapters.ledger.database import NOT_MIGRATED, database_url
 from activities.adapters.ledger.facade import Ledger, upgrade
 from models.errors import BadInput, Refusal, Unavailable
@@ -29,7 +29,7 @@ def test_the_migrations_make_exactly_the_tables_of_the_models(ledger_url: str) -
         context = MigrationContext.configure(connection, opts={"compare_type": differs})
         assert compare_metadata(context, SQLModel.metadata) == []
     engine.dispose()
-    assert models.tables.QuotaRow.metadata is SQLModel.metadata
+    assert models.ledger_tables.QuotaRow.metadata is SQLModel.metadata
 
 
 def test_upgrading_again_changes_nothing(ledger_url: str, ledger: Ledger, tool: ForeignTool) -> None:

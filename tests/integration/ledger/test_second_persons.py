@@ -14,14 +14,14 @@ from activities.desk.access_files import AccessDesk
 from activities.desk.second_persons import SecondPersonsDesk
 from activities.ports.warrants import LoneDeed
 from models.access.access_file import AccessFile
+from models.access.access_versions import ACCESS_CHAIN
 from models.access.decision import Target
 from models.access.principals import Principal, Proof
 from models.access.rights import Case
-from models.access.standing import ACCESS_CHAIN
-from models.access.waiting import Emergency, TakenCommand, Waiting
+from models.access.second_persons import Emergency, TakenCommand, Waiting
 from models.access.warrants import Warrant
 from models.access_questions import ImportAccess
-from models.audit import Signature, broken_links
+from models.audit_chain import Signature, broken_links
 from models.base import canonical_json
 from models.countersign_questions import (
     KeepWaiting,
@@ -33,7 +33,7 @@ from models.countersign_questions import (
     WithdrawWaiting,
 )
 from models.errors import BadInput, Refusal, Stuck
-from models.wire import TellRequest
+from models.temporal_names import TellRequest
 from tests.integration.ledger.world import LEDGER_NOW, ForeignTool
 from tests.unit.access_world import access, at_provider, grant
 
@@ -208,7 +208,7 @@ def test_who_lost_the_role_meanwhile_has_given_nothing(desk: Desk) -> None:
     waits = desk.keeps()
     version = desk.ledger.access.access()
     assert version is not None
-    from models.access.standing import HowImported
+    from models.access.access_versions import HowImported
 
     _, by = desk.by(TPM)
     desk.ledger.access.put_in_force(access(grant("user:hw-lead", "approver")), 1, by, HowImported.RECOVERED)

@@ -13,7 +13,7 @@ import pytest
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.tally_means import TallyMeans
 from activities.watch.tallies import KEPT_WHOLE, Tallier
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.base import DAY
 from models.reports.tallies import Tally, slot_of
 from models.reports.weekly import Mean, Span

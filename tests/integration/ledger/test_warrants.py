@@ -12,12 +12,12 @@ from activities.adapters.ledger.facade import Ledger
 from activities.ports.warrants import Drawn, EffectProof
 from activities.tickets.warrants import Warrants
 from client.doctor import keys_checks
+from models.access.access_versions import HowImported
 from models.access.principals import Principal, Proof
 from models.access.signing import sign
-from models.access.standing import HowImported
 from models.access.tickets import Ticket
 from models.access.warrants import Warrant
-from models.audit import Signature
+from models.audit_chain import Signature
 from models.errors import Refusal
 from models.rollout.effects import EffectKind, Fence
 from tests.integration.ledger.world import ForeignTool, land, open_rollout

@@ -21,10 +21,10 @@ from models.cluster.import_lines import FleetOutcome, ImportTerms
 from models.cluster.readings import LimitMode
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.errors import Refusal
+from models.ledger_tables import QuotaRow
 from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, ValueWrite
 from models.rollout.messages import RecordRequest
 from models.rollout.stages import Stage
-from models.tables import QuotaRow
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 LEDGER_NOW = NOW + timedelta(minutes=10)

@@ -14,7 +14,7 @@ import pytest
 
 from activities.adapters.prometheus.prometheus import PrometheusConnection
 from activities.adapters.runners import short_program, wrapper
-from activities.adapters.runners.checks import OutsideChecks
+from activities.adapters.runners.outside_checks import OutsideChecks
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.cluster.island import Island
@@ -271,6 +271,6 @@ def test_a_check_of_the_health_source_is_not_asked_here(kind: str) -> None:
 
 
 def test_nothing_is_raised_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("activities.adapters.runners.checks.ran", lambda *_: 1 / 0)
+    monkeypatch.setattr("activities.adapters.runners.outside_checks.ran", lambda *_: 1 / 0)
     answer = shell("exit 0")
     assert (answer.colour, answer.said) == (UNKNOWN, "cannot be asked: ZeroDivisionError division by zero")

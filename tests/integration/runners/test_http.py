@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.runners.checks import OutsideChecks
 from activities.adapters.runners.http import HttpRunner
+from activities.adapters.runners.outside_checks import OutsideChecks
 from activities.adapters.runners.settings import Allowed, RunnerSettings
 from models.bringup.calls import check_order, run_order, supply_order
 from models.bringup.checks import CheckOrder

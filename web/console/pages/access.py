@@ -9,14 +9,14 @@ from typing import Any
 from models.access.access_file import AccessFile
 from models.access.decision import Target
 from models.access.rights import RIGHTS
-from models.access.waiting import Countersigned, Emergency, Waiting
+from models.access.second_persons import Countersigned, Emergency, Waiting
 from models.access_questions import AccessNow, ImportAccess
 from models.countersign_questions import SeenEmergency, WaitingNow, WaitingOne, WithdrawWaiting
 from models.errors import BadInput
 from models.questions import PastWeek
 from views.access import access_parts, rights_parts, who_lines
 from views.countersign import given_words, whole_parts
-from views.rows import RightLine
+from views.row_models import RightLine
 from web.console.forms import tried
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit

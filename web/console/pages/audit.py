@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import NamedTuple
 from urllib.parse import urlencode
 
-from models.access.standing import ACCESS_CHAIN
-from models.audit import AuditKind, ChainedEntry, ChainHead, proof_of
+from models.access.access_versions import ACCESS_CHAIN
+from models.audit_chain import AuditKind, ChainedEntry, ChainHead, proof_of
 from models.errors import BackstopError, BadInput
 from models.fleet.state import FLEET
 from models.questions import Archived
 from views.csv_out import csv_text
-from web.console.asking import door_of
 from web.console.forms import day_behind, is_like
 from web.console.visit import Download, Page, Visit
+from web.console.visit_door import door_of
 from web.failures import not_found
 
 _SHOWN = 1_000

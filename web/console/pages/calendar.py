@@ -10,10 +10,10 @@ from models.planning.window_forecast import forecast_windows
 from models.questions import Calendar, EndHold, EndWindow
 from views.calendar import calendar_parts, declarations, which_clusters
 from views.words import count as counted
-from web.console.asking import door_of
 from web.console.forms import tried
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
+from web.console.visit_door import door_of
 from web.failures import not_found
 
 _ENDABLE = 200

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from models.audit import AuditEntry
+from models.audit_chain import AuditEntry
 from models.base import some_of
 from models.cluster.windows import Entry
 from models.errors import Refusal
 from models.questions import Archived, ArchivePage, Calendar, FactsOf, FlexOf, SnapshotNow
-from models.rollout.ahead import Ahead
+from models.rollout.command_previews import Ahead
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from models.rollout.holds import PROPOSAL, HoldKind
 from models.rollout.messages import CommandAnswer
-from models.rollout.shown import Condition, RolloutStatus
 from models.rollout.stages import Command, Stage
+from models.rollout.status_models import Condition, RolloutStatus
 from views.calendar import calendar_parts
 from views.consequence import approved_line, consequence_parts
 from views.flex import at_most_note, block_text

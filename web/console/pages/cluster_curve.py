@@ -10,7 +10,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from models.audit import AuditEntry, AuditKind
+from models.audit_chain import AuditEntry, AuditKind
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window
 from models.planning.ceiling import ceiling_of

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from client.answers import STALE
+from client.answer_models import STALE
 from models.cluster.policy import Tier
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.stages import Command, Stage

@@ -15,7 +15,7 @@ from models.fleet.messages import FleetStatus
 from models.fleet.state import WAVES, Pace, Wave
 from models.fleet.status import to_ask, with_own_words
 from models.questions import Calendar
-from models.rollout.ahead import Ahead
+from models.rollout.command_previews import Ahead
 from models.rollout.stages import Command
 from views.consequence import undo_parts
 from views.fleet_rollout import abort_parts, of_interest, plan_parts, resume_parts, status_parts, wave_name

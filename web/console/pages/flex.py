@@ -12,7 +12,7 @@ from models.errors import BackstopError
 from models.flex.flex_sum import FlexSum
 from models.questions import FlexOf, FlexSums
 from views.flex import block_text, by_free_flex, cluster_parts, fleet_parts, fleet_summary
-from views.rows import FlexOffered
+from views.row_models import FlexOffered
 from web.console.forms import is_like, number
 from web.console.pages.curves import tallied
 from web.console.visit import Page, Visit

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from client.rollout_ids import rollout_id
-from client.who_acts import lifted_by_others
+from client.who_could_act import lifted_by_others
 from models.errors import Refusal
 from models.questions import LedgerCluster, LedgerClusters
 from models.rollout.messages import LaunchAnswer, LaunchRequest

@@ -16,9 +16,9 @@ from views.haircut import percent as percent_text
 from views.layout import Grid
 from views.report import Section, emergencies, lead, numbers, sections, title
 from views.words import row, table
-from web.console.asking import door_of
 from web.console.pages.curves import curve_of, times_back
 from web.console.visit import Page, Visit
+from web.console.visit_door import door_of
 from web.failures import not_found
 
 _CURVE, _POINTS = timedelta(days=56), 57

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 from models.base import verb_of
 from models.flex.flex_sum import FlexSum
-from models.lifecycle.grid import Refused
+from models.lifecycle.state_machine import Refused
 from models.questions import AllTeams, FlexSums, RequestsOf, TeamSums, WhyNot
 from models.reports.rollout_summary import RolloutSummary
 from models.reports.why import TeamWhy, WhyAnswers
 from models.requests.state import RequestState
-from models.rollout.shown import RolloutStatus
 from models.rollout.stages import Command, Stage, answer
+from models.rollout.status_models import RolloutStatus
 from views.flex import by_free_flex
 from views.status import awaited
 from views.why import in_full

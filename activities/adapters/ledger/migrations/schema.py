@@ -8,9 +8,11 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlmodel import SQLModel
 
-from activities.adapters.ledger.migrations import row_constraints, triggers_postgresql, triggers_sqlite, views
-from models.access_tables import SealRow
-from models.tables import FleetRow
+from activities.adapters.ledger.migrations import quota_triggers_postgresql as triggers_postgresql
+from activities.adapters.ledger.migrations import quota_triggers_sqlite as triggers_sqlite
+from activities.adapters.ledger.migrations import row_constraints, views
+from models.ledger_access_tables import SealRow
+from models.ledger_tables import FleetRow
 
 __all__ = ["EARLIER", "SealRow", "make"]  # all modules with tables are imported
 

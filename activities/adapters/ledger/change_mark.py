@@ -1,0 +1,31 @@
+"""Whether anything has happened, in one small text: whoever shows what stands need not ask for all of it anew."""
+
+from __future__ import annotations
+
+import hashlib
+
+import sqlalchemy as sa
+from sqlmodel import col
+
+from activities.adapters.ledger.database import Database
+from models.ledger_tables import AuditHeadRow, ClusterRow, RequestRow, RolloutRow
+
+
+class LedgerPulse:
+    """Another text once something was archived, a quota was changed, or a rollout or a request was noted otherwise."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def mark(self) -> str:
+        chains = sa.select(sa.func.count(), sa.func.sum(col(AuditHeadRow.length))).select_from(AuditHeadRow)
+        quotas = sa.select(sa.func.count(), sa.func.sum(col(ClusterRow.generation))).select_from(ClusterRow)
+        requests = sa.select(col(RequestRow.id), col(RequestRow.stage)).where(col(RequestRow.ended).is_(False))
+        rollouts = sa.select(col(RolloutRow.id), col(RolloutRow.stage), col(RolloutRow.needs))
+        rollouts = rollouts.where(col(RolloutRow.ended_at).is_(None)).order_by(col(RolloutRow.id))
+        digest = hashlib.sha256()
+        with self._database.reading() as session:
+            for statement in (chains, quotas, requests.order_by(col(RequestRow.id)), rollouts):
+                for row in session.execute(statement):
+                    digest.update(repr(tuple(row)).encode())
+        return digest.hexdigest()[:16]

@@ -1,0 +1,124 @@
+"""What stands in the ledger beside a cluster's own description and makes no sense: for `doctor` to name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlmodel import Session, col, select
+
+from activities.adapters.ledger.bulk import is_among
+from activities.adapters.ledger.cluster_settings import settings_of
+from activities.adapters.ledger.health_and_usage import latest_usage_rows, usage_of
+from activities.adapters.ledger.jobs import classes_of, job_of
+from activities.bad_rows import SENSELESS, fault_of
+from models.base import MOST_GPUS
+from models.cluster.classes import classes_text
+from models.cluster.fleet_file import merged_policy
+from models.cluster.policy import Policy
+from models.ledger_tables import ClusterRow, FleetRow, HealthRow, JobRow, RolloutRow, TeamRow, UsageRow
+from models.notices import Notify
+from models.rollout.stages import Stage
+
+_Fault = tuple[str, str, Exception]
+"""A cluster, what of it makes no sense, and why."""
+
+
+def faults_of(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, tuple[str, ...]]:
+    """By cluster, in a sentence each: its policy, the stage of its rollout, its use and jobs, samples of long ago."""
+    sentences: dict[str, tuple[str, ...]] = {}
+    looks = (_policies(session, clusters), _stages(session, clusters), _uses(session, clusters, now))
+    for faults in (*looks, _jobs(session, clusters), _classes(session, clusters), _old_samples(session, clusters)):
+        for cluster, what, error in faults:
+            sentence = fault_of(cluster, what, error)
+            if sentence not in sentences.get(cluster, ()):
+                sentences[cluster] = (*sentences.get(cluster, ()), sentence)
+    return sentences
+
+
+def team_faults(session: Session) -> dict[str, str]:
+    """By team, in a sentence: a word for how it wants to be told that is none. It is told as clusters' policies say."""
+    words = [choice.value for choice in Notify]
+    rows = sa.select(col(TeamRow.name), col(TeamRow.notify)).where(col(TeamRow.notify).not_in(words))
+    return {
+        name: f"team {name} in the ledger does not make sense: notify is {notify!r}, not one of {', '.join(words)}; "
+        "until that is put right it is told as each cluster's policy says"
+        for name, notify in session.connection().execute(rows.order_by(col(TeamRow.name)))
+    }
+
+
+def _policies(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    text = session.scalar(sa.select(col(FleetRow.policy)).where(col(FleetRow.id) == 1))
+    rows = sa.select(col(ClusterRow.name), col(ClusterRow.policy)).where(is_among(ClusterRow.name, "clusters"))
+    for name, policy in session.connection().execute(rows, {"clusters": list(clusters)}):
+        try:
+            default = Policy() if text is None else Policy.model_validate_json(text)
+            merged_policy(default, settings_of(policy))
+        except SENSELESS as error:
+            yield name, "its policy, on the fleet's", error
+
+
+def _stages(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    rows = (
+        sa.select(col(RolloutRow.cluster), col(RolloutRow.stage))
+        .join(ClusterRow, col(ClusterRow.open_rollout) == col(RolloutRow.id))
+        .where(is_among(ClusterRow.name, "clusters"))
+    )
+    for cluster, stage in session.connection().execute(rows, {"clusters": list(clusters)}):
+        try:
+            Stage(stage)
+        except SENSELESS as error:
+            yield cluster, "its rollout", error
+
+
+def _uses(session: Session, clusters: Sequence[str], now: datetime) -> Iterator[_Fault]:
+    for row in latest_usage_rows(session, clusters, now):
+        try:
+            usage_of(row)
+        except SENSELESS as error:
+            yield row.cluster, f"the use of team {row.team}", error
+
+
+def _jobs(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    running = select(JobRow).where(is_among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None))
+    for row in session.exec(running, params={"clusters": list(clusters)}):
+        try:
+            job_of(row)
+        except SENSELESS as error:
+            yield row.cluster, f"its job {row.job}", error
+
+
+def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    """Of running jobs that name a class which their quota does not have."""
+    has = classes_of(session, clusters)
+    named = (col(JobRow.cluster), col(JobRow.team), col(JobRow.job_class))
+    rows = (
+        sa.select(*named, sa.func.count())
+        .where(is_among(JobRow.cluster, "clusters"), col(JobRow.ended).is_(None), col(JobRow.job_class).is_not(None))
+        .group_by(*named)
+        .order_by(*named)
+    )
+    for cluster, team, job_class, count in session.connection().execute(rows, _given(clusters)):
+        own = has.get((cluster, team), ())
+        if job_class not in own:
+            are, they = ("1 job is", "it counts") if count == 1 else (f"{count} jobs are", "they count")
+            fault = f"{are} of class {job_class!r}, and its quota {classes_text(own)}: {they} as the strongest"
+            yield cluster, f"the work of team {team}", ValueError(fault)
+
+
+def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
+    """From before the ledger's constraints; each has an index of such rows alone."""
+    for table, gpus, what in (
+        (HealthRow, col(HealthRow.total_gpus), "its health's history"),
+        (UsageRow, col(UsageRow.scheduled_gpus), "its use's history"),
+    ):
+        cluster: Any = col(table.cluster)
+        rows = sa.select(cluster, sa.func.count()).where(gpus > sa.text(str(MOST_GPUS))).group_by(cluster)
+        for name, count in session.connection().execute(rows.where(is_among(cluster, "clusters")), _given(clusters)):
+            yield name, what, ValueError(f"samples of more than {MOST_GPUS} GPUs, left out: {count}")
+
+
+def _given(clusters: Sequence[str]) -> dict[str, list[str]]:
+    return {"clusters": list(clusters)}

@@ -1,0 +1,522 @@
+"""Backstop's own book: clusters and their policies, open rollouts, the blast radius.
+
+It stands in the ledger's database also where another system holds the quotas. Then no receipt is stored
+here, so a lost rollout's effects are recognised by the stage that it noted, too.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import aliased
+from sqlmodel import Session, col, func, select
+
+from activities.adapters.ledger.audit_archive import LedgerArchive, append_all, never_dropped
+from activities.adapters.ledger.blast_radius import booked_gpus, give_back, release_breach, reserve, reserve_breach
+from activities.adapters.ledger.bulk import is_among, store
+from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
+from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.health_and_usage import latest_health
+from activities.adapters.ledger.quotas import locked_cluster
+from activities.bad_rows import build_each, making_sense, one_of, those_that_do
+from activities.ports.ports import ByCluster, OpenRollout
+from models.audit_chain import AuditEntry
+from models.cluster.readings import LimitMode
+from models.cluster.snapshot import Snapshot
+from models.errors import Conflict, NoSuchCluster, Refusal
+from models.fleet.archived_state import KeptFleet, kept_of
+from models.fleet.messages import Noted
+from models.fleet.state import FLEET
+from models.ledger_tables import (
+    AuditRow,
+    ClusterRow,
+    FleetPlanRow,
+    MoveRow,
+    QuotaRow,
+    ReceiptRow,
+    RequestRow,
+    RolloutRow,
+)
+from models.planning.plan import Envelope
+from models.questions import ClusterFacts, Overview
+from models.requests.state import RequestState
+from models.rollout.effects import Fence
+from models.rollout.messages import RecordRequest
+from models.rollout.stages import Stage
+
+log = logging.getLogger(__name__)
+
+FIRST_ENTRY = "000001"
+"""How the key of a fleet rollout's first entry ends, after its id: its launch."""
+_AGAIN = re.compile(r"~[0-9a-f]{6}$")
+"""How the name of a rollout ends that has adopted itself."""
+WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
+
+
+class LedgerRegistry(LedgerArchive):
+    """RegistryPort on the ledger."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+
+    def facts(self, cluster: str) -> ClusterFacts:
+        with self._database.reading() as session:
+            answer = facts_of(session, [cluster])
+            one = one_of(answer, cluster)
+            if one is None:
+                raise NoSuchCluster(cluster)
+            return one.model_copy(update={"contacts": contacts_in(session, cluster)})
+
+    def facts_of(self, clusters: Sequence[str]) -> ByCluster[ClusterFacts]:
+        with self._database.reading() as session:
+            return facts_of(session, clusters)
+
+    def open_rollout_of(self, cluster: str) -> OpenRollout | None:
+        with self._database.reading() as session:
+            row = session.get(ClusterRow, cluster)
+            if row is None:
+                raise NoSuchCluster(cluster)
+            rows = [] if row.open_rollout is None else [session.get_one(RolloutRow, row.open_rollout)]
+            with making_sense(cluster, "its rollout"):
+                return next(iter(open_rollouts(session, rows).values()), None)
+
+    def adopted_from(self, rollout: str) -> str:
+        with self._database.reading() as session:
+            row = session.get(RolloutRow, rollout)
+            return "" if row is None else row.adopted_from or ""
+
+    def keep_baseline(self, fence: Fence, baseline: Snapshot) -> None:
+        with self._database.begin() as session:
+            row = session.get(RolloutRow, fence.rollout)
+            if row is None:
+                raise Refusal(f"the ledger has no rollout {fence.rollout!r}")
+            cluster = locked_cluster(session, row.cluster)
+            if cluster.open_rollout == row.id and cluster.last_counter > fence.counter:
+                return  # a late attempt of an effect that others have followed
+            row.baseline = baseline.model_dump_json()
+
+    def open_rollout(self, opening: OpenRollout, adopt: bool, fence: int | None = None) -> OpenRollout:
+        with self._database.begin() as session:
+            cluster = locked_cluster(session, opening.cluster)
+            earlier_call, lost = session.get(RolloutRow, opening.rollout), None
+            if earlier_call is not None and fence is not None:
+                newest = _newest(session, earlier_call, opening.opened_at)
+                if newest.opened_at == opening.opened_at:
+                    earlier_call = newest
+                elif _lacks(session, newest, fence, own=newest is earlier_call):
+                    lost = newest
+            if earlier_call is not None and lost is None:
+                return _with_written(session, _reopened(session, cluster, earlier_call))
+            if lost is not None:
+                opening, adopt = opening.model_copy(update={"rollout": _next_name(opening.rollout)}), True
+            else:
+                lost = _left_behind(session, cluster)
+            if lost is not None and not adopt:
+                raise Refusal(
+                    f"cluster {cluster.name} still has effects of rollout {lost.id} "
+                    f"({lost.stage}, opened by {lost.owner}): adopt them, or finish that rollout first"
+                )
+            before = _earlier(session, cluster, lost)
+            for earlier in before:
+                earlier.superseded_by = opening.rollout
+                earlier.ended_at = earlier.ended_at or opening.opened_at
+            opened = _opened(opening, lost)
+            if adopt and not opened.fleet:  # it stays a member of the fleet rollout that launched it
+                opened.fleet = next((earlier.fleet for earlier in before if earlier.fleet), "")
+            session.add(opened)
+            cluster.open_rollout, cluster.last_counter = opened.id, 0
+            session.flush()
+            return _with_written(session, open_rollouts(session, [opened])[opened.id])
+
+    def record(self, request: RecordRequest) -> None:
+        """A rollout that another took over may still note its own stage: the cluster is not touched."""
+        with never_dropped():
+            self._record(request)
+
+    def _record(self, request: RecordRequest) -> None:
+        if not request.entries and not request.ended:  # a read waits for nobody
+            with self._database.reading() as session:
+                if _stands(session, request):
+                    return
+        with self._database.begin() as session:
+            append_all(session, request.entries)
+            # Most of what is archived changes no stage.
+            stands = not request.ended and _stands(session, request)
+            there = stands or _came_late(session, request) or self._note(session, request)
+        if not there:
+            raise Refusal(f"the ledger has no rollout {request.rollout!r}")
+
+    def _note(self, session: Session, request: RecordRequest) -> bool:
+        """False: there is no such rollout."""
+        row = session.get(RolloutRow, request.rollout)
+        if row is None:
+            return False
+        cluster = locked_cluster(session, row.cluster)
+        session.refresh(row)
+        owns = cluster.open_rollout == row.id
+        if owns and request.ended and request.fence is not None and cluster.last_counter > request.fence:
+            log.error("rollout %s ended without its last effects in %s: it stays open", row.id, row.cluster)
+            return True
+        if row.ended_at is None or row.superseded_by is not None:
+            row.stage, row.needs = request.stage.value, request.needs
+            row.rollbacks = max(row.rollbacks, request.rollbacks)
+        if owns and request.ended:
+            row.ended_at = self._database.now()
+            cluster.open_rollout, cluster.last_counter = None, 0
+        # A shadow rollout wrote nothing, so it has not earned the ramp's next step.
+        if request.completed and not row.completed and not row.shadow and row.superseded_by is None:
+            row.completed = True
+            cluster.completed_rollouts += 1
+        return True
+
+    def overview(self) -> tuple[Overview, ...]:
+        later = aliased(RolloutRow)
+        is_last = ~sa.exists().where(
+            col(later.cluster) == col(RolloutRow.cluster), col(later.opened_at) > col(RolloutRow.opened_at)
+        )
+        columns = [
+            getattr(RolloutRow, name)
+            for name in ("id", "cluster", "stage", "needs", "shadow", "owner", "opened_at", "fleet")
+        ]
+        of_open = col(RolloutRow.id).in_(sa.select(col(ClusterRow.open_rollout)))
+        past_shadow = sa.and_(col(RolloutRow.shadow), col(RolloutRow.ended_at).is_not(None), is_last)
+        with self._database.reading() as session:
+            by_cluster = sa.select(*columns).order_by(RolloutRow.cluster)
+            rows = session.execute(by_cluster.where(of_open)).all()
+            last = sa.select(col(ClusterRow.open_rollout), col(ClusterRow.last_counter))
+            counters = {rollout: counter for rollout, counter in session.execute(last) if rollout}
+            health = latest_health(session, [row.cluster for row in rows], self._database.now())
+            ended = session.execute(by_cluster.where(past_shadow)).all()
+
+        def told(row: Any, *, ended: bool) -> Overview:
+            return Overview(
+                cluster=row.cluster,
+                rollout=row.id,
+                stage=row.stage,
+                needs="" if ended else row.needs,
+                health_at=health[row.cluster].at if not ended and row.cluster in health else None,
+                shadow=row.shadow,
+                ended=ended,
+                owner=row.owner,
+                opened_at=row.opened_at,
+                fleet=row.fleet,
+                counter=counters.get(row.id, 0),
+            )
+
+        return (*(told(row, ended=False) for row in rows), *(told(row, ended=True) for row in ended))
+
+    def open_clusters(self) -> ByCluster[tuple[Stage, bool]]:
+        with self._database.reading() as session:
+            rows = sa.select(col(ClusterRow.name), col(RolloutRow.stage), col(RolloutRow.shadow)).join(
+                RolloutRow, col(RolloutRow.id) == col(ClusterRow.open_rollout)
+            )
+            opened = session.execute(rows.order_by(ClusterRow.name))
+            return build_each(
+                "its rollout", ((row.name, row) for row in opened), lambda _, r: (Stage(r.stage), r.shadow)
+            )
+
+    def reserve_moves(
+        self, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None = None
+    ) -> None:
+        with self._database.begin() as session:
+            reserve(session, fence, cluster, gpus, limit, now, day_limit)
+
+    def reserve_breach(self, cluster: str, most_clusters: int | None, now: datetime) -> None:
+        with self._database.begin() as session:
+            reserve_breach(session, cluster, most_clusters, now)
+
+    def release_breach(self, cluster: str) -> None:
+        with self._database.begin() as session:
+            release_breach(session, cluster)
+
+    def give_back_moves(self, fence: Fence) -> None:
+        with self._database.begin() as session:
+            give_back(session, fence)
+
+    def booked_gpus(self, now: datetime) -> tuple[int, int]:
+        with self._database.reading() as session:
+            return booked_gpus(session, now)
+
+    # --- requests for more quota ----------------------------------------------------------------
+
+    def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
+        with never_dropped(), self._database.begin() as session:
+            append_all(session, entries)
+            kept = session.get(RequestRow, request.ask.request)
+            if kept is not None and RequestState.model_validate_json(kept.state).serial > request.serial:
+                return  # a late attempt of an earlier call
+            row = {
+                "id": request.ask.request,
+                "cluster": request.ask.cluster,
+                "team": request.ask.team,
+                "stage": request.stage.value,
+                "ended": request.has_ended,
+                "asked_at": request.asked_at,
+                "state": request.model_dump_json(),
+            }
+            store(session, RequestRow, [row])
+
+    def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
+        rows = select(RequestRow.state).order_by(col(RequestRow.asked_at), col(RequestRow.id))
+        if cluster:
+            rows = rows.where(col(RequestRow.cluster) == cluster)
+        if not ended:
+            rows = rows.where(col(RequestRow.ended).is_(False))
+        with self._database.reading() as session:
+            return tuple(those_that_do(session.exec(rows), RequestState.model_validate_json))
+
+    def request(self, request: str) -> RequestState | None:
+        with self._database.reading() as session:
+            row = session.get(RequestRow, request)
+            if row is None:
+                return None
+            with making_sense(row.cluster, f"request {request}"):
+                return RequestState.model_validate_json(row.state)
+
+    # --- fleet rollouts -------------------------------------------------------------------------
+
+    def names(self) -> tuple[str, ...]:
+        with self._database.reading() as session:
+            return tuple(session.scalars(sa.select(col(ClusterRow.name)).order_by(col(ClusterRow.name))))
+
+    def kept_fleet(self) -> KeptFleet | None:
+        own = col(AuditRow.cluster) == FLEET
+        first = sa.select(col(AuditRow.key)).where(own, col(AuditRow.key).like(f"%/{FIRST_ENTRY}"))
+        with self._database.reading() as session:
+            key = session.scalars(first.order_by(col(AuditRow.seq).desc()).limit(1)).first()
+            if key is None:
+                return None
+            fleet = key.removesuffix(f"/{FIRST_ENTRY}")
+            rows = sa.select(col(AuditRow.entry)).where(own, col(AuditRow.key).startswith(f"{fleet}/", autoescape=True))
+            entries = session.scalars(rows.order_by(col(AuditRow.key))).all()
+            planned = sa.select(col(FleetPlanRow.cluster)).where(col(FleetPlanRow.fleet) == fleet)
+            with making_sense(FLEET, f"the archive of {fleet}"):
+                return kept_of(map(AuditEntry.model_validate_json, entries), session.scalars(planned).all())
+
+    def of_fleet(self, fleet: str) -> dict[str, tuple[Noted, datetime]]:
+        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks", "opened_at")]
+        rows = sa.select(*columns).where(col(RolloutRow.fleet) == fleet).order_by(col(RolloutRow.opened_at))
+        with self._database.reading() as session:
+            return {
+                r.cluster: (Noted(rollout=r.id, stage=r.stage, needs=r.needs, rollbacks=r.rollbacks), r.opened_at)
+                for r in session.execute(rows)
+            }
+
+    def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
+        rows = [
+            {"fleet": fleet, "cluster": cluster, "envelope": envelope.model_dump_json()}
+            for cluster, envelope in sorted(envelopes.items())
+        ]
+        own = sa.and_(col(AuditRow.cluster) == FLEET, col(AuditRow.key).startswith(f"{fleet}/", autoescape=True))
+        archived_plan = sa.select(col(AuditRow.seq)).where(own, col(AuditRow.entry).contains('"kind":"plan"'))
+        with self._database.begin() as session:
+            if session.execute(archived_plan.limit(1)).first() is not None:
+                return  # a late attempt: people were shown another plan
+            session.execute(sa.delete(FleetPlanRow).where(col(FleetPlanRow.fleet) == fleet))
+            if rows:
+                session.execute(sa.insert(FleetPlanRow), rows)
+
+    def fleet_envelope(self, fleet: str, cluster: str) -> Envelope | None:
+        with self._database.reading() as session:
+            row = session.get(FleetPlanRow, (fleet, cluster))
+            if row is None:
+                return None
+            with making_sense(cluster, f"its plan in fleet rollout {fleet}"):
+                return Envelope.model_validate_json(row.envelope)
+
+    def fleet_envelopes(self, fleet: str, clusters: Sequence[str]) -> dict[str, Envelope]:
+        envelopes = {cluster: self.fleet_envelope(fleet, cluster) for cluster in clusters}
+        return {cluster: envelope for cluster, envelope in envelopes.items() if envelope is not None}
+
+    def noted_rollouts(self, rollouts: Sequence[str], fleet: str = "") -> dict[str, Noted]:
+        rows = self._noted(is_among(RolloutRow.id, "rollouts"), rollouts=list(rollouts))
+        if fleet:
+            rows += self._noted(col(RolloutRow.fleet) == fleet)
+        return {noted.rollout: noted for _, noted in rows}
+
+    def newest(self, clusters: Sequence[str]) -> dict[str, Noted]:
+        opened = sa.select(col(ClusterRow.open_rollout)).where(is_among(ClusterRow.name, "clusters"))
+        return dict(self._noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
+
+    def _noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:
+        """These rollouts by cluster, each after its cluster."""
+        columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks")]
+        with self._database.reading() as session:
+            return [
+                (row.cluster, Noted(rollout=row.id, stage=row.stage, needs=row.needs, rollbacks=row.rollbacks))
+                for row in session.execute(sa.select(*columns).where(which).order_by(RolloutRow.cluster), given)
+            ]
+
+
+def _stands(session: Session, request: RecordRequest) -> bool:
+    """There is nothing to note of this rollout, as long as it has not ended."""
+    noted = session.connection().execute(_noted(), {"rollout": request.rollout}).first()
+    stands = (request.stage.value, request.needs, request.rollbacks)
+    return noted is not None and tuple(noted) in ((*stands, True), (*stands, request.completed))
+
+
+def _came_late(session: Session, request: RecordRequest) -> bool:
+    """A later entry of this rollout is archived: the attempt was given up, and the rollout has gone on since.
+
+    An attempt without entries could not be told from a new one. Rollouts make none: each stage comes with an entry.
+    """
+    if not request.entries:
+        return False
+    last = request.entries[-1]
+    own = sa.select(col(AuditRow.seq)).where(col(AuditRow.cluster) == last.cluster, col(AuditRow.key) == last.key)
+    later = sa.select(col(AuditRow.seq)).where(
+        col(AuditRow.cluster) == last.cluster,
+        col(AuditRow.seq) > own.scalar_subquery(),
+        # Keys of its notices are longer.
+        col(AuditRow.key).startswith(f"{request.rollout}/", autoescape=True),
+        func.length(col(AuditRow.key)) == len(last.key),
+    )
+    return session.execute(later.limit(1)).first() is not None
+
+
+@cache
+def _noted() -> sa.Select[str, str, int, bool]:
+    columns = (col(RolloutRow.stage), col(RolloutRow.needs), col(RolloutRow.rollbacks), col(RolloutRow.completed))
+    return sa.select(*columns).where(col(RolloutRow.id) == sa.bindparam("rollout"))
+
+
+def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, OpenRollout]:
+    """By id: the rows as the port shows them. Errors: ValueError for one that makes no sense."""
+    ids = [row.id for row in rows]
+    counters = dict.fromkeys(ids, 0)
+    for table in (ReceiptRow, MoveRow):
+        highest = (
+            sa.select(col(table.rollout), func.max(table.counter))
+            .where(col(table.rollout).in_(ids))
+            .group_by(col(table.rollout))
+        )
+        for rollout, counter in session.execute(highest):
+            counters[rollout] = max(counters[rollout], counter)
+    return {
+        row.id: OpenRollout(
+            rollout=row.id,
+            cluster=row.cluster,
+            owner=row.owner,
+            opened_at=row.opened_at,
+            baseline=Snapshot.model_validate_json(row.baseline),
+            shadow=row.shadow,
+            stage=Stage(row.stage),
+            last_counter=counters[row.id],
+            modes={team: LimitMode(mode) for team, mode in json.loads(row.modes).items()},
+            adopted_from=row.adopted_from or "",
+            fleet=row.fleet,
+        )
+        for row in rows
+    }
+
+
+def _reopened(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRollout:
+    if row.cluster != cluster.name:
+        raise Refusal(f"rollout {row.id} belongs to cluster {row.cluster}, not to {cluster.name}")
+    if row.superseded_by is not None:
+        raise Conflict(f"rollout {row.id} was taken over by rollout {row.superseded_by}")
+    return open_rollouts(session, [row])[row.id]
+
+
+def _next_name(rollout: str) -> str:
+    """The name under which a rollout adopts itself."""
+    return f"{_AGAIN.sub('', rollout)[:180]}~{secrets.token_hex(3)}"
+
+
+def _is_own(rollout: str, adopter: str) -> bool:
+    """The adopter is the rollout itself, under a later name."""
+    return _AGAIN.search(adopter) is not None and _AGAIN.sub("", rollout)[:180] == _AGAIN.sub("", adopter)
+
+
+def _newest(session: Session, row: RolloutRow, at: datetime) -> RolloutRow:
+    """The rollout under the last name by which it adopted itself.
+
+    `at`: when it is opened, by which one call is known from another: each attempt of a call has the same. Errors:
+    Refusal where it has ended; Conflict for a late attempt of a call that a later one has overtaken.
+    """
+    newest = row
+    while newest.superseded_by is not None and _is_own(row.id, newest.superseded_by):
+        newest = session.get_one(RolloutRow, newest.superseded_by)
+    if newest.ended_at is not None and newest.superseded_by is None:
+        raise Refusal(f"rollout {newest.id} has ended ({newest.stage}): launch a new one")
+    if newest is not row and at < newest.opened_at:
+        raise Conflict(f"rollout {row.id} was taken over by rollout {newest.id}")
+    return newest
+
+
+def _lacks(session: Session, newest: RolloutRow, fence: int, *, own: bool) -> bool:
+    """A history that ends with `fence` lacks effects of the rollout, whose own name the newest is or is not."""
+    if newest.superseded_by is not None:
+        return False  # by another rollout
+    return not own or open_rollouts(session, [newest])[newest.id].last_counter > fence
+
+
+def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:
+    """An adopter, with what those that it took over wrote last: what stands may be others' by now."""
+    if not opened.adopted_from:
+        return opened
+    chain: list[str] = []
+    earlier: str | None = opened.adopted_from
+    while earlier:
+        chain.append(earlier)
+        earlier = session.get_one(RolloutRow, earlier).adopted_from
+    of_cluster = select(QuotaRow).where(col(QuotaRow.cluster) == opened.cluster)
+    ours = [row for row in session.exec(of_cluster) if (row.written_by or "").rpartition("#")[0] in chain]
+    written = {row.team: row.written_gpus for row in ours if row.written_gpus is not None}
+    return opened.model_copy(update={"written": written})
+
+
+def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:
+    """The rollout whose effects still stand in the cluster; None where there are none."""
+    previous = None
+    if cluster.open_rollout is not None:
+        previous = session.get_one(RolloutRow, cluster.open_rollout)
+        if _may_have_effects(session, previous):
+            return previous
+    if cluster.reserve_limit is None:
+        return None
+    made_it = None if cluster.reserved_by is None else session.get(RolloutRow, cluster.reserved_by)
+    lost = made_it or previous
+    if lost is None:
+        raise Refusal(f"cluster {cluster.name} has a reservation of an unknown rollout: a person must clear it")
+    return lost
+
+
+def _may_have_effects(session: Session, rollout: RolloutRow) -> bool:
+    if rollout.adopted_from is not None:
+        return True
+    if rollout.stage not in WITHOUT_EFFECTS and not rollout.shadow:
+        return True
+    receipts = select(ReceiptRow.counter).where(ReceiptRow.rollout == rollout.id).limit(1)
+    return session.exec(receipts).first() is not None
+
+
+def _earlier(session: Session, cluster: ClusterRow, lost: RolloutRow | None) -> list[RolloutRow]:
+    """The rollouts whose fences die with the new one's opening."""
+    rows = [] if lost is None else [lost]
+    if cluster.open_rollout is not None and (lost is None or lost.id != cluster.open_rollout):
+        rows.append(session.get_one(RolloutRow, cluster.open_rollout))
+    return rows
+
+
+def _opened(opening: OpenRollout, lost: RolloutRow | None) -> RolloutRow:
+    return RolloutRow(
+        id=opening.rollout,
+        cluster=opening.cluster,
+        owner=opening.owner,
+        opened_at=opening.opened_at,
+        stage=opening.stage.value,
+        shadow=opening.shadow,
+        baseline=opening.baseline.model_dump_json() if lost is None else lost.baseline,
+        modes=json.dumps(opening.modes, sort_keys=True) if lost is None else lost.modes,
+        adopted_from=None if lost is None else lost.id,
+        fleet=opening.fleet,
+    )

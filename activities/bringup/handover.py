@@ -1,0 +1,333 @@
+"""The way of a bring-up's cluster into the fleet; activities/bringup/retirement.py is its way out.
+
+What came goes in with the first quotas that it backs, by the ledger's book in one transaction. As more comes, what is
+owed is granted: each grant by a plan, under the approval of the entry, with a receipt; through the cluster's rollout
+where one is monitored, else under the bring-up's own fence. Nothing is granted while a rollout is on its way: the call
+is to be tried again then. Source: docs/bringup.md, "Into the fleet, and out of it"; docs/adr/0053.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from activities.bringup.retirement import BringupExit
+from activities.ports.bringup_ledger import BringupLedger, Incoming, Owed
+from activities.ports.ports import OpenRollout
+from models.audit_chain import AuditEntry, AuditKind
+from models.base import count_text, gpus_text, hash_of, some_of, verb_of
+from models.bringup.entry import BringupEntry
+from models.bringup.handing_over import FirstStand, due_grants, first_stand, of_leaves, opening_policy, spec_of
+from models.bringup.messages import (
+    BringupRecord,
+    BringupStart,
+    HandedOver,
+    HandOverRequest,
+    OpenedBringup,
+)
+from models.bringup.stages import BringupStage
+from models.bringup.state import bringup_key, bringup_workflow_id
+from models.cluster.fleet_file import ClusterSpec
+from models.cluster.island import Island
+from models.cluster.policy import Policy
+from models.cluster.snapshot import Snapshot, on_islands, snapshot_of
+from models.errors import Conflict, Drift, Refusal, Unavailable
+from models.planning.ceiling import ceiling_of
+from models.planning.divide import divide
+from models.planning.grants import GrantOrder, GrantOutcome, moved_values, raises, room
+from models.planning.plan import Plan, make_plan
+from models.requests.writes import writes
+from models.rollout.effects import Change, EffectKind, Fence
+from models.rollout.stages import Stage
+
+_CATCHES_UP = timedelta(minutes=2)
+"""How long the ledger's health may be behind the check that saw what came."""
+_INSISTS = timedelta(hours=1)
+"""How long a rollout that says no to what fits is asked again: it may not have seen yet what came."""
+
+
+class FleetBringups(BringupExit):
+    """BringupsPort and ProductionPort: the ledger's book, and what goes by a cluster's rollouts, in and out."""
+
+    def open(self, start: BringupStart, at: datetime) -> OpenedBringup:
+        return self._ledger.open_bringup(start, at)
+
+    def record(self, record: BringupRecord) -> None:
+        """Of one that is retired the cluster leaves the fleet too, where a deadline came before it was empty."""
+        self._ledger.note_bringup(record)
+        if record.row.stage is BringupStage.RETIRED:
+            self.finish_retirement(record.row)
+
+    # --- in -------------------------------------------------------------------------------------
+
+    def hand_over(self, request: HandOverRequest) -> HandedOver:
+        entry = request.entry
+        handed = self._ledger.handed_over(entry.cluster, request.number)
+        if handed is None:
+            incoming = self._incoming(request) if entry.slurm is None else self._from_slurm(request)
+            handed = self._ledger.take_in(incoming)
+        return self.grant_owed(request) if entry.slurm is not None and entry.quotas else handed
+
+    def _incoming(self, request: HandOverRequest) -> Incoming:
+        entry = request.entry
+        policy = self._policy(entry)
+        stand = first_stand(entry, request.islands, policy)
+        return self._as_incoming(request, stand.plan, spec_of(entry, request.islands, stand), stand.granted_gpus, stand)
+
+    def _from_slurm(self, request: HandOverRequest) -> Incoming:
+        """Slurm's limits are what stands. Errors: Refusal where they are no honest first quotas."""
+        entry = request.entry
+        assert entry.slurm is not None
+        held = self._schedulers.describe(entry.cluster, entry.slurm)
+        missing = sorted({q.team for q in entry.quotas} - {q.team for q in held.quotas})
+        if missing:
+            raise Refusal(
+                f"Slurm has no account for {some_of(missing)} in {entry.cluster}: make what the entry names "
+                "(sacctmgr add account), then retry"
+            )
+        spec = held.but(gpu_model=entry.gpu_model, policy=entry.policy, prometheus=entry.prometheus)
+        plan = make_plan(snapshot_of(spec), opening_policy(self._policy(entry)))
+        if plan.haircut_gpus or not plan.backed:
+            raise Refusal(
+                f"the limits that Slurm has in {entry.cluster} sum to {plan.assigned_gpus}, and it may promise "
+                f"{gpus_text(plan.ceiling_gpus)}, each backed: lower them (sacctmgr), then retry"
+            )
+        values = {quota.team: quota.gpus for quota in spec.quotas}
+        return self._as_incoming(request, plan, spec, of_leaves(entry, values), None)
+
+    def _as_incoming(
+        self,
+        request: HandOverRequest,
+        plan: Plan,
+        spec: ClusterSpec,
+        granted: dict[str, int],
+        stand: FirstStand | None,
+    ) -> Incoming:
+        entry = request.entry
+        wanted = of_leaves(entry, {quota.team: quota.gpus for quota in entry.quotas})
+        lacks = _lacking(wanted, granted)
+        owed = lacks if entry.owed_until is not None else {}
+        handed = HandedOver(
+            plan_hash=plan.hash,
+            granted=granted,
+            owed=owed,
+            islands=spec.islands,
+            said=_first_words(entry, spec, plan, granted, lacks, gave_way=stand is not None and stand.entry != entry),
+        )
+        return Incoming(
+            spec=spec,
+            number=request.number,
+            handed=handed,
+            wanted=wanted,
+            owed_until=entry.owed_until,
+            ceiling_gpus=plan.ceiling_gpus,
+            actor=request.actor,
+            at=request.at,
+        )
+
+    def _policy(self, entry: BringupEntry) -> Policy:
+        return entry.policy_over(self._ledger.default_policy())
+
+    # --- what is owed ---------------------------------------------------------------------------
+
+    def grant_owed(self, request: HandOverRequest) -> HandedOver:
+        """Errors: Unavailable while a rollout is on its way, or somebody else has just written."""
+        entry, cluster = request.entry, request.entry.cluster
+        owed = self._ledger.owed(cluster)
+        if owed is None or request.number < owed.number:  # it came late, and the cluster is another bring-up's
+            granted = request.granted or {}
+            return HandedOver(granted=granted, islands=request.islands, said="nothing is owed")
+        islands = request.islands
+        if entry.slurm is not None:
+            islands = self._schedulers.describe(cluster, entry.slurm).islands
+        self._ledger.add_islands(cluster, islands, request.actor, request.at)
+        owed = self._caught_up(request, owed)
+        plan, more = due_grants(entry, islands, owed.granted, self._policy(entry))
+        opened = self._registry.open_rollout_of(cluster)
+        sentence = "nothing more may be promised yet"
+        if more and opened is not None:
+            sentence = self._through(request.but(islands=islands), owed, plan, more, opened)
+        elif more:
+            sentence = self._alone(request.but(islands=islands), owed, plan, more)
+        now = self._ledger.owed(cluster) or owed
+        still = _lacking(now.wanted, now.granted) if now.until is not None else {}
+        if not (more or still):
+            sentence = "all that was owed is granted"  # by an earlier attempt, whose answer was lost
+        return HandedOver(plan_hash=plan.hash, granted=dict(now.granted), owed=still, islands=islands, said=sentence)
+
+    def _caught_up(self, request: HandOverRequest, owed: Owed) -> Owed:
+        """With a grant noted that landed, and whose worker died before it could note it."""
+        cluster, order = request.entry.cluster, owed.orders + 1
+        landed = self._ledger.landed_grants(
+            _fence(cluster, owed.number, order), cluster, _order_id(cluster, owed.number, order)
+        )
+        if landed is None:
+            return owed
+        self._note(request, order, "", landed, "a call whose answer was lost")
+        return self._caught_up(request, self._ledger.owed(cluster) or owed)
+
+    def _alone(self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int]) -> str:
+        """No rollout is open: one write, whole. Errors: Unavailable where somebody else wrote meanwhile."""
+        cluster, order = request.entry.cluster, owed.orders + 1
+        snapshot, policy = self._clusters.present(cluster, request.at)
+        fits, why = _fitting(snapshot, policy, request.islands, more)
+        if fits != more:
+            self._caught_sight(request, snapshot)
+        if not fits:
+            return why
+        tree = snapshot.tree
+        before = {q.team: q.gpus for q in snapshot.quotas}
+        values, raised = dict(before), dict.fromkeys(before, 0)
+        for team, gpus in fits.items():
+            rise = raises(tree, values, team, gpus)
+            values |= moved_values(values, rise)
+            raised = {name: each + rise.get(name, 0) for name, each in raised.items()}
+        change = Change(
+            cluster=cluster,
+            kind=EffectKind.GRANT,
+            fence=_fence(cluster, owed.number, order),
+            expected_generation=snapshot.generation,
+            writes=writes(tree, before, {t: g for t, g in raised.items() if g}, ends=False),
+        )
+        try:
+            receipt = self._quotas.apply(change)
+        except (Drift, Conflict) as error:
+            raise Unavailable(f"what is owed in {cluster} is tried again: {error.message}") from error
+        sentence = self._note(request, order, plan.hash, receipt.raised, "itself")
+        if receipt.conflicts:
+            raise Unavailable(f"others have just changed quotas of {cluster}: what is owed is tried again")
+        return sentence
+
+    def _through(
+        self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int], opened: OpenRollout
+    ) -> str:
+        """The rollout that is open writes it, team by team. Errors: Unavailable while it takes no grants."""
+        cluster = request.entry.cluster
+        if opened.stage is not Stage.MONITORED or opened.shadow:
+            what = "a shadow rollout" if opened.shadow else "a rollout"
+            raise Unavailable(f"{what} of {cluster} is {opened.stage}: what is owed waits until that is done")
+        snapshot, policy = self._clusters.present(cluster, request.at)
+        before = {q.team: q.gpus for q in opened.baseline.quotas}
+        claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
+        fits, why = _fitting(claimed, policy, request.islands, more)
+        if fits != more:
+            self._caught_sight(request, snapshot)
+        sentences = [] if fits else [why]
+        order = owed.orders
+        # Where nothing fits it is asked all the same: its answer to an order that it has written may have been lost.
+        for team, gpus in (fits or dict([min(more.items())])).items():
+            wanted = GrantOrder(
+                request=_order_id(cluster, owed.number, order + 1),
+                team=team,
+                gpus=gpus,
+                actor=request.actor,
+                reason=f"owed to the first quotas of {cluster}",
+            )
+            answer = self._rollouts.grant(cluster, wanted)
+            if answer.outcome is GrantOutcome.DONE:
+                order += 1
+                sentences.append(self._note(request, order, plan.hash, answer.raised, f"rollout {opened.rollout}"))
+                if answer.raised.get(team) != gpus:
+                    raise Unavailable(f"what is owed in {cluster} is looked at again: an earlier grant stands")
+            elif answer.outcome is GrantOutcome.LATER or (fits and self._now() - request.at < _INSISTS):
+                raise Unavailable(f"what is owed in {cluster} is tried again: {answer.said}")
+            else:
+                sentences.append(answer.said)
+        return "; ".join(sentences)
+
+    def _caught_sight(self, request: HandOverRequest, snapshot: Snapshot) -> None:
+        """Errors: Unavailable for a while where the ledger has not seen yet what came healthy."""
+        came = sum(island.healthy_gpus for island in request.islands)
+        if snapshot.healthy_gpus < came and self._now() - request.at < _CATCHES_UP:
+            raise Unavailable(
+                f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, and "
+                f"{snapshot.healthy_gpus} by what the ledger knows yet: what is owed is tried again"
+            )
+
+    def _note(self, request: HandOverRequest, order: int, plan_hash: str, written: Mapping[str, int], by: str) -> str:
+        cluster, number = request.entry.cluster, request.number
+        raised = of_leaves(request.entry, written)
+        raised = {team: gpus for team, gpus in raised.items() if gpus}
+        what = some_of([f"{team} {gpus_text(gpus)} more" for team, gpus in sorted(raised.items())]) or "nothing"
+        entry = AuditEntry(
+            key=f"{bringup_key(cluster, number)}/owed/{order}",
+            cluster=cluster,
+            rollout=bringup_workflow_id(cluster),
+            at=request.at,
+            kind=AuditKind.PLAN,
+            actor=request.actor,
+            text=f"owed, and granted now by {by}: {what}",
+            data={"command": "grant_owed", "order": order, "plan": plan_hash, "granted": raised},
+        )
+        self._ledger.note_granted(cluster, order, raised, entry)
+        return what
+
+
+def _lacking(wanted: Mapping[str, int], granted: Mapping[str, int]) -> dict[str, int]:
+    lacks = {team: gpus - granted.get(team, 0) for team, gpus in wanted.items()}
+    return {team: gpus for team, gpus in lacks.items() if gpus > 0}
+
+
+def _fitting(
+    snapshot: Snapshot, policy: Policy, came: Sequence[Island], more: Mapping[str, int]
+) -> tuple[dict[str, int], str]:
+    """How much of it fits beside what stands, by leaf: never above C, and nobody loses backing. And why not all.
+
+    C is the lesser of what the ledger's health and what the capacity check (`came`) allow.
+    """
+    tree = snapshot.tree
+    asked = {team: gpus for team, gpus in more.items() if team in tree.leaves}
+    ceiling = min(ceiling_of(snapshot, policy), ceiling_of(on_islands(snapshot, came), policy))
+    headroom = max(0, ceiling - tree.assigned_gpus())
+    fits, why = {}, "nothing more may be promised beside what stands"
+    for team, gpus in divide(min(headroom, sum(asked.values())), asked, asked).items():
+        if not gpus:
+            continue
+        space = room(snapshot, policy, team, gpus)
+        why = space.why or why
+        if space.fits_gpus:
+            fits[team] = space.fits_gpus
+            values = {q.team: q.gpus for q in snapshot.quotas}
+            snapshot = snapshot.with_values(moved_values(values, raises(tree, values, team, space.fits_gpus)))
+    return fits, why
+
+
+def _fence(cluster: str, number: int, order: int) -> Fence:
+    """Of what the bring-up writes by itself."""
+    return Fence(rollout=bringup_key(cluster, number), counter=order)
+
+
+def _order_id(cluster: str, number: int, order: int) -> str:
+    """By which a rollout knows the order again. A cluster's name may be longer than an order's may."""
+    return f"owed-{hash_of(cluster)}-{number}-{order}"
+
+
+def next_order(ledger: BringupLedger, cluster: str) -> str:
+    """By which id the next of what is owed is to be granted; empty: nothing is owed."""
+    owed = ledger.owed(cluster)
+    return "" if owed is None else _order_id(cluster, owed.number, owed.orders + 1)
+
+
+def _first_words(
+    entry: BringupEntry,
+    spec: ClusterSpec,
+    plan: Plan,
+    granted: Mapping[str, int],
+    lacks: Mapping[str, int],
+    *,
+    gave_way: bool,
+) -> str:
+    installed = sum(i.total_gpus for i in spec.islands)
+    parts = [f"{count_text(len(spec.islands), 'island')}, {gpus_text(installed)} installed"]
+    if not entry.quotas:
+        return f"{parts[0]}; no first quotas"
+    stands = f"first quotas of {gpus_text(sum(granted.values()))}"
+    parts.append(f"{stands}, advisory, of the {gpus_text(plan.ceiling_gpus)} that it may promise")
+    if lacks:
+        missing = gpus_text(sum(lacks.values()))
+        until = entry.owed_until
+        is_owed = f"owed until {until:%Y-%m-%d}" if until is not None else "not owed, as the entry gives no date"
+        parts.append(f"{missing} of the entry {'is' if sum(lacks.values()) == 1 else 'are'} {is_owed}")
+    if gave_way:
+        parts.append("minimums and blocks that what came cannot carry are left out")
+    return "; ".join(parts)

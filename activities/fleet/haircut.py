@@ -1,0 +1,139 @@
+"""What buffers would cost the whole fleet: a cluster is planned anew only where something moved that its plan goes by.
+
+What every source says of all clusters is read at each look (activities/rollout/many_looks.py). A plan is kept in
+numbers alone, beside what it was made from and by its buffer: another look, or another buffer, costs what is new of it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from fractions import Fraction
+from typing import NamedTuple
+
+from activities.bad_rows import making_sense
+from activities.ports.ports import RegistryPort, UsagePort
+from activities.rollout.many_looks import ManyLooks
+from activities.rollout.observing import to_plan
+from models.base import fraction_text
+from models.cluster.jobs import Job, RunsOn
+from models.cluster.latest_readings import Evidence
+from models.cluster.policy import Policy
+from models.cluster.readings import HealthSample, QuotaReading, TeamUsage, UsageReading
+from models.cluster.snapshot import Snapshot
+from models.cluster.team_work import TeamWork
+from models.errors import Refusal
+from models.planning.haircut import WITHOUT, Cost, FleetHaircut, cost_of, fleet_haircut, planned_at
+from models.questions import ClusterFacts
+
+_MOST_BUFFERS = 16
+"""Of each cluster, those that were asked for last: a reader moves a slider."""
+_WORKS_TOLD = 20
+
+
+class _Kept(NamedTuple):
+    """The costs of one cluster by buffer, those that were asked for last at the end; and what they go by."""
+
+    basis: object
+    by: dict[str, Cost]
+
+
+class _Seen(NamedTuple):
+    """What a plan goes by, as it was read."""
+
+    reading: QuotaReading
+    sample: HealthSample
+    usage: UsageReading
+    facts: ClusterFacts
+    work: tuple[TeamWork, ...]
+
+    @property
+    def basis(self) -> object:
+        """Of when they are does not count, nor does whatever a plan at a buffer that was asked for leaves out."""
+        return self.reading, self.sample.islands, self.usage, self.facts.gpus_per_node, self.policy, self.work
+
+    @property
+    def policy(self) -> Policy:
+        return self.facts.policy
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Errors: Refusal where it makes no sense."""
+        with making_sense(self.reading.cluster, "its quotas"):
+            facts = self.facts
+            bare = to_plan(self.reading, self.sample, self.usage, facts.gpus_per_node, facts.completed_rollouts)
+            return bare.but(work=self.work)
+
+
+class FleetCosts:
+    """Of one worker. Who asks while another is being answered waits, and is told what was planned for them."""
+
+    def __init__(self, looks: ManyLooks, usage: UsagePort, registry: RegistryPort) -> None:
+        self._looks = looks
+        self._usage = usage
+        self._registry = registry
+        self._kept: dict[str, _Kept] = {}
+        self._one_at_a_time = threading.Lock()
+
+    def haircut_at(self, clusters: Sequence[str], buffers: Sequence[Fraction], now: datetime) -> FleetHaircut:
+        """The report on these; one that cannot be planned is left out. What is kept of others is forgotten."""
+        with self._one_at_a_time:
+            seen = self._seen(clusters, now)
+            by_text = {fraction_text(buffer): buffer for buffer in (WITHOUT, *buffers)}
+            costs = []
+            kept = {}
+            for cluster, one in seen.items():
+                try:
+                    costs.append(self._costs(cluster, one, by_text))
+                except Refusal:
+                    continue
+                kept[cluster] = self._kept[cluster]
+            self._kept = kept
+        asked = [fraction_text(buffer) for buffer in (WITHOUT, *buffers)]
+        report = fleet_haircut([[one[text] for text in asked] for one in costs], buffers)
+        return FleetHaircut(
+            report=report.but(works=tuple(cuts[:_WORKS_TOLD] for cuts in report.works)),
+            untold=tuple(max(0, len(cuts) - _WORKS_TOLD) for cuts in report.works),
+            left_out=len(clusters) - len(costs),
+        )
+
+    def _costs(self, cluster: str, seen: _Seen, buffers: Mapping[str, Fraction]) -> dict[str, Cost]:
+        """By the text of the buffer: a fraction's hash takes long. Errors: Refusal where it makes no sense."""
+        kept, basis = self._kept.get(cluster), seen.basis
+        if kept is None or kept.basis != basis:
+            kept = self._kept[cluster] = _Kept(basis, {})
+        costs = {text: cost for text in buffers if (cost := kept.by.pop(text, None)) is not None}
+        if missing := buffers.keys() - costs.keys():
+            snapshot = seen.snapshot
+            costs |= {text: cost_of(planned_at(snapshot, seen.policy, buffers[text])) for text in missing}
+        kept.by.update(costs)
+        for text in [*kept.by][:-_MOST_BUFFERS]:
+            del kept.by[text]
+        return costs
+
+    def _seen(self, clusters: Sequence[str], now: datetime) -> dict[str, _Seen]:
+        """Of those that have health, quotas and a policy that make sense."""
+        readings, facts = self._looks.readings(clusters), self._registry.facts_of(clusters)
+        samples = self._looks.believed_samples(clusters, now)
+        there = [c for c in clusters if c in readings and c in facts and c in samples]
+        usage = self._usage.readings({c: facts[c].policy.usage_window for c in there}, now)
+        works = self._works({c: readings[c] for c in there}, facts, now)
+        return {c: _Seen(readings[c], samples[c], usage[c], facts[c], works.get(c, ())) for c in there}
+
+    def _works(
+        self, readings: Mapping[str, QuotaReading], facts: Mapping[str, ClusterFacts], now: datetime
+    ) -> dict[str, tuple[TeamWork, ...]]:
+        """Of clusters whose teams have classes of jobs: of no other does a cut say whose work stands on it."""
+        classed = [c for c, one in readings.items() if facts[c].policy.classes or any(q.classes for q in one.quotas)]
+        if not classed:
+            return {}
+        jobs, latest = self._looks.jobs_of(classed, now), self._usage.latest(classed, now)
+        return {c: _work(readings[c], latest.get(c, {}), jobs.get(c, ()), facts[c].policy, now) for c in classed}
+
+
+def _work(
+    reading: QuotaReading, usage: Mapping[str, TeamUsage], jobs: Sequence[Job], policy: Policy, now: datetime
+) -> tuple[TeamWork, ...]:
+    evidence = Evidence(reading, None, usage, now, jobs, classes=policy.classes)
+    return tuple(work for work in evidence.work if work.on is RunsOn.QUOTA) if jobs else ()

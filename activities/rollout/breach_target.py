@@ -1,0 +1,68 @@
+"""Where a breach goes, where keys are configured: from health, quotas and the kept baseline as they are read here.
+
+What a request says of them does not count: whoever serves workflow tasks may have written it.
+"""
+
+from __future__ import annotations
+
+from activities.ports.ports import OpenRollout, QuotaPort, RegistryPort
+from activities.ports.warrants import Drawn
+from activities.tickets.warrants import Warrants
+from models.cluster.readings import HealthSample
+from models.cluster.snapshot import with_named_islands
+from models.errors import BackstopError, Refusal
+from models.planning.backing import back
+from models.planning.breach_target import BreachTarget, breach_target
+from models.rollout.drift import baseline_beside
+from models.rollout.holds import RADIUS, ROLLBACK
+from models.rollout.messages import AimRequest
+
+
+def aim_at(
+    request: AimRequest, sample: HealthSample | None, quotas: QuotaPort, registry: RegistryPort, warrants: Warrants
+) -> BreachTarget:
+    """Errors: Refusal where no quota is short of hardware; BlastRadius past what a person has not lifted."""
+    cluster, rollout = request.cluster, request.rollout
+    opened, policy, now = registry.open_rollout_of(cluster), warrants.policy_of(rollout), warrants.now()
+    if opened is None or opened.rollout != rollout or policy is None:
+        raise Refusal(f"no rollout {rollout} that was launched with a ticket is open in {cluster}")
+    if sample is None:
+        raise Refusal(f"nobody knows the health of {cluster}: no breach can be told")
+    reading = quotas.look(cluster)
+    current, ours = reading.values, _ours(opened, registry, warrants)
+    # Which of them others set is derived here; whether a person took it as given, the request says.
+    theirs = {t for t in {*current, *ours} if current.get(t) != ours.get(t)} & {*request.theirs}
+    baseline = baseline_beside(opened.baseline, reading.quotas, theirs)
+    islands = with_named_islands(baseline.quotas, sample.islands)
+    if not back(baseline.with_values(current).with_islands(islands)).shortage:
+        raise Refusal(f"every quota of {cluster} has healthy GPUs behind it: there is no breach")
+    lifted = warrants.live(rollout, "rollout.resolve")
+    exempt = request.exempt and lifted is not None and lifted.message.get("hold") in (RADIUS, ROLLBACK)
+    registry.reserve_breach(cluster, None if exempt else policy.max_breaching_clusters, now)
+    try:
+        target = breach_target(baseline, current, islands, theirs)
+    except BackstopError:
+        registry.release_breach(cluster)
+        raise
+    warrants.record_draw(rollout, Drawn("aim", "", {"values": dict(target.values)}))
+    return target
+
+
+def _ours(opened: OpenRollout, registry: RegistryPort, warrants: Warrants) -> dict[str, int]:
+    """What the quota system holds by the last receipts: of this rollout, of those that it adopted, or the baseline."""
+    values = {q.team: q.gpus for q in opened.baseline.quotas}
+    for rollout in reversed([opened.rollout, *adopted_by(opened, registry)]):
+        for receipt in warrants.book.receipts(rollout):
+            theirs = {conflict.team for conflict in receipt.conflicts}
+            values |= {team: gpus for team, gpus in receipt.after.items() if team not in theirs}
+    return values
+
+
+def adopted_by(opened: OpenRollout, registry: RegistryPort) -> list[str]:
+    """The rollouts whose effects it took over, the last one first."""
+    chain: list[str] = []
+    before = opened.adopted_from
+    while before and before not in chain:
+        chain.append(before)
+        before = registry.adopted_from(before)
+    return chain

@@ -1,0 +1,124 @@
+"""A cluster's rollouts as a thread reaches them: launched, told what a person said, and given an order to write."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from models.errors import Unavailable
+from models.planning.grants import Granted, GrantOrder, GrantOutcome
+from models.rollout.commands import CommandRequest
+from models.rollout.messages import CommandAnswer, LaunchAnswer, LaunchRequest, RolloutInput
+from models.rollout.stages import Command
+from models.rollout.status_models import RolloutStatus
+from models.temporal_names import (
+    GRANT_UPDATE,
+    LAUNCHED_UPDATE,
+    ROLLOUT_WORKFLOW,
+    STATUS_QUERY,
+    TASK_QUEUE,
+    rollout_workflow_id,
+)
+
+_T = TypeVar("_T")
+_PATIENCE = timedelta(seconds=45)
+
+
+class TemporalRollouts:
+    """RolloutDoor by Temporal. `loop`: the one that the client lives in; calls come from the threads of activities."""
+
+    def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
+        self._client = client
+        self._loop = loop
+
+    def grant(self, cluster: str, order: GrantOrder) -> Granted:
+        try:
+            answer: Granted = self._answer(
+                self._client.get_workflow_handle(rollout_workflow_id(cluster)).execute_update(
+                    GRANT_UPDATE,
+                    order,
+                    id=f"{order.request}/{_this_try()}",
+                    result_type=Granted,
+                    rpc_timeout=_PATIENCE,
+                )
+            )
+        except WorkflowUpdateFailedError as error:
+            why = str(error.cause) or "the rollout refused it"
+            return Granted(request=order.request, outcome=GrantOutcome.LATER, said=why)
+        return answer
+
+    def launch(self, request: LaunchRequest) -> LaunchAnswer:
+        try:
+            return self._answer(self._launched(request))
+        except (WorkflowUpdateFailedError, WorkflowAlreadyStartedError) as error:
+            raise Unavailable(f"{request.cluster}: {error}") from error
+
+    async def _launched(self, request: LaunchRequest) -> LaunchAnswer:
+        start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+            ROLLOUT_WORKFLOW,
+            RolloutInput(launch=request),
+            id=rollout_workflow_id(request.cluster),
+            task_queue=TASK_QUEUE,
+            id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            static_summary=f"{request.cluster}, owner {request.owner}: {request.reason}"[:200],
+        )
+        answer: LaunchAnswer = await self._client.execute_update_with_start_workflow(
+            LAUNCHED_UPDATE, start_workflow_operation=start, result_type=LaunchAnswer, rpc_timeout=_PATIENCE
+        )
+        return answer
+
+    def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
+        try:
+            self._answer(
+                self._client.get_workflow_handle(rollout_workflow_id(cluster)).execute_update(
+                    command, request, id=f"{command}/{_this_try()}", result_type=CommandAnswer, rpc_timeout=_PATIENCE
+                )
+            )
+        except WorkflowUpdateFailedError as error:
+            if command in (Command.CLOSE, Command.ABORT) and self._has_ended(cluster):
+                return ""  # it does so already, and its last words are on their way to the ledger
+            return str(error.cause) or "refused"
+        return ""
+
+    def _has_ended(self, cluster: str) -> bool:
+        try:
+            status: RolloutStatus = self._answer(
+                self._client.get_workflow_handle(rollout_workflow_id(cluster)).query(
+                    STATUS_QUERY, result_type=RolloutStatus, rpc_timeout=_PATIENCE
+                )
+            )
+        except WorkflowQueryFailedError:
+            return False
+        return status.stage.has_ended
+
+    def _answer(self, call: Coroutine[Any, Any, _T]) -> _T:
+        """Errors: Unavailable where nobody answers in time."""
+        waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return waiting.result(_PATIENCE.total_seconds())
+        except RPCError as error:
+            gone = error.status is RPCStatusCode.NOT_FOUND
+            raise Unavailable("its rollout has just ended" if gone else str(error)) from error
+        except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError) as error:
+            waiting.cancel()
+            raise Unavailable("its rollout did not answer in time") from error
+
+
+def _this_try() -> str:
+    """An update is answered once for its id: a later try asks anew."""
+    return uuid.uuid4().hex

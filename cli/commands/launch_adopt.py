@@ -1,0 +1,173 @@
+"""`backstop launch --adopt --all` and `--fleet --adopt`: what Temporal has lost is taken over at once."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cli.consent import consent
+from cli.many import each
+from cli.options import checked
+from cli.session import ask
+from models.errors import BackstopError, Refusal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cli.commands.launch_many import Launching
+    from client.backstop import Backstop
+    from models.fleet.archived_state import KeptFleet
+    from models.fleet.messages import FleetLaunch, FleetPlan
+    from models.fleet.state import Pace
+    from models.questions import Overview
+    from models.rollout.messages import LaunchAnswer
+
+
+_ADOPTED = "Each rollout waits for an approval, and nobody guards its quotas until it is buffered."
+
+
+def adopt_all(launching: Launching) -> None:
+    """Each with the owner that the ledger has, where none is given; ends with 1 where one was refused."""
+    from cli.json_answers import AdoptedAnswer, LaunchedAnswer, RefusedLaunch
+    from cli.output import show, show_json
+    from client.lost_words import lost_fleet_sentence
+    from views.words import count, line, row, table
+
+    async def question(door: Backstop) -> tuple[list[Overview], KeptFleet | None]:
+        return await door.lost(), await door.lost_fleet()
+
+    lost, fleet = ask(launching.person, question)
+    if lost:
+        what = f"Adopt {count(len(lost), 'lost rollout')}?"
+        consent(what, lambda: _lost_parts(lost), yes=launching.yes, as_json=launching.as_json)
+    answers = adopted(launching, lost, launching.overlay.settings)
+    taken = [(a, one.shadow) for one, a in answers if not isinstance(a, BackstopError)]
+    refused = [(one.cluster, a.message) for one, a in answers if isinstance(a, BackstopError)]
+    if launching.as_json:
+        launched = tuple(LaunchedAnswer.of(answer, shadow=shadow) for answer, shadow in taken)
+        why = tuple(RefusedLaunch(cluster=cluster, reason=message) for cluster, message in refused)
+        show_json(AdoptedAnswer(adopted=launched, refused=why).as_json())
+    else:
+        rows = table("CLUSTER", "=STAGE", "~WHAT TO DO")
+        for answer, shadow in taken:
+            row(rows, answer.cluster, answer.stage.value, LaunchedAnswer.of(answer, shadow=shadow).approve or None)
+        for cluster, message in refused:
+            row(rows, cluster, "not adopted", message, style="red")
+        sentence = f"{len(taken)} of {count(len(lost), 'lost rollout')} adopted: the quotas stay. {_ADOPTED}"
+        none = "No rollout is lost: Temporal runs all that the ledger has open."
+        if lost:
+            show(rows, line())
+        show(
+            line(sentence if lost else none), *([] if fleet is None else [line((lost_fleet_sentence(fleet), "yellow"))])
+        )
+    if refused:
+        raise typer.Exit(1)
+
+
+def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
+    """The lost fleet rollout goes on as a new one, its lost rollouts first; its plan of today waits for an approval.
+
+    Errors: Refusal where none is lost, and where one of its rollouts could not be taken over.
+    """
+    from cli.commands.fleet_rollout import pace_of
+    from cli.output import complain, waiting
+
+    async def question(door: Backstop) -> tuple[KeptFleet | None, list[Overview]]:
+        kept = await door.lost_fleet()
+        return kept, [] if kept is None else [one for one in await door.lost() if one.fleet == kept.fleet]
+
+    kept, lost = ask(launching.person, question)
+    if kept is None:
+        raise Refusal("no fleet rollout is lost: Temporal runs the one that the ledger has open, or none is open there")
+    launch = _taking_over(kept, launching, pace_of(kept, pace))
+    what = f"Take over fleet rollout {kept.fleet}?"
+    consent(what, lambda: _kept_parts(kept, launch, lost), yes=launching.yes, as_json=launching.as_json)
+    refused = [
+        (one.cluster, a.message) for one, a in adopted(launching, lost, kept.policy) if isinstance(a, BackstopError)
+    ]
+    for cluster, message in refused:
+        complain(f"{cluster} was not adopted: {message}")
+    if refused:
+        raise Refusal(f"the fleet rollout is not taken over while {len(refused)} of its rollouts are lost: try again")
+    with waiting("planning its clusters"):
+        plan = ask(launching.person, lambda door: door.launch_fleet(launch))
+    _taken_over(plan, launch, as_json=launching.as_json)
+
+
+def adopted(
+    launching: Launching, lost: Sequence[Overview], policy: dict[str, Any]
+) -> list[tuple[Overview, LaunchAnswer | BackstopError]]:
+    """What became of the launch that takes each over."""
+    if not lost:
+        return []
+    return ask(launching.person, lambda door: each(lost, lambda one: _adopted(door, one, launching, policy)))
+
+
+async def _adopted(door: Backstop, lost: Overview, launching: Launching, policy: dict[str, Any]) -> LaunchAnswer:
+    from client.rollout_ids import rollout_id
+    from models.rollout.messages import LaunchRequest
+
+    request = checked(
+        LaunchRequest,
+        cluster=lost.cluster,
+        rollout=rollout_id(lost.cluster),
+        owner=launching.owner or lost.owner or launching.person,
+        actor=launching.person,
+        reason=launching.reason,
+        shadow=lost.shadow,
+        adopt=True,
+        policy=policy,
+    )
+    return await door.launch(request)
+
+
+def _taking_over(kept: KeptFleet, launching: Launching, pace: Pace) -> FleetLaunch:
+    from models.fleet.messages import FleetLaunch
+    from models.fleet.state import Wave
+
+    return checked(
+        FleetLaunch,
+        fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
+        owner=launching.owner or kept.owner,
+        actor=launching.person,
+        reason=launching.reason,
+        pilots=tuple(sorted(c for c, wave in kept.members.items() if wave is Wave.PILOT)),
+        shadow=kept.shadow,
+        pace=pace,
+        policy={**kept.policy, **launching.overlay.settings},
+        kept=kept,
+    )
+
+
+def _lost_parts(lost: Sequence[Overview]) -> list[RenderableType]:
+    from views.words import count, line, row, table
+
+    rows = table("CLUSTER", "=STAGE", "OWNER", "ROLLOUT", least=["ROLLOUT"])
+    for one in lost:
+        row(rows, one.cluster, one.stage, one.owner or None, one.rollout)
+    clusters = count(len(lost), "cluster")
+    sentence = f"{clusters}: the quotas stay. {_ADOPTED}"
+    return [rows, line(), line(sentence)]
+
+
+def _kept_parts(kept: KeptFleet, launch: FleetLaunch, lost: Sequence[Overview]) -> list[RenderableType]:
+    from views.fleet_rollout import kept_parts
+
+    return [*([*_lost_parts(lost), ""] if lost else []), *kept_parts(kept, launch)]
+
+
+def _taken_over(plan: FleetPlan, launch: FleetLaunch, *, as_json: bool) -> None:
+    from cli.commands.fleet_rollout import launched_parts
+    from cli.output import show
+    from views.fleet_rollout import unknown_lines
+    from views.words import line
+
+    assert launch.kept is not None
+    if not as_json:
+        show(line((f"{launch.kept.fleet} is taken over", "bold"), "; of it is not known any more:"))
+        show(*unknown_lines(launch.kept), line())
+    launched_parts(plan, launch, as_json=as_json)

@@ -1,0 +1,34 @@
+"""The JSON that commands of bring-ups answer with, beside cli/json_answers.py."""
+
+from __future__ import annotations
+
+from cli.json_answer import JsonAnswer
+from models.base import Name
+from models.bringup.entry import BringupEntry
+from models.bringup.messages import BringupAnswer, BringupCommandAnswer, BringupRow
+from models.bringup.recipe import ClusterRecipe
+
+
+class RecipesAnswer(JsonAnswer, schema="recipes"):
+    """Recipes as they were read, and the entries that were checked against them."""
+
+    recipes: tuple[ClusterRecipe, ...]
+    entries: tuple[BringupEntry, ...]
+
+
+class BringupsEnteredAnswer(JsonAnswer, schema="bringups-entered"):
+    """What became of each entry."""
+
+    entered: tuple[BringupAnswer, ...]
+
+
+class BringupsAnswer(JsonAnswer, schema="bringups"):
+    """The board."""
+
+    bringups: tuple[BringupRow, ...]
+
+
+class BringupCommandedAnswer(BringupCommandAnswer, JsonAnswer, schema="bringup-command"):
+    """What became of a command."""
+
+    cluster: Name

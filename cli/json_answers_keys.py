@@ -1,0 +1,22 @@
+"""The JSON that `backstop keys` answers with, beside cli/json_answers.py."""
+
+from __future__ import annotations
+
+from cli.json_answer import JsonAnswer
+from models.base import Model, Time
+
+
+class KeyLine(Model):
+    """One key of fronts. `status`: signs, verifies (what it signed before), or revoked."""
+
+    key_id: str
+    status: str
+    valid_from: Time
+    valid_until: Time | None
+    revoked_from: Time | None
+
+
+class KeysAnswer(JsonAnswer, schema="keys"):
+    """The public keys of fronts, in the order in which they were made."""
+
+    keys: tuple[KeyLine, ...]

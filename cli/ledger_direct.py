@@ -1,0 +1,48 @@
+"""What must not travel through Temporal goes to the ledger by a program of the workers' (workers/stage_import.py)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+from backstop.program import program
+from models.errors import Refusal, Unavailable
+from models.temporal_names import NO_LEDGER_EXIT
+
+if TYPE_CHECKING:
+    from models.access.access_file import AccessFile
+
+_SECONDS = 120
+
+
+def stage_import(import_id: str, part: int, payload: bytes) -> None:
+    """The part of an import stands in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
+    command = [*program("workers.stage_import"), import_id, str(part)]
+    try:
+        done = subprocess.run(command, input=payload, capture_output=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        raise Unavailable("the ledger does not answer: try again") from None
+    if done.returncode == NO_LEDGER_EXIT:
+        raise Refusal(
+            "the fleet has contacts that hold secrets, and these do not travel through Temporal, which keeps what it "
+            "has seen: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME and give the "
+            "workers the contacts (BACKSTOP_CONTACTS)"
+        )
+    if done.returncode:
+        raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")
+
+
+def recover_access(file: AccessFile, actor: str, reason: str) -> str:
+    """The access file is in force in the ledger that this machine reaches. Errors: Refusal where it reaches none."""
+    command = [*program("workers.access_recover"), actor, reason]
+    text = file.model_dump_json(exclude_unset=True, by_alias=True).encode()
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        raise Unavailable("the ledger does not answer: try again") from None
+    if done.returncode == NO_LEDGER_EXIT:
+        raise Refusal("no ledger can be reached from here: set BACKSTOP_LEDGER_URL to the workers' own")
+    if done.returncode:
+        raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")
+    return str(json.loads(done.stdout)["said"])

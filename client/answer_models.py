@@ -1,0 +1,55 @@
+"""What the door answers that is of its own making. Imports nothing of Temporal: whoever comes over HTTP reads it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from pydantic import Field
+
+from models.audit_chain import AuditKind
+from models.base import Model, Time
+
+STALE = timedelta(minutes=30)
+"""Health older than this is doubted; a policy's `stale_after` is what gates go by."""
+
+
+class Check(Model):
+    """One thing that should be so, and what to do when it is not."""
+
+    name: str
+    ok: bool
+    text: str
+    remedy: str = ""
+
+
+class Build(Model):
+    """One build of the worker."""
+
+    build: str
+    status: str
+    """current: it serves what begins. ramping, draining, drained or inactive otherwise."""
+    workers: int
+    """Workers of it that poll."""
+    rollouts: int
+    """Open rollouts that it holds."""
+    created: Time
+
+    @property
+    def stranded(self) -> bool:
+        """It holds rollouts, and nobody serves them."""
+        return self.rollouts > 0 and self.workers == 0
+
+
+class AuditRecord(Model):
+    """One thing that happened, as history has it. `event`: the event's id in its run."""
+
+    at: Time
+    kind: AuditKind
+    actor: str
+    text: str
+    reason: str = ""
+    refused: bool = False
+    run: str = ""
+    event: int = 0
+    data: dict[str, Any] = Field(default_factory=dict)

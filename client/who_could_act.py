@@ -1,0 +1,84 @@
+"""Who could give the command that something waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from models.access.decision import Target, who_could
+from models.access.principals import is_one_of
+from models.access.rights import RIGHTS, Case
+from models.base import some_of
+from models.errors import BackstopError, Refusal
+from models.questions import AccessNow, AimOf, Question
+from models.rollout.messages import LaunchAnswer
+from models.rollout.stages import Stage
+from models.rollout.status_models import RolloutStatus
+
+_TYPED = re.compile(r"backstop (?:(fleet|request|bringup) )?([a-z-]+) ")
+_DOOR = {"confirm": "desk.confirm_source"}
+_NAMED = 5
+_SECONDS = 5
+"""What is only shown beside something else is not waited for longer."""
+AskDesk = Callable[[Question[Any]], Awaitable[Any]]
+
+
+def key_awaited(*lines: str) -> str:
+    """The key, in the table of rights, of the first command that the lines name; empty: they name none."""
+    typed = (match for text in lines for match in _TYPED.finditer(f"{text} "))
+    keys = (_DOOR.get(match[2], f"{match[1] or 'rollout'}.{match[2]}") for match in typed)
+    return next((key for key in keys if key in RIGHTS), "")
+
+
+async def who_could_now(ask: AskDesk, key: str, target: Target, subject: str = "") -> tuple[str, ...] | None:
+    """Who could give the command, as the access file in force names them: whoever launched, asked for or entered it is
+    left out where somebody else has to. None: there is no file. Nobody where the answer does not come in time."""
+    stands = await _in_time(ask(AccessNow()))
+    if stands is None or (stands.version is not None and key not in RIGHTS):
+        return ()
+    if stands.version is None:
+        return None
+    try:
+        target = await asyncio.wait_for(ask(AimOf(command=key, target=target, subject=subject)), _SECONDS)
+    except Refusal:
+        pass  # no worker has keys: nobody knows whose doing it is
+    except (BackstopError, TimeoutError):
+        return ()
+    return who_could(stands.version.file, key, target)
+
+
+async def could_act_now(ask: AskDesk, status: RolloutStatus) -> tuple[str, ...]:
+    """Who could give the first command that the rollout needs. Without an access file: whom the policy lets resolve."""
+    if not status.needs:
+        return ()
+    choices = status.undoing.choices if status.undoing is not None else ()
+    key = key_awaited(*([choice.line for choice in choices] or [status.needs]))
+    risky = status.stage is Stage.STUCK or status.at_risk or status.breach_of
+    cases = frozenset({Case.AT_RISK}) if risky else frozenset[Case]()
+    could = await who_could_now(ask, key, Target(cluster=status.cluster, cases=cases))
+    return status.lifters if could is None else could
+
+
+async def lifted_by_others(ask: AskDesk, answer: LaunchAnswer, launcher: str) -> str:
+    """That whoever launched it may not resolve what holds it, and who may; empty where they may, or roles say it."""
+    if not answer.lifters or is_one_of(launcher, answer.lifters):
+        return ""
+    stands = await _in_time(ask(AccessNow()))
+    if stands is None or stands.version is not None:
+        return ""
+    may = some_of(answer.lifters, _NAMED)
+    if is_one_of(launcher, answer.deciders):
+        return f"An objection to it is resolved by {may}, and not by {launcher}, who may resolve other holds."
+    others = [name for name in answer.deciders if name not in answer.lifters]
+    more = f" (other holds: {some_of(others, _NAMED)} too)" if others else ""
+    return f"Its holds can be resolved by {may}{more}, not by {launcher}, who launched it."
+
+
+async def _in_time(answer: Awaitable[Any]) -> Any:
+    """None where it does not come in time."""
+    try:
+        return await asyncio.wait_for(answer, _SECONDS)
+    except (BackstopError, TimeoutError):
+        return None

@@ -1,0 +1,418 @@
+"""What every call to a workflow has in common: to start one, to command it, to ask it, and to tell why it failed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shlex
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from temporalio.api.errordetails.v1 import WorkflowNotReadyFailure
+from temporalio.client import (
+    Client,
+    WithStartWorkflowOperation,
+    WorkflowFailureError,
+    WorkflowHandle,
+    WorkflowQueryFailedError,
+    WorkflowUpdateFailedError,
+    WorkflowUpdateHandle,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
+    WorkflowUpdateStage,
+)
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.clock import Clock, utc_now
+from client.connection import TemporalTarget
+from client.lost_rollouts import status_there, was_stopped
+from client.repeats import repeatable, same_id
+from client.versions import none_polls
+from models.access.tickets import Signer
+from models.base import Model
+from models.errors import BY_NAME, BackstopError, Refusal, Unavailable
+from models.temporal_names import LAUNCHED_UPDATE, MOVES_ON, TAKE_BACK_SIGNAL, TASK_QUEUE, rollout_workflow_id
+
+UPDATE_FAILED = (WorkflowUpdateFailedError, RPCError, WorkflowUpdateRPCTimeoutOrCancelledError)
+QUERY_FAILED = (WorkflowQueryFailedError, RPCError)
+"""How an update or a query fails, in Temporal's errors."""
+
+_PATIENCE = timedelta(seconds=30)
+"""How long a person waits for a worker's answer."""
+_ENDS_SECONDS = 60.0
+"""How long a rehearsal that gives way may take to end."""
+_QUESTIONS, _MOMENT_SECONDS = 24, 0.5
+"""For a question that came at a moment when nobody may answer it: ten seconds where a worker died with a task."""
+_FIRST_STEP = "Workflow Task in failed state"
+"""How Temporal says that the step which an update came with has failed."""
+_STOPPED = "the workflow was stopped before it came to its end"
+_CLOSING = "workflow is closing"
+"""How Temporal says that a run is just ending: it continues as new, or for good."""
+_AnswerT = TypeVar("_AnswerT", bound=Model)
+_MessageT = TypeVar("_MessageT", bound=Model)
+_T = TypeVar("_T")
+_TRIES = 60
+_PAUSE_SECONDS = 0.5
+_START_ONE = "start one with `backstop up` or `backstop worker`"
+NO_WORKER = f"no worker is running: {_START_ONE}"
+_NO_ANSWER = f"no worker has answered in time: if none runs, {_START_ONE} (see `backstop doctor`)"
+_SHORT = timedelta(seconds=5)
+"""How long Temporal itself may take to say what became of something."""
+_LOOKS, _LOOK_SECONDS = 3, 0.4
+"""For a worker that polls: one that has just started may do so a moment later."""
+_SILENT_SECONDS, TAKEN_SECONDS = 2.0, 30.0
+"""After the first the caller hears that a command waits for a worker; after both it is taken back."""
+_SETTLE_SECONDS = 1.0
+"""A command that a worker took up just before it was taken back is answered by then."""
+NEW_EVENTS = 2
+"""In the history of a workflow that no worker has taken up: it was started, and its first task waits."""
+
+
+class Calls:
+    """A connection for one actor.
+
+    `signer`: of a front, which knows who it is; without one the actor is what the caller says.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        actor: str,
+        target: TemporalTarget,
+        signer: Signer | None = None,
+        now: Clock = utc_now,
+    ) -> None:
+        self._now = now
+        self._client = client
+        self._actor = actor
+        self._target = target
+        self._signer = signer
+        self.heard = asyncio.Event()
+        """Some worker has answered something."""
+        self.note: Callable[[str], None] = lambda _: None
+        """Takes what a person should read while they wait, a sentence at a time."""
+
+    async def unserved(self) -> bool:
+        """No worker polls, as far as Temporal knows; False also where it does not say."""
+        try:
+            return await none_polls(self._client)
+        except RPCError:
+            return False
+
+    def _signed(self, message: _MessageT, command: str, workflow_id: str) -> _MessageT:
+        """With the ticket of the command, where a front signs."""
+        return message if self._signer is None else self._signer(message, command, workflow_id)
+
+    async def _start(
+        self,
+        workflow: str,
+        workflow_input: Model,
+        workflow_id: str,
+        summary: str,
+        answer: type[_AnswerT],
+        what: str,
+        seconds: float = 120,
+    ) -> _AnswerT:
+        """What the new workflow answers to `launched`; one that no worker takes up is stopped again.
+
+        `what`: for people, as "the launch of a". Errors: WorkflowAlreadyStartedError, those of models.errors.
+        """
+        handle = self._client.get_workflow_handle(workflow_id)
+
+        async def begin() -> _AnswerT:
+            start: WithStartWorkflowOperation[Any, Any] = WithStartWorkflowOperation(
+                workflow,
+                workflow_input,
+                id=workflow_id,
+                task_queue=TASK_QUEUE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                static_summary=summary,
+            )
+            update_id = same_id(workflow_id, workflow_input)
+            try:
+                answered: _AnswerT = await asyncio.wait_for(
+                    self._client.execute_update_with_start_workflow(
+                        LAUNCHED_UPDATE, start_workflow_operation=start, id=update_id, result_type=answer
+                    ),
+                    seconds,
+                )
+            except WorkflowAlreadyStartedError:
+                await _read(start)
+                before = await self._answered_before(workflow_id, update_id, answer) if repeatable() else None
+                if before is None:
+                    raise
+                return before
+            except TimeoutError:
+                await _read(start)
+                why = f"a worker has taken up {what}, which goes on; it has not answered within {seconds:.0f} s"
+                raise Unavailable(f"{why}: look at its status later") from None
+            except UPDATE_FAILED as error:
+                await _read(start)
+                if not (isinstance(error, RPCError) and _not_taken(error)):
+                    raise await self._told(error) from error
+                answered = await self._said_at_last(workflow_id, update_id, answer)
+            self.heard.set()
+            return answered
+
+        async def take_back(_: asyncio.Future[_AnswerT]) -> bool:
+            return await stopped_again(handle)
+
+        return await self._taken_up(begin, what, take_back)
+
+    async def _past_rehearsal(
+        self,
+        opened: Callable[[], Awaitable[_AnswerT]],
+        gives_way: Callable[[], Awaitable[str]],
+        already_open: Callable[[], Awaitable[BackstopError]],
+    ) -> tuple[_AnswerT, str]:
+        """What is opened, and the id of the rehearsal that gave way to it; empty: none was there. Errors: theirs."""
+        try:
+            return await opened(), ""
+        except WorkflowAlreadyStartedError:
+            rehearsal = await gives_way()
+        try:
+            return await opened(), rehearsal
+        except WorkflowAlreadyStartedError:
+            raise await already_open() from None
+
+    async def _rehearsal_is_over(self, workflow_id: str, rehearsal: str) -> None:
+        """It was aborted and has ended, which is waited for a while. Errors: Refusal where it has not."""
+        try:
+            await asyncio.wait_for(self._client.get_workflow_handle(workflow_id).result(), _ENDS_SECONDS)
+        except TimeoutError:
+            why = f"the rehearsal {rehearsal} is being aborted and has not ended yet: launch again in a moment"
+            raise Refusal(why) from None
+        except WorkflowFailureError:
+            pass
+        except RPCError as error:
+            raise await self._told(error) from error
+
+    async def _said_at_last(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT:
+        """What one answers that has started, and whose first step a busy worker did not end: it is made anew."""
+        handle = self._client.get_workflow_handle(workflow_id)
+
+        async def ask() -> _AnswerT:
+            answered: _AnswerT = await handle.execute_update(
+                LAUNCHED_UPDATE, id=update_id, result_type=kind, rpc_timeout=_PATIENCE
+            )
+            return answered
+
+        await asyncio.sleep(_PAUSE_SECONDS)
+        try:
+            return await _until_taken(ask)
+        except UPDATE_FAILED as error:
+            raise await self._told(error) from error
+
+    async def _answered_before(self, workflow_id: str, update_id: str, kind: type[_AnswerT]) -> _AnswerT | None:
+        """What the one that runs answered to the same launch; None where it was another one that started it."""
+        handle = self._client.get_workflow_handle(workflow_id).get_update_handle(update_id, result_type=kind)
+        try:
+            answered: _AnswerT = await handle.result(rpc_timeout=_PATIENCE)
+        except UPDATE_FAILED:
+            return None
+        return answered
+
+    async def _update(
+        self, workflow_id: str, of: str, name: str, request: Model, kind: type[_AnswerT], what: str
+    ) -> _AnswerT:
+        """The answer, asked for again (under one id) where the server let go of the command before it was taken.
+
+        It does when a rollout continues as new while something else arrives: that step of the workflow is made
+        anew, and its updates are answered with WorkflowNotReady, or that it is closing. Each try is signed anew: a
+        ticket is good for a minute. `of`: whose command it is, as the table of rights names it. `what`: for people, as
+        "approve of a".
+        """
+        handle = self._client.get_workflow_handle(workflow_id)
+        update_id = same_id(f"{workflow_id} {name}", request)
+
+        async def ask() -> WorkflowUpdateHandle[_AnswerT]:
+            signed = self._signed(request, f"{of}.{name}", workflow_id)
+            return await handle.start_update(
+                name,
+                signed,
+                id=update_id,
+                result_type=kind,
+                wait_for_stage=WorkflowUpdateStage.ACCEPTED,
+                rpc_timeout=_PATIENCE,
+            )
+
+        async def take_back(asking: asyncio.Future[WorkflowUpdateHandle[_AnswerT]]) -> bool:
+            await handle.signal(TAKE_BACK_SIGNAL, update_id, rpc_timeout=_SHORT)
+            if not await _is_done(asking, _SETTLE_SECONDS):
+                return True
+            try:  # a worker was just about to take it up, before the signal or after it
+                await asyncio.wait_for((await asking).result(), _SETTLE_SECONDS)
+            except UPDATE_FAILED:
+                return True
+            except TimeoutError:
+                return False
+            return False
+
+        answer: _AnswerT = await (await self._taken_up(lambda: _until_taken(ask), what, take_back)).result()
+        self.heard.set()
+        return answer
+
+    async def _taken_up(
+        self,
+        begin: Callable[[], Coroutine[Any, Any, _T]],
+        what: str,
+        take_back: Callable[[asyncio.Future[_T]], Awaitable[bool]],
+    ) -> _T:
+        """What comes of it once a worker takes it up. Where none does it is taken back: what failed happens no more.
+
+        `take_back`: False where a worker has it already. Errors: Unavailable, and nothing comes of it; those of what
+        is begun.
+        """
+        await self._polled(what)
+        asking = asyncio.ensure_future(begin())
+        try:
+            if not await _is_done(asking, _SILENT_SECONDS):
+                self.note(f"No worker has answered yet: {what} waits for one. Ctrl-C takes it back.")
+                if not await _is_done(asking, TAKEN_SECONDS) and await self._taken_back(asking, take_back):
+                    why = f"no worker took up {what} within {_SILENT_SECONDS + TAKEN_SECONDS:.0f} s"
+                    raise Unavailable(f"{why}: it was taken back, and nothing comes of it (see `backstop doctor`)")
+            return await asking
+        except asyncio.CancelledError:
+            if await self._taken_back(asking, take_back):
+                self.note(f"Interrupted: {what} was taken back, and nothing comes of it.")
+            else:
+                self.note(f"Interrupted: a worker has taken up {what}, which goes on: see `backstop status`.")
+            raise
+        finally:
+            _leave(asking)
+
+    async def _polled(self, what: str) -> None:
+        """Some worker polls, as far as Temporal knows. Errors: Unavailable, and nothing was given."""
+        try:
+            for left in reversed(range(_LOOKS)):
+                if self.heard.is_set() or not await self.unserved():
+                    return
+                if left:
+                    await asyncio.sleep(_LOOK_SECONDS)
+        except asyncio.CancelledError:
+            self.note(f"Interrupted: {what} was not given.")
+            raise
+        raise Unavailable(f"no worker is running, and {what} was not given: {_START_ONE}")
+
+    async def _taken_back(
+        self, asking: asyncio.Future[_T], take_back: Callable[[asyncio.Future[_T]], Awaitable[bool]]
+    ) -> bool:
+        """Whether nothing comes of it. Errors: Unavailable where Temporal does not say so."""
+        if asking.done():
+            return False
+        try:
+            return await take_back(asking)
+        except RPCError as error:
+            why = f"Temporal at {self._target.address}: {error.message}"
+            raise Unavailable(f"{why}; whether it is carried out is not known: look at `backstop status`") from error
+
+    async def _read_by_worker(self, asking: asyncio.Future[_T]) -> _T:
+        """The answer to what changes nothing. Errors: Unavailable where no worker polls; those of the question."""
+        try:
+            if not await _is_done(asking, _SILENT_SECONDS):
+                if not self.heard.is_set() and await self.unserved():
+                    raise Unavailable(NO_WORKER)
+                self.note("No worker has answered yet.")
+            return await asking
+        finally:
+            _leave(asking)
+
+    async def _query(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
+        """The workflow's answer, asked for again while it moves on.
+
+        One that was terminated before it took in all that had reached it would move on for ever, and no worker may
+        answer for it: that is told as if there were no such workflow.
+        """
+        handle = self._client.get_workflow_handle(workflow_id)
+        for tries_left in reversed(range(_QUESTIONS)):
+            try:
+                asking = asyncio.ensure_future(handle.query(name, result_type=kind, rpc_timeout=_PATIENCE))
+                answered: _AnswerT = await self._read_by_worker(asking)
+                self.heard.set()
+                return answered
+            except QUERY_FAILED as error:
+                if not (tries_left and MOVES_ON in str(error)):
+                    raise
+                if await was_stopped(self._client, workflow_id):
+                    raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"") from None
+            await asyncio.sleep(_MOMENT_SECONDS)
+        raise AssertionError("the last try neither answered nor failed")
+
+    async def _query_open(self, workflow_id: str, name: str, kind: type[_AnswerT]) -> _AnswerT:
+        """As `_query`, of what may still come. One that was terminated answers as it last stood, and nothing comes."""
+        answer = await self._query(workflow_id, name, kind)
+        if await was_stopped(self._client, workflow_id):
+            raise RPCError(_STOPPED, RPCStatusCode.NOT_FOUND, b"")
+        return answer
+
+    async def _told(self, error: BaseException, cluster: str = "") -> BackstopError:
+        """Temporal's errors as ours: one sentence, and what to do next in its type."""
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, ApplicationError):
+            cause = getattr(cause, "cause", None) or cause.__cause__
+        if isinstance(cause, ApplicationError):
+            return BY_NAME.get(cause.type or "", Unavailable)(cause.message)
+        if isinstance(error, RPCError):
+            if error.status is RPCStatusCode.NOT_FOUND and cluster:
+                try:
+                    status = await status_there(self._client, rollout_workflow_id(cluster))
+                except RPCError as silence:
+                    return await self._told(silence)
+                if status is not None:
+                    return Refusal(f"the rollout of {cluster} has ended; launch a new one")
+                return Refusal(
+                    f"there is no rollout of {cluster}: launch one with `backstop launch {shlex.quote(cluster)}`"
+                )
+            if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
+                return Unavailable(_NO_ANSWER)
+            return Unavailable(f"Temporal at {self._target.address}: {error.message}")
+        if isinstance(error, TimeoutError | WorkflowUpdateRPCTimeoutOrCancelledError):
+            return Unavailable(_NO_ANSWER)
+        return Unavailable(str(error))
+
+
+async def _read(start: WithStartWorkflowOperation[Any, Any]) -> None:
+    """The start holds the error of its update again: unread, it would be printed at exit."""
+    with contextlib.suppress(WorkflowAlreadyStartedError, RPCError, TimeoutError):
+        await asyncio.wait_for(start.workflow_handle(), 0.1)
+
+
+async def _is_done(asking: asyncio.Future[Any], seconds: float) -> bool:
+    done, _ = await asyncio.wait({asking}, timeout=seconds)
+    return bool(done)
+
+
+def _leave(asking: asyncio.Future[Any]) -> None:
+    """Nobody waits for it any more, nor reads how it failed."""
+    asking.cancel()
+    asking.add_done_callback(lambda left: None if left.cancelled() else left.exception())
+
+
+async def stopped_again(handle: WorkflowHandle[Any, Any]) -> bool:
+    """Whether no worker had taken it up: then it has ended, and was never begun."""
+    if (await handle.describe(rpc_timeout=_SHORT)).history_length > NEW_EVENTS:
+        return False
+    await handle.terminate(reason="no worker has taken it up", rpc_timeout=_SHORT)
+    return True
+
+
+async def _until_taken(ask: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """The answer, asked for again while the server lets go of the call before the workflow takes it."""
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            return await ask()
+        except RPCError as error:
+            if not (tries_left and _not_taken(error)):
+                raise
+        await asyncio.sleep(_PAUSE_SECONDS)
+    raise AssertionError("the last try neither answered nor failed")
+
+
+def _not_taken(error: RPCError) -> bool:
+    """The workflow did not take the call, and will when asked again: this run, the next, or it has ended."""
+    return any(words in error.message for words in (_CLOSING, _FIRST_STEP)) or any(
+        detail.Is(WorkflowNotReadyFailure.DESCRIPTOR) for detail in error.grpc_status.details
+    )

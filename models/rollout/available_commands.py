@@ -1,0 +1,115 @@
+"""The commands that a rollout would take now, as they are typed: what notices, status and `doctor` print.
+
+Each is made of the request that it would send, and is left out where that would be refused, so that a line that is
+printed works as it stands.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from datetime import datetime
+
+from models.rollout.commands import CommandRequest, may_lift, refusal
+from models.rollout.gates import doubt_of, holds_standing
+from models.rollout.holds import PROPOSAL, Hold, HoldKind
+from models.rollout.stages import Command, command_line
+from models.rollout.state import Rollout
+from models.rollout.status_models import Choice
+
+_REASON = "..."
+"""What whoever types it puts their own words for."""
+_ENDS: dict[Command, str] = {
+    Command.RETRY: "Try again",
+    Command.ROLLBACK: "Undo the rollout",
+    Command.ABORT: "Undo the rollout and end it",
+    Command.CLOSE: "End the rollout and leave the quotas as they are",
+}
+_LIFTS: dict[HoldKind, str] = {
+    HoldKind.OBJECTION: "Answer the objection and lift it",
+    HoldKind.DRIFT: "Take what others changed as given (with --how restore, write ours again where that is possible)",
+    HoldKind.BLAST_RADIUS: "Let it be written all the same",
+    HoldKind.UNKNOWN_HEALTH: "Confirm that what was seen is so",
+}
+
+CONFIRMS = "Confirm that what the source says of all its clusters is so"
+
+
+def choices_now(rollout: Rollout, now: datetime) -> tuple[Choice, ...]:
+    """Those that its owner could give, what holds it first."""
+    doubt = doubt_of(rollout)
+    source = () if doubt is None else (Choice(command="confirm", line=doubt.confirm_line, does=CONFIRMS),)
+    own = tuple(
+        Choice(command=command.value, line=line_of(rollout.cluster, command, request), does=does)
+        for command, request, does in _possible_commands(rollout, now)
+        if refusal(rollout, command, request) is None
+    )
+    return source + own
+
+
+def _possible_commands(rollout: Rollout, now: datetime) -> Iterator[tuple[Command, CommandRequest, str]]:
+    plan = rollout.plan if rollout.proposal is None else rollout.proposal.plan
+    if plan is not None:
+        request = CommandRequest(actor=rollout.owner, plan_hash=plan.hash)
+        yield Command.APPROVE, request, "Approve the plan"
+    for hold in holds_standing(rollout, now):
+        yield Command.RESOLVE, _resolve_request(rollout, hold), _LIFTS.get(hold.kind, f"Lift the hold ({hold.reason})")
+    if rollout.proposal is not None:
+        yield (
+            Command.RESOLVE,
+            CommandRequest(actor=rollout.owner, reason=_REASON, hold=PROPOSAL),
+            "Decline the proposed plan",
+        )
+    yield Command.RESUME, CommandRequest(actor=rollout.owner), "Lift the pause"
+    for command, does in _ENDS.items():
+        yield command, CommandRequest(actor=rollout.owner, reason=_REASON), does
+
+
+def lifts_by_hold(rollout: Rollout, now: datetime) -> dict[str, str]:
+    """By hold that the owner could lift now, the line that does."""
+    standing, doubt = holds_standing(rollout, now), doubt_of(rollout)
+    lines = {hold.id: lifting_line(rollout, hold) for hold in standing if lifts(rollout, hold)}
+    if doubt is not None:
+        lines |= {hold.id: doubt.confirm_line for hold in standing if hold.kind is HoldKind.UNKNOWN_HEALTH}
+    return lines
+
+
+def lifts(rollout: Rollout, hold: Hold) -> bool:
+    """Whether its owner could lift the hold now."""
+    return refusal(rollout, *_lifting_command(rollout, hold)) is None
+
+
+def lifting_line(rollout: Rollout, hold: Hold) -> str:
+    """How the owner lifts it."""
+    return line_of(rollout.cluster, *_lifting_command(rollout, hold))
+
+
+def lifters(rollout: Rollout, needs: str, now: datetime) -> tuple[str, ...]:
+    """Who may give the `resolve` that is needed, where no access file says who may do what; none: it needs none."""
+    resolved = (h for h in holds_standing(rollout, now) if h.kind is not HoldKind.PAUSED)
+    hold = next((h for h in resolved if lifting_line(rollout, h) in needs), None)
+    if hold is None or doubt_of(rollout) is not None:
+        return ()
+    return may_lift(rollout, objection=hold.kind is HoldKind.OBJECTION)
+
+
+def _lifting_command(rollout: Rollout, hold: Hold) -> tuple[Command, CommandRequest]:
+    if hold.kind is HoldKind.PAUSED:
+        return Command.RESUME, CommandRequest(actor=rollout.owner)
+    return Command.RESOLVE, _resolve_request(rollout, hold)
+
+
+def _resolve_request(rollout: Rollout, hold: Hold) -> CommandRequest:
+    return CommandRequest(actor=rollout.owner, reason=_REASON, hold=hold.id)
+
+
+def line_of(cluster: str, command: Command, request: CommandRequest) -> str:
+    """The command as it is typed."""
+    words = [command_line(command, cluster)]
+    if request.plan_hash:
+        words += ["--plan", request.plan_hash]
+    if request.hold:
+        words += ["--hold", shlex.quote(request.hold)]
+    if request.reason:
+        words += ["--reason", f'"{request.reason}"']
+    return " ".join(words)

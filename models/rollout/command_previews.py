@@ -1,0 +1,150 @@
+"""What a command would lead to, before it is given: the plan that an approval names, what an undo brings back.
+
+Nothing here changes a rollout. The figures are made by the very functions that obey the command, so that what a
+person agrees to is what happens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from pydantic import Field
+
+from models.base import GpuCount, Model, Name
+from models.lifecycle.state_machine import Refused
+from models.planning.plan import Plan
+from models.rollout.commands import backing_for, reason_refusal, start_undo
+from models.rollout.mailing import newly_cut
+from models.rollout.promotion_text import unwaived_conditions
+from models.rollout.stages import Command, Stage, answer
+from models.rollout.state import Rollout
+from models.rollout.status import present_values
+
+
+class TeamBack(Model):
+    """One leaf quota that an undo would find at another value than it brings back. Units: whole GPUs."""
+
+    team: Name
+    gpus: GpuCount
+    """What it has now."""
+    back_gpus: GpuCount
+    """What it would have after the undo."""
+    backing_gpus: GpuCount | None
+    """What today's hardware would back of that, beside all others; null: no health is known."""
+    by_others: bool = False
+    """Somebody else changed it: it is left alone, and `back_gpus` is what it has."""
+
+
+class Ahead(Model):
+    """What commands to one rollout would lead to now."""
+
+    cluster: Name
+    rollout: str
+    stage: Stage
+    shadow: bool = False
+    plan: Plan | None = None
+    """What an approval would name; null: nothing awaits one."""
+    undoes: tuple[str, ...] = ()
+    """The effects that an abort or a rollback would undo, the first one first; none: no effect stands."""
+    undone: bool = False
+    """What was applied has been undone by an earlier rollback."""
+    back: tuple[TeamBack, ...] = ()
+    """The quotas that would change with it, or that others have changed."""
+    unbacked_gpus: GpuCount = 0
+    """GPUs that would then be promised, and have no healthy one behind them today."""
+    told: tuple[Name, ...] = ()
+    """Teams that an abort or a rollback is told. Of a shadow none: nobody but its owner's log hears of it."""
+    approve_told: tuple[Name, ...] | None = None
+    """Teams that are told once `plan` is approved, and where quotas stand written; null: an earlier build, all cut."""
+    close_told: tuple[Name, ...] = ()
+    """Teams that a close is told: their promise ends."""
+    promote_leaves: tuple[str, ...] = ()
+    """What a promote would not waive: who was not told, who objects, what else keeps the gate shut; a sentence each."""
+    at_risk: dict[str, GpuCount] = Field(default_factory=dict)
+    """GPUs that quotas lack now, by team."""
+
+    def refusal(self, command: Command, reason: str) -> str:
+        """Why the rollout would refuse it now, as far as that can be told without it; empty: it would not."""
+        cell = answer(self.stage, command, effects_stand=bool(self.undoes))
+        if isinstance(cell, Refused):
+            return cell.reason
+        if command is Command.CLOSE:
+            return reason_refusal(self.stage, at_risk=bool(self.at_risk), reason=reason) or ""
+        return ""
+
+
+def ahead_of(rollout: Rollout, now: datetime) -> Ahead:
+    """As things stand. Where a rollback is under way or done, what is still owed."""
+    plan = _plan_to_approve(rollout)
+    ahead = Ahead(
+        cluster=rollout.cluster,
+        rollout=rollout.id,
+        stage=rollout.stage,
+        shadow=rollout.shadow,
+        plan=plan,
+        undone=rollout.rollbacks > 0 and not rollout.effects_stand,
+        close_told=_teams_notified(
+            rollout, rollout.baseline.tree.leaves if rollout.values_stand else rollout.affected_teams
+        ),
+        approve_told=() if plan is None else _teams_notified(rollout, _teams_to_notify(rollout, plan)),
+        promote_leaves=() if rollout.stay.waived else unwaived_conditions(rollout, now),
+        at_risk=rollout.at_risk,
+    )
+    if not rollout.effects_stand or rollout.stage.has_ended:
+        return ahead.but(told=_teams_notified(rollout, sorted(rollout.announced.cuts)))
+    undone = (
+        rollout
+        if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK)
+        else start_undo(rollout, now, actor=rollout.owner, reason="asked ahead")
+    )
+    if undone.undo is None:  # stuck before there was one: somebody newer owns the cluster
+        return ahead
+    return ahead.but(
+        undoes=tuple(kind.value for kind in undone.owed),
+        back=() if rollout.shadow else _teams_back(rollout, undone),
+        unbacked_gpus=undone.undo.unbacked_gpus,
+        told=_teams_notified(rollout, rollout.affected_teams),
+    )
+
+
+def _teams_notified(rollout: Rollout, teams: Iterable[str]) -> tuple[str, ...]:
+    """A shadow's notices go to the log alone."""
+    return () if rollout.shadow else tuple(teams)
+
+
+def _plan_to_approve(rollout: Rollout) -> Plan | None:
+    """The plan that `approve` would take: a proposal's before the standing one."""
+    if rollout.proposal is not None:
+        envelope = rollout.envelope
+        approved = envelope is not None and envelope.plan_hash == rollout.proposal.plan.hash
+        return None if approved else rollout.proposal.plan
+    return None if rollout.plan is None or rollout.stay.replan or rollout.is_approved else rollout.plan
+
+
+def _teams_to_notify(rollout: Rollout, plan: Plan) -> Iterable[str]:
+    """At the gate those whose cut is larger than they know; in place, when it is written, those whom it is about."""
+    if not rollout.stage.is_guarded:
+        return newly_cut(rollout, plan)
+    before = rollout.standing_plan
+    if rollout.proposal is None or before is None:
+        return [q.team for q in plan.quotas if q.leaf and q.cut_gpus]
+    return [q.team for q in plan.quotas if q.leaf and before.values.get(q.team) != q.after_gpus]
+
+
+def _teams_back(rollout: Rollout, undone: Rollout) -> tuple[TeamBack, ...]:
+    assert undone.undo is not None
+    present, target, changed = present_values(rollout), undone.undo.target, undone.undo.changed
+    after = {team: changed.get(team, target.get(team, gpus)) for team, gpus in present.items()}
+    backing = backing_for(rollout, after)
+    return tuple(
+        TeamBack(
+            team=team,
+            gpus=present[team],
+            back_gpus=after[team],
+            backing_gpus=None if backing is None else backing.of.get(team, 0),
+            by_others=team in changed or team in rollout.foreign,
+        )
+        for team in sorted(rollout.baseline.tree.leaves)
+        if team in present and (present[team] != after[team] or team in changed)
+    )

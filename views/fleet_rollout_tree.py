@@ -1,0 +1,179 @@
+"""A fleet rollout as a tree: waves are its branches, clusters their leaves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from models.cluster.windows import WindowKind
+from models.fleet.messages import FleetStatus, WaveStatus
+from models.fleet.state import Member, MemberState
+from models.rollout.status_models import RolloutStatus
+from views.fleet_rollout import facts_of, title_of, wave_name
+from views.layout import FactSheet, Fitted, Grid, height
+from views.words import clean, line, moment, row, span, table
+
+_MARKS = {
+    MemberState.WAITING: ("○", "dim"),
+    MemberState.STARTING: ("●", "blue"),
+    MemberState.RUNNING: ("●", "blue"),
+    MemberState.DONE: ("✔", "green"),
+    MemberState.FAILED: ("✖", "red"),
+    MemberState.ENDED: ("-", "dim"),
+    MemberState.SKIPPED: ("-", "dim"),
+}
+_WORDS = {MemberState.DONE: "monitored", MemberState.FAILED: "rolled back", MemberState.RUNNING: "on their way"}
+_FIRST = (MemberState.FAILED, MemberState.RUNNING, MemberState.STARTING, MemberState.WAITING, MemberState.DONE)
+"""Which leaves are shown where there is no room for all."""
+_LEAST_LEAVES = (2, 1)
+"""Of each wave, before one shows more; where there is no room for that, none."""
+_BELOW = 2
+"""Rows below the picture: the cursor's, and one for why there is no answer."""
+
+
+@dataclass(frozen=True)
+class FleetSeen:
+    """The fleet rollout at one look, with what its members' rollouts say themselves; and those, by cluster."""
+
+    status: FleetStatus
+    rollouts: Mapping[str, RolloutStatus] = field(default_factory=dict)
+
+
+def tree_parts(seen: FleetSeen, now: datetime, screen: tuple[int, int] | None = None) -> list[RenderableType]:
+    """Its facts, and below them the tree. `screen`: its columns and rows; None: all of it, however much that is.
+
+    Where a screen is too low for all of it each leaf is one line, and leaves that have no room are counted.
+    """
+    s = seen.status
+    facts = [fact for fact in facts_of(s) if fact[0] in ("now", "step", "hold", "needs", "ended", *WindowKind)]
+    head: list[Fitted] = [title_of(s, now), FactSheet(facts), Text()]
+    whole = [wave.clusters for wave in s.waves]
+    if screen is None:
+        return [*head, *_branches(seen, whole, now)]
+    columns, rows = screen
+    left = rows - _BELOW - height(head, columns)
+    if sum(whole) + len(whole) <= left:
+        tree = _branches(seen, whole, now)
+        if height(tree, columns) <= left:
+            return [*head, *tree]
+    return [*head, *_branches(seen, _rooms(s, left - len(whole)), now, single=True)]
+
+
+def _branches(seen: FleetSeen, rooms: Sequence[int], now: datetime, *, single: bool = False) -> list[Fitted]:
+    parts: list[Fitted] = []
+    for n, (wave, room) in enumerate(zip(seen.status.waves, rooms, strict=True)):
+        last = n == len(rooms) - 1
+        parts.append(
+            line(
+                "└─ " if last else "├─ ",
+                (wave_name(wave.wave), "bold"),
+                f"  {_progress(wave, over=seen.status.stage.has_ended)}",
+            )
+        )
+        own = sorted((m for m in seen.status.members if m.wave is wave.wave), key=_rank)
+        parts += _leaves(own, room, "   " if last else "│  ", seen, now, single=single)
+    return parts
+
+
+def _rooms(s: FleetStatus, left: int) -> list[int]:
+    """How many leaves each wave shows on so many lines: a few of each, then the wave under way has the first choice."""
+    sizes = [wave.clusters for wave in s.waves]
+    least = next((few for few in _LEAST_LEAVES if sum(_lines(min(few, size), size) for size in sizes) <= left), 0)
+    rooms = [min(least, size) for size in sizes]
+    left -= sum(map(_lines, rooms, sizes))
+    for n in sorted(range(len(sizes)), key=lambda n: (s.waves[n].wave is not s.wave, n)):
+        before = _lines(rooms[n], sizes[n])
+        most = before + left
+        rooms[n] = sizes[n] if sizes[n] <= most else max(rooms[n], most - 1)
+        left -= _lines(rooms[n], sizes[n]) - before
+    return rooms
+
+
+def _lines(shown: int, of: int) -> int:
+    """Of a wave's leaves, with the line that counts the others; where none is shown its own line has the counts."""
+    return shown + (0 < shown < of)
+
+
+def _rank(m: Member) -> tuple[bool, int, str]:
+    return not m.needs, _FIRST.index(m.state) if m.state in _FIRST else len(_FIRST), m.cluster
+
+
+def _progress(wave: WaveStatus, *, over: bool) -> str:
+    counts = {
+        "on the way": wave.running,
+        "rolled back": wave.failed,
+        "never started" if over else "waiting": wave.waiting,
+        "ended": wave.ended,
+        "skipped": wave.skipped,
+    }
+    more = [f"{count} {what}" for what, count in counts.items() if count]
+    return ", ".join([f"{wave.done} of {wave.clusters} monitored", *more])
+
+
+def _leaves(
+    members: Sequence[Member], room: int, trunk: str, seen: FleetSeen, now: datetime, *, single: bool
+) -> list[Fitted]:
+    shown, hidden = members[:room], members[room:]
+    if not shown:
+        return []
+    leaves: Grid = table("=", "CLUSTER", "=STAGE", "=SINCE", "~WAITS FOR", least=["SINCE"])
+    leaves.header, leaves.hint, leaves.margin, leaves.single = False, False, f"{trunk}│    ", single
+    for n, m in enumerate(shown):
+        mark, style = _MARKS[m.state]
+        last = n == len(shown) - 1 and not hidden
+        since = _since(m, seen.rollouts.get(m.cluster))
+        row(
+            leaves,
+            f"{trunk}{'└─' if last else '├─'} {mark}",
+            m.cluster,
+            "never started" if seen.status.stage.has_ended and m.state is MemberState.WAITING else _stage(m),
+            "" if since is None else span(now - since),
+            _waits(m),
+            style="yellow" if m.needs else style,
+        )
+    parts: list[Fitted] = [leaves]
+    if hidden:
+        counts = Counter(_WORDS.get(m.state, m.state.value) for m in hidden)
+        text = ", ".join(f"{count} {what}" for what, count in counts.items())
+        parts.append(line(f"{trunk}└─ ", (f"and {len(hidden)} more: {text}", "dim")))
+    return parts
+
+
+def _stage(m: Member) -> str:
+    return m.stage or m.state.value
+
+
+def _since(m: Member, rollout: RolloutStatus | None) -> datetime | None:
+    if rollout is not None:
+        return rollout.entered_at
+    if m.state is MemberState.ENDED:
+        return None  # nobody noted when
+    return m.failed_at if m.state is MemberState.FAILED else m.started_at
+
+
+def _waits(m: Member) -> str:
+    """What has to be done for it, else what its rollout waits for, else why it has not started."""
+    until = f" (until {moment(m.held_until)})" if m.held and m.held_until is not None else ""
+    return m.needs or clean(f"{m.held or m.waits}{until}")
+
+
+def fleet_changes(before: FleetSeen | None, now: FleetSeen, at: datetime) -> list[str]:
+    """A line for the fleet rollout, and one for each cluster of which something is new that a person cares about."""
+    texts_before = dict(_said(before)) if before is not None else {}
+    return [f"{at:%H:%M:%SZ}  {text}" for who, text in _said(now) if texts_before.get(who) != text]
+
+
+def _said(seen: FleetSeen) -> list[tuple[str, str]]:
+    s = seen.status
+    parts = [s.stage.value, s.waits_for, *([f"needs: {s.needs}"] if s.needs else [])]
+    lines = [("", "fleet: " + "; ".join(dict.fromkeys(part for part in parts if part)))]
+    for m in s.members:
+        if m.state is not MemberState.WAITING or m.held:
+            waits = _waits(m)
+            lines.append((m.cluster, f"{m.cluster} ({wave_name(m.wave)}): {_stage(m)}{f'; {waits}' if waits else ''}"))
+    return [(who, clean(text)) for who, text in lines]

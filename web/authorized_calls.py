@@ -1,0 +1,155 @@
+"""What somebody asks of the door, whichever way they came in: whether they may, by whom else, and the answer.
+
+The HTTP API and the console are two ways in, and this is what both have behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from client.backstop import Backstop
+from client.operations import Operation
+from client.repeats import repeat_key
+from models.access.aiming import OBJECTION_ID
+from models.access.decision import Denied, Permitted
+from models.access.principals import Principal
+from models.access.second_persons import COUNTERSIGN, WAITS_BY_ITSELF
+from models.errors import BackstopError
+from models.questions import Question
+from models.rollout.commands import CommandRequest
+from web.arguments import PAYLOAD
+from web.doors import Doors
+from web.failures import forbidden, too_slow
+from web.permission import Everybody, Judged, Rights, command_key, reason_of
+from web.second_persons import SecondPersons
+
+
+@dataclass
+class Asking:
+    """One thing that one person asks: an operation with its arguments. `key`: under which it is done once."""
+
+    who: Principal
+    operation: Operation
+    in_path: Mapping[str, str]
+    found: dict[str, Any]
+    emergency: bool = False
+    key: str = ""
+
+    @property
+    def command(self) -> str:
+        """Its key in the table of rights."""
+        return command_key(self.operation, self.in_path)
+
+
+@dataclass
+class Giving:
+    doors: Doors
+    rights: Rights = field(default_factory=Everybody)
+
+    @cached_property
+    def second_persons(self) -> SecondPersons:
+        return SecondPersons(self.doors)
+
+    async def known(self, principal: Principal, operation: Operation | None) -> Principal:
+        """Whoever the access file says that this is."""
+        if operation is not None and operation.method == "unserved":
+            return principal  # whether anybody answers is asked while nobody does
+        return await self.rights.known(principal, operation)
+
+    async def judged(self, asking: Asking) -> Judged:
+        """Whether they may. Errors: those of the rights.
+
+        Who may not lift an objection as a hold may be of the team whose it is: then it is asked in the team's name.
+        """
+        judged = await self._judged(asking)
+        request = asking.found.get("request")
+        if isinstance(judged.decision, Denied) and isinstance(request, CommandRequest) and _names_objection(request):
+            request = request.but(team=await self._objects(asking, request.hold))
+            withdrawn = replace(asking, found={**asking.found, "request": request})
+            own = await self._judged(withdrawn)
+            if isinstance(own.decision, Permitted):
+                asking.found.update(withdrawn.found)
+                return own
+        return judged
+
+    async def _judged(self, asking: Asking) -> Judged:
+        return await self.rights.judged(
+            asking.who, asking.operation, asking.command, asking.found, emergency=asking.emergency
+        )
+
+    async def _objects(self, asking: Asking, hold: str) -> str:
+        """The team whose objection it is; where it does not stand (any more), as its id goes."""
+        try:
+            door = await self.doors.of(asking.who)
+            status = await door.status(str(asking.found.get("cluster") or ""))
+            standing = (*status.holds, *status.recorded_objections)
+        except BackstopError:
+            standing = ()
+        return next((h.team for h in standing if h.id == hold and h.team), hold.removeprefix(OBJECTION_ID))
+
+    async def allowed(self, asking: Asking) -> Backstop:
+        """A door at which it may be asked. Errors: Problem 403; AwaitsSecond where it waits for another person."""
+        judged = await self.judged(asking)
+        if isinstance(judged.decision, Denied):
+            raise forbidden(judged.decision.reason)
+        door = await self._door(asking.who, judged.decision)
+        before = repeat_key.set(asking.key)
+        try:
+            await self._by_two(asking, judged, judged.decision)
+        finally:
+            repeat_key.reset(before)
+        return door
+
+    async def done(self, asking: Asking, door: Backstop) -> Any:
+        """The answer. Errors: those of the operation; Problem 504."""
+        before = repeat_key.set(asking.key)
+        try:
+            if asking.operation.command == COUNTERSIGN:
+                return await within(
+                    asking.operation.seconds, self.second_persons.give(asking.who, asking.found["digest"])
+                )
+            return await within(asking.operation.seconds, called(asking.operation, door, asking.found))
+        finally:
+            repeat_key.reset(before)
+
+    async def given(self, asking: Asking) -> Any:
+        """Asked and answered. Errors: as `allowed` and `done`."""
+        return await self.done(asking, await self.allowed(asking))
+
+    async def _door(self, who: Principal, permitted: Permitted) -> Backstop:
+        return await self.doors.of(
+            who, two_person=self.rights.two_person, roles=permitted.roles, emergency=permitted.emergency
+        )
+
+    async def _by_two(self, asking: Asking, judged: Judged, permitted: Permitted) -> None:
+        """Goes on where nobody else is needed, or all admins were told that nobody was asked. Errors: Refusal."""
+        if not permitted.complete and asking.command not in WAITS_BY_ITSELF:
+            raise await self.second_persons.keep(asking.who, asking.command, judged.target, asking.found, permitted)
+        if permitted.emergency:
+            await self.second_persons.alone(asking.who, asking.command, judged.target, reason_of(asking.found))
+
+
+def _names_objection(request: CommandRequest) -> bool:
+    return request.hold.startswith(OBJECTION_ID) and not request.team
+
+
+async def called(operation: Operation, door: Backstop, found: dict[str, Any]) -> Any:
+    if operation.question:
+        return await door.ask(found["question"], found[PAYLOAD])
+    return await getattr(door, operation.method)(**found)
+
+
+async def within(seconds: float, work: Any) -> Any:
+    try:
+        return await asyncio.wait_for(work, seconds)
+    except TimeoutError:
+        raise too_slow(504, f"there was no answer within {seconds:.0f} s: it may be done all the same") from None
+
+
+def question_asking(who: Principal, operation: Operation, question: Question[Any], key: str = "") -> Asking:
+    """A question to the desk. `operation`: that of its kind."""
+    return Asking(who, operation, {}, {"question": question, PAYLOAD: ""}, key=key)

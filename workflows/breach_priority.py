@@ -1,0 +1,33 @@
+"""While a breach is answered, archive and mail wait: they take the workers and the ledger that the answer needs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from workflows import patches
+    from workflows.no_empty_tasks import leave_mark
+    from workflows.options import HASTE
+
+
+class Haste:
+    """`on`: since `turn(True)`, for as long as HASTE and not longer."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._ends: asyncio.TimerHandle | None = None
+
+    def turn(self, wanted: bool) -> None:
+        if not wanted:
+            if self._ends is not None:
+                self._ends.cancel()
+            self.on, self._ends = False, None
+        elif self._ends is None and workflow.patched(patches.UNDO_FIRST):
+            self.on = True
+            self._ends = asyncio.get_running_loop().call_later(HASTE.total_seconds(), self._over)
+
+    def _over(self) -> None:
+        self.on = False
+        leave_mark()

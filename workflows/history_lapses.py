@@ -1,0 +1,77 @@
+"""Whether a rollout's history has every effect that the ledger has of it, and what is done where it lacks some.
+
+A reset cuts a history short, and so does a database of Temporal that comes back from a backup. docs/adr/0090.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+with workflow.unsafe.imports_passed_through():
+    from activities.rollout.clusters import ClusterActivities
+    from models.audit_chain import AuditEntry
+    from models.errors import Conflict, Refusal
+    from models.rollout.look_reducers import has_lapsed
+    from models.rollout.messages import OpenRequest, RolloutInput
+    from models.rollout.plan_reducers import reopen_rollout
+    from models.rollout.state import Rollout
+    from workflows.failures import reason_of
+    from workflows.options import FORWARD_CALL, READ_CALL
+
+WAS_RESET = "the rollout's history was reset and is being compared with the ledger: try again in a moment"
+
+
+class Lapses:
+    """Of one run."""
+
+    def __init__(self, start: RolloutInput) -> None:
+        self._launch = start.launch
+        self.runs = False
+        """The workflow has begun its first task."""
+        self.reset = False
+        """Somebody has reset the workflow, and nothing has been compared since."""
+        self.suspected = start.compares
+        workflow.register_random_seed_callback(self._was_reset)
+
+    def _was_reset(self, _: int) -> None:
+        """Temporal gives a workflow another random seed at the task to which it was reset, and at no other.
+
+        At its first task only a replay is told: there the launch, or `RolloutInput.compares`, has it compared anyway.
+        """
+        if self.runs:
+            self.suspected = self.reset = True
+
+    def may_be(self, r: Rollout) -> bool:
+        """The history is to be compared with the ledger before anything else is done."""
+        return (self.suspected or has_lapsed(r)) and not r.superseded
+
+    async def compared(
+        self, state: Callable[[], Rollout], unsent: Callable[[], tuple[AuditEntry, ...]]
+    ) -> Rollout | str | None:
+        """The rollout as it begins anew where effects were lacking; None: goes on. A text: the ledger refuses that.
+
+        Then the run ends: what stands is lost, as `status` and `doctor` say, and a launch adopts it. `unsent`: entries
+        that no call takes to the archive; a call that is under way archives its own.
+        """
+        r, again = state(), None
+        try:
+            mark = await workflow.execute_activity_method(
+                ClusterActivities.ledger_mark, r.cluster, **READ_CALL, summary="compare the history with the ledger"
+            )
+            if mark.rollout != r.id or mark.counter > r.fence:
+                opening = await workflow.execute_activity_method(
+                    ClusterActivities.open_rollout,
+                    OpenRequest(launch=self._launch, at=workflow.now(), rollout=r.id, fence=r.fence),
+                    **FORWARD_CALL,
+                    summary=f"open {r.cluster} again: its history lacks effects",
+                )
+                heard = () if self.reset else unsent()  # after a reset: what was archived before it
+                again = reopen_rollout(state(), self._launch, opening, workflow.now(), heard)
+        except ActivityError as error:
+            kind, why = reason_of(error)
+            return why if kind in (Refusal.__name__, Conflict.__name__) else None  # else once the ledger is back
+        self.suspected = self.reset = False
+        return again
