@@ -148,6 +148,8 @@ NOT_COMPARED = (
     (r'"repeated": ?(true|false)', "<whether>"),
     # How often a request has changed or been tried, and where a bring-up is with its steps.
     (r'"(serial|tries|attempt|orders)": ?\d+', "<count>"),
+    # A call whose answer was lost is over later: what it began may be done by then, and nobody has waited for it.
+    (r'"waited": ?\{[^}]*\}', '"waited":<by whom>'),
     # A run that was not begun has another key.
     (r"\bc/\d/nodes\b| \(attempt \d\)", ""),
     # The retry of a grant whose answer was lost finds nothing left to grant.
