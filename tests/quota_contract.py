@@ -121,6 +121,17 @@ def test_an_inverse_leaves_alone_what_others_changed_and_says_so(system: System)
     assert system.there() == (12, 16)
 
 
+def test_an_undo_that_softens_leaves_what_others_lowered(system: System) -> None:
+    system.open()
+    system.apply(EffectKind.SET_SOFT, 1, ("a", 24, 16), ("b", 16, 8))
+    system.somebody_sets("a", 12)
+    system.apply(EffectKind.SOFTEN, 2, mode=LimitMode.SOFT)
+    assert system.there()[0] == 12
+    back = system.apply(EffectKind.RESTORE, 3, ("a", 16, 24), ("b", 8, 16))
+    assert [c.found_gpus for c in back.conflicts] == [12]
+    assert system.there() == (12, 16)
+
+
 def test_who_changed_it_is_known(system: System) -> None:
     system.open()
     before = system.generation()

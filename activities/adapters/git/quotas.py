@@ -334,12 +334,9 @@ def _held(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
 
 
 def _wanted(standing: MirroredCluster) -> dict[str, int]:
-    """What the branch should have, by team. What others set stays, whatever the quota's mode."""
-    wanted = dict[str, int]()
-    for team, quota in standing.quotas.items():
-        admitted = standing.admitted_limit(team)
-        wanted[team] = quota.gpus if admitted is None or standing.is_others(team) else admitted
-    return wanted
+    """What the branch should have, by team."""
+    admitted = {team: standing.admitted_limit(team) for team in standing.quotas}
+    return {team: gpus for team, gpus in admitted.items() if gpus is not None}
 
 
 def _moves(sight: _Sight, after: MirroredCluster) -> dict[str, int]:

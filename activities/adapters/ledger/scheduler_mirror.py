@@ -93,16 +93,18 @@ class MirroredCluster:
     """Of the open rollout: what a soft quota still admits."""
 
     def admitted_limit(self, team: str) -> int | None:
-        """The limit that the scheduler is to enforce; None where the ledger has no such quota."""
+        """The limit that the scheduler is to enforce; None where the ledger has no such quota.
+
+        What others set stays, whatever the quota's mode: softening it must not raise what a person has lowered.
+        """
         quota = self.quotas.get(team)
-        if quota is None:
-            return None
+        if quota is None or self._is_others(team, quota):
+            return None if quota is None else quota.gpus
         limit = self.limits[team].gpus if team in self.limits else None
         return quota.mode.admits(quota.gpus, self.baseline.get(team, limit))
 
-    def is_others(self, team: str) -> bool:
+    def _is_others(self, team: str, quota: MirroredQuota) -> bool:
         """Whether somebody else has set its value since Backstop wrote it, or since the rollout was opened."""
-        quota = self.quotas[team]
         ours = self.baseline.get(team) if quota.written is None else quota.written
         return ours is not None and quota.gpus != ours
 
