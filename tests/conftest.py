@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.compiled_once import create_engine
 from tests.tried import SAID, TRIED, examples
 
 TESTS = Path(__file__).parent
@@ -55,6 +56,14 @@ def _names_stay_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """What commands keep for completion in the shell is not kept in the home of whoever tests."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("cli.completion_names.folder", lambda: str(tmp_path_factory.getbasetemp() / "completion"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once() -> Iterator[None]:
+    """Statements are compiled once for each database, not for each test."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sqlalchemy.create_engine", create_engine)
         yield
 
 
