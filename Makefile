@@ -11,6 +11,9 @@ DATA ?= ../shared/data
 ARGS ?=
 JOBS ?= 2
 
+# Python keeps what it has compiled, whatever the shell says: each command that a test starts would compile it all again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The throwaway PostgreSQL calls useradd and runuser, which a bare PATH may leave out.
 export PATH := $(PATH):/usr/sbin:/sbin
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePath
@@ -15,6 +16,7 @@ from tests.compiled_once import create_engine
 from tests.tried import SAID, TRIED, examples
 
 TESTS = Path(__file__).parent
+gc.disable()  # what is imported and collected stays: to look it through again and again takes a third of collecting
 LONG = (
     "e2e/test_bench_fleet.py",
     "chaos/test_chaos.py",
@@ -83,6 +85,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for number, item in enumerate(rows):
         if number % BY_DAY:  # as of fuzzed tests: some by day, each by night
             item.add_marker(pytest.mark.nightly)
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 class ByFile(LoadScopeScheduling):
