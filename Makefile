@@ -34,7 +34,7 @@ $(STAMP): requirements-dev.lock pyproject.toml web/console/vendor.json
 	@test -n "$(PYTHON)" || { echo "Python 3.11 with its venv module is needed (or: make PYTHON=/path/to/python3.11)" >&2; exit 1; }
 	@echo "setup: $(PYTHON) -> $(VENV)"
 	@test -x $(VENV)/bin/pip || "$(PYTHON)" -m venv $(VENV)
-	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes -r requirements-dev.lock
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(VENV)/bin/python -m web.console.vendor
 	@touch $@
@@ -93,14 +93,15 @@ docs: setup ## what docs/ takes from the code: commands, tables of fields and ri
 	@$(VENV)/bin/backstop schema --write docs/schemas
 	@BACKSTOP_WRITE_OPENAPI=1 $(VENV)/bin/python -m pytest -q -n 0 tests/unit/test_openapi.py::test_what_is_published_is_what_the_code_says
 
-lint: style types imports ## ruff, mypy and the import contracts
+lint: setup ## ruff, mypy and the import contracts
+	@$(MAKE) --jobs=2 --keep-going --output-sync=target types style imports
 
 style: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 
 types: setup
-	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --num-workers 2
 
 imports: setup
 	$(VENV)/bin/lint-imports
