@@ -66,7 +66,7 @@ class Operation(NamedTuple):
 
 
 _LAUNCH, _ROLLOUT, _FLEET = "models.rollout.messages", "models.rollout", "models.fleet"
-_STATUS = f"{_ROLLOUT}.shown:RolloutStatus"
+_STATUS = f"{_ROLLOUT}.status_models:RolloutStatus"
 _SUMMARIES = "list[models.reports.rollout_summary:RolloutSummary]"
 _FLEET_STATUS, _FLEET_PLAN = f"{_FLEET}.messages:FleetStatus", f"{_FLEET}.messages:FleetPlan"
 _OVERVIEWS = "list[models.questions:Overview]"
@@ -139,7 +139,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "ahead",
         "GET",
         "/rollouts/{cluster}/ahead",
-        f"{_ROLLOUT}.ahead:Ahead",
+        f"{_ROLLOUT}.command_previews:Ahead",
         "read.ahead",
         "What commands would lead to.",
     ),
@@ -222,7 +222,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "lost_fleet",
         "GET",
         "/fleet/lost",
-        f"{_FLEET}.kept:KeptFleet | None",
+        f"{_FLEET}.archived_state:KeptFleet | None",
         "read.lost_fleet",
         "The fleet rollout that the ledger has open and Temporal does not run.",
     ),

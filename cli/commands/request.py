@@ -174,7 +174,7 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
 
         state = await door.ask(OneRequest(request=name))
         waits = state.stage is RequestStage.ASKED and not as_json
-        return state, await door.who_could(f"backstop request approve {name}", subject=name) if waits else []
+        return state, await door.who_could("backstop request approve ID", subject=name) if waits else []
 
     state, could = ask(who(actor), question)
     _answer(state, as_json=as_json, could=could)

@@ -560,7 +560,7 @@ VIEWS: dict[str, Callable[[Naming], Sequence[RenderableType]]] = {
         Departure(cluster=n("cluster", 1), summary="256 GPUs, 2 quotas", history={"health samples": 3, "tallies": 1}),
         renamed=True,
     ),
-    "fleet_tree.tree_parts": lambda n: fleet_tree.tree_parts(FleetSeen(fleet_status(n)), NOON),
+    "fleet_rollout_tree.tree_parts": lambda n: fleet_tree.tree_parts(FleetSeen(fleet_status(n)), NOON),
     "plan.plan_parts": lambda n: [part for p in plans(n) for part in plan_view.plan_parts(p)],
     "plan.plans_parts": lambda n: plan_view.plans_parts(plans(n)),
     "haircut.fleet_parts": lambda n: haircuts(n, "fleet"),

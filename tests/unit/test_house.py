@@ -79,7 +79,7 @@ def test_a_value_without_a_noun_is_told_with_its_place(tmp_path: Path, word: str
 
 def test_a_field_keeps_its_name_and_reading_one_is_no_value(tmp_path: Path) -> None:
     (tmp_path / "cli").mkdir()
-    (tmp_path / "cli" / "answers.py").write_text(
+    (tmp_path / "cli" / "json_answers.py").write_text(
         "class Answer:\n    said: str = ''\n    def text(self):\n        known = self.said\n        return known\n"
     )
     assert nameless(tmp_path) == [("known", "cli/json_answers.py:4")]
