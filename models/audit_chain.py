@@ -147,16 +147,19 @@ def broken_links(rows: Sequence[ChainedEntry], head: ChainHead | None) -> list[s
         if row.seq != expected_seq:
             faults.append(f"row {expected_seq} is missing: row {row.seq} follows")
         if row.previous_hash != previous:
-            faults.append(f"row {row.seq} names another predecessor than the row before it")
+            faults.append(f"row {row.seq} does not carry the hash of the row before it")
         if BESIDE in row.entry.key:
             key = row.entry.key.partition(BESIDE)[0]
             faults.append(
-                f"row {row.seq} found another entry under its key {key}: one of the two is forged, "
-                "or its workflow was reset"
+                f"row {row.seq} has the same key {key} as another row: one of the two is forged, "
+                "or somebody reset the workflow"
             )
         if chain_hash(row.previous_hash, row.entry) != row.hash:
             faults.append(f"row {row.seq} was altered: its hash does not match")
         previous, expected_seq = row.hash, row.seq + 1
     if head is not None and (head.length != len(rows) or head.hash != previous):
-        faults.append(f"the chain should end at row {head.length} and ends at row {expected_seq - 1}")
+        last = expected_seq - 1
+        faults.append(
+            f"the chain must end at row {head.length} with the stored hash, but ends at row {last} with another"
+        )
     return faults

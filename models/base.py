@@ -125,7 +125,7 @@ def in_one_sentence(error: ValidationError) -> str:
     value = f" (given: {input_text})" if 0 < len(input_text) <= 80 else ""
     more = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
     text = f"{place + ': ' if place else ''}{faults[0]['msg'].removeprefix('Value error, ')}"
-    return f"{text if len(text) <= 600 else text[:600] + ' and so on'}{value}{more}"
+    return f"{text if len(text) <= 600 else text[:600] + ' ...'}{value}{more}"
 
 
 def _whole(value: Any) -> Any:
@@ -138,7 +138,7 @@ def _whole(value: Any) -> Any:
 def of_ordinary_size(settings: dict[str, Any]) -> dict[str, Any]:
     """Settings that are handed on as they are: what is handed on must fit into a message."""
     if len(json.dumps(settings)) > 20_000:
-        raise ValueError("must be of ordinary size: this one is longer than 20,000 characters")
+        raise ValueError("must be at most 20,000 characters long when written as JSON")
     return settings
 
 
@@ -157,9 +157,9 @@ Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f
 
 def _storable(value: str) -> str:
     if "\0" in value:  # PostgreSQL's texts cannot hold it
-        raise ValueError(f"must not have a NUL character in it: {brief(value)}")
+        raise ValueError(f"must not contain a NUL character: {brief(value)}")
     if any("\ud800" <= char <= "\udfff" for char in value):
-        raise ValueError(f"must be whole Unicode text, not {brief(value)}")
+        raise ValueError(f"must be valid Unicode text, not {brief(value)}")
     return value
 
 
@@ -174,7 +174,7 @@ def of_ordinary_bytes(name: str) -> str:
     """The name, where it fits wherever names go. Errors: ValueError."""
     size = len(name.encode(errors="replace"))
     if size > NAME_BYTES:
-        raise ValueError(f"must be at most {NAME_BYTES} bytes long, and these {len(name)} characters take {size}")
+        raise ValueError(f"must be at most {NAME_BYTES} bytes long, but its {len(name)} characters take {size} bytes")
     return name
 
 
@@ -204,7 +204,7 @@ def exact_fraction(value: Any) -> Fraction:
     if not number.is_finite():
         raise ValueError(f"must be a finite number, not {value!r}")
     if number and abs(number.adjusted()) > 30:  # its fraction would fill the memory
-        raise ValueError(f"must be a number of ordinary size, not {brief(value)}")
+        raise ValueError(f"must be a number with an exponent of at most 30, not {brief(value)}")
     return Fraction(number)
 
 

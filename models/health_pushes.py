@@ -72,5 +72,5 @@ class AlertmanagerPush(_Foreign):
     def to_question(self) -> PushHealth:
         """Errors: BadInput where no alert names a cluster, or one by what is no name."""
         if not self.clusters:
-            raise BadInput(f"no alert has a label {brief(self.label)}: it names the cluster to look at")
+            raise BadInput(f"no alert has the label {brief(self.label)}, which must name the cluster to look at")
         return PushHealth(clusters=self.clusters, word="Alertmanager")

@@ -84,7 +84,7 @@ class DeskRequest(Ticketed):
         try:
             json.dumps(arguments, allow_nan=False)
         except ValueError:
-            raise ValueError("must have finite numbers alone: JSON has no NaN") from None
+            raise ValueError("must contain only finite numbers: JSON has no NaN") from None
         return arguments
 
 

@@ -60,7 +60,7 @@ def seals_in(content: bytes, place: str) -> list[SealedSeal]:
         try:
             seals.append(SealedSeal.model_validate_json(line))
         except ValidationError:
-            raise BadInput(f"{place}: line {number} is no seal") from None
+            raise BadInput(f"{place}: line {number} is not a seal") from None
     return seals
 
 
@@ -160,7 +160,7 @@ def checked_seals(sealed_seals: Sequence[SealedSeal], keys: Sequence[Ed25519Publ
         previous = hashes[-1].hex() if hashes else ""
         hashes.append(leaf_hash(one.leaf))
         if seal.number != number or seal.previous != previous:
-            raise BadInput(f"seal {number} does not follow the one before it: some are missing, or out of order")
+            raise BadInput(f"seal {number} does not follow the seal before it: some seals are missing, or out of order")
         if not note_is_of(one.note, hashes, keys):
             raise BadInput(f"seal {number} is not signed by the seals' key, or was changed")
         seals.append(seal)
@@ -208,9 +208,9 @@ def against_seals(cluster: str, rows: Sequence[ChainedEntry], seals: Sequence[Se
             last = seal
             if head.length == 0:
                 continue
-            sealed_part = f"what SEAL {seal.number} of {seal.at:%Y-%m-%d %H:%M:%SZ} sealed"
+            sealed_part = f"SEAL {seal.number} of {seal.at:%Y-%m-%d %H:%M:%SZ}"
             if len(rows) < head.length:
-                text = f"ends at row {len(rows)}, and {sealed_part} goes to row {head.length}"
+                text = f"ends at row {len(rows)}, and {sealed_part} covers rows up to {head.length}"
                 return SealedState(cluster=cluster, number=seal.number, at=seal.at, differs=text)
             if rows[head.length - 1].hash != head.hash:
                 one = f"row {head.length}" if head.length == good + 1 else f"a row from {good + 1} to {head.length}"

@@ -76,7 +76,7 @@ NOT_LAUNCHED = "it was not launched: "
 """How a question to a refused launch is answered: a query's failure has no type, only words."""
 
 
-MOVES_ON = "the rollout is moving on at this moment: ask again"
+MOVES_ON = "the rollout is changing at this moment: ask again"
 """Why a worker does not answer a query: it would have to guess the time (workers/untimely_queries.py)."""
 
 

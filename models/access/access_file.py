@@ -98,7 +98,7 @@ class Person(Documented):
     @model_validator(mode="after")
     def _comes_in(self) -> Self:
         if not (self.machine or self.oidc or self.slack):
-            raise ValueError(f"needs machine, oidc or slack: nobody could come in as {self.user}")
+            raise ValueError(f"needs one of machine, oidc or slack: without one nobody can log in as {self.user}")
         return self
 
 
@@ -155,9 +155,9 @@ class Grant(Documented):
         if Role.APPROVER in self.roles and services:
             raise fault_at(("roles",), f"cannot make {services[0]} an approver: services never approve")
         if Role.ADMIN in self.roles and self.bounds:
-            raise fault_at(("roles",), f"cannot bound admin ({self.bounds}): its commands are for the whole fleet")
+            raise fault_at(("roles",), f"cannot limit admin to {self.bounds}: admin commands reach the whole fleet")
         if Role.MEMBER in self.roles and "teams" not in self.model_fields_set:
-            raise ValueError("teams is missing: a member speaks for teams, so name them")
+            raise ValueError("teams is missing: a member acts for named teams, so list them (or '*' for all)")
         for what in ("to", "roles", "clusters", "teams"):
             _once((what,), getattr(self, what))
         return self
@@ -195,7 +195,7 @@ class AccessFile(Documented):
         yield from _doubles("services", [service.name for service in self.services], "service")
         _once(("slack_roles",), self.slack_roles)
         if Role.ADMIN in self.slack_roles:
-            yield ("slack_roles",), "cannot have admin: who may do what is not decided from Slack"
+            yield ("slack_roles",), "cannot have admin: nobody may change access from Slack; remove admin"
         claimed: dict[tuple[str, WayIn], str] = {}
         for number, person in enumerate(self.people):
             claims: list[tuple[str, int, WayIn]] = [
@@ -207,20 +207,20 @@ class AccessFile(Documented):
             for field, place, claim in claims:
                 whose = claimed.setdefault((field, claim), person.name)
                 if whose != person.name:
-                    yield ("people", number, field, place), f"{_said(claim)} is {whose}'s already: it is one human"
+                    yield ("people", number, field, place), f"{_said(claim)} already belongs to {whose}: keep it at one"
                 elif (field, claim) in own:
                     yield ("people", number, field, place), f"{_said(claim)} is given twice"
                 own.add((field, claim))
         services = {SERVICE + service.name for service in self.services}
         if BACKSTOP_ITSELF in services:
             number = [service.name for service in self.services].index(BACKSTOP_ITSELF.removeprefix(SERVICE))
-            yield ("services", number, "name"), "names Backstop itself: choose another name"
+            yield ("services", number, "name"), "is the name of Backstop itself: choose another name"
         for number, grant in enumerate(self.grants):
             for place, name in enumerate(grant.to):
                 if name.startswith(SERVICE) and name not in services:
-                    yield ("grants", number, "to", place), f"names {name}, which is not among the services"
+                    yield ("grants", number, "to", place), f"names {name}, which is not listed under services"
         if not self.admins:
-            yield ("grants",), "has no admin: at least one user:NAME must have the role admin, by name"
+            yield ("grants",), "has no admin by name: give the role admin to at least one user:NAME"
 
     # --- what it says -------------------------------------------------------------------------------
 

@@ -105,18 +105,18 @@ def _lines(file: AccessFile | None) -> dict[str, None]:
     """One for each name and role: an order that differs is no change."""
     if file is None:
         return {}
-    lines = [] if file.two_person else ["two_person is off: nobody else is needed anywhere"]
+    lines = [] if file.two_person else ["two_person is off: no command needs a second person"]
     if set(file.slack_roles) != set(SLACK_ROLES):
-        lines.append(f"of their roles people have from Slack: {', '.join(sorted(file.slack_roles)) or 'none'}")
+        lines.append(f"roles that people may use from Slack: {', '.join(sorted(file.slack_roles)) or 'none'}")
     for grant in file.grants:
         bounds = f" ({grant.bounds})" if grant.bounds else ""
         lines += [f"{name} is {role}{bounds}" for name in sorted(grant.to) for role in sorted(grant.roles)]
     for person in file.people:
-        ways = [*(f"{user} of the machine" for user in person.machine)]
-        ways += [f"{one.subject} of {one.issuer}" for one in person.oidc]
-        ways += [f"{one.user} of Slack workspace {one.workspace}" for one in person.slack]
-        lines.append(f"{person.user} comes in as {some_of(sorted(ways), 5)}")
-    lines += [f"service:{service.name} is {service.owner}'s" for service in file.services]
+        ways = [*(f"machine user {user}" for user in person.machine)]
+        ways += [f"{one.subject} at {one.issuer}" for one in person.oidc]
+        ways += [f"{one.user} in Slack workspace {one.workspace}" for one in person.slack]
+        lines.append(f"{person.user} logs in as {some_of(sorted(ways), 5)}")
+    lines += [f"service:{service.name} belongs to {service.owner}" for service in file.services]
     return dict.fromkeys(lines)
 
 
@@ -125,12 +125,12 @@ def warnings_of(file: AccessFile) -> tuple[str, ...]:
     warnings = []
     if not file.two_person:
         warnings.append(
-            "two_person is off: one person alone launches, approves and changes roles, and the audit says so"
+            "two_person is off: one person alone can launch, approve and change roles, and the audit says so each time"
         )
     elif len(file.admins) < 2:
         warnings.append(
-            f"{file.admins[0]} is the only admin by name: nobody could countersign the next change of roles "
-            "(`backstop access recover` is the only way then)"
+            f"{file.admins[0]} is the only admin by name, so nobody could countersign the next change of roles: name a "
+            "second admin, or `backstop access recover` is the only way back"
         )
     return tuple(warnings)
 

@@ -26,11 +26,11 @@ def countersigned_by(
     first = verify_ticket(ticket.second, keys)
     age = now.timestamp() - first.iat
     if age > COUNTERSIGNED_WITHIN.total_seconds() or age < -SKEW.total_seconds():
-        raise Refusal("what it countersigns was given more than a day ago: give the command again")
+        raise Refusal("the command to countersign was given more than a day ago: give the command again")
     if (first.command, first.workflow) != (ticket.command, ticket.workflow):
-        raise Refusal("what it countersigns is another command")
+        raise Refusal("the ticket of the first person is for another command than the one to countersign")
     if first.args != ticket.args and (message is None or first.args != arguments_hash(_given_by(message, first))):
-        raise Refusal("what it countersigns was given with other arguments")
+        raise Refusal("the first person gave the command with other arguments than the one to countersign")
     if first.nonce == ticket.nonce or first.principal.name == ticket.principal.name:
         raise Refusal(f"{ticket.principal.name} gave the command: another person has to countersign it")
     return first

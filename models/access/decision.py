@@ -19,8 +19,7 @@ from models.errors import Refusal
 
 _NAMED = 5
 _ASSERTED = (
-    "is a name that nobody checked, and here an access file says who may do what: give the command through the front "
-    "(docs/access.md)"
+    "has not logged in, and an access file is in force here: give the command through the front (docs/access.md)"
 )
 _DONE = {
     Second.NOT_LAUNCHER: "launched it",
@@ -117,11 +116,11 @@ def decide(
     """
     row = RIGHTS.get(command)
     if row is None:
-        return Denied(reason=f"nobody may give {command!r}: the table of rights does not have it")
+        return Denied(reason=f"nobody may give {command!r}: the table of rights has no such command (docs/access.md)")
     if not principal.is_proven:
         return Denied(reason=f"{principal.name} {_ASSERTED}")
     if principal.proof is Proof.TOKEN and scope is None:
-        return Denied(reason=f"{principal.name} came in with a token, and nobody said what it may do")
+        return Denied(reason=f"{principal.name} came with a token whose scope is unknown: make a new token")
     answers = list[Permitted]()
     for right in row.rights_under(target.cases):
         asked = _Asked(access, principal, command, right, target, scope)
@@ -211,15 +210,16 @@ class _Asked:
         right, could = self.right, _could(self.access, self.right, self.target)
         roles, place = " or ".join(right.roles), self.target.place
         takes = (
-            f"that takes the role {roles}{' without bounds' if right.where is Where.FLEET else ' there' * bool(place)}"
+            f"that takes the role {roles}"
+            f"{' for all clusters and teams' if right.where is Where.FLEET else ' there' * bool(place)}"
         )
         if _is_service(self.principal.name) and right.roles == (Role.APPROVER,):
-            takes = f"services never do, {takes}"
+            takes = f"services never may, {takes}"
         elif self.scope is not None:
-            takes = f"{takes}, and {self.principal.how} has to have it too"
+            takes = f"{takes}, and {self.principal.how} must carry it too"
         elif self.principal.proof is Proof.SLACK and not set(right.roles) & with_included(self.access.slack_roles):
-            takes = f"{takes}, and the access file gives it to nobody who comes in from Slack (slack_roles)"
-        named = _named(could) or " (nobody has it: an admin gives roles)"
+            takes = f"{takes}, and the access file does not let people use it from Slack (slack_roles)"
+        named = _named(could) or " (nobody has it: ask an admin to grant it)"
         return Denied(reason=f"{self.principal.name} may not {right.to}{place}: {takes}{named}", could=could)
 
     # --- second persons -----------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class _Asked:
         if _is_service(self.principal.name):
             return Denied(reason=f"{self.principal.name} is a service: {another}", could=could)
         if not self.target.first:
-            unknown = f"nobody knows who {done}, so nobody is known to be somebody else"
+            unknown = f"the ledger does not say who {done}, so Backstop cannot tell that you are another person"
             return Denied(reason=f"{self.principal.name} may not {right.to}: {unknown}", could=could)
         changed = self.target.changed if right.second is Second.NOT_CHANGER else ()
         own = access.human_of(self.principal.name)
@@ -247,8 +247,8 @@ class _Asked:
         if name == self.principal.name:
             return name
         if same:
-            return f"{name} counts as {self.principal.name}, and"
-        return f"{name}, of whom nobody knows whether it is {self.principal.name} (people of the access file says so),"
+            return f"{name} counts as the same person as {self.principal.name}, and"
+        return f"{name}, who may be the same person as {self.principal.name} (see people in the access file),"
 
     def _with_second(self, allowed: Permitted, second: Principal | None) -> Decision:
         """It waits for a second person, or has one who counts."""
@@ -258,13 +258,16 @@ class _Asked:
             return allowed.but(awaits=needed, by=by)
         countersigner = _Asked(access, second, self.command, _beside(self.right), self.target, None)
         if not second.is_proven or second.proof in _NOT_IN_PERSON:
-            why = f"{second.name} did not come in by a way that proves a person: another {_second_role(needed)} has to"
+            why = (
+                f"{second.name} did not log in as a person (a token or Slack is not enough): "
+                f"another {_second_role(needed)} has to"
+            )
         elif _is_service(second.name):
             why = f"{second.name} is a service, and services never countersign: another {_second_role(needed)} has to"
         elif not countersigner._roles((_second_role(needed),)):
             why = f"{second.name} may not countersign: that takes the role {_second_role(needed)}"
         elif not access.surely_two(access.human_of(self.principal.name), access.human_of(second.name)):
-            who = second.name if second.name == self.principal.name else f"{second.name} counts as who"
+            who = second.name if second.name == self.principal.name else f"{second.name} may be the person who"
             why = f"{who} gave the command: another {_second_role(needed)} has to countersign"
         else:
             return allowed.but(second=second.name)
@@ -276,10 +279,10 @@ class _Asked:
         could = _could(self.access, approvers, self.target)
         in_person = not _is_service(self.principal.name) and self.principal.proof not in _NOT_IN_PERSON
         if not in_person or not self._roles((Role.APPROVER,)):
-            text = f"{self.principal.name} may not act alone: in an emergency an approver does{_named(could)}"
+            text = f"{self.principal.name} may not act alone: in an emergency only an approver may{_named(could)}"
             return Denied(reason=text, could=could)
         if not reason.strip():
-            return Denied(reason="an emergency needs a reason: say why nobody else could be waited for", could=could)
+            return Denied(reason="an emergency needs a reason: say why it cannot wait for a second person", could=could)
         return allowed.but(emergency=True)
 
 

@@ -23,7 +23,7 @@ class KeyBook(Model):
     def _each_once(self) -> Self:
         ids = [key.key_id for key in self.keys]
         if len({*ids}) < len(ids):
-            raise ValueError("no two keys have the same key_id")
+            raise ValueError("two keys have the same key_id: give each key its own")
         return self
 
     @property

@@ -34,13 +34,13 @@ def no_longer_read(before: AccessFile | None, after: AccessFile, importer: Princ
         every = not any(_reads(after, people[name]) for name in after.admins)
         whom = f"no admin can read {WHAT} any more ({{}})" if every else f"{{}} can no longer read {WHAT}"
         sentences.append(
-            f"after this {whom.format(some_of(sorted(blind), _NAMED))}: that takes the role viewer, which admin does "
-            f"not include{_by_group(after, importer, blind)}"
+            f"after this import {whom.format(some_of(sorted(blind), _NAMED))}: that takes the role viewer, which admin "
+            f"does not include{_by_group(after, importer, blind)}"
         )
     if narrowed:
         sentences.append(
-            f"after this {some_of(sorted(narrowed), _NAMED)} can no longer read all clusters at once, only those that "
-            "the file names for them"
+            f"after this import {some_of(sorted(narrowed), _NAMED)} can no longer read all clusters at once, only the "
+            "clusters that the file names for them"
         )
     return tuple(sentences)
 

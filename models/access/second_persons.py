@@ -101,7 +101,7 @@ class Awaited(Model):
         if self.ended == "withdrawn":
             return f"{self.kept.principal.name} withdrew {short}: there is nothing left to countersign"
         if self.ended:
-            return f"{short} is given already: {self.second} countersigned it"
+            return f"{self.second} has already countersigned {short}"
         if now >= self.until:
             return (
                 f"{short} waited until {self.until:%Y-%m-%d %H:%MZ}, and nobody countersigned it: "

@@ -40,19 +40,19 @@ def sign(ticket: Ticket, key: OKPKey, key_id: str) -> str:
 def verify_ticket(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
     """What one of these keys signed, however long ago. Errors: Refusal in one sentence, which repeats nothing given."""
     if len(text) > TICKET_CHARS:
-        raise Refusal(f"a ticket has at most {TICKET_CHARS} characters")
+        raise Refusal(f"the ticket is longer than {TICKET_CHARS} characters")
     try:
         key = keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
         if key is None:
-            raise Refusal("the ticket is signed with a key that this worker does not know")
+            raise Refusal("the ticket is signed with a key that this worker does not have: add the front's public key")
         signed = jws.deserialize_compact(text, OKPKey.import_key(key.pem), algorithms=[_ALGORITHM])
         ticket = Ticket.model_validate_json(signed.payload)
     except (JoseError, ValidationError, ValueError, TypeError, AttributeError):
-        raise Refusal("this is no ticket that a front of ours signed") from None
+        raise Refusal("the ticket is malformed, or its signature does not match the front's key") from None
     issued = datetime.fromtimestamp(ticket.iat, tz=key.valid_from.tzinfo)
     late = key.valid_until is not None and issued >= key.valid_until
     if issued < key.valid_from - SKEW or late or (key.revoked_from is not None and issued >= key.revoked_from):
-        raise Refusal("the ticket's key was not in force when it was signed")
+        raise Refusal("the ticket's key was not valid when the ticket was signed: give the command again")
     return ticket
 
 
@@ -77,4 +77,4 @@ def in_time(ticket: Ticket, now: datetime) -> None:
     if at > ticket.exp + skew or ticket.exp - ticket.iat > LIFETIME.total_seconds():
         raise Refusal("the ticket has expired: give the command again")
     if at < ticket.iat - skew:
-        raise Refusal("the ticket is of a time to come: the clocks of front and worker differ")
+        raise Refusal("the ticket was signed in the future: set the clocks of the front and the worker right")

@@ -10,7 +10,7 @@ from models.access.tickets import Ticket, arguments_hash
 from models.base import Model
 from models.errors import Refusal
 
-NO_TICKET = "it has no ticket, and here every command needs one: give it through the front (BACKSTOP_URL)"
+NO_TICKET = "the command has no ticket, and this worker requires one: give it through the front (set BACKSTOP_URL)"
 
 
 def check_ticket(
@@ -24,11 +24,11 @@ def check_ticket(
     if now is not None:
         in_time(ticket, now)
     if ticket.command != command:
-        raise Refusal(f"its ticket is for another command than {command}")
+        raise Refusal(f"the ticket is for {ticket.command}, not for {command}: give the command again")
     if ticket.workflow != workflow:
-        raise Refusal("its ticket is for another workflow")
+        raise Refusal(f"the ticket is for workflow {ticket.workflow}, not for {workflow}: give the command again")
     if ticket.args != arguments_hash(message):
-        raise Refusal("it is not what was signed: something of it was changed on the way")
+        raise Refusal("the command differs from what the ticket signs: it was changed on the way; give it again")
     if getattr(message, "actor", "") != ticket.principal.name:
-        raise Refusal("its ticket is somebody else's")
+        raise Refusal("the ticket was given to somebody other than the actor of the command")
     return ticket

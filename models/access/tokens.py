@@ -24,7 +24,7 @@ TOKEN_BYTES = 32
 
 def _no_group(name: str) -> str:
     if name.startswith(GROUP):
-        raise ValueError(f"must be user:NAME or service:NAME, not {brief(name)}: a group is nobody who answers for it")
+        raise ValueError(f"must be user:NAME or service:NAME, not {brief(name)}: a group cannot own a token")
     return name
 
 

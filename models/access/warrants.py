@@ -70,14 +70,14 @@ def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
     try:
         ticket = verify_ticket(warrant.ticket, keys)
         if not warrant.inherits and revoked_by(warrant.ticket, keys, warrant.admitted_at):
-            raise Refusal("its key was revoked before it was admitted")
+            raise Refusal("the key that signed it was revoked before the command was admitted")
     except Refusal as error:
         raise Refusal(
-            f"the warrant of {warrant.principal.name} for {warrant.command} is void: {error.message}"
+            f"the warrant of {warrant.principal.name} for {warrant.command} is no longer valid: {error.message}"
         ) from None
     own = warrant.inherits or warrant.nonce
     if ticket.nonce != own or (not warrant.inherits and ticket.command != warrant.command):
-        raise Refusal(f"the warrant {warrant.nonce} for {warrant.command} is not what was signed")
+        raise Refusal(f"the warrant {warrant.nonce} for {warrant.command} differs from the command that was signed")
     return ticket
 
 

@@ -57,9 +57,9 @@ def refusal(
         return f"{command} needs a reason"
     match command:
         case _DO.HOLD:
-            return None if b.hold is None else f"{b.hold.actor} holds it already: {b.hold.reason}"
+            return None if b.hold is None else f"{b.hold.actor} already holds {b.cluster}: {b.hold.reason}"
         case _DO.RELEASE:
-            return None if b.hold is not None else "nobody holds it"
+            return None if b.hold is not None else f"nobody holds {b.cluster}"
         case _DO.CHECK_IN:
             return _refuse_check_in(b, order)
         case _DO.RETRY:
@@ -69,11 +69,11 @@ def refusal(
         case _DO.STOP:
             return _refuse_stop(b, order)
         case _DO.CANCEL:
-            return "it is being handed over at this moment: try again" if HandOver() in under_way else None
+            return f"{b.cluster} is being handed over at this moment: try again" if HandOver() in under_way else None
         case _DO.RETIRE:
             return _refuse_retire(b, order, now)
         case _DO.REVALIDATE:
-            return None if b.made_at is not None else "there is nothing to check yet: its steps are not done"
+            return None if b.made_at is not None else "there is nothing to check yet: the steps are not done"
 
 
 def run_of(b: Bringup, step: str) -> str:
@@ -85,26 +85,28 @@ def run_of(b: Bringup, step: str) -> str:
 def _unknown(b: Bringup, step: str) -> str | None:
     if not step:
         return f"name the step: {', '.join(b.recipe.steps)}"
-    return None if run_of(b, step) in b.runs else f"it has no step {step!r}: {', '.join(b.recipe.steps)}"
+    return (
+        None if run_of(b, step) in b.runs else f"there is no step {step!r}; the steps are {', '.join(b.recipe.steps)}"
+    )
 
 
 def _refuse_check_in(b: Bringup, order: BringupOrder) -> str | None:
     waiting = [s.name for s in touchable_steps(b)] if b.direction is BringupStage.PROVISIONING else []
     if not order.step:
-        many = f"several touches wait: name one of {', '.join(waiting)}"
-        return None if len(waiting) == 1 else many if waiting else "no touch waits for a person"
+        many = f"several steps wait to be checked in: name one of {', '.join(waiting)}"
+        return None if len(waiting) == 1 else many if waiting else "no step waits to be checked in"
     if order.step in waiting:
         return None
     step = b.recipe.steps.get(order.step)
     if step is None:
         return _unknown(b, order.step)
     if not step.touch:
-        return f"{order.step} is no touch: {step.runner(undo=False)} runs it"
+        return f"{order.step} needs no check-in: {step.runner(undo=False)} runs it"
     run = b.runs[order.step]
     if run.phase.is_over:
-        return f"{order.step} is {run.phase} already, by {run.by}"
+        return f"{order.step} is already {run.phase}, by {run.by}"
     before = [name for name in step.after if not b.runs[name].phase.is_over]
-    return f"{order.step} has to wait for {', '.join(before)}"
+    return f"{order.step} cannot be checked in before {', '.join(before)}"
 
 
 def _failed_runs(b: Bringup) -> list[str]:
@@ -117,21 +119,21 @@ def _refuse_retry(b: Bringup, order: BringupOrder, now: datetime) -> str | None:
     if not order.step:
         if len(failed) > 1:
             return f"several steps wait for a person: name one of {', '.join(failed)}"
-        return None if failed or troubles(b, now) else "nothing to retry: nothing blocks it"
+        return None if failed or troubles(b, now) else f"nothing to retry: nothing blocks {b.cluster}"
     unknown = _unknown(b, order.step)
     if unknown:
         return unknown
     run = run_of(b, order.step)
     if run not in failed:
-        return f"{run} is {b.runs[run].phase}: only what failed or is unclear is run again"
+        return f"{run} is {b.runs[run].phase}: only a step that failed or is unclear can run again"
     if b.runs[run].attempt >= MOST_ATTEMPTS:
-        return f"{run} was started {MOST_ATTEMPTS} times: skip it, or cancel"
+        return f"{run} was started {MOST_ATTEMPTS} times, which is the most: skip the step, or cancel the bring-up"
     return None
 
 
 def _refuse_skip(b: Bringup, order: BringupOrder) -> str | None:
     if bool(order.step) == bool(order.check):
-        return "skip needs a step or a check"
+        return "skip needs a step or a check, and not both"
     if order.check:
         return _refuse_skip_check(b, order.check)
     unknown = _unknown(b, order.step)
@@ -140,47 +142,47 @@ def _refuse_skip(b: Bringup, order: BringupOrder) -> str | None:
     name = run_of(b, order.step)
     run = b.runs[name]
     if b.direction.unmakes != name.endswith(UNDO_SUFFIX):
-        return f"{name} has no undo that could be skipped: it is left standing, and named"
+        return f"{name} has no undo to skip: what it made stays, and the end of the bring-up names it"
     if run.phase.under_way:
         return f"{name} is {run.phase}: stop it first"
-    return f"{name} is {run.phase} already" if run.phase.is_over else None
+    return f"{name} is already {run.phase}" if run.phase.is_over else None
 
 
 def _refuse_skip_check(b: Bringup, name: str) -> str | None:
     if b.direction.unmakes:
-        return "it is being unmade: no check counts any more"
+        return f"{b.cluster} is being unmade: its checks no longer matter"
     check = b.supply if name == SUPPLY else b.checks.get(name)
     if check is None:
-        return f"it has no check {name!r}: {', '.join(b.checks)}"
+        return f"there is no check {name!r}; the checks are {', '.join(b.checks)}"
     if name == SUPPLY and b.stage is not BringupStage.PLANNED:
-        return "the supply was there already"
-    return f"{name} is skipped already: {check.skipped}" if check.skipped else None
+        return "there is nothing to skip: the supply has arrived"
+    return f"{name} is already skipped: {check.skipped}" if check.skipped else None
 
 
 def _refuse_stop(b: Bringup, order: BringupOrder) -> str | None:
     running = [name for name, run in b.runs.items() if run.phase.under_way]
     if not running:
-        return "no step runs"
+        return "no step is running"
     if not order.step:
         return f"name the step: {', '.join(running)}"
     named = [n for n in (order.step, order.step + UNDO_SUFFIX) if n in running]
     if not named:
         return (
             _unknown(b, order.step)
-            or f"{order.step} is {b.runs[run_of(b, order.step)].phase}: only what runs is stopped"
+            or f"{order.step} is {b.runs[run_of(b, order.step)].phase}: only a running step can be stopped"
         )
-    return f"{named[0]} is being stopped already" if b.runs[named[0]].stopping else None
+    return f"{named[0]} is already being stopped" if b.runs[named[0]].stopping else None
 
 
 def _refuse_retire(b: Bringup, order: BringupOrder, now: datetime) -> str | None:
     if order.deadline is not None and order.deadline <= now:
-        return f"the deadline {order.deadline:%Y-%m-%d %H:%MZ} is past"
+        return f"the deadline {order.deadline:%Y-%m-%d %H:%MZ} is in the past: give a later one"
     leaving = b.leaving
     if leaving is None:
         return None
     if leaving.empty:
-        return "its undo has begun: a deadline changes nothing any more"
-    return None if order.deadline is not None else "it is being retired already: give a deadline to change that"
+        return f"the undo of {b.cluster} has begun: a deadline no longer changes anything"
+    return None if order.deadline is not None else f"{b.cluster} is already being retired: give a deadline to change it"
 
 
 def obey(b: Bringup, command: BringupCommand, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
@@ -203,7 +205,7 @@ def obey(b: Bringup, command: BringupCommand, order: BringupOrder, now: datetime
     match command:
         case _DO.HOLD:
             held = HeldBy(actor=order.actor, reason=order.reason, at=now)
-            return b.but(hold=held), "held: nothing new is started; what runs goes on"
+            return b.but(hold=held), "held: no new step starts; running steps go on"
         case _DO.RELEASE:
             return b.but(hold=None), "released: it goes on"
         case _DO.CHECK_IN:
@@ -232,7 +234,11 @@ def apply_cancel(b: Bringup, now: datetime, under_way: Collection[BringupAction]
     `by_ticket`: it was begun so, and then only a ticket cancels it.
     """
     if by_ticket:
-        return b.record(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket cancels", now)
+        return b.record(
+            AuditKind.COMMAND,
+            "a cancel from Temporal was ignored, because this bring-up takes only commands with a ticket",
+            now,
+        )
     order = BringupOrder(actor="temporal", reason="the workflow was cancelled")
     refuses = refusal(b, BringupCommand.CANCEL, order, now, under_way) is not None
     if refuses or b.stage is BringupStage.IN_PRODUCTION:
@@ -263,11 +269,13 @@ def _skip(b: Bringup, step: str, order: BringupOrder, now: datetime) -> tuple[Br
     if step:
         skipped = {"phase": StepPhase.SKIPPED, "by": order.actor, "reason": order.reason, "ended_at": now}
         b = b.with_run(step, **skipped, next_at=None, said=f"skipped by {order.actor}: {order.reason}")
-        left = "; what it made is left standing" if step.endswith(UNDO_SUFFIX) else ""
+        left = "; what the step made stays" if step.endswith(UNDO_SUFFIX) else ""
         return b, f"{step} is skipped{left}"
     if order.check == SUPPLY:
         assert b.supply is not None
-        return b.but(supply=b.supply.but(skipped=order.reason)), "the supply is not looked at: its steps begin"
+        return b.but(
+            supply=b.supply.but(skipped=order.reason)
+        ), "Backstop does not wait for the supply: the steps begin"
     check = b.checks[order.check].but(skipped=order.reason, unknown_since=None)
     return b.but(checks={**b.checks, order.check: check}), f"check {order.check} counts as green from now on"
 
@@ -283,8 +291,8 @@ def _cancel(b: Bringup, order: BringupOrder, now: datetime) -> tuple[Bringup, st
     verb = "stopped" if order.stop else "waited for"
     first = f"{count_text(len(running), 'step')} that run are {verb}, then " if running else ""
     if len(running) == 1:
-        first = f"{running[0]}, which runs, is {verb}, then "
-    perhaps = f"; {', '.join(unclear)} may still run, as nobody knows" if unclear else ""
+        first = f"{running[0]}, which is running, is {verb}, then "
+    perhaps = f"; {', '.join(unclear)} may still be running: look at the runner" if unclear else ""
     return b, f"cancelling: {first}what was made is unmade, the latest first{perhaps}"
 
 

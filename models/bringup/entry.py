@@ -95,25 +95,27 @@ class BringupEntry(Documented):
             if name in names[:number]:
                 raise fault_at(("islands", number, "name"), f"island {name!r} is given twice")
             if "," in name:
-                raise fault_at(("islands", number, "name"), f"{name!r} has a comma, which separates names of islands")
+                raise fault_at(("islands", number, "name"), f"{name!r} has a comma, which separates island names")
         ordered = sum(i.nodes for i in self.islands)
         if self.islands and ordered != self.nodes:
-            raise ValueError(f"nodes is {self.nodes}, and its islands have {ordered}")
+            raise ValueError(f"nodes is {self.nodes}, but the islands have {ordered} in all")
         self._check_quotas()
         for name in self.values.keys() & OWN_VALUES:
-            raise fault_at(("values", name), f"is Backstop's own, filled with {OWN_VALUES[name]}: choose another name")
+            raise fault_at(
+                ("values", name), f"is a name of Backstop's own, for {OWN_VALUES[name]}: choose another name"
+            )
         return self
 
     def _check_quotas(self) -> None:
         for number, quota in enumerate(self.quotas):
             for field in ("scheduled_gpus", "idle_gpus", "pending_gpus"):
                 if getattr(quota, field) is not None:
-                    raise fault_at(("quotas", number, field), "cannot be there: nothing runs on a new cluster")
+                    raise fault_at(("quotas", number, field), "must be left out: nothing runs on a new cluster")
         QuotaTree(self.quotas)
         check_islands(self.quotas, [i.name for i in self.planned_islands])
         check_floors(self.quotas)
         if self.owed_until is not None and not self.quotas:
-            raise ValueError("owed_until is given, and no first quotas that anything could be owed to")
+            raise ValueError("owed_until is given without quotas: give the first quotas, or leave owed_until out")
 
     @property
     def planned_islands(self) -> tuple[Island, ...]:
@@ -184,7 +186,7 @@ def unfilled_text(entry: BringupEntry, recipe: ClusterRecipe) -> Iterator[tuple[
     for place, name in unfilled_placeholders(recipe.texts(), values):
         yield (
             place,
-            f"{{{name}}} is filled by nothing: the entry of {entry.cluster} needs {name} among its values",
+            f"{{{name}}} has no value: add {name} to the values of the entry of {entry.cluster}",
         )
     for place, text in recipe.texts():
         named = frozenset(placeholders(text))

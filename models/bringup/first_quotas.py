@@ -49,7 +49,7 @@ def too_much(entry: BringupEntry, policy: Policy) -> str:
         )
     if plan.cut_gpus or not plan.backed:
         why = plan.why_last or "lower them"
-        return f"quotas cannot all stand on the islands that were ordered for {entry.cluster}: {why}"
+        return f"quotas do not all fit the islands ordered for {entry.cluster}: {why}"
     return ""
 
 

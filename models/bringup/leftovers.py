@@ -16,7 +16,7 @@ def leftover_steps(b: Bringup) -> dict[str, str]:
 
 def _leftover_reason(b: Bringup, step: RecipeStep, run: StepRun, by: dict[str, str]) -> str:
     if not run.starts and run.phase is StepPhase.SKIPPED:
-        return f"it was skipped ({run.reason}), and whoever did it by hand unmakes it"
+        return f"it was skipped ({run.reason}): unmake by hand what was made by hand"
     if step.undo is None:
         return "it has no undo"
     undo = b.undo(step.name)
@@ -30,5 +30,5 @@ def _leftover_reason(b: Bringup, step: RecipeStep, run: StepRun, by: dict[str, s
         case StepPhase.FAILED | StepPhase.UNCLEAR:
             return f"its undo is {undo.phase}: {undo.said}"
     if step.name in by:
-        return f"{by[step.name]} stands on it"
+        return f"{by[step.name]} needs it"
     return "its undo is not done yet"

@@ -88,9 +88,9 @@ def url_fault(text: str, values: Mapping[str, str]) -> str:
     url = fill_url(text, values)
     match = _URL.fullmatch(url)
     if match is None:
-        return f"would be {brief(url)}: a value fills one name in a host, one segment, or one parameter"
+        return f"would be {brief(url)}: a value may fill only one name in a host, one path segment or one parameter"
     if leads_aside(_SLASH.sub("/", match["path"])):
-        return f"would be {brief(url)}: `..` or `.` in a path leads to another place of the host"
+        return f"would be {brief(url)}: remove `..` and `.` from the path, which lead to another place on the host"
     return ""
 
 

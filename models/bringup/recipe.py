@@ -74,7 +74,7 @@ class _Runs(Documented):
     @model_validator(mode="after")
     def _retried(self) -> Self:
         if self.retries and not self.repeatable:
-            raise ValueError(f"retries is {self.retries}, and only what is repeatable runs again by itself")
+            raise ValueError(f"retries is {self.retries}, but repeatable is not set: set it to true, or remove retries")
         return self
 
     def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -94,7 +94,7 @@ def _check_runner(runs: _Runs, runner: Runner, under: tuple[str, ...] = ()) -> N
         raise fault_at(under, f"{_NEEDED[runner]} is missing: a step with {runner} needs it")
     for other, field in _NEEDED.items():
         if other is not runner and getattr(runs, field):
-            raise fault_at((*under, field), f"belongs to a step with {other}, and this one is with {runner}")
+            raise fault_at((*under, field), f"is for a step with {other}, and this one has {runner}: remove it")
     if runner is Runner.COMMAND:
         _check_program(runs.run, (*under, "run"))
 
@@ -127,7 +127,7 @@ class RecipeStep(_Runs):
     def _whole(self) -> Self:
         if self.touch:
             if self.with_ is not None or any(getattr(self, field) for field in _NEEDED.values()):
-                raise ValueError(f"touch is what a person does, and step {self.name} has a runner too")
+                raise ValueError(f"touch is for a step that a person does, and step {self.name} has a runner: keep one")
         elif self.with_ is None:
             raise ValueError(f"step {self.name} needs a runner (with: command, buildkite or http) or a touch")
         else:
@@ -135,7 +135,7 @@ class RecipeStep(_Runs):
         if self.undo is not None:
             self._check_undo(self.undo)
         if len(set(self.after)) != len(self.after):
-            raise ValueError(f"after names one twice: {', '.join(self.after)}")
+            raise ValueError(f"after has the same step twice: {', '.join(self.after)}")
         return self
 
     def _check_undo(self, undo: RecipeUndo) -> None:
@@ -203,12 +203,12 @@ class RecipeCheck(Documented):
         asked = [kind.value for kind in _CHECKS if self._asks(kind)]
         if len(asked) != 1:
             what = f"has {' and '.join(asked)}" if asked else "has none"
-            raise ValueError(f"check {self.name} needs one of {', '.join(_CHECKS)}, and {what}")
+            raise ValueError(f"check {self.name} needs exactly one of {', '.join(_CHECKS)}, and {what}")
         if self.command:
             _check_program(self.command, ("command",))
         bounds = self.at_least is not None or self.at_most is not None
         if bounds != bool(self.promql):
-            needs = "needs at_least or at_most" if self.promql else "has at_least or at_most, which only promql goes by"
+            needs = "needs at_least or at_most" if self.promql else "has at_least or at_most, which are only for promql"
             raise ValueError(f"check {self.name} {needs}")
         return self
 
@@ -244,9 +244,9 @@ class Reading(Documented):
             raise fault_at(("with",), "must be command or http, not buildkite")
         field, other = ("run", "url") if self.with_ is Runner.COMMAND else ("url", "run")
         if not getattr(self, field):
-            raise ValueError(f"{field} is missing: what is asked with {self.with_} needs it")
+            raise ValueError(f"{field} is missing: with: {self.with_} needs it")
         if getattr(self, other):
-            raise fault_at((other,), f"cannot be there beside {field}")
+            raise fault_at((other,), f"cannot be given together with {field}")
         if self.run:
             _check_program(self.run, ("run",))
         return self
@@ -301,12 +301,16 @@ class ClusterRecipe(Documented):
         _check_names([c.name for c in self.checks], "validate", "check")
         for number, check in enumerate(self.checks):
             if check.name in (SUPPLY, CAPACITY):
-                raise fault_at(("validate", number, "name"), f"{check.name!r} is Backstop's own: choose another one")
+                raise fault_at(
+                    ("validate", number, "name"), f"{check.name!r} is a name of Backstop's own: choose another one"
+                )
         after = {s.name: s.after for s in self.provision}
         for number, step in enumerate(self.provision):
             stranger = unknown_after(after, step.name)
             if stranger:
-                raise fault_at(("provision", number, "after"), f"names {stranger!r}, which is no step of this recipe")
+                raise fault_at(
+                    ("provision", number, "after"), f"names {stranger!r}, which is not a step of this recipe"
+                )
         round_ = find_circle(after)
         if round_:
             number = [s.name for s in self.provision].index(round_[0])

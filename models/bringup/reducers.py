@@ -253,8 +253,8 @@ def note_silence(b: Bringup, run: str, attempt: int, why: str, now: datetime) ->
 
 def _doubt_text(run: StepRun, why: str) -> str:
     if run.seen:
-        return f"it ran when its runner last said so; the latest answer: {why}"
-    return f"its start is noted, and nobody knows whether it began; the latest answer: {why}"
+        return f"its runner last reported it running; the latest answer: {why}"
+    return f"its start is noted, but it is unknown whether it began; the latest answer: {why}"
 
 
 def note_lost_start(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:

@@ -66,19 +66,19 @@ _P, _R, _V, _M = BRINGUP_WAY = (
 _B, _C, _U = BringupStage.BLOCKED, BringupStage.CANCELLING, BringupStage.RETIRING
 _CANCELLED, _RETIRED = BringupStage.CANCELLED, BringupStage.RETIRED
 _DO, _No = BringupCommand, Refused
-_EARLY = _No("nothing is made yet: it waits for its supply")
-_GOES_ON = _No("nothing to retry: it goes on by itself")
+_EARLY = _No("nothing is made yet: the bring-up waits for its supply")
+_GOES_ON = _No("nothing to retry: the bring-up goes on by itself")
 _MADE = _No("every step is done: `revalidate` runs the checks again, `cancel` unmakes the cluster")
 _THERE = _No("the cluster is in production: its rollout holds and guards it")
 _CHECKED = _No("the cluster is in production: `revalidate` runs its checks again, `retire` takes it out")
 _TAKEN_OUT = _No("the cluster is in production: `retire` takes it out")
-_UNMADE = _No("what was made is being unmade, and nothing stops that; `skip` leaves a step standing")
-_BEING_UNMADE = _No("it is being unmade already")
-_NOT_MADE = _No("there is nothing to check yet: its steps are not done")
+_UNMADE = _No("the cluster is being unmade, and that cannot be stopped; `skip` leaves what one step made")
+_BEING_UNMADE = _No("the cluster is already being unmade")
+_NOT_MADE = _No("there is nothing to check yet: the steps are not done")
 _NOT_THERE = _No("the cluster is not in production: `cancel` unmakes what there is")
-_NO_STEP = _No("no step runs")
-_NO_CHECKS = _No("it is being unmade: no check counts any more")
-_ENDED = _No("it has ended: `backstop bringup add` begins anew")
+_NO_STEP = _No("no step is running")
+_NO_CHECKS = _No("the cluster is being unmade: its checks no longer matter")
+_ENDED = _No("the bring-up has ended: `backstop bringup add` begins another one")
 
 # fmt: off
 _COLUMNS =             (_P,         _R,         _V,         _M,         _B,         _C,            _U)

@@ -67,7 +67,7 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
     Source: the module's docstring; docs/adr/0017.
     """
     if total < 1 or node < 1:
-        raise ValueError(f"total and node must be at least 1, not {total} and {node}")
+        raise ValueError(f"total and node must both be at least 1, not {total} and {node}")
     seen = down[~np.isnan(down)]
     floor = total - math.floor((1 - terms.floor) * total)
     if not len(seen):

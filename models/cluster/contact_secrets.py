@@ -62,6 +62,7 @@ def in_clear(contacts: Mapping[str, Iterable[str]], *, masked: bool = False) -> 
         return ""
     named = some_of(teams, 3)
     return (
-        f"contacts of {named} hold a token in clear, which is refused once access is configured: put each into a file "
-        f"of the workers' folder of secrets (BACKSTOP_SECRETS), and write {SECRET}NAME in its place"
+        f"contacts of {named} contain a token in clear text, which is refused once an access file is in force: put "
+        f"each token into a file of the workers' folder of secrets (BACKSTOP_SECRETS), and write {SECRET}NAME "
+        "in its place"
     )

@@ -92,14 +92,14 @@ def resolve_cluster(
         after = _as_said(spec)
         return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=spec.name, after=after.summary, path=at)]
     if now.holder is not None and (spec.slurm or spec.git) is None and not terms.partial:
-        why = f"{now.holder.title} holds its quotas: say so in the file ({now.holder.field}:), or detach it first"
+        why = f"{now.holder.title} holds its quotas: add {now.holder.field}: to the file, or detach the cluster first"
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     after, stays = _overlaid(spec, now, terms, at)
     lines = [*_differences(now, after, spec, at), *stays]
     if fault := _senseless(now, after) if stays or terms.partial or now.holder else "":
-        why = f"with what the file leaves out it makes no sense: {fault}; name that in the file, or --prune it"
+        why = f"does not fit the values that the file leaves out: {fault}; add those to the file, or --prune them"
         if not any(line.verb is Verb.LEFT_OUT for line in stays):
-            why = f"with the values that stay it makes no sense: {fault}; say in the file what is to stand beside them"
+            why = f"does not fit the values that the ledger keeps: {fault}; change the file to fit them"
         lines = [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
     if any(line.verb is Verb.REFUSED for line in lines):
         return now, [line for line in lines if line.verb in (Verb.REFUSED, Verb.KEPT)]
@@ -169,8 +169,8 @@ def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePl
 
 
 _SOURCES = ("slurm", "git", "prometheus")
-_THEIRS = "{} holds it, and no file sets it: change it there"
-_OLDER = "a rollout or a grant has set it since; --reset takes the file's"
+_THEIRS = "{0} holds it, and a file cannot set it: change it in {0}"
+_OLDER = "a rollout or a grant has set it since; --reset takes the value of the file"
 
 
 def _quotas(
@@ -220,7 +220,7 @@ def _not_taken(standing: Present, wanted: Present, now: ClusterNow, terms: Impor
     elif older and (now.busy or not terms.reset):
         kept = {"gpus": now.busy or _OLDER}
     if kept and max(wanted.minimum_gpus, sum(wanted.protected_blocks)) > standing.gpus:
-        kept |= dict.fromkeys(("minimum_gpus", "protected_blocks"), f"floors are above the {standing.gpus} that stay")
+        kept |= dict.fromkeys(("minimum_gpus", "protected_blocks"), f"floors are above the kept {standing.gpus}")
     return kept
 
 
@@ -407,7 +407,7 @@ def resolve_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tupl
         elif (team.contacts, team.notify) != (standing.contacts, standing.notify):
             after[team.name] = team
             old, new = _team_text(standing), _team_text(team)
-            why = "another address that is not shown" if old == new else ""
+            why = "the part of the address that is not shown differs" if old == new else ""
             lines.append(Line(verb=Verb.CHANGED, before=old, after=new, why=why, **about))
     for name in sorted(now.keys() - {team.name for team in fleet.teams}) if "teams" in fleet.model_fields_set else ():
         verb = Verb.REMOVED if prune else Verb.LEFT_OUT
@@ -442,7 +442,7 @@ def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str
         if same is None:
             return (
                 (),
-                f"{contact} stands for a contact that the ledger does not have: write it out, or name it (named:NAME)",
+                f"{contact} masks a contact that the ledger does not have: write the whole address, or named:NAME",
             )
         left.remove(same)
         contacts.append(same)
@@ -451,9 +451,9 @@ def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str
 
 def _which_goes(mask: str, in_file: int, have: int) -> str:
     times = "once" if in_file == 1 else f"{in_file} times"
-    goes, stay = "goes" if have - in_file == 1 else "go", "the one that stays" if in_file == 1 else "those that stay"
-    about = f"{mask} stands for {have} contacts, and the file has it {times}"
-    return f"{about}: nobody can tell which {goes}; write out {stay}"
+    goes, stay = "is" if have - in_file == 1 else "are", "the one that stays" if in_file == 1 else "those that stay"
+    about = f"{mask} masks {have} contacts, and the file has it {times}"
+    return f"{about}, so it is not clear which {goes} to be removed: write the whole address of {stay}"
 
 
 def other_lines(others: Iterable[OtherCluster], *, prune: bool) -> list[Line]:

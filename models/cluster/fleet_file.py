@@ -35,7 +35,7 @@ def _check_size(quotas: tuple[Quota, ...]) -> None:
     size = len(zlib.compress("\n".join(quota.team for quota in quotas).encode(), 1))
     if size > NAMES_BYTES:
         many = f"the names of its {count_text(len(quotas), 'quota')} take {size} bytes when compressed"
-        raise ValueError(f"{many}, and at most {NAMES_BYTES} are taken: shorten them")
+        raise ValueError(f"{many}, and the most is {NAMES_BYTES}: shorten the names")
 
 
 class ClusterSpec(Documented):

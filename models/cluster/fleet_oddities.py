@@ -63,17 +63,17 @@ def _of_teams(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> Iterator[O
     silent = sorted(team for team in holders if not contacts.get(team))
     if silent:
         many = count_text(len(silent), "team")
-        text = f"{many} without a contact, told by the log alone: {some_of(silent, _MOST_NAMED)}"
+        text = f"{many} without a contact, so notices go only to the log: {some_of(silent, _MOST_NAMED)}"
         yield Oddity(text=text, path=("teams",) if fleet.teams else ())
     everyone = {q.team for c in fleet.clusters for q in c.quotas}
     for number, team in enumerate(fleet.teams):
         near = difflib.get_close_matches(team.name, sorted(holders - {t.name for t in fleet.teams}), 1, 0.8)
         if team.name not in everyone and near:
-            text = f"team {team.name} has no quota in this file: is {near[0]} meant?"
+            text = f"team {team.name} has no quota in this file: did you mean {near[0]}?"
             yield Oddity(text=text, path=("teams", number, "name"))
         for place, contact in enumerate(team.contacts):
             if fault := contact_fault(contact):
-                text = f"a contact of {team.name} cannot be sent to: {fault}"
+                text = f"a contact of {team.name} cannot receive notices: {fault}"
                 yield Oddity(text=text, path=("teams", number, "contacts", place))
 
 
@@ -85,15 +85,15 @@ def contact_fault(contact: str) -> str:
     if kind in ("log", NAMED.rstrip(":")) or is_masked(text) or _MAIL.fullmatch(text):
         return ""
     if _CHANNEL.fullmatch(text):
-        return f"{text} looks like a channel, and Slack wants a webhook's URL (docs/notices.md)"
+        return f"{text} looks like a channel; give the URL of a Slack webhook instead (docs/notices.md)"
     if not colon or kind not in (*_SCHEMES, "http"):
-        return f"{shown(text)} is no kind of address known here (docs/notices.md lists them)"
+        return f"{shown(text)} is not a kind of address that Backstop supports (docs/notices.md lists them)"
     if kind == "http":
-        return f"{shown(text)} would send over an open line: if that is meant, write webhook+http://"
+        return f"{shown(text)} would send without encryption: use https, or write webhook+http:// if you mean it"
     if kind == "slack" and not _SLACK.fullmatch(text):
-        return "slack: wants the three parts of a webhook, slack://A/B/C; a channel's name comes after them"
+        return "slack: needs the three parts of a webhook, slack://A/B/C, and then a channel's name if you want one"
     if kind not in ("mailto", "slack") and not rest.startswith("//"):
-        return f"{shown(text)} is no URL: after {kind}: comes //"
+        return f"{shown(text)} is not a URL: write // after {kind}:"
     if kind == "mailto" and not rest.strip("/"):
-        return "mailto: names nobody"
+        return "mailto: has no address after it"
     return ""

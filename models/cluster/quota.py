@@ -72,7 +72,7 @@ class Quota(Documented):
             raise ValueError(f"minimum_gpus is {self.minimum_gpus}, above the quota {self.gpus} (team {self.team})")
         for field, names in (("islands", self.islands), ("namespaces", self.namespaces)):
             if names is not None and len(set(names)) != len(names):
-                raise ValueError(f"{field} names one twice: {list(names)} (team {self.team})")
+                raise ValueError(f"{field} has the same name twice: {list(names)} (team {self.team})")
         for name in self.namespaces or ():
             if "," in name:
                 raise ValueError(f"namespaces has {name!r}, and commas separate their names (team {self.team})")
@@ -244,7 +244,7 @@ def _refuse_jobs(parent: Quota, place: int) -> None:
         value = getattr(parent, field)
         if value:
             shown = list(value) if isinstance(value, tuple) else value
-            what = f"{field} is {shown} for team {parent.team!r}, which has child quotas: only leaves hold jobs"
+            what = f"{field} is {shown} for team {parent.team!r}, which has child quotas: set it on those instead"
             raise fault_at(("quotas", place), what)
 
 

@@ -116,7 +116,9 @@ class Excess(Model):
 
     @property
     def text(self) -> str:
-        return f"the health source tells of more healthy GPUs in island {self.island} than its {self.total_gpus}"
+        return (
+            f"the health source reports more healthy GPUs in island {self.island} than the {self.total_gpus} installed"
+        )
 
 
 class HealthSample(Model):

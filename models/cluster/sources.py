@@ -51,7 +51,9 @@ class SlurmSource(Documented):
     field: ClassVar = "slurm"
     title: ClassVar = "Slurm"
     sets: ClassVar = ("gpus", "parent")  # of a quota: what no fleet file changes
-    lacks: ClassVar = "Slurm had no account of this name with a limit when last read: make it there"
+    lacks: ClassVar = (
+        "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
+    )
     connection: Name = "local"
     """How the worker reaches it: a name of the file that BACKSTOP_SLURM names. A fleet file names no commands."""
     cluster: Name | None = None
@@ -105,7 +107,7 @@ class GitSource(Documented):
     field: ClassVar = "git"
     title: ClassVar = "Git"
     sets: ClassVar = ("gpus",)  # of a quota: what no fleet file changes
-    lacks: ClassVar = "the repository had no quota of this name when last read: write it there"
+    lacks: ClassVar = "the repository had no quota of this name when Backstop last read it: add it there"
     repository: Name
     """An absolute path of the worker's machine, or an SSH or HTTPS URL. Git's own configuration has the credentials."""
     branch: Name = "main"

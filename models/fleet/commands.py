@@ -61,14 +61,14 @@ def not_now(f: Seen, command: FleetCommand, *, rests: bool) -> str:
 def _end_text(f: Seen) -> str:
     if f.stage.has_ended:
         return f"the fleet rollout has ended ({f.stage}): launch a new one"
-    return "the fleet rollout is being aborted, and nothing stops that" if f.stage is FleetStage.ABORTING else ""
+    return "the fleet rollout is being aborted, and that cannot be stopped" if f.stage is FleetStage.ABORTING else ""
 
 
 def _refuse_elsewhere(f: Seen, command: FleetCommand, *, rests: bool) -> str:
     match command:
         case "approve":
             if not f.plan_hash:
-                return "no plan awaits approval: it is being made"
+                return "no plan awaits approval: Backstop is making one; ask `fleet status` again in a moment"
             return f"plan {f.plan_hash} is approved already, by {f.approved_by}" if f.approved_by else ""
         case "pause":
             return "already paused" if any(hold.id == PAUSED for hold in f.holds) else ""
@@ -116,7 +116,7 @@ def _refuse_members(f: FleetRollout, command: FleetCommand, request: FleetComman
         if command == "skip" and m.state is MemberState.DONE:
             return f"{cluster} is monitored already: there is nothing to skip"
         if command == "skip" and m.state is MemberState.STARTING:
-            return f"{cluster} is being launched: skip it in a moment"
+            return f"{cluster} is being launched: try again in a moment"
     return None
 
 
@@ -171,7 +171,11 @@ def apply_cancel(f: FleetRollout, now: datetime, *, by_ticket: bool) -> FleetRol
     `by_ticket`: it was launched so, and then only a ticket aborts it.
     """
     if by_ticket:
-        return f.record(AuditKind.COMMAND, "a cancel from Temporal was ignored: here only a ticket aborts", now)
+        return f.record(
+            AuditKind.COMMAND,
+            "a cancel from Temporal was ignored, because this fleet rollout takes only commands with a ticket",
+            now,
+        )
     request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
     return f if refusal(f, "abort", request) is not None else obey(f, "abort", request, now)[0]
 

@@ -112,8 +112,8 @@ class FlexDemand(Model):
         for team in self.teams:
             demand = below.get(team.team, team.demand_gpus)
             if team.demand_gpus not in (0, demand):
-                what = f"its children demand {demand}: leave it out"
-                raise ValueError(f"demand_gpus of the namespace {team.team!r} is {team.demand_gpus}, and {what}")
+                what = f"but its children demand {demand}: leave it out here"
+                raise ValueError(f"demand_gpus of the namespace {team.team!r} is {team.demand_gpus}, {what}")
         unknown = sorted({u.team for u in self.usage} - by_name.keys() - parents)
         if unknown:
             raise ValueError(f"usage names the team {unknown[0]!r}, which is not among teams")

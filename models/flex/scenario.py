@@ -43,14 +43,14 @@ def _number(value: Fraction) -> int | float:
 def _parts(value: Any) -> Fraction:
     gpus = exact_fraction(value)
     if (gpus * GRAIN).denominator != 1:
-        raise ValueError(f"must be GPUs to a thousandth at most, not {value}")
+        raise ValueError(f"must be a number of GPUs with at most three decimals, not {value}")
     return gpus
 
 
 def _on_one_or_on_whole(gpus: Fraction) -> Fraction:
     if gpus > 1 and gpus.denominator != 1:
         raise ValueError(
-            f"must be whole GPUs or a part of one, not {float(gpus):g}: a job lies on one or on whole ones"
+            f"must be whole GPUs or a part of one, not {float(gpus):g}: only a job of one GPU or less may take a part"
         )
     return gpus
 
@@ -82,7 +82,7 @@ class FlexJob(Model):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.target is JobTarget.FLEX and not self.preemptible:
-            raise ValueError("preemptible must be true of a job for flex: quota may need what it runs on")
+            raise ValueError("preemptible must be true for a flex job, because jobs within quota may need its GPUs")
         return self
 
     def admit(self, namespaces: Sequence[str] | None) -> FlexJob | None:
@@ -147,11 +147,11 @@ class FlexStory(Model):
                         + classes_text(team_classes)
                     )
                 if step.submit.job in submitted:
-                    raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} is there already")
+                    raise ValueError(f"steps[{n}].submit.job {step.submit.job!r} exists already: use another name")
                 submitted.add(step.submit.job)
             elif step.delete is not None:
                 if step.delete not in submitted:
-                    raise ValueError(f"steps[{n}].delete is {step.delete!r}, and there is no such job then")
+                    raise ValueError(f"steps[{n}].delete is {step.delete!r}, and no such job exists at that step")
                 submitted.discard(step.delete)
         return self
 

@@ -159,7 +159,7 @@ def left_out_texts(notices: int, entries: int) -> list[str]:
     """What the archive says of what did not fit; nothing where everything did."""
     texts = []
     if notices:
-        texts.append(f"{given_up_text(notices)}: too many waited to be delivered")
+        texts.append(f"{given_up_text(notices)}: too many were waiting for delivery")
     if entries:
         many = f"{entries:,} entries are" if entries > 1 else "1 entry is"
         texts.append(

@@ -110,5 +110,5 @@ def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
     if assigned + gpus > ceiling:
         why = f"{snapshot.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(assigned)}"
     else:
-        why = f"today's healthy GPUs, where {team} may stand, do not back so many more beside the other quotas"
+        why = f"today's healthy GPUs, where {team} may stand, do not back this many more beside the other quotas"
     return Room(ceiling_gpus=ceiling, assigned_gpus=assigned, fits_gpus=low, why=why)

@@ -139,7 +139,7 @@ class Plan(Model):
         """Why it cannot be launched, approved or written; empty where it can."""
         if not self.honest:
             assert self.derived is not None
-            return f"cannot honestly promise anything of this cluster: {self.derived.text}"
+            return f"no quota can be promised in this cluster: {self.derived.text}"
         return "" if self.backed else "not backed by healthy GPUs"
 
     @property
@@ -150,7 +150,7 @@ class Plan(Model):
         if self.suffices is not None:
             return ""
         homeless = [no_room_text(team, size) for team, size in self.unplaced_blocks]
-        held = ["floors and protected blocks hold what would have to be cut"]
+        held = ["floors and protected blocks prevent the cuts that it needs"]
         return "; ".join(homeless + held * (bool(self.short_by_gpus) or not homeless))
 
     @property

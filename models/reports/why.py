@@ -166,7 +166,7 @@ def explain_team(
     """
     cluster, sample = seen.reading.cluster, seen.sample
     if sample is None:
-        raise Refusal(f"nobody knows the health of cluster {cluster}")
+        raise Refusal(f"the health of cluster {cluster} is unknown: import a sample (`backstop fleet import --health`)")
     snapshot = under_bound(present_snapshot(seen.reading, sample.islands), seen.reading.bound_gpus)
     quota = _of_jobs(snapshot, team)
     held = _held(quota, seen)
@@ -221,7 +221,7 @@ def _of_jobs(snapshot: Snapshot, team: str) -> Quota:
         under = ", ".join(snapshot.tree.children.get(team, ()))
         raise Refusal(
             f"the quota of {team!r} in cluster {snapshot.cluster} "
-            + (f"is a sum of others: name one of them ({under})" if under else "is not there")
+            + (f"is the sum of its child quotas: name one of those ({under})" if under else "does not exist")
         )
     return snapshot.tree.by_team[team]
 

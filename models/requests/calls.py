@@ -43,7 +43,7 @@ def failed(order: GrantOrder, kind: str, reason: str) -> Granted:
     """A call that failed is tried again. `kind`: of models.errors."""
     drifted = kind == Drift.__name__
     return answer(
-        order, GrantOutcome.LATER, "its quotas have just been changed: it is tried again" if drifted else reason
+        order, GrantOutcome.LATER, "its quotas have just been changed: Backstop tries again" if drifted else reason
     )
 
 

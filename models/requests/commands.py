@@ -48,7 +48,7 @@ def refusal(
     """
     stage = state.stage
     if state.has_ended or stage is RequestStage.RETURNING:
-        for_good = ": the quota is to be lowered like any other" if stage is RequestStage.GRANTED else ""
+        for_good = ": lower the quota like any other" if stage is RequestStage.GRANTED else ""
         return f"request {state.ask.request} is {stage}: {state.said}{for_good}"
     if REQUEST_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
@@ -74,7 +74,7 @@ def _refuse_actor(state: RequestState, command: RequestCommand, actor: str, owne
     if command is RequestCommand.WITHDRAW:
         if is_one_of(actor, (state.ask.actor, *owners)):
             return None
-        return f"{actor} cannot withdraw it: that is for {any_of((state.ask.actor, *owners))}"
+        return f"{actor} may not withdraw request {state.ask.request}: ask {any_of((state.ask.actor, *owners))}"
     if not is_one_of(actor, owners):
         whom = any_of(owners) or "for an owner to be named in its policy"
         return f"{actor} does not own {state.ask.cluster}: ask {whom}"
@@ -121,7 +121,7 @@ def undo_line(state: RequestState, command: str = "") -> str:
         case RequestStage.REFUSED:
             return ""
         case RequestStage.GRANTED if state.has_ended:
-            return f"{NEVER}: the quota is to be lowered like any other."
+            return f"{NEVER}: lower the quota like any other."
         case RequestStage.ASKED | RequestStage.APPROVED | RequestStage.GRANTED:
             return f"Undo: backstop request withdraw {ask.request} {REASON}"
         case _:

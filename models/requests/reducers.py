@@ -82,7 +82,7 @@ def apply_grant(state: RequestState, answer: Granted, now: datetime) -> RequestS
     if state.stage is RequestStage.RETURNING:
         return _finish_return(state, answer, now)
     if answer.outcome is GrantOutcome.NO:
-        refused = state.enter_stage(RequestStage.REFUSED, now, f"it fits no more: {answer.said}")
+        refused = state.enter_stage(RequestStage.REFUSED, now, f"it no longer fits: {answer.said}")
         text = f"Your request for {state.wanted_text} was approved and cannot be granted: {answer.said}"
         audience = (*state.askers, *state.assessment.owners)
         return refused.record(AuditKind.COMMAND, f"refused: {answer.said}", now, refused=True).notify(audience, text)
@@ -118,7 +118,7 @@ def apply_cancel(state: RequestState, now: datetime, *, by_ticket: bool) -> Requ
     `by_ticket`: it was asked for so, and then only a ticket withdraws it.
     """
     if state.ticketed or by_ticket:
-        ignored = "a cancel from Temporal was ignored: here only a ticket withdraws it"
+        ignored = "a cancel from Temporal was ignored, because this request takes only commands with a ticket"
         return state.record(AuditKind.COMMAND, ignored, now)
     why = "cancelled in Temporal"
     if state.stage is RequestStage.GRANTED and not state.has_ended:

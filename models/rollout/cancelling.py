@@ -9,7 +9,7 @@ from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.stages import Command
 from models.rollout.state import Rollout
 
-CANCEL_IGNORED = "a cancel from Temporal was ignored: here only a ticket undoes"
+CANCEL_IGNORED = "a cancel from Temporal was ignored, because this rollout takes only commands with a ticket"
 
 
 def apply_cancel(rollout: Rollout, now: datetime, *, by_ticket: bool = False) -> Rollout:

@@ -87,7 +87,7 @@ def reason_refusal(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
 
 def _refuse_retry(rollout: Rollout, _: CommandRequest) -> str | None:
     if rollout.stage is Stage.STUCK and rollout.superseded:
-        return f"superseded ({rollout.superseded}): somebody newer owns the cluster; only `close` is left"
+        return f"superseded ({rollout.superseded}): a newer rollout owns the cluster; only `close` is left"
     return None
 
 
@@ -95,13 +95,13 @@ def _refuse_approve(rollout: Rollout, request: CommandRequest) -> str | None:
     if rollout.proposal is not None:
         return _refuse_proposal(rollout, rollout.proposal.plan.hash, request)
     if rollout.plan is None or rollout.stay.replan:
-        return "no plan awaits approval: a new one is being made"
+        return "no plan awaits approval: Backstop is making a new one; ask `status` again in a moment"
     if request.plan_hash != rollout.plan.hash:
         return other_plan(rollout.plan.hash, request.plan_hash)
     if not rollout.plan.honest:
         return f"plan {rollout.plan.hash} cannot be approved: {rollout.plan.fault}"
     if not rollout.plan.backed:
-        return f"plan {rollout.plan.hash} is not backed by healthy GPUs and cannot be approved"
+        return f"plan {rollout.plan.hash} is not backed by healthy GPUs, so it cannot be approved"
     if rollout.is_approved:
         return f"plan {rollout.plan.hash} is approved already, by {rollout.approved_by}"
     return None
@@ -129,23 +129,21 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
         return "a pause is lifted by `resume`"
     if request.team and request.team != hold.team:
         whose = f"the objection of {hold.team}" if hold.team else "no objection"
-        return f"hold {hold.id} is {whose}, and none of {request.team}'s"
+        return f"hold {hold.id} is {whose}, not an objection of {request.team}"
     objection = hold.kind is HoldKind.OBJECTION
     if not by_roles and not is_one_of(request.actor, may := may_lift(rollout, objection=objection)):
         what = f"{'an objection' if objection else f'hold {hold.id}'} here"
-        return f"{request.actor} has no authority to resolve {what}: ask {' or '.join(may)}"
+        return f"{request.actor} may not resolve {what}: ask {' or '.join(may)}"
     if hold.kind is HoldKind.DRIFT and hold.id != REPLAN and rollout.looked_after != rollout.fence:
         # What was seen is older than our own last write, which would be taken for somebody else's change.
         if rollout.stage in (Stage.ROLLING_BACK, Stage.STUCK):
-            return (
-                "the rollback leaves alone what others changed: resolve the drift when it is over, if it still stands"
-            )
-        return "what was written has not been read back yet: look at the drift again in a moment"
+            return "the rollback leaves alone what others changed: resolve the drift after it, if it is still there"
+        return "Backstop has not yet read back its own last write: look at the drift again in a moment"
     if request.how not in ("", "accept", "restore"):
         return f"how must be accept or restore, not {request.how!r}"
     if request.how == "restore" and (hold.id != "drift" or not rollout.stage.is_guarded or rollout.shadow):
         return (
-            f"only a drift of a rollout that has set quotas can be restored, and {rollout.cluster} is {rollout.stage}"
+            f"a drift can be restored only after the rollout has set quotas, and {rollout.cluster} is {rollout.stage}"
         )
     return None
 
@@ -161,12 +159,12 @@ def _refuse_resolve_of_none(rollout: Rollout, name: str) -> str | None:
     if name == PROPOSAL and rollout.proposal is not None:
         return None
     if name == "unknown_health" and (doubt := doubt_of(rollout)) is not None:
-        return f"{doubt.why}: that is confirmed for the source as a whole, by {doubt.confirm_line}"
+        return f"{doubt.why}: confirm it for the whole source with {doubt.confirm_line}"
     if name == "unknown_health":
-        lifted = "no sample awaits confirmation: samples of today, from a clock that is right, lift the hold"
+        lifted = "no sample awaits confirmation: the hold ends when the source sends current samples with correct times"
         return lifted if rollout.sight.suspect is None else None
-    standing = ", ".join(h.id for h in rollout.holds if h.kind is not HoldKind.PAUSED) or "none that a person can lift"
-    return f"no such hold: {name or '(none given)'}; standing: {standing}"
+    standing = ", ".join(h.id for h in rollout.holds if h.kind is not HoldKind.PAUSED) or "none to resolve"
+    return f"no such hold: {name or '(none given)'}; the holds now: {standing}"
 
 
 _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
@@ -245,7 +243,7 @@ def _close_text(rollout: Rollout) -> str:
     if rollout.stage is not Stage.STUCK:
         return "closed; the promise ends and the values stay"
     if rollout.superseded:
-        return "closed; nothing is written, and the cluster is left to whoever owns it now"
+        return "closed; nothing is written, and the cluster is left to the rollout that owns it now"
     return "closed as it is; the values and limits stay, nothing more is undone"
 
 
@@ -253,7 +251,7 @@ def _approve(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[
     if rollout.proposal is not None:
         plan = rollout.proposal.plan
         agreed = rollout.but(approval=Approval(envelope=envelope_of(plan), by=request.actor), look_asked=True)
-        return agreed, f"plan {plan.hash} is approved, and written if today's health backs it"
+        return agreed, f"plan {plan.hash} is approved, and Backstop writes it if today's health backs it"
     assert rollout.plan is not None
     approved = drift.approve_others(rollout).but(
         approval=Approval(envelope=envelope_of(rollout.plan), by=request.actor)
@@ -264,9 +262,9 @@ def _approve(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[
 def _object(rollout: Rollout, request: CommandRequest, now: datetime, one_objection: bool) -> tuple[Rollout, str]:
     hold = objections.objection(rollout, request.team, request.actor, request.reason, now, one_each=one_objection)
     late = hold.after_enforced
-    consequence = "recorded: too late to hold the rollout, a person must answer it" if late else "holds the rollout"
+    consequence = "recorded too late to hold the rollout: a person must answer it" if late else "holds the rollout"
     gone = objections.earlier_objections(rollout, hold) if one_objection else ()
-    instead = " in place of the one before" if {*gone} - {hold.id} else ""
+    instead = "; it replaces the earlier one" if {*gone} - {hold.id} else ""
     held = _put_hold(rollout.but(holds=tuple(h for h in rollout.holds if h.id not in gone)), hold, now)
     return held, f"the objection{f' of {request.team} is' * late} {consequence}{instead}"
 
@@ -316,7 +314,7 @@ def _resolve(rollout: Rollout, request: CommandRequest, now: datetime, refits: b
         declined = rollout.proposal.plan.hash
         return rollout.with_outlook(
             proposal=None
-        ), f"plan {declined} is declined; the quotas stay, and so does the plan they are from"
+        ), f"plan {declined} is declined; the quotas and the plan in force stay as they are"
     if hold is None:  # unknown health: a person confirms what was seen
         return rollout.but(
             sight=rollout.sight.confirm_suspect(), look_asked=True
@@ -331,7 +329,7 @@ def _resolve(rollout: Rollout, request: CommandRequest, now: datetime, refits: b
         case HoldKind.DRIFT:
             return drift.answer_hold(rollout, freed, request.how, now, refits=refits)
         case HoldKind.BLAST_RADIUS:
-            return freed.with_stay(exempt=True), "the blast radius is lifted for what is next written"
+            return freed.with_stay(exempt=True), "the blast radius does not limit the next write"
         case HoldKind.BREACH:
             return freed, "the hold is lifted; the promise stays withdrawn until health has been good for long enough"
         case _:

@@ -48,7 +48,7 @@ def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, re
     fate = "still waits for an answer" if waits else "taken as given"
     answers += [f"removed by others, {fate}: {', '.join(gone)}"] if gone else []
     answers += [f"added by others, {fate}: {', '.join(new)}"] if new else []
-    answers += ["accept that, or undo it in the quota system"] if waits else []
+    answers += ["accept that, or undo it in the quota system yourself"] if waits else []
     held = rollout.but(look_asked=True) if waits else freed
     if back or limits:
         return restore_values(held, now), "; ".join(answers)

@@ -114,7 +114,7 @@ def prove_change(change: Change, known: Known, order: GrantOrder | None = None) 
     """Errors: Refusal where nothing says that it may be; Drift where health has moved on."""
     tree = known.baseline.tree
     if any(write.leaf is (write.team in tree.children) for write in change.writes if write.team in tree.by_team):
-        raise _refusal_of(change, "it names as sums what are quotas of their own")
+        raise _refusal_of(change, "it takes quotas without children for sums of child quotas, or the other way round")
     match STANDS_ON[change.kind]:
         case StandsOn.APPROVAL:
             return _prove_by_approval(change, known)
@@ -126,7 +126,7 @@ def prove_change(change: Change, known: Known, order: GrantOrder | None = None) 
             return _prove_grant(change, known, order)
         case StandsOn.TICKET:
             if not known.close:
-                raise _refusal_of(change, "nobody's ticket closes the rollout")
+                raise _refusal_of(change, "nobody has closed the rollout with a ticket")
             return Footing("ticket", (known.close,), "the ticket of the close")
 
 
@@ -139,7 +139,7 @@ def _refusal_of(change: Change, why: str) -> Refusal:
 
 def _require_approval(change: Change, known: Known) -> Approved:
     if known.approval is None:
-        raise _refusal_of(change, "no approval of its plan stands in the ledger")
+        raise _refusal_of(change, "the ledger has no valid approval of its plan")
     return known.approval
 
 
@@ -151,12 +151,12 @@ def _prove_by_approval(change: Change, known: Known) -> Footing:
                 if change.reserve == reserve_beside(_baseline_of(drawn, known), drawn.plan.values):
                     news = None if values_stand(known) else drawn.baseline
                     return Footing("plan", (approved.nonce,), f"plan {drawn.plan.hash}, approved", baseline=news)
-            raise _refusal_of(change, "it reserves what no approved plan frees")
+            raise _refusal_of(change, "it reserves GPUs that no approved plan frees")
         case _K.SET_SOFT:
             return _prove_values(change, known, approved)
         case _:
             if not values_stand(known) or change.writes or change.mode not in (None, LimitMode.HARD):
-                raise _refusal_of(change, "no approved values stand")
+                raise _refusal_of(change, "the values of an approved plan are not in place")
             return Footing("plan", (approved.nonce,), f"plan {approved.envelope.plan_hash}, approved")
 
 
@@ -247,7 +247,7 @@ def _prove_by_health(change: Change, known: Known) -> Footing:
     follows = _effect_stands(known, _K.FOLLOW)
     stood_on = () if follows else (_require_approval(change, known).nonce,)
     if not follows and not values_stand(known):
-        raise _refusal_of(change, "no approved values stand")
+        raise _refusal_of(change, "the values of an approved plan are not in place")
     if change.flex_gpus is not None and (known.surplus_gpus is None or change.flex_gpus > known.surplus_gpus):
         raise Drift(f"health of {change.cluster} has moved: {_unowned_text(known)} now")
     return Footing("health", stood_on, _unowned_text(known))
@@ -256,7 +256,7 @@ def _prove_by_health(change: Change, known: Known) -> Footing:
 def _unowned_text(known: Known) -> str:
     surplus = known.surplus_gpus
     if surplus is None:
-        return "nobody knows how many GPUs are healthy and outside every quota"
+        return "the number of healthy GPUs outside every quota is unknown"
     return f"{gpus_text(surplus)} {verb_of(surplus)} healthy and outside every quota"
 
 
@@ -265,7 +265,7 @@ def _unowned_text(known: Known) -> str:
 
 def _prove_undo(change: Change, known: Known) -> Footing:
     if change.mode not in (None, LimitMode.SOFT):
-        raise _refusal_of(change, "an undo makes no limit hard")
+        raise _refusal_of(change, "an undo may not make a limit hard")
     why = ""
     if known.undo or known.failed:
         try:
@@ -278,14 +278,14 @@ def _prove_undo(change: Change, known: Known) -> Footing:
     raise (
         Refusal(why)
         if why
-        else _refusal_of(change, "nobody ordered an undo, no effect failed, and no breach was aimed")
+        else _refusal_of(change, "nobody has ordered an undo, no effect has failed, and there is no breach")
     )
 
 
 def _prove_to_baseline(change: Change, known: Known) -> Footing:
     base = {q.team: q.gpus for q in known.baseline.quotas}
     if change.kind is _K.RELEASE and change.reserve is not None:
-        raise _refusal_of(change, "an undo keeps nothing reserved")
+        raise _refusal_of(change, "an undo may not keep GPUs reserved")
     for write in change.writes:
         if write.gpus != base.get(write.team) and not _leaves_value(write, known):
             was = base.get(write.team)
@@ -333,19 +333,19 @@ def _last_forward(known: Known) -> datetime:
 def _prove_grant(change: Change, known: Known, order: GrantOrder | None) -> Footing:
     decided = known.decided
     if order is None or decided is None:
-        raise _refusal_of(change, "no decision on a request stands in the ledger")
+        raise _refusal_of(change, "the ledger has no decision on the request")
     tree, base = known.baseline.tree, {q.team: q.gpus for q in known.baseline.quotas}
     if order.ends:
         most = decided.granted or {}
         if decided.granted is None or not decided.may_end or any(g > most.get(t, 0) for t, g in order.raised.items()):
-            raise _refusal_of(change, f"request {order.request} was not granted so much, or does not end yet")
+            raise _refusal_of(change, f"request {order.request} was granted fewer GPUs, or its grant does not end yet")
         raised: Mapping[str, int] = order.raised
         fits = all(0 <= w.expected_gpus - w.gpus <= raised.get(w.team, 0) for w in change.writes)
     else:
         if decided.may_end:
             raise _refusal_of(change, f"request {order.request} is over")
         if decided.granted is not None or order.team != decided.team or order.gpus > decided.gpus:
-            raise _refusal_of(change, f"it is not what was decided on request {order.request}")
+            raise _refusal_of(change, f"it differs from what was decided on request {order.request}")
         raised = raises(tree, base, order.team, order.gpus) if order.team in base else {}
         above = {order.team, *tree.ancestors(order.team)} if order.team in base else set[str]()
         fits = all(w.team in above and 0 <= w.gpus - w.expected_gpus <= order.gpus for w in change.writes)

@@ -29,7 +29,7 @@ _REMEMBERED = 200
 def take_order(rollout: Rollout, order: GrantOrder) -> Rollout:
     """With the order waiting to be written; or answered, where that was done before or cannot be now."""
     if order.ends and order.request in rollout.given_back:
-        return _answer_order(rollout, order, GrantOutcome.DONE, "it was given back already")
+        return _answer_order(rollout, order, GrantOutcome.DONE, "its GPUs have already been given back")
     if not order.ends and order.request in rollout.grants:
         return _answer_order(rollout, order, GrantOutcome.DONE, "it is granted already", rollout.grants[order.request])
     if rollout.grant_order is not None:
@@ -67,12 +67,13 @@ def settle_order(rollout: Rollout) -> Rollout:
         return rollout
     if len(rollout.grants) >= MOST_GRANTS:
         sentence = (
-            f"{rollout.cluster} has {count_text(len(rollout.grants), 'grant')} already: its next rollout can take more"
+            f"{rollout.cluster} already has {count_text(len(rollout.grants), 'grant')}, the most a rollout carries: "
+            "launch a new rollout first"
         )
         return _answer_order(rollout, order, GrantOutcome.NO, sentence)
     if order.team not in rollout.baseline.tree.leaves:
         return _answer_order(
-            rollout, order, GrantOutcome.NO, f"{order.team} holds no quota in {rollout.cluster} that jobs run in"
+            rollout, order, GrantOutcome.NO, f"{order.team} has no quota for jobs in {rollout.cluster}"
         )
     if rollout.sight.known is None:
         return rollout
@@ -82,7 +83,7 @@ def settle_order(rollout: Rollout) -> Rollout:
         tree = rollout.baseline.tree
         sentence = f"{rollout.cluster} may promise {gpus_text(ceiling)}, and {spoken_for(tree.assigned_gpus())}"
         if tree.assigned_gpus() > tree.assigned_gpus(rollout.written):
-            sentence += ", with what its rollout took from others"
+            sentence += ", counting what its rollout cut from other teams"
         return _answer_order(rollout, order, GrantOutcome.NO, sentence)
     return rollout
 
@@ -107,7 +108,7 @@ def test_order(rollout: Rollout, now: datetime) -> Rollout:
     ):
         return rollout
     return _answer_order(
-        rollout, order, GrantOutcome.NO, "today's healthy GPUs do not back so many more beside what is promised already"
+        rollout, order, GrantOutcome.NO, "today's healthy GPUs do not back this many more beside today's quotas"
     )
 
 

@@ -66,7 +66,7 @@ def consider_proposal(rollout: Rollout, now: datetime) -> Rollout:
             .with_outlook(proposal=None, considered_gpus=None)
             .record(
                 AuditKind.PLAN,
-                f"the proposed plan {rollout.proposal.plan.hash} is given up: others changed the cluster",
+                f"the proposed plan {rollout.proposal.plan.hash} is dropped: others changed the cluster",
                 now,
             )
         )
@@ -171,4 +171,4 @@ def give_up_proposal(rollout: Rollout, why: str, now: datetime) -> Rollout:
     """The proposal under way comes to nothing; the plan that stood stands."""
     assert rollout.plan is not None
     back = rollout.but(plan=rollout.standing_plan, look_asked=True).with_stay(realigning=None, done=())
-    return back.record(AuditKind.PLAN, f"the proposed plan {rollout.plan.hash} is given up: {why}", now)
+    return back.record(AuditKind.PLAN, f"the proposed plan {rollout.plan.hash} is dropped: {why}", now)

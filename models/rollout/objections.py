@@ -29,13 +29,13 @@ def objection_refusal(rollout: Rollout, team: str, actor: str) -> str | None:
     if not mine or any(h.actor == actor for h in mine):
         return None
     person = "an approver" if rollout.ticketed else rollout.owner
-    who = f"{', '.join(sorted({h.actor for h in mine}))} can say theirs anew, or {person} can resolve one"
+    who = f"{', '.join(sorted({h.actor for h in mine}))} can replace their own, or {person} can resolve one"
     if len(mine) >= OF_A_TEAM:
         its = count_text(len(mine), "objection")
-        return f"{team} has {its} standing in {rollout.cluster}, and no more are taken: {who}"
+        return f"{team} has {its} in {rollout.cluster}, which is the most: {who}"
     if len(standing) >= OF_ALL:
         every = count_text(len(standing), "objection")
-        return f"{rollout.cluster} has {every} already, and {team} has one of them already: {who}"
+        return f"{rollout.cluster} has {every}, which is the most, and {team} already has one of them: {who}"
     return None
 
 

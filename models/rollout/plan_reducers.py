@@ -33,7 +33,7 @@ from models.rollout.stages import Command, Stage, command_line
 from models.rollout.state import Approval, PublishedFlex, Rollout, Stay, Undo, UndoCause
 from models.rollout.status_models import UNGUARDED
 
-_LAPSED = "its history was cut short and lacks effects that the ledger has"
+_LAPSED = "its workflow history lacks changes that the ledger has (it was reset, or Temporal restored from a backup)"
 
 
 def open_rollout(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:

@@ -46,14 +46,14 @@ def _unnotified_teams(rollout: Rollout) -> Iterator[str]:
                 f"the notice of {duration_text(rollout.policy.notice)} has not begun: teams{whom} are told once a plan "
                 "is approved, and their quotas may change at once"
             )
-        yield "another plan that awaits approval takes the promotion back"
+        yield "if another plan comes to await approval, the promotion no longer applies"
     elif rollout.announced.undelivered:
-        yield f"not told, and their quotas may change: {some_of(rollout.announced.undelivered, _NAMED, by='; ')}"
+        yield f"not notified, and their quotas may change: {some_of(rollout.announced.undelivered, _NAMED, by='; ')}"
     elif rollout.announced.delivered_at is None and (cut := _teams_in_mail(rollout)):
         length = duration_text(rollout.policy.notice)
         yield (
             f"the notice of {length} has not begun, as it is not delivered yet: the quotas of "
-            f"{some_of(cut, _NAMED)} may change before they are told"
+            f"{some_of(cut, _NAMED)} may change before those teams are notified"
         )
 
 
@@ -69,9 +69,9 @@ def _teams_in_mail(rollout: Rollout) -> list[str]:
 def _objections(rollout: Rollout, now: datetime) -> Iterator[str]:
     standing = [h for h in holds_now(rollout, now) if h.kind is HoldKind.OBJECTION]
     if standing:
-        yield f"held, until it is resolved, by the objection of {_holds_text(standing)}"
+        yield f"held by the objection of {_holds_text(standing)} until it is resolved"
     if late := [h for h in rollout.holds if h.after_enforced]:
-        yield f"not answered yet, though it holds nothing: the objection of {_holds_text(late)}"
+        yield f"not answered yet, though it does not hold the rollout: the objection of {_holds_text(late)}"
 
 
 def _other_holds(rollout: Rollout, now: datetime) -> Iterator[str]:

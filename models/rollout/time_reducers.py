@@ -112,7 +112,7 @@ def _finish_rollback(rollout: Rollout, now: datetime) -> Rollout:
     undo, breach = rollout.undo, rollout.undo.why is UndoCause.BREACH
     notes = [f"broken floors: {some_of(undo.broken_floors)}"] if undo.broken_floors else []
     if rollout.foreign:
-        notes.append(f"left as others changed it: {some_of(rollout.foreign)}")
+        notes.append(f"left as others changed them: {some_of(rollout.foreign)}")
     more = "".join(f"; {note}" for note in notes)
     rollout = rollout.but(
         standing=KEPT_IN_A_BREACH if breach else (),

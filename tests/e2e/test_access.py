@@ -67,7 +67,7 @@ async def test_access_from_the_first_file_to_the_way_back(
         MakeToken(name="t", hash=64 * "a", owner="user:sre", scope=scope, days=1),
         RevokeToken(name="t"),
     ):
-        with pytest.raises(Refusal, match="a name that nobody checked, and here an access file says"):
+        with pytest.raises(Refusal, match="has not logged in, and an access file is in force"):
             await world.person("user:tpm").ask(question)
     assert await world.tpm.ask(Tokens(ended=True)) == ()
     assert await world.tpm.ask(TokenOf(hash=64 * "a")) is None

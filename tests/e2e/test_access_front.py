@@ -64,5 +64,5 @@ async def test_past_the_front_the_same_command_is_refused(ticketed: World, socke
     await through(socket).launch(LaunchRequest(cluster=name, rollout=f"{name}/1", owner="tpm", reason="x"))
     options = {"target_host": ticketed.client.service_client.config.target_host, "namespace": NAMESPACE}
     straight = Backstop(ticketed.client, ME, TemporalTarget(options=options, embedded=True))
-    with pytest.raises(Refusal, match="it has no ticket"):
+    with pytest.raises(Refusal, match="the command has no ticket"):
         await straight.command(name, Command.ABORT, CommandRequest(actor=ME, reason="x"))

@@ -84,7 +84,7 @@ async def test_a_bring_up_fills_the_fleet_by_its_entry_and_goes_by_its_retiremen
     sre = FrontSigner(FRONT_KEY, Principal(name="sre", human="sre", proof=Proof.PEER))
     with contextlib.closing(Sql(sqlite_ledger_url)) as sql:
         async with worker_of(temporal, sqlite_ledger_url, tmp_path, site, "h1", keys=public_keys):
-            assert "it has no ticket" in (await story.begin()).reason
+            assert "the command has no ticket" in (await story.begin()).reason
             story.start = sre(story.start, "bringup.add", story.id)
             assert (await story.begin()).begun
             await story.until(lambda s: s.stage is BringupStage.IN_PRODUCTION)

@@ -268,9 +268,9 @@ async def test_a_malformed_start_ends_with_its_reason(world: World, untyped: Cli
     said = {what: await failed(untyped, ROLLOUT_WORKFLOW, arguments) for what, arguments in STARTS.items()}
     assert said["no argument"] == "a rollout needs its launch as its input"
     assert said["a long policy"] == (
-        "this is no RolloutInput: launch.policy: must be of ordinary size: this one is longer than 20,000 characters"
+        "not a valid RolloutInput: launch.policy: must be at most 20,000 characters long when written as JSON"
     )
-    assert said["many settings"].endswith("bytes are no RolloutInput: at most 65536 are taken")
+    assert said["many settings"].endswith("bytes are too many for a RolloutInput: the most is 65536")
     for request in DESK.values():
         await failed(untyped, DESK_WORKFLOW, (payload(json.dumps(request).encode()),))
     await failed(untyped, DESK_WORKFLOW, ())

@@ -43,7 +43,7 @@ async def test_a_command_that_would_be_refused_for_a_hold_is_grey_with_the_same_
             free = await browser.look(f"/clusters/{name}")
             with pytest.raises(Refusal, match="not paused"):
                 await world.say(name, Command.RESUME)
-            with pytest.raises(Refusal, match="none that a person can lift"):
+            with pytest.raises(Refusal, match="none to resolve"):
                 await world.say(name, Command.RESOLVE, hold="x")
             await world.say(name, Command.PAUSE)
             with pytest.raises(Refusal, match="already paused"):

@@ -305,7 +305,7 @@ async def test_a_team_objects_and_an_owner_lifts_it(ana: Browser, story: Story, 
     assert "selected" in page.text.partition('name="hold"')[2].partition("</select>")[0]
     resolve = path("clusters", story.worked, "resolve")
     refused = await ana.refused(resolve, key(), hold=hold.id, reason="answered")
-    assert "user:ana has no authority to resolve an objection here: ask tpm" in refused.words
+    assert "user:ana may not resolve an objection here: ask tpm" in refused.words
     assert [one.id for one in (await world.status(story.worked)).holds] == [hold.id]
     async with ana.another("tpm") as tpm:
         await tpm.given(resolve, key(), hold=hold.id, reason="answered")

@@ -104,7 +104,7 @@ async def test_a_whole_rollout_leaves_nothing_readable_with_temporal(
         await world.until(name, Stage.MONITORED)
         assert any(MARKER in record.reason for record in await world.tpm.audit(name))
         stranger = await Client.connect(address_of(temporal), namespace=NAMESPACE, data_converter=data_converter)
-        with pytest.raises(Unavailable, match=r"it is encrypted.*BACKSTOP_PAYLOAD_KEYS"):
+        with pytest.raises(Unavailable, match=r"the payload is encrypted.*BACKSTOP_PAYLOAD_KEYS"):
             await World(stranger, world.sql, tmp_path).tpm.status(name)
         await world.say(name, Command.CLOSE, reason=MARKER)
         await world.ended(name)

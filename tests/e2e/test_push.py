@@ -84,7 +84,7 @@ async def test_an_alert_of_alertmanager_is_a_push(world: World, http: httpx.Asyn
     document = {"version": "4", "groupKey": "{}", "status": "firing", "receiver": "backstop", "alerts": alerts}
     refused = await http.post("/alertmanager", json=document)
     assert refused.status_code == 422
-    assert refused.json()["detail"] == "no alert has a label 'cluster': it names the cluster to look at"
+    assert refused.json()["detail"] == "no alert has the label 'cluster', which must name the cluster to look at"
     answer = await http.post("/alertmanager?label=slurm_cluster", json=document)
     assert (answer.status_code, answer.json()) == (200, {"looking_at": [name], "unknown": []})
     await world.until(name, Stage.ROLLED_BACK)

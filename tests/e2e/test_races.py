@@ -246,7 +246,7 @@ async def duel(
     assert world.sql.broken_links(name) == []
 
 
-ROLLING = "is rolling_back: a rollback is running and nothing stops it"
+ROLLING = "is rolling_back: a rollback is running and cannot be stopped"
 CLOSED = "is closed: the rollout has ended; launch a new one"
 
 
@@ -552,7 +552,7 @@ async def test_a_quota_changed_during_a_rollback_is_left_alone(world: World, hoo
         await world.archived(name)
         conflict = "conflict: b holds 90, not 106; left alone"
         assert (conflict in texts(world, name)) is not back
-        assert any("left as others changed it: b" in t for t in texts(world, name)) is not back
+        assert any("left as others changed them: b" in t for t in texts(world, name)) is not back
         assert world.sql.gpus(name) == (BASELINE if back else {"a": 200, "b": 90})
         assert receipts(world, name)[-2:] == UNCUT
         # Taken as given in the sums, once a look has seen it.

@@ -289,7 +289,7 @@ async def test_from_slack_people_have_no_more_roles_than_the_file_gives(
     async with site_of(temporal, sqlite_ledger_url, tmp_path, web, file_of()) as site:
         status = await site.chat.type("U0SRE", f"status {quoted(site.cluster)}")
         (refused,) = await site.chat.press("U0SRE", status, "Approve…")
-        assert "the access file gives it to nobody who comes in from Slack (slack_roles)" in words(refused)
+        assert "the access file does not let people use it from Slack (slack_roles)" in words(refused)
         assert "approve" not in [command for _, command in site.commands()]
         plan = (await site.world.status(site.cluster)).plan_hash
         assert plan is not None

@@ -255,7 +255,7 @@ async def test_a_superseded_rollout_writes_nothing_and_its_adoption_restores(
     line, does = told["close"]
     assert does.startswith("ends this rollout and writes nothing")
     out = await night.says("close", "--reason", "theirs", "--yes")
-    assert "nothing is written, and the cluster is left to whoever owns it now" in out
+    assert "nothing is written, and the cluster is left to the rollout that owns it now" in out
     assert (await night.world.ended(night.name))["stage"] == "closed"
     assert night.ledger() == hard(night, **stands)
 

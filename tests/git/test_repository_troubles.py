@@ -309,15 +309,15 @@ def test_no_file_moves_a_value_that_git_holds(site: GitSystem, ledger: Ledger) -
     outcome = take(ledger, spec(site.forge, quotas=quotas), number="2")
     why = {(line.name, line.field): line.why for line in outcome.lines if line.why}
     assert why == {
-        ("a", "gpus"): "Git holds it, and no file sets it: change it there",
-        ("c", ""): "the repository had no quota of this name when last read: write it there",
+        ("a", "gpus"): "Git holds it, and a file cannot set it: change it in Git",
+        ("c", ""): "the repository had no quota of this name when Backstop last read it: add it there",
     }
     assert site.there() == (24, 16)
     assert yaml.safe_load(site.forge.text())["teams"]["a"]["gpus"] == 24
     without = spec(site.forge)
     del without["git"]
     (line,) = take(ledger, without, number="3").lines
-    assert line.why == "Git holds its quotas: say so in the file (git:), or detach it first"
+    assert line.why == "Git holds its quotas: add git: to the file, or detach the cluster first"
 
 
 def test_a_workers_settings_of_git_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,11 +49,11 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "none": ({"grants": []}, "FILE, line 1: grants must have at least 1 entry"),
     "nobody is admin": (
         {"grants": [{"to": ["user:tpm"], "roles": ["approver"]}]},
-        "FILE, line 1: grants has no admin: at least one user:NAME must have the role admin, by name",
+        "FILE, line 1: grants has no admin by name: give the role admin to at least one user:NAME",
     ),
     "a group is admin": (
         {"grants": [{"to": ["group:admins"], "roles": ["admin"]}]},
-        "FILE, line 1: grants has no admin: at least one user:NAME must have the role admin, by name",
+        "FILE, line 1: grants has no admin by name: give the role admin to at least one user:NAME",
     ),
     "an unknown role": (
         grants({"to": ["user:a"], "roles": ["root"]}),
@@ -84,15 +84,15 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "an unknown service": (
         grants({"to": ["service:ci"], "roles": ["viewer"]}),
-        "FILE, line 9: grants[1].to[0] names service:ci, which is not among the services",
+        "FILE, line 9: grants[1].to[0] names service:ci, which is not listed under services",
     ),
     "a bounded admin": (
         grants({"to": ["user:a"], "roles": ["admin"], "clusters": ["h100-*"]}),
-        "FILE, line 8: grants[1].roles cannot bound admin (clusters h100-*): its commands are for the whole fleet",
+        "FILE, line 8: grants[1].roles cannot limit admin to clusters h100-*: admin commands reach the whole fleet",
     ),
     "a member of nothing": (
         grants({"to": ["user:a"], "roles": ["member"]}),
-        "FILE, line 6: grants[1]: teams is missing: a member speaks for teams, so name them",
+        "FILE, line 6: grants[1]: teams is missing: a member acts for named teams, so list them (or '*' for all)",
     ),
     "no clusters": (
         grants({"to": ["user:a"], "roles": ["viewer"], "clusters": []}),
@@ -104,13 +104,13 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "two humans of one": (
         grants(people=[{"name": "a", "machine": ["x"]}, {"name": "b", "machine": ["x"]}]),
-        "FILE, line 11: people[1].machine[0]: 'x' is a's already: it is one human",
+        "FILE, line 11: people[1].machine[0]: 'x' already belongs to a: keep it at one",
     ),
     "one account of two": (
         grants(
             people=[{"name": n, "oidc": [{"issuer": "https://i.example", "subject": "1"}]} for n in ("a", "b")],
         ),
-        "FILE, line 13: people[1].oidc[0]: 1 of https://i.example is a's already: it is one human",
+        "FILE, line 13: people[1].oidc[0]: 1 of https://i.example already belongs to a: keep it at one",
     ),
     "a human twice": (
         grants(people=[{"name": "a", "machine": ["x"]}, {"name": "a", "machine": ["y"]}]),
@@ -118,7 +118,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     ),
     "a human who cannot come in": (
         grants(people=[{"name": "a"}]),
-        "FILE, line 7: people[0] needs machine, oidc or slack: nobody could come in as user:a",
+        "FILE, line 7: people[0] needs one of machine, oidc or slack: without one nobody can log in as user:a",
     ),
     "a service of nobody": (
         grants(services=[{"name": "ci"}]),

@@ -441,5 +441,5 @@ def test_the_operator_lists_networks_that_contacts_may_lead_to() -> None:
     assert [a for a in reached if reach.admits(a)] == ["10.1.2.3", "fd12::1", "192.0.2.7", "1.1.1.1", "2606:4700::1111"]
     assert [a for a in reached if PUBLIC.admits(a)] == ["1.1.1.1", "2606:4700::1111"]
     for wrong in ("10.1.0.1/16", "10.0.0.0/33", "everywhere"):
-        with pytest.raises(BadInput, match="BACKSTOP_CONTACT_NETWORKS holds '" + wrong):
+        with pytest.raises(BadInput, match="BACKSTOP_CONTACT_NETWORKS has '" + wrong):
             networks_of(wrong)

@@ -164,7 +164,7 @@ def test_a_chain_that_is_cut_off_or_gone_shows(site: Site) -> None:
     site.run("UPDATE audit_heads SET length = 2 WHERE cluster = 'alpha'")
     site.run("DELETE FROM audit WHERE cluster = 'beta'")
     site.run("DELETE FROM audit_heads WHERE cluster = 'beta'")
-    assert "ends at row 2, and what SEAL 1 of " in site.differs("alpha")
+    assert "ends at row 2, and SEAL 1 of " in site.differs("alpha")
     assert "ends at row 0" in site.differs("beta")
     said = site.sealer().look()
     assert "alpha: ends at row 2, and was sealed to row 4" in said

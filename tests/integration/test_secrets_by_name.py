@@ -133,7 +133,8 @@ def test_tokens_in_clear_are_refused_once_access_is_configured(tmp_path: Path) -
         {"name": "named", "contacts": ["secret:hook", "log", "a@team.example"]},
     ]
     says = (
-        "contacts of clear hold a token in clear, which is refused once access is configured: put each into a file of "
+        "contacts of clear contain a token in clear text, which is refused once an access file is in force: "
+        "put each token into a file of "
         r"the workers' folder of secrets \(BACKSTOP_SECRETS\), and write secret:NAME in its place"
     )
 

@@ -46,11 +46,11 @@ async def standing(world: World, name: str) -> tuple[list[Any], str]:
 
 
 FORGED: dict[str, tuple[str, Callable[[World, str], CommandRequest]]] = {
-    "no ticket": ("it has no ticket", lambda _, __: ABORT),
-    "other words": ("not what was signed", lambda w, c: signed(w, c).but(reason="for no reason at all")),
-    "another's name": ("not what was signed", lambda w, c: signed(w, c).but(actor="tpm")),
-    "another workflow's": ("for another workflow", lambda w, c: signed(w, f"{c}-other")),
-    "another command's": ("for another command", lambda w, c: signed(w, c, "rollout.pause")),
+    "no ticket": ("the command has no ticket", lambda _, __: ABORT),
+    "other words": ("differs from what the ticket signs", lambda w, c: signed(w, c).but(reason="for no reason at all")),
+    "another's name": ("differs from what the ticket signs", lambda w, c: signed(w, c).but(actor="tpm")),
+    "another workflow's": ("the ticket is for workflow", lambda w, c: signed(w, f"{c}-other")),
+    "another command's": ("the ticket is for rollout.pause", lambda w, c: signed(w, c, "rollout.pause")),
     "expired": (
         "expired",
         lambda w, c: signed(w, c, now=lambda: w.now() - LIFETIME - SKEW - timedelta(seconds=2)),
@@ -59,8 +59,8 @@ FORGED: dict[str, tuple[str, Callable[[World, str], CommandRequest]]] = {
         "the clocks",
         lambda w, c: signed(w, c, now=lambda: w.now() + SKEW + timedelta(hours=1)),
     ),
-    "altered": ("no ticket that a front", lambda w, c: (s := signed(w, c)).but(ticket=s.ticket[:-8] + "AAAAAAAA")),
-    "a warrant that nobody has": ("no order that stands", lambda _, __: ABORT.but(warrant="n" * 24)),
+    "altered": ("does not match the front", lambda w, c: (s := signed(w, c)).but(ticket=s.ticket[:-8] + "AAAAAAAA")),
+    "a warrant that nobody has": ("no person's command allows this", lambda _, __: ABORT.but(warrant="n" * 24)),
 }
 
 
@@ -102,7 +102,7 @@ async def test_a_start_by_hand_opens_nothing_whatever_state_it_brings(ticketed: 
     result = await ticketed.client.execute_workflow(
         ROLLOUT_WORKFLOW, {"launch": launch}, id=rollout_workflow_id(other), task_queue=TASK_QUEUE
     )
-    assert "it has no ticket" in result["reason"]
+    assert "the command has no ticket" in result["reason"]
     # The state of an approved rollout, made that of another cluster, about to write.
     forged = {**state, "cluster": other, "id": f"{other}/1", "stage": "planned", "standing": [], "written": {}}
     forged["ticketed"] = False
@@ -128,5 +128,5 @@ async def test_a_question_to_the_desk_needs_a_ticket_of_its_own(ticketed: World)
             await ticketed.client.execute_workflow(
                 DESK_WORKFLOW, question, id=f"desk/by-hand/{name}/{number}", task_queue=TASK_QUEUE
             )
-        assert "it has no ticket" in str(refused.value.cause)
+        assert "the command has no ticket" in str(refused.value.cause)
     assert ticketed.sql.gpus(name) == {"research": 345}

@@ -198,7 +198,7 @@ async def test_what_starts_needs_a_ticket_whoever_starts_it(ticketed: World) -> 
     opened = ticketed.sql.rows("SELECT id FROM rollouts WHERE cluster = ?", name)
     assert opened == []
     assert [answer.partition(":")[0] for answer in answers if answer != "done"][:1] == ["Refusal"]
-    assert sum("it has no ticket" in answer for answer in answers) >= 4
+    assert sum("the command has no ticket" in answer for answer in answers) >= 4
     assert ticketed.sql.gpus(name) == {"research": 345}
 
 
@@ -251,7 +251,7 @@ async def test_members_of_an_aborted_fleet_rollout_that_had_written_nothing_writ
     assert ticketed.sql.gpus(name) == {"research": 345}
     assert ticketed.sql.row("clusters", name=name)["reserve_limit"] is None
     refused = [e["text"] for e in ticketed.sql.archive(name) if e["key"].startswith("unproven/")]
-    assert refused[0] == f"refused: reserve in {name} is refused: no approval of its plan stands in the ledger"
+    assert refused[0] == f"refused: reserve in {name} is refused: the ledger has no valid approval of its plan"
     await ticketed.until(name, Stage.ROLLED_BACK)
     await ticketed.say(name, Command.ABORT)
     assert (await ticketed.ended(name))["stage"] == "aborted"
@@ -280,8 +280,8 @@ async def test_what_somebody_adopted_is_not_undone_by_an_abort_of_its_fleet_befo
         answers = await asks(
             ticketed, name, ("admit", {**machines, "message": word}), effect(name, "restore", 9, **back)
         )
-    assert "goes on" in answers[0]
-    assert "nobody ordered an undo" in answers[1]
+    assert "does not end this rollout" in answers[0]
+    assert "nobody has ordered an undo" in answers[1]
     assert ticketed.sql.gpus(name) == {"research": 306}
 
 
@@ -392,5 +392,5 @@ async def test_the_day_that_counts_is_the_one_to_which_a_grant_was_extended(tick
             return
         assert (grant, ticketed.sql.gpus(name)) == ("done", {"research": 353})
         (answer,) = await asks_as(ticketed, workflow, written(2, 345, 353, raised={"research": 8}))
-    assert answer.endswith(f"request {request} was not granted so much, or does not end yet")
+    assert answer.endswith(f"request {request} was granted fewer GPUs, or its grant does not end yet")
     assert ticketed.sql.gpus(name) == {"research": 353}

@@ -116,7 +116,7 @@ async def test_an_entry_that_asks_for_too_much_is_refused(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({}, "recipe bare-metal, provision.0.url: {v} is filled by nothing: the entry of"),
+        ({}, "recipe bare-metal, provision.0.url: {v} has no value: add v to the values of the entry of"),
         (
             {"v": "../../admin/delete"},
             "recipe bare-metal, provision.0.url: would be 'https://h/clusters/..%2F..%2Fadmin",

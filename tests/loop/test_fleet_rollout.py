@@ -366,7 +366,7 @@ async def test_one_fleet_rollout_at_a_time(world: World) -> None:
         with pytest.raises(WorkflowUpdateFailedError) as refused:
             await handle.execute_update(command, {"reason": "r"})
         assert isinstance(refused.value.cause, ApplicationError)
-        assert refused.value.cause.message.startswith("this is no FleetCommandRequest: actor: Field required")
+        assert refused.value.cause.message.startswith("not a valid FleetCommandRequest: actor: Field required")
     await world.say_fleet("abort")
     await handle.result()
     with pytest.raises(Refusal, match="no fleet rollout was launched: the ledger has no cluster nowhere"):

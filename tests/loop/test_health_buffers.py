@@ -123,7 +123,7 @@ async def test_a_cluster_too_wild_to_promise_is_refused_with_the_reason(world: W
     await world.lived(name, TOTAL, np.full(4 * 168, 240.0))
     with pytest.raises(Refusal) as refused:
         await world.launch(name)
-    assert "cannot honestly promise anything of this cluster" in refused.value.message
+    assert "no quota can be promised in this cluster" in refused.value.message
     assert "more than 0.5: 240 down most of the time" in refused.value.message
     assert sum(world.sql.gpus(name).values()) == TOTAL
 

@@ -425,7 +425,7 @@ async def test_people_hold_release_and_hasten_a_rollout(world: World) -> None:
         ("objection-b", "bea", "deadline on Friday"),
         ("objection-a", "ann", "me too"),
     ]
-    with pytest.raises(Refusal, match="mallory has no authority to resolve an objection here: ask tpm or sre"):
+    with pytest.raises(Refusal, match="mallory may not resolve an objection here: ask tpm or sre"):
         await world.say(name, Command.RESOLVE, actor="mallory", hold="objection-b")
     await world.say(name, Command.RESOLVE, actor="sre", hold="objection-b")
     await stays(world, name, Stage.PLANNED, 0.3)

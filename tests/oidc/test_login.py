@@ -172,7 +172,7 @@ async def test_a_token_counts_for_whom_where_and_when_it_is_meant(issuer: str, t
     status, why = await said(Provider(terms, lambda: time.time() + 1000), token)
     assert (status, "more than 15 minutes ago" in why) == (401, True)
     status, why = await said(Provider(terms, lambda: time.time() - 600), token)
-    assert (status, "of a time to come" in why) == (401, True)
+    assert (status, "issued in the future" in why) == (401, True)
     status, why = await said(Provider(terms), unsigned(token))
     assert (status, "not signed in a way that counts" in why) == (401, True)
     head, body, signature = token.split(".")

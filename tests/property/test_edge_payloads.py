@@ -292,5 +292,5 @@ def test_the_desk_answers_or_refuses_and_then_writes_nothing(ledger_url: str) ->
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_request_with_what_is_no_number_is_refused(number: float) -> None:
-    with pytest.raises(ValidationError, match="must have finite numbers alone"):
+    with pytest.raises(ValidationError, match="must contain only finite numbers"):
         DeskRequest(kind="clusters", arguments={"after": "", "more": [{"limit": number}]})

@@ -229,7 +229,7 @@ def test_roles_are_judged_anew_and_for_starts_and_the_desk_as_well() -> None:
             admitted(Ledger(), command, message, "hw-lead")
     assert admitted(Ledger(), "desk.archive", Archive(entries=()), "hw-lead") is None, "anybody's refusal is archived"
     asserted = Principal(name="user:sre", human="user:sre")
-    with pytest.raises(Refusal, match="is a name that nobody checked"):
+    with pytest.raises(Refusal, match="has not logged in"):
         admitted(Ledger(), "rollout.pause", COMMAND, asserted)
 
 
@@ -243,7 +243,7 @@ def test_where_a_start_goes_is_what_it_says_and_not_the_workflow_that_carries_it
 def test_whoever_changed_quotas_does_not_approve_and_a_service_counts_as_its_owner() -> None:
     ledger = Ledger(first="user:tpm", changed=("service:ci",))
     approve = COMMAND.but(actor="user:sre")
-    with pytest.raises(Refusal, match="service:ci counts as user:sre, and changed policy or quotas since the last"):
+    with pytest.raises(Refusal, match="service:ci counts as the same person as user:sre, and changed policy"):
         admitted(ledger, "rollout.approve", approve, "sre")
     assert admitted(ledger, "rollout.approve", approve, "hw-lead") is not None
     assert admitted(ledger, "rollout.promote", approve, "sre") is not None
@@ -261,7 +261,7 @@ def test_a_token_carries_what_the_ledger_says_of_it_now() -> None:
     with pytest.raises(Refusal, match="token t of user:tpm counts no more"):
         admitted(Ledger(), "rollout.pause", COMMAND, principal)
     assert admitted(Ledger(kept_tokens=(token,)), "rollout.pause", COMMAND, principal) is not None
-    with pytest.raises(Refusal, match="token t has to have it too"):
+    with pytest.raises(Refusal, match="token t must carry it too"):
         admitted(Ledger(kept_tokens=(token,)), "rollout.approve", COMMAND, principal)
 
 
@@ -305,7 +305,7 @@ def test_what_is_no_firsts_ticket_admits_nothing() -> None:
         "another command ": firsts(workflow="bringup/h100-b"),
         "other arguments": firsts(longer),
         "another person has to countersign": firsts(START.but(actor="user:hw-lead"), "hw-lead"),
-        "no ticket that a front": forged,
+        "malformed, or its signature": forged,
         "may not enter a cluster in h100-a": firsts(START.but(actor="user:sre-lead"), "sre-lead"),
     }
     for why, second in bad.items():
@@ -336,5 +336,5 @@ def test_of_a_revoked_key_counts_what_was_admitted_before_whenever_it_says_that_
     hour = timedelta(hours=1)
     revoked = {"k": KEYS["k"].but(revoked_from=NOW + hour)}
     assert still_signed(row, revoked) == ticket
-    with pytest.raises(Refusal, match=r"is void: its key was revoked before it was admitted"):
+    with pytest.raises(Refusal, match="is no longer valid: the key that signed it was revoked before"):
         still_signed(row.but(admitted_at=NOW + 2 * hour), revoked)

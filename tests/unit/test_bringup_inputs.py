@@ -43,7 +43,7 @@ def refused(folder: Path, **recipe: Any) -> list[str]:
             {"provision": [STEP | {"after": ["two"]}, STEP | {"name": "two", "after": ["one"]}]},
             "recipes[0].provision[0].after has a cycle: one -> two -> one",
         ),
-        ({"provision": [STEP | {"after": ["nodse"]}]}, "names 'nodse', which is no step of this recipe"),
+        ({"provision": [STEP | {"after": ["nodse"]}]}, "names 'nodse', which is not a step of this recipe"),
         ({"provision": [STEP, STEP]}, "recipes[0].provision[1].name: step 'one' is given twice"),
         (
             {"provision": [STEP | {"shell": "rm -rf x"}]},
@@ -54,12 +54,21 @@ def refused(folder: Path, **recipe: Any) -> list[str]:
         ({"provision": [STEP | {"run": ["/opt/{cluster}"]}]}, "must be the absolute path of a program"),
         ({"provision": [STEP | {"with": "bash"}]}, "must be 'command', 'buildkite' or 'http', not 'bash'"),
         ({"provision": [{"name": "one"}]}, "step one needs a runner (with: command, buildkite or http) or a touch"),
-        ({"provision": [STEP | {"touch": "do it"}]}, "touch is what a person does, and step one has a runner too"),
-        ({"provision": [STEP | {"retries": 2}]}, "retries is 2, and only what is repeatable runs again by itself"),
+        (
+            {"provision": [STEP | {"touch": "do it"}]},
+            "touch is for a step that a person does, and step one has a runner: keep one",
+        ),
+        (
+            {"provision": [STEP | {"retries": 2}]},
+            "retries is 2, but repeatable is not set: set it to true, or remove retries",
+        ),
         ({"provision": []}, "recipes[0].provision must have at least 1 entry"),
         ({"accept_at_least": 1.5}, "recipes[0].accept_at_least must be above 0 and at most 1, not 1.5"),
         ({"validate": [{"name": "all", "healthy": 0.9, "http": "https://x"}]}, "has http and healthy"),
-        ({"validate": [{"name": "none"}]}, "check none needs one of command, http, promql, healthy, contiguous"),
+        (
+            {"validate": [{"name": "none"}]},
+            "check none needs exactly one of command, http, promql, healthy, contiguous",
+        ),
         ({"soak": "soon"}, "recipes[0].soak must be a duration such as 30s, 10m, 24h or 14d, not 'soon'"),
     ],
 )
@@ -125,7 +134,7 @@ def test_a_spreadsheet_and_a_file_say_the_same(tmp_path: Path) -> None:
             "new,slurm-on-bare-metal,capacity,3,s",
             "bringups[0].nodes: the largest island is ordered with 24 GPUs, and check block of recipe slurm-on",
         ),
-        ("new,slurm-on-bare-metal,capacity,4,", "{subscription} is filled by nothing: the entry of new needs"),
+        ("new,slurm-on-bare-metal,capacity,4,", "{subscription} has no value: add subscription to the values of"),
         ("new,slurm-on-bare-metal,,4,s", "line 2: owner is missing"),
         ("new,slurm-on-bare-metal,=A1,4,s", "line 2: owner is a formula, not a value: '=A1'"),
     ],

@@ -48,7 +48,7 @@ def test_a_block_that_no_ordered_island_holds_is_refused_at_entry() -> None:
     islands = [{"name": "x", "nodes": 4}, {"name": "y", "nodes": 4}]
     asked = entry(islands=islands, quotas=[{"team": "a", "gpus": 48, "protected_blocks": [48]}])
     told = too_much(asked, POLICY)
-    assert told.startswith("quotas cannot all stand on the islands that were ordered for h100-new: no island has room")
+    assert told.startswith("quotas do not all fit the islands ordered for h100-new: no island has room")
 
 
 @pytest.mark.parametrize(

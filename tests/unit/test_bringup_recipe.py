@@ -55,13 +55,17 @@ def fault(model: type[BaseModel], data: Any) -> str:
             "provision[0]: step bootstrap needs a runner (with: command, buildkite or http) or a",
         ),
         ("provision.0.pipeline", ..., "provision[0]: pipeline is missing: a step with buildkite needs it"),
-        ("provision.0.run", ["/a"], "provision[0].run: belongs to a step with command, and this one is with buildkite"),
+        ("provision.0.run", ["/a"], "provision[0].run is for a step with command, and this one has buildkite"),
         ("provision.0.undo", {"run": ["/a"]}, "provision[0].undo: pipeline is missing"),
         ("provision.0.undo", {"with": "command", "run": ["a"]}, "provision[0].undo.run[0] must be the absolute path"),
         ("provision.0.after", ["services"], "provision[0].after has a cycle: bootstrap -> services -> nodes -> boot"),
         ("provision.2.after", ["nodes"], "provision[2].after has a cycle: nodes -> nodes"),
-        ("provision.2.after", ["notes"], "provision[2].after names 'notes', which is no step of this recipe"),
-        ("provision.2.after", ["check-in", "check-in"], "provision[2].after names one twice: check-in, check-in"),
+        ("provision.2.after", ["notes"], "provision[2].after names 'notes', which is not a step of this recipe"),
+        (
+            "provision.2.after",
+            ["check-in", "check-in"],
+            "provision[2].after has the same step twice: check-in, check-in",
+        ),
         ("provision.2.run", ["scale"], "provision[2].run[0] must be the absolute path of a program, without placeh"),
         ("provision.2.run", ["/opt/{cluster}"], "provision[2].run[0] must be the absolute path of a program, without"),
         ("provision.2.run", ["/opt/../bin/sh"], "provision[2].run[0] must be the absolute path of a program"),
@@ -71,21 +75,33 @@ def fault(model: type[BaseModel], data: Any) -> str:
             "-x",
             "provision[2].name must be up to 64 lower-case letters, digits, dots, dashes and unders",
         ),
-        ("provision.3.retries", 2, "provision[3].retries is 2, and only what is repeatable runs again by itself"),
-        ("provision.1.with", "command", "provision[1].touch is what a person does, and step check-in has a runner too"),
+        (
+            "provision.3.retries",
+            2,
+            "provision[3].retries is 2, but repeatable is not set: set it to true, or remove retries",
+        ),
+        (
+            "provision.1.with",
+            "command",
+            "provision[1].touch is for a step that a person does, and step check-in has a runner: keep one",
+        ),
         ("provision.1.undo", {"run": ["/a"]}, "provision[1].undo: with is missing: step check-in is a touch"),
         ("provision", [], "provision must have at least 1 entry"),
         ("validate.0.healthy", 1.5, "validate[0].healthy must be above 0 and at most 1, not 1.5"),
-        ("validate.0.http", "https://x", "validate[0]: check health needs one of command, http, promql, healthy, con"),
+        (
+            "validate.0.http",
+            "https://x",
+            "validate[0]: check health needs exactly one of command, http, promql, healthy, con",
+        ),
         (
             "validate.0.healthy",
             ...,
-            "validate[0]: check health needs one of command, http, promql, healthy, contiguous, a",
+            "validate[0]: check health needs exactly one of command, http, promql, healthy, contiguous, a",
         ),
         ("validate.0", {"name": "q", "promql": "up"}, "validate[0]: check q needs at_least or at_most"),
-        ("validate.0.at_least", 1, "validate[0]: check health has at_least or at_most, which only promql goes by"),
+        ("validate.0.at_least", 1, "validate[0]: check health has at_least or at_most, which are only for promql"),
         ("validate.1.name", "health", "validate[1].name: check 'health' is given twice"),
-        ("validate.1.name", "capacity", "validate[1].name: 'capacity' is Backstop's own: choose another one"),
+        ("validate.1.name", "capacity", "validate[1].name: 'capacity' is a name of Backstop's own: choose another one"),
         ("validate.1.command", ["plan"], "validate[1].command[0] must be the absolute path of a program"),
         ("validate.1.every", "0s", "validate[1].every must be above"),
         ("soak", "2 hours", "soak must be a duration such as 30s, 10m, 24h or 14d, not '2 hours'"),
@@ -94,7 +110,7 @@ def fault(model: type[BaseModel], data: Any) -> str:
         ("supply.needs", {"gpus": 1.5}, "supply.needs.gpus must be a whole number, not 1.5"),
         ("supply.with", "buildkite", "supply.with must be command or http, not buildkite"),
         ("supply.run", ["quota"], "supply.run[0] must be the absolute path of a program"),
-        ("supply.url", "https://x", "supply.url cannot be there beside run"),
+        ("supply.url", "https://x", "supply.url cannot be given together with run"),
     ],
 )
 def test_a_bad_recipe_is_one_sentence_with_its_place(path: str, value: Any, sentence: str) -> None:
@@ -123,14 +139,18 @@ def test_a_bad_recipe_is_one_sentence_with_its_place(path: str, value: Any, sent
             "$(id)",
             "values.subscription must be up to 200 letters, digits and _./:+,=- without a dash at its",
         ),
-        ("values", {"cluster": "other"}, "values.cluster is Backstop's own, filled with the cluster's name: choose an"),
+        (
+            "values",
+            {"cluster": "other"},
+            "values.cluster is a name of Backstop's own, for the cluster's name: choose an",
+        ),
         ("nodes", 0, "nodes must be at least 1, not 0"),
-        ("islands", [{"name": "x", "nodes": 7}], "nodes is 8, and its islands have 7"),
+        ("islands", [{"name": "x", "nodes": 7}], "nodes is 8, but the islands have 7"),
         ("islands", [{"name": "x", "nodes": 4}] * 2, "islands[1].name: island 'x' is given twice"),
-        ("quotas", [{"team": "a", "gpus": 8, "scheduled_gpus": 0}], "quotas[0].scheduled_gpus cannot be there: not"),
+        ("quotas", [{"team": "a", "gpus": 8, "scheduled_gpus": 0}], "quotas[0].scheduled_gpus must be left out: not"),
         ("quotas", [{"team": "a", "gpus": 8, "islands": ["z"]}], "quotas[0].islands names 'z', which this cluster"),
         ("quotas", [{"team": "a", "gpus": 8}] * 2, "quotas[1].team: team 'a' is given twice"),
-        ("owed_until", "2026-06-01T00:00:00Z", "owed_until is given, and no first quotas that anything could be owe"),
+        ("owed_until", "2026-06-01T00:00:00Z", "owed_until is given without quotas"),
     ],
 )
 def test_a_bad_entry_is_one_sentence_with_its_place(path: str, value: Any, sentence: str) -> None:
@@ -151,19 +171,19 @@ def test_a_placeholder_that_the_entry_does_not_fill_is_named_with_its_place() ->
     assert [place for place, _ in told] == ["provision.0.run.1", "validate.0.http", "validate.0.http", "supply.run.1"][
         :3
     ]
-    assert told[0][1] == "{region} is filled by nothing: the entry of h100-new needs region among its values"
+    assert told[0][1] == "{region} has no value: add region to the values of the entry of h100-new"
 
 
 @pytest.mark.parametrize(
     ("url", "value", "sentence"),
     [
-        ("https://h/clusters/{v}/apply", "../../admin/delete", "`..` or `.` in a path leads to another place"),
-        ("https://h/clusters/{v}/apply", "..", "`..` or `.` in a path leads to another place"),
-        ("https://h/clusters/.{v}", ".", "`..` or `.` in a path leads to another place"),
-        ("https://{v}.example/ready", "admin.other/x", "a value fills one name in a host, one segment, or one"),
-        ("https://{v}.example/ready", "other:80", "a value fills one name in a host, one segment, or one"),
-        ("https://h:{v}/ready", "80/x", "a value fills one name in a host, one segment, or one"),
-        ("{v}/ready", "https://h", "a value fills one name in a host, one segment, or one"),
+        ("https://h/clusters/{v}/apply", "../../admin/delete", "remove `..` and `.` from the path"),
+        ("https://h/clusters/{v}/apply", "..", "remove `..` and `.` from the path"),
+        ("https://h/clusters/.{v}", ".", "remove `..` and `.` from the path"),
+        ("https://{v}.example/ready", "admin.other/x", "a value may fill only one name in a host"),
+        ("https://{v}.example/ready", "other:80", "a value may fill only one name in a host"),
+        ("https://h:{v}/ready", "80/x", "a value may fill only one name in a host"),
+        ("{v}/ready", "https://h", "a value may fill only one name in a host"),
         ("https://{v}.example/ready", "a.b_c-d", ""),
         ("https://h:{v}/ready", "8443", ""),
         ("https://h/x?at={v}", "../..", ""),

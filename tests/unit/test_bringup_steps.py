@@ -62,7 +62,7 @@ def test_supply_is_waited_for_and_a_person_can_go_on_without() -> None:
 
 def test_a_start_that_nobody_answered_for_calls_a_person_once_its_time_limit_is_over() -> None:
     w = world({"bootstrap": "lost"})
-    shown = "its start is noted, and nobody knows whether it began; the latest answer: no answer in time"
+    shown = "its start is noted, but it is unknown whether it began; the latest answer: no answer in time"
     assert waiting_sentence(w.b, w.now) == f"bootstrap is starting ({shown}); check-in waits for a person"
     w.wait("23h")
     assert (w.stage, w.phases()["bootstrap"]) == (BringupStage.PROVISIONING, StepPhase.STARTING)
@@ -77,7 +77,7 @@ def test_what_its_runner_answers_instead_of_a_run_shows_until_it_speaks_of_the_r
     w.b = reducers.note_silence(w.b, "bootstrap", 1, "HTTP 503", w.now)
     w.b = reducers.note_silence(w.b, "bootstrap", 1, "HTTP 502", w.now)
     (shown,) = {step.said for step in status_of(w.b, w.now).steps if step.name == "bootstrap"}
-    assert shown == "it ran when its runner last said so; the latest answer: HTTP 502"
+    assert shown == "its runner last reported it running; the latest answer: HTTP 502"
     assert [e.text for e in w.b.outbox if "HTTP 50" in e.text] == [f"bootstrap: {shown.replace('502', '503')}"]
     w.ended("bootstrap", RunPhase.RUNNING, "build 7 is running")
     assert waiting_sentence(w.b, w.now) == "bootstrap is running; check-in waits for a person"
@@ -224,7 +224,7 @@ def test_a_step_past_its_limit_that_nobody_can_end_calls_a_person(by_person: boo
 
 def test_a_stopped_step_is_not_tried_again_by_itself() -> None:
     w = world({"nodes": RUNNING}, provision=steps(nodes={"retries": 5}))
-    assert w.refused("stop", step="bootstrap") == "bootstrap is done: only what runs is stopped"
+    assert w.refused("stop", step="bootstrap") == "bootstrap is done: only a running step can be stopped"
     w.say("stop", step="nodes")
     assert w.b.because == "step nodes is failed: stopped by ann: was stopped"
     assert w.started.count("h100-new/1/nodes") == 1
@@ -303,17 +303,21 @@ def test_touches_and_waits_are_counted() -> None:
 @pytest.mark.parametrize(
     ("command", "fields", "sentence"),
     [
-        ("check-in", {"step": "nodes"}, "nodes is no touch: command runs it"),
-        ("check-in", {"step": "noodles"}, "it has no step 'noodles': bootstrap, check-in, nodes, services"),
-        ("retry", {"step": "nodes"}, "nothing to retry: it goes on by itself"),
+        ("check-in", {"step": "nodes"}, "nodes needs no check-in: command runs it"),
+        (
+            "check-in",
+            {"step": "noodles"},
+            "there is no step 'noodles'; the steps are bootstrap, check-in, nodes, services",
+        ),
+        ("retry", {"step": "nodes"}, "nothing to retry: the bring-up goes on by itself"),
         ("retire", {}, "the cluster is not in production: `cancel` unmakes what there is"),
-        ("revalidate", {}, "there is nothing to check yet: its steps are not done"),
-        ("skip", {}, "skip needs a step or a check"),
+        ("revalidate", {}, "there is nothing to check yet: the steps are not done"),
+        ("skip", {}, "skip needs a step or a check, and not both"),
         ("skip", {"step": "nodes"}, "nodes is running: stop it first"),
-        ("skip", {"check": "x"}, "it has no check 'x': capacity, health, drift, first-job"),
-        ("skip", {"check": "supply"}, "the supply was there already"),
+        ("skip", {"check": "x"}, "there is no check 'x'; the checks are capacity, health, drift, first-job"),
+        ("skip", {"check": "supply"}, "there is nothing to skip: the supply has arrived"),
         ("skip", {"step": "nodes", "reason": " "}, "skip needs a reason"),
-        ("release", {}, "nobody holds it"),
+        ("release", {}, "nobody holds h100-new"),
         ("stop", {}, "name the step: nodes"),
     ],
 )
@@ -363,7 +367,7 @@ def test_what_a_failed_undo_depends_on_is_spared_and_the_others_are_unmade() -> 
     assert w.b.blocked_from is BringupStage.CANCELLING
     assert w.started == [f"h100-new/1/{s}/undo" for s in ("dns", "jobs", "nodes", "disks")]
     assert status_of(w.b, w.now).standing == {
-        "net": "nodes stands on it",
+        "net": "nodes needs it",
         "nodes": "its undo is failed: exit status 1",
         "report": "it has no undo",
     }
@@ -379,7 +383,7 @@ def test_a_skipped_undo_leaves_standing_what_it_stands_on_too() -> None:
     w.say("skip", step="nodes", reason="the rack is gone")
     assert w.stage is BringupStage.CANCELLED
     assert w.b.because == (
-        "net is left standing: nodes stands on it; nodes is left standing: its undo was skipped by ann (the rack is "
+        "net is left standing: nodes needs it; nodes is left standing: its undo was skipped by ann (the rack is "
         "gone); report is left standing: it has no undo"
     )
 
@@ -388,7 +392,7 @@ def test_a_skipped_undo_leaves_standing_what_it_stands_on_too() -> None:
 def test_cancel_waits_for_what_runs_or_stops_it(stop: bool) -> None:
     w = world({"nodes": RUNNING})
     said = w.say("cancel", stop=stop)
-    assert said.startswith(f"cancelling: nodes, which runs, is {'stopped' if stop else 'waited for'}, then")
+    assert said.startswith(f"cancelling: nodes, which is running, is {'stopped' if stop else 'waited for'}, then")
     assert w.stopped == (["nodes"] if stop else [])
     if not stop:
         assert not any(run.endswith("/undo") for run in w.started)
@@ -400,12 +404,12 @@ def test_cancel_waits_for_what_runs_or_stops_it(stop: bool) -> None:
 def test_nothing_stops_a_cancel() -> None:
     w = made({"nodes/undo": RUNNING})
     w.say("cancel")
-    assert w.refused("hold").startswith("what was made is being unmade, and nothing stops that")
-    assert w.refused("cancel") == "it is being unmade already"
+    assert w.refused("hold").startswith("the cluster is being unmade, and that cannot be stopped")
+    assert w.refused("cancel") == "the cluster is already being unmade"
     w.ended("nodes/undo", RunPhase.FAILED)
     assert w.stage == "blocked"
-    assert w.refused("hold").startswith("what was made is being unmade")
-    assert w.refused("cancel") == "it is being unmade already"
+    assert w.refused("hold").startswith("the cluster is being unmade")
+    assert w.refused("cancel") == "the cluster is already being unmade"
 
 
 def test_a_step_that_a_person_skipped_and_that_never_ran_is_named() -> None:
@@ -413,8 +417,7 @@ def test_a_step_that_a_person_skipped_and_that_never_ran_is_named() -> None:
     w.say("skip", step="bootstrap", reason="done by hand")
     w.say("cancel")
     assert (
-        "bootstrap is left standing: it was skipped (done by hand), and whoever did it by hand unmakes it"
-        in w.b.because
+        "bootstrap is left standing: it was skipped (done by hand): unmake by hand what was made by hand" in w.b.because
     )
 
 
@@ -496,9 +499,9 @@ def test_what_is_being_emptied_is_looked_at_as_seldom_as_it_changes() -> None:
 def test_at_the_deadline_of_an_approver_it_is_unmade_though_jobs_run() -> None:
     w = in_production()
     w.left = w.left.but(jobs=1, said="one job is left")
-    assert w.refused("retire", deadline=NOON) == "the deadline 2026-03-02 12:00Z is past"
+    assert w.refused("retire", deadline=NOON) == "the deadline 2026-03-02 12:00Z is in the past: give a later one"
     w.say("retire")
-    assert w.refused("retire") == "it is being retired already: give a deadline to change that"
+    assert w.refused("retire") == f"{w.b.cluster} is already being retired: give a deadline to change it"
     w.say("retire", deadline=w.now + timedelta(days=3))
     w.wait("71h")
     assert w.stage == "retiring"

@@ -80,8 +80,8 @@ def test_a_diff_says_all_and_does_nothing(fake: FakeBackstop, file: str, capsys:
         ),
     )
     assert err == (
-        f"backstop: warning: {file}, line 8: a contact of a cannot be sent to: #ml looks like a channel, and Slack "
-        "wants a webhook's URL (docs/notices.md)\n"
+        f"backstop: warning: {file}, line 8: a contact of a cannot receive notices: #ml looks like a channel; give "
+        "the URL of a Slack webhook instead (docs/notices.md)\n"
     )
     ((_, _, terms),) = fake.asked
     assert (terms.dry_run, terms.prune, terms.file) == (True, False, file)
@@ -196,10 +196,12 @@ def test_what_slurm_says_itself_is_named_in_the_dry_run_and_in_the_import(
     fake.standing["h"] = fake.standing["h"].model_copy(update={"slurm": SlurmSource()})
     quotas = FILE.replace("gpus: 30", "gpus: 25, minimum_gpus: 4").replace("team: a", "team: new")
     Path(file).write_text(quotas.replace("- name: h\n", "- name: h\n  slurm: {}\n"))
-    no_account = "Slurm had no account of this name with a limit when last read: make it there"
+    no_account = (
+        "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
+    )
     lines = [
         f"= h quota new stays none (the file has 40 GPUs): {no_account}",
-        "= h quota b: gpus stays 20 (the file has 25): Slurm holds it, and no file sets it: change it there",
+        "= h quota b: gpus stays 20 (the file has 25): Slurm holds it, and a file cannot set it: change it in Slurm",
     ]
     for options in (["--dry-run"], []):
         code, out, _ = told(capsys, "import", file, *options)

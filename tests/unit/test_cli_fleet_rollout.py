@@ -332,7 +332,7 @@ def test_what_a_fleet_s_abort_ends_is_told_of_those_that_can_be_ended(
     assert [asked[1] for asked in door.asked if asked[0] == "fleet_command"] == ["abort"]
     out = capsys.readouterr().out
     assert "1 rollout ends; 39 GPUs come back to 1 team;" in out
-    assert f"{names[1]} (rolling_back) will refuse: a rollback is running and nothing stops it" in out
+    assert f"{names[1]} (rolling_back) will refuse: a rollback is running and cannot be stopped" in out
     assert (
         f"{names[2]} is told to end too, and cannot say what would follow: {names[2]}: no worker has answered." in out
     )

@@ -108,7 +108,7 @@ def test_filters_leave_what_fits(
     if answer["rollouts"]:
         assert said.count("cluster-") >= len(answer["rollouts"])
     else:
-        assert said == "None of 1,000 rollouts is like that.\n"
+        assert said == "None of 1,000 rollouts matches.\n"
 
 
 def test_without_a_worker_it_says_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:

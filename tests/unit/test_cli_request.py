@@ -114,7 +114,7 @@ def test_doctor_names_three_overdue_grants_and_counts_the_rest() -> None:
         ("a c1 1.5", "GPUS must be a whole number from 1 to 10000000, not '1.5'"),
         ("a c1 0", "GPUS must be a whole number from 1 to 10000000, not '0'"),
         ("a c1 -- -3", "GPUS must be a whole number from 1 to 10000000, not '-3'"),
-        ("a c1 1 --until 2020-01-01", "--until 2020-01-01 is past"),
+        ("a c1 1 --until 2020-01-01", "--until 2020-01-01 is in the past"),
         ("a c1 1 --until=", "--until is empty: leave it out, or say what is meant"),
         ("a c1 1 --namespace=", "--namespace is empty: leave it out, or say what is meant"),
         ("a c1 1 --namespace a,b", "--namespace is one name, not 'a,b'"),
@@ -227,7 +227,7 @@ def test_an_extended_grant_is_given_back_on_its_new_day() -> None:
         (granted(until=NOW + 2 * DAY), NOW + DAY, "extend needs a day after 2026-11-24 08:00Z, when the grant ends"),
         (granted(until=NOW + 2 * DAY), NOW + 2 * DAY, "extend needs a day after 2026-11-24 08:00Z"),
         (granted(until=NOW + 2 * DAY), None, "extend needs a day after 2026-11-24 08:00Z"),
-        (granted(), NOW + DAY, "the quota is to be lowered like any other"),
+        (granted(), NOW + DAY, "lower the quota like any other"),
         (asked(until=NOW + DAY), NOW + 2 * DAY, "request q-1 is asked: only a grant can be extended"),
     ],
     ids=["earlier", "the same day", "no day", "for good", "not granted yet"],
@@ -283,7 +283,7 @@ def test_each_command_to_a_request_is_sent_as_it_is_typed(
     ("words", "why"),
     [
         ("extend q-1 --reason r", "Missing option '--until'"),
-        ("extend q-1 --until 2020-01-01 --reason r", "--until 2020-01-01 is past"),
+        ("extend q-1 --until 2020-01-01 --reason r", "--until 2020-01-01 is in the past"),
         ("extend Q! --until 7d --reason r", "ID must be a request's, such as q-4f2a9c1b, not 'Q!'"),
     ],
 )

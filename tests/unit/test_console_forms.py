@@ -55,7 +55,7 @@ def test_what_is_no_day_is_refused_by_name(text: str) -> None:
 
 
 def test_a_day_that_is_over_is_no_day_ahead() -> None:
-    with pytest.raises(BadInput, match="Until 2026-11-23 is past"):
+    with pytest.raises(BadInput, match="Until 2026-11-23 is in the past"):
         day_ahead("Until", "2026-11-23", NOW)
 
 

@@ -100,7 +100,7 @@ async def test_what_came_in_clear_is_refused_in_runs_that_began_after(ring: KeyR
         with pytest.raises(ApplicationError, match="it came in clear, and payloads are encrypted here"):
             await of(ring, "w").decode([forged], [CommandRequest])
         (result,) = await data_converter.encode(["an activity's result" * 2_000])
-        with pytest.raises(ValueError, match="came in clear"):  # and a worker with the keys is waited for
+        with pytest.raises(ValueError, match="is not encrypted"):  # and a worker with the keys is waited for
             await of(ring, "w").decode([result], [str])
     finally:
         run_began.reset(token)
@@ -117,7 +117,7 @@ async def test_a_worker_without_the_keys_waits_and_refuses_nobody_s_rollout(ring
         for keys in (None, other):
             with pytest.raises(ValueError, match="it is encrypted"):
                 await of(keys, "w").decode([hidden], [RolloutInput])
-            with pytest.raises(ApplicationError, match=r"it is encrypted.*\(BACKSTOP_PAYLOAD_KEYS\)"):
+            with pytest.raises(ApplicationError, match=r"the payload is encrypted.*\(BACKSTOP_PAYLOAD_KEYS\)"):
                 await of(keys, "w").decode([hidden], [CommandRequest])
     finally:
         run_began.reset(token)

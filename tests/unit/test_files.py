@@ -225,7 +225,10 @@ def test_a_bad_fleet_is_refused_by_line_field_and_value(tmp_path: Path, old: str
         ),
         ("{buffer: {health: {target: 0.9999999}}}", "target must be from 0.5 to 0.99999, not 0.9999999"),
         ("{buffer: {health: 3}}", "policy.buffer.health must be"),
-        ("{buffer: {health: {}}, basis: healthy}", "policy.basis must be total with a health buffer, not healthy"),
+        (
+            "{buffer: {health: {}}, basis: healthy}",
+            "policy.basis must be total where the buffer comes from health, not healthy",
+        ),
         (
             "{buffer: {ramps: [0.2]}}",
             "policy.buffer must be a number, {ramp: [...]} or {health: {...}}, not {'ramps': [0.2]}",
@@ -306,7 +309,7 @@ clusters:
         ),
         ("starts: 2026-01-01T00:00:00Z, ends: 9999-12-31T23:00:00-05:00", "ends must lie between the years 1 and 9999"),
         ("starts: 2026-01-01T00:00:00Z, ends: 2026-01-02T00:00:00Z, islands: []", "islands must have at least 1 entry"),
-        ('starts: 2026-01-01T00:00:00Z, ends: 2026-01-02T00:00:00Z, reason: "a\\0b"', "reason must not have a NUL"),
+        ('starts: 2026-01-01T00:00:00Z, ends: 2026-01-02T00:00:00Z, reason: "a\\0b"', "reason must not contain a NUL"),
     ],
 )
 def test_a_bad_window_is_refused(tmp_path: Path, window: str, sentence: str) -> None:
@@ -360,8 +363,8 @@ def test_a_json_file_is_refused_by_line_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "sentence"),
     [
-        ("log:\ud800", "must be whole Unicode text, not 'log:\\ud800'"),
-        ("log:\0", "must not have a NUL character in it: 'log:\\x00'"),
+        ("log:\ud800", "must be valid Unicode text, not 'log:\\ud800'"),
+        ("log:\0", "must not contain a NUL character: 'log:\\x00'"),
         ("x" * 2001, "must be at most 2000 characters long; it begins 'xxxx"),
     ],
 )
@@ -524,9 +527,9 @@ def test_a_cluster_larger_than_was_ever_tried_is_refused(tmp_path: Path) -> None
     ("names", "said"),
     [
         (["\N{FIRE}" * 150], ""),
-        (["\N{FIRE}" * 151], "must be at most 600 bytes long, and these 151 characters take 604"),
+        (["\N{FIRE}" * 151], "must be at most 600 bytes long, but its 151 characters take 604 bytes"),
         ([f"team-{number:05}" for number in range(10_000)], ""),
-        ([hashlib.sha512(bytes([n % 256, n // 256])).hexdigest() for n in range(2_000)], "shorten them"),
+        ([hashlib.sha512(bytes([n % 256, n // 256])).hexdigest() for n in range(2_000)], "shorten the names"),
     ],
     ids=["600 bytes", "604 bytes", "10,000 regular names", "2,000 names that do not compress"],
 )

@@ -90,8 +90,8 @@ def test_teams_without_a_contact_are_named_once_and_a_slip_of_the_pen_is_guessed
     )
     document["teams"] += [{"name": "reserach", "contacts": ["log"]}, {"name": "elsewhere", "contacts": ["log"]}]
     assert odd(document) == [
-        (("teams",), "3 teams without a contact, told by the log alone: evals, k, research"),
-        (("teams", 1, "name"), "team reserach has no quota in this file: is research meant?"),
+        (("teams",), "3 teams without a contact, so notices go only to the log: evals, k, research"),
+        (("teams", 1, "name"), "team reserach has no quota in this file: did you mean research?"),
     ]
 
 

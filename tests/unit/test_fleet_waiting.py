@@ -103,7 +103,10 @@ def test_a_cancel_by_temporal_aborts_unless_tickets_are_needed() -> None:
     running = fleet.f
     ignored = apply_cancel(running, fleet.now, by_ticket=True)
     assert (ignored.stage, len(ignored.outbox)) == (FleetStage.RUNNING, len(running.outbox) + 1)
-    assert ignored.outbox[-1].text == "a cancel from Temporal was ignored: here only a ticket aborts"
+    assert (
+        ignored.outbox[-1].text
+        == "a cancel from Temporal was ignored, because this fleet rollout takes only commands with a ticket"
+    )
     aborted = apply_cancel(running, fleet.now, by_ticket=False)
     assert (aborted.stage, aborted.undo) == (FleetStage.ABORTING, False)
     assert apply_cancel(aborted, fleet.now, by_ticket=False) == aborted

@@ -673,13 +673,19 @@ def test_what_comes_between_two_steps_is_shown_with_its_time(
     [
         ([{"submit": {"job": "z", "team": "z", "gpus": 1}}], "steps[0].submit.team is 'z', which is not a team"),
         ([submit("a1", 0)], "steps[0].submit.gpus must be above 0, not 0"),
-        ([submit("a1", 1.5)], "must be whole GPUs or a part of one, not 1.5: a job lies on one or on whole ones"),
-        ([submit("a1", 0.0001)], "must be GPUs to a thousandth at most, not 0.0001"),
-        ([submit("a1", 1), submit("a1", 1)], "steps[1].submit.job 'a1' is there already"),
-        ([{"delete": "a9"}], "steps[0].delete is 'a9', and there is no such job then"),
+        (
+            [submit("a1", 1.5)],
+            "must be whole GPUs or a part of one, not 1.5: only a job of one GPU or less may take a part",
+        ),
+        ([submit("a1", 0.0001)], "must be a number of GPUs with at most three decimals, not 0.0001"),
+        ([submit("a1", 1), submit("a1", 1)], "steps[1].submit.job 'a1' exists already: use another name"),
+        ([{"delete": "a9"}], "steps[0].delete is 'a9', and no such job exists at that step"),
         ([{"delete": "a9", "capacity_gpus": 3}], "must have one of submit, delete and capacity_gpus"),
         ([{}], "must have one of submit, delete and capacity_gpus"),
-        ([submit("a1", 1, target="flex", preemptible=False)], "steps[0].submit.preemptible must be true of a job for"),
+        (
+            [submit("a1", 1, target="flex", preemptible=False)],
+            "steps[0].submit.preemptible must be true for a flex job",
+        ),
         ([submit("a1", 1, target="spot")], "steps[0].submit.target must be"),
     ],
 )

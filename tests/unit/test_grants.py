@@ -49,7 +49,7 @@ def test_it_fits_up_to_the_healthy_hardware_of_the_team_s_own_islands() -> None:
     quotas = quota("a", 30, islands=("x",)), quota("b", 20)
     found = room(snapshot(0, *quotas, x=(50, 40), y=(50, 50)), Policy(), "a", 20)
     assert (found.ceiling_gpus, found.fits_gpus) == (82, 10)
-    assert "do not back so many more" in found.why
+    assert "do not back this many more" in found.why
     assert room(snapshot(0, *quotas, x=(50, 40), y=(50, 50)), Policy(), "b", 20).fits_gpus == 20
 
 
@@ -132,14 +132,16 @@ def test_what_the_rollout_freed_is_nobody_s_to_take() -> None:
     assert sum(world.values.values()) == 306
     answer = world.grant("b", 1)
     assert answer.outcome is GrantOutcome.NO
-    assert answer.said == "c1 may promise 306 GPUs, and 361 are spoken for, with what its rollout took from others"
+    assert (
+        answer.said == "c1 may promise 306 GPUs, and 361 are spoken for, counting what its rollout cut from other teams"
+    )
 
 
 def test_hardware_that_does_not_back_it_refuses_it_and_no_clock_starts() -> None:
     world = monitored((quota("a", 20, islands=("x",)), quota("b", 20)), islands={"x": (25, 25), "y": (75, 75)})
     answer = world.grant("a", 6)
     assert answer.outcome is GrantOutcome.NO
-    assert "do not back so many more" in answer.said
+    assert "do not back this many more" in answer.said
     world.wait("2h")
     assert (world.r.stage, world.r.clocks.at_risk) == (Stage.MONITORED, {})
     assert world.grant("a", 5, "r-2").outcome is GrantOutcome.DONE

@@ -69,11 +69,11 @@ def test_the_words() -> None:
     what = "clusters and their rollouts (status, plan, report)"
     (own,) = no_longer_read(before, after, at_provider(before, "tpm"))
     why = "that takes the role viewer, which admin does not include"
-    assert own == f"after this user:tpm can no longer read {what}: {why}"
+    assert own == f"after this import user:tpm can no longer read {what}: {why}"
     (other,) = no_longer_read(before, after, at_provider(before, "sre-lead"))
     assert other.endswith("which admin does not include (unless they are in group:eng)")
     (none,) = no_longer_read(None, access(), at_provider(before, "tpm"))
-    assert none.startswith(f"after this no admin can read {what} any more (user:sre-lead, user:tpm): ")
+    assert none.startswith(f"after this import no admin can read {what} any more (user:sre-lead, user:tpm): ")
     assert no_longer_read(access(), access(grant("user:sre", "viewer")), at_provider(before, "tpm")) == ()
 
 
@@ -86,4 +86,4 @@ def test_before_a_recovery_it_is_said_too(
     for roles, warned in (("[admin]", True), ("[admin, viewer]", False)):
         path.write_text(f"grants:\n  - to: [user:tpm]\n    roles: {roles}\n")
         assert run(["access", "recover", str(path), "--reason", "both have left"]) == 1
-        assert ("! after this no admin can read" in capsys.readouterr().out) is warned
+        assert ("! after this import no admin can read" in capsys.readouterr().out) is warned

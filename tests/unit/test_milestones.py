@@ -140,7 +140,7 @@ ONE = "milestones:\n  - name: pilot\n    measure: monitored_clusters\n    target
         ("", "m.yaml must be a mapping with the field milestones, not null"),
         ("milestones: []\n", "m.yaml, line 1: milestones"),
         (ONE.replace("target: 2", "target: many"), "m.yaml, line 4: milestones[0].target must be a whole number"),
-        (ONE.replace("target: 2", "target: 0"), "m.yaml, line 4: milestones[0].target is 0: it would be reached from"),
+        (ONE.replace("target: 2", "target: 0"), "m.yaml, line 4: milestones[0].target is 0, which is reached from"),
         (ONE.replace("2026-12-04", "soon"), "m.yaml, line 5: milestones[0].due must be a day such as 2026-12-04"),
         (ONE.replace("2026-12-04", "20261204"), "m.yaml, line 5: milestones[0].due must be a day such as 2026-12-04"),
         (

@@ -208,7 +208,7 @@ def test_what_holds_a_promise_back_is_said(standing: int, of: int, total: int, s
 def test_terms_that_contradict_are_refused() -> None:
     with pytest.raises(ValueError, match=r"floor must be at most 0.5 .most., not 0.6"):
         HealthTerms(floor=Fraction(6, 10))
-    with pytest.raises(ValueError, match="total and node must be at least 1"):
+    with pytest.raises(ValueError, match="total and node must both be at least 1"):
         derived(flat(0, 1), 0)
     assert HealthTerms(horizon=timedelta(weeks=1)).horizon == timedelta(weeks=1)
 

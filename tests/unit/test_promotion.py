@@ -43,7 +43,7 @@ def test_before_an_approval_nobody_was_told_and_after_it_nobody_has_notice() -> 
 
 def test_another_plan_takes_the_promotion_back_as_it_says() -> None:
     world = waiting()
-    assert "another plan that awaits approval takes the promotion back" in promoted(world)
+    assert "if another plan comes to await approval, the promotion no longer applies" in promoted(world)
     world.r = world.r.with_stay(replan="asked by the test")
     world.run()
     world.start()
@@ -57,7 +57,8 @@ def test_a_notice_that_is_not_delivered_is_not_shortened_but_overtaken() -> None
     assert (world.stage, world.waits_for) == (Stage.PLANNED, {"notice"})
     said = promoted(world)
     assert said == (
-        "; the notice of 24h has not begun, as it is not delivered yet: the quotas of b may change before they are told"
+        "; the notice of 24h has not begun, as it is not delivered yet: the quotas of b may change before "
+        "those teams are notified"
     )
     assert world.is_in(Stage.BUFFERED)
     assert not world.sent
@@ -73,7 +74,7 @@ def test_once_the_notice_runs_and_nobody_objects_it_says_what_is_waived_alone() 
 def test_it_says_who_objects_with_their_words_and_the_objection_holds() -> None:
     world = waiting().start()
     world.say(Command.OBJECT, actor="bea", team="b", reason="deadline on Friday")
-    assert promoted(world) == '; held, until it is resolved, by the objection of b by bea ("deadline on Friday")'
+    assert promoted(world) == '; held by the objection of b by bea ("deadline on Friday") until it is resolved'
     world.wait("30d")
     assert (world.stage, world.waits_for) == (Stage.PLANNED, {"holds"})
     world.say(Command.RESOLVE, hold="objection-b")
@@ -83,7 +84,9 @@ def test_it_says_who_objects_with_their_words_and_the_objection_holds() -> None:
 def test_an_objection_that_came_too_late_is_named_and_holds_nothing() -> None:
     world = begun(Stage.ENFORCED, soak_enforced="3d")
     world.say(Command.OBJECT, actor="b", team="b", reason="too little")
-    assert promoted(world) == '; not answered yet, though it holds nothing: the objection of b ("too little")'
+    assert (
+        promoted(world) == '; not answered yet, though it does not hold the rollout: the objection of b ("too little")'
+    )
     assert world.is_in(Stage.MONITORED)
 
 
@@ -116,4 +119,4 @@ def test_what_is_shown_before_it_names_the_cluster(capsys: pytest.CaptureFixture
     shown = " ".join(capsys.readouterr().out.split())
     on_the_page = _consequence(Command.PROMOTE, ahead_of(world.r, world.now), world.now)
     assert [str(part) for part in on_the_page] == [shown], "the console's page before it says the same"
-    assert shown == f'{world.r.cluster}: held, until it is resolved, by the objection of b by bea ("[bold]deadline").'
+    assert shown == f'{world.r.cluster}: held by the objection of b by bea ("[bold]deadline") until it is resolved.'

@@ -143,7 +143,7 @@ def test_when_nothing_can_be_promised_any_more_a_person_is_called_and_nothing_is
     world.wait("8d")
     assert (promised(world), world.status.proposal) == (301, None)
     (notice,) = [n for n in world.sent if n.kind is NoticeKind.HELD]
-    assert "it cannot be approved: cannot honestly promise anything of this cluster: 180 down" in notice.detail
+    assert "it cannot be approved: no quota can be promised in this cluster: 180 down" in notice.detail
     world.wait("5d")
     assert len(world.told_of(NoticeKind.HELD)) == 1
 
@@ -151,7 +151,7 @@ def test_when_nothing_can_be_promised_any_more_a_person_is_called_and_nothing_is
 def test_a_cluster_too_wild_to_promise_is_not_launched() -> None:
     world = World(before=asking(asks(361, BufferBasis.WILD)), **POLICY)
     assert world.is_in(Stage.ABORTED)
-    assert world.r.ended_because.startswith("cannot honestly promise anything of this cluster: 341 down most")
+    assert world.r.ended_because.startswith("no quota can be promised in this cluster: 341 down most")
     assert promised(world) == TOTAL
 
 

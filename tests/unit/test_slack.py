@@ -68,7 +68,7 @@ def test_a_request_is_taken_once_within_its_time() -> None:
     assert signatures.checked(first, b"a") != signatures.checked(headers(now[0], b"b"), b"b")
     for later in (0.0, 100.0, 289.0, 580.0):
         now[0] = 1_700_000_000.0 + later
-        with pytest.raises(Problem, match="taken before") as told:
+        with pytest.raises(Problem, match="handled before") as told:
             signatures.checked(first, b"a")
         assert told.value.status == 409
     now[0] += 100
@@ -301,7 +301,7 @@ def test_slack_gives_no_role_and_takes_those_that_the_file_does_not_let_through(
     assert isinstance(decide(none, none.at_slack("T1", "U1"), ack, there), Denied)
     refused = decide(default, default.at_slack("T1", "U1"), "rollout.approve", TO_APPROVE)
     assert isinstance(refused, Denied)
-    assert "gives it to nobody who comes in from Slack (slack_roles)" in refused.reason
+    assert "does not let people use it from Slack (slack_roles)" in refused.reason
     assert isinstance(decide(all_, all_.at_slack("T1", "U1"), "rollout.approve", TO_APPROVE), Permitted)
     assert isinstance(decide(all_, all_.at_slack("T1", "U1"), "rollout.pause", Target(cluster="a")), Denied)
     own = decide(all_, all_.at_slack("T1", "U1"), "rollout.approve", TO_APPROVE.but(first="user:sre"))
@@ -313,7 +313,7 @@ def test_who_comes_from_slack_is_no_second_person_and_acts_not_alone() -> None:
     tpm = file.at_machine("tpm")
     second = decide(file, tpm, "bringup.add", Target(cluster="a"), second=file.at_slack("T1", "U1"))
     assert isinstance(second, Denied)
-    assert "did not come in by a way that proves a person" in second.reason
+    assert "did not log in as a person" in second.reason
     alone = decide(
         file, file.at_slack("T1", "U1"), "rollout.approve", TO_APPROVE.but(first="user:sre"), emergency=True, reason="x"
     )
@@ -330,7 +330,7 @@ def test_who_comes_from_slack_is_no_second_person_and_acts_not_alone() -> None:
         ({"people": [{"name": "a", "slack": [{"workspace": "acme", "user": "U1"}]}]}, "workspace"),
         (
             {"people": [{"name": n, "slack": [{"workspace": "T1", "user": "U1"}]} for n in ("a", "b")]},
-            "U1 of T1 is a's already",
+            "U1 of T1 already belongs to a",
         ),
     ],
 )
@@ -341,9 +341,9 @@ def test_a_file_that_says_it_otherwise_is_refused(more: dict[str, Any], why: str
 
 def test_a_change_of_slack_is_told_and_a_file_without_it_has_the_hash_that_it_had() -> None:
     plain, mapped = access(), access(people=[*PEOPLE[1:], {**PEOPLE[0], "slack": [{"workspace": "T1", "user": "U1"}]}])
-    assert any("U1 of Slack workspace T1" in line for line in changes_between(plain, mapped))
+    assert any("U1 in Slack workspace T1" in line for line in changes_between(plain, mapped))
     wider = access(slack_roles=["member", "approver"])
-    assert changes_between(plain, wider) == ("+ of their roles people have from Slack: approver, member",)
+    assert changes_between(plain, wider) == ("+ roles that people may use from Slack: approver, member",)
     assert access(slack_roles=["viewer", "member"]).hash == plain.hash
     assert mapped.hash != plain.hash
     assert "slack" not in plain.model_dump_json(), "an earlier worker reads it as it did"

@@ -532,7 +532,7 @@ def test_a_change_by_others_makes_a_proposal_stale() -> None:
     world = worse(replan_gpus=7, on_drift="accept")
     assert world.status.proposal is not None
     world.foreign("a", 190)
-    assert any("is given up: others changed the cluster" in text for text in world.story)
+    assert any("is dropped: others changed the cluster" in text for text in world.story)
     assert world.values["a"] == 190
 
 

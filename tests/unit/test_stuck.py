@@ -610,7 +610,7 @@ def superseded(world: World, *texts: str, values: Iterable[ValueLeft] = ()) -> U
         world.say(Command.RETRY)
     state = (world.values, world.modes, world.limit, world.follows, len(world.effects))
     said = world.say(Command.CLOSE, reason="theirs")
-    assert said == "closed; nothing is written, and the cluster is left to whoever owns it now"
+    assert said == "closed; nothing is written, and the cluster is left to the rollout that owns it now"
     assert (world.stage, state) == (
         Stage.CLOSED,
         (world.values, world.modes, world.limit, world.follows, len(world.effects)),

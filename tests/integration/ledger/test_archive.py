@@ -63,7 +63,7 @@ def test_a_foreseen_key_keeps_nothing_out_of_the_archive(empty_ledger: Ledger, t
     stored = [json.loads(text)["data"]["happened"] for (text,) in tool.rows("SELECT entry FROM audit ORDER BY seq")]
     assert stored == ["nothing", 1, 2]
     (fault,) = broken(empty_ledger)
-    assert fault.startswith("row 2 found another entry under its key r-1/000001: one of the two is forged")
+    assert fault.startswith("row 2 has the same key r-1/000001 as another row: one of the two is forged")
 
 
 def test_each_cluster_has_its_own_chain(empty_ledger: Ledger) -> None:
@@ -97,19 +97,19 @@ TAMPERING = {
     ),
     "altered with its hash": (
         "UPDATE audit SET hash = '00' WHERE seq = 3",
-        ["row 3 was altered: its hash does not match", "row 4 names another predecessor than the row before it"],
+        ["row 3 was altered: its hash does not match", "row 4 does not carry the hash of the row before it"],
     ),
     "a middle row cut out": (
         "DELETE FROM audit WHERE seq = 3",
         [
             "row 3 is missing: row 4 follows",
-            "row 4 names another predecessor than the row before it",
-            "the chain should end at row 5 and ends at row 5",
+            "row 4 does not carry the hash of the row before it",
+            "the chain must end at row 5 with the stored hash, but ends at row 5 with another",
         ],
     ),
     "the tail cut off": (
         "DELETE FROM audit WHERE seq > 3",
-        ["the chain should end at row 5 and ends at row 3"],
+        ["the chain must end at row 5 with the stored hash, but ends at row 3 with another"],
     ),
 }
 

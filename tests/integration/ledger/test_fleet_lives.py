@@ -127,8 +127,8 @@ def test_a_value_that_is_kept_may_not_stand_below_a_floor_that_the_file_raises(
     next(q for q in document["clusters"][0]["quotas"] if q["team"] == "org-1")["minimum_gpus"] = 50
     (line,) = take(ledger, document).of(Verb.REFUSED)
     assert line.sentence == (
-        "cluster alpha: with the values that stay it makes no sense: minimum_gpus is 50, above the quota 40 of org, "
-        "which team org-1 is part of; say in the file what is to stand beside them"
+        "cluster alpha: does not fit the values that the ledger keeps: minimum_gpus is 50, above the quota 40 of org, "
+        "which team org-1 is part of; change the file to fit them"
     )
     assert (tool.gpus()["org"], tool.gpus()["org-1"]) == (40, 20)
 
@@ -175,8 +175,8 @@ def test_a_section_that_is_not_there_says_nothing_even_to_pruning(ledger: Ledger
 # --- where Slurm holds the quotas ---------------------------------------------------------------------------
 
 
-SLURMS = "Slurm holds it, and no file sets it: change it there"
-NO_ACCOUNT = "Slurm had no account of this name with a limit when last read: make it there"
+SLURMS = "Slurm holds it, and a file cannot set it: change it in Slurm"
+NO_ACCOUNT = "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
 OF_ALPHA = (
     "SELECT team, gpus, islands, blocks, minimum, parent, namespaces, classes FROM quotas WHERE cluster = 'alpha'"
 )
@@ -220,7 +220,7 @@ FILES: dict[str, tuple[dict[str, dict[str, Any]], dict[str, tuple[Any, ...]], li
         {"a": (100, "X", "", 0, None, None, "t")},
         [
             ("a", "gpus", "100", "110", SLURMS),
-            ("a", "minimum_gpus", "0", "101", "floors are above the 100 that stay"),
+            ("a", "minimum_gpus", "0", "101", "floors are above the kept 100"),
         ],
     ),
     "a parent": ({"c": {"parent": "org"}}, {}, [("c", "parent", "none", "org", SLURMS)]),
@@ -345,7 +345,7 @@ def test_what_a_grant_gave_is_not_taken_back_by_an_older_file(ledger: Ledger, to
     outcome = take(ledger, fleet())
     assert tool.gpus()["b"] == 140
     assert [line.why for line in outcome.of(Verb.KEPT)] == [
-        "a rollout or a grant has set it since; --reset takes the file's"
+        "a rollout or a grant has set it since; --reset takes the value of the file"
     ]
 
 
@@ -452,11 +452,15 @@ TWO = [HOOK.format("A"), HOOK.format("B")]
     ("said", "stands", "why"),
     [
         (["slack://***", "slack://***"], TWO, ""),
-        (["slack://***", "log"], TWO, "stands for 2 contacts, and the file has it once: nobody can tell which goes"),
+        (
+            ["slack://***", "log"],
+            TWO,
+            "masks 2 contacts, and the file has it once, so it is not clear which is to be removed",
+        ),
         ([HOOK.format("B"), "log"], [HOOK.format("B"), "log"], ""),
         ([HOOK.format("A"), "slack://***"], TWO, ""),
         ([HOOK.format("B"), HOOK.format("C"), "slack://***"], [HOOK.format(x) for x in "BCA"], ""),
-        (["slack://***"] * 3, TWO, "stands for a contact that the ledger does not have"),
+        (["slack://***"] * 3, TWO, "masks a contact that the ledger does not have"),
         (["log"], ["log"], ""),
     ],
     ids=["both", "one of two", "the other written out", "one beside", "one more", "one too many", "none"],

@@ -188,7 +188,7 @@ def test_only_an_empty_ledger_of_this_schema_is_copied_into(book: Path, empty: s
         move(tmp_path / "text.db", empty, lambda *_: None)
     with closing(sqlite3.connect(tmp_path / "foreign.db")) as foreign:
         foreign.execute("CREATE TABLE t (n)")
-    with pytest.raises(BadInput, match="is no ledger"):
+    with pytest.raises(BadInput, match="is not a ledger"):
         move(tmp_path / "foreign.db", empty, lambda *_: None)
     with closing(sqlite3.connect(book)) as tool:
         tool.execute("CREATE TABLE spreadsheet (n)")

@@ -159,8 +159,8 @@ def test_what_was_refused_goes_on_waiting_for_anybody(desk: Desk, tool: ForeignT
         (SRE, "user:sre may not countersign: that takes the role approver"),
         (TPM, "user:tpm may not countersign: that takes the role approver"),
         (FILE.at_machine("somebody"), "user:somebody may not countersign: that takes the role approver"),
-        (HW.but(proof=Proof.TOKEN), "did not come in by a way that proves a person"),
-        (HW.but(proof=Proof.ASSERTED), "did not come in by a way that proves a person"),
+        (HW.but(proof=Proof.TOKEN), "did not log in as a person"),
+        (HW.but(proof=Proof.ASSERTED), "did not log in as a person"),
         (Principal(name="service:ci", proof=Proof.SERVICE), "services never countersign"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_service_of_the_first_ones_is_the_first_one(empty_ledger: Ledger) -> N
     desk = Desk(empty_ledger, file)
     token = Principal(name="service:ci", proof=Proof.TOKEN, how="token ci-1")
     waits = desk.keeps(token)
-    with pytest.raises(Refusal, match="user:sre counts as who gave the command"):
+    with pytest.raises(Refusal, match="user:sre may be the person who gave the command"):
         desk.turns(at_provider(file, "sre"), waits.hash)
     assert desk.turns(at_provider(file, "hw-lead"), waits.hash).waiting.by == "service:ci"
 
@@ -212,7 +212,7 @@ def test_who_lost_the_role_meanwhile_has_given_nothing(desk: Desk) -> None:
 
     _, by = desk.by(TPM)
     desk.ledger.access.put_in_force(access(grant("user:hw-lead", "approver")), 1, by, HowImported.RECOVERED)
-    with pytest.raises(Refusal, match="user:sre may not enter a cluster in new any more"):
+    with pytest.raises(Refusal, match="user:sre may no longer enter a cluster in new"):
         desk.turns(HW, waits.hash)
 
 
@@ -327,8 +327,8 @@ def test_one_telling_is_for_one_command_and_what_was_not_told_is_told_as_it_is_a
     [
         (SRE, "a SEV", "user:sre may not promote in alpha: that takes the role approver there"),
         (HW, " ", "an emergency needs a reason"),
-        (HW.but(proof=Proof.TOKEN), "a SEV", "came in with a token"),
-        (HW.but(proof=Proof.ASSERTED), "a SEV", "is a name that nobody checked"),
+        (HW.but(proof=Proof.TOKEN), "a SEV", "came with a token"),
+        (HW.but(proof=Proof.ASSERTED), "a SEV", "has not logged in"),
     ],
 )
 def test_who_may_not_act_alone_is_told_and_nobody_else_is(
@@ -341,7 +341,7 @@ def test_who_may_not_act_alone_is_told_and_nobody_else_is(
 
 
 def test_an_operator_does_not_enter_alone(desk: Desk) -> None:
-    with pytest.raises(Refusal, match="user:sre may not act alone: in an emergency an approver does"):
+    with pytest.raises(Refusal, match="user:sre may not act alone: in an emergency only an approver may"):
         desk.alone(SRE, command="bringup.add")
 
 

@@ -63,7 +63,7 @@ def shell(text: str, **fields: Any) -> CheckAnswer:
         ("echo 1e999", GREEN, "1e999", None),
         ("echo nan", GREEN, "nan", None),
         (r"printf '\033[2J\033]0;x\007red\377\000\nlast\r\n'", GREEN, "last", None),
-        ("printf '%01000d' 5", GREEN, "0" * 300 + " and so on", None),
+        ("printf '%01000d' 5", GREEN, "0" * 300 + " ...", None),
         ("sleep 300 & echo in the background", GREEN, "in the background", None),
         ("echo $SECRET $BACKSTOP_CLUSTER", GREEN, "h100-new", None),
     ],

@@ -540,7 +540,7 @@ def test_arguments_arrive_as_they_are(folder: Path) -> None:
 
 @pytest.mark.parametrize("argument", ["a\0b", "\ud800"])
 def test_arguments_that_no_program_can_be_given_are_refused(folder: Path, argument: str) -> None:
-    with pytest.raises(BadInput, match="must be text"):
+    with pytest.raises(BadInput, match="must be valid text"):
         runner(folder).start(order("/bin/sh", argument))
 
 
