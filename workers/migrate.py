@@ -32,7 +32,7 @@ async def _main() -> None:
             source_file(sys.argv[1]), settings.ledger_url, lambda t, rows: print(f"{rows:>12,}  {t}", flush=True)
         )
         for table in others:
-            print(f"{'not copied':>12}  {table}: none of Backstop's")
+            print(f"{'not copied':>12}  {table}: not a table of Backstop")
         print("ledger: copied whole, read back and the same", flush=True)
         return
     upgrade(settings.ledger_url)

@@ -46,9 +46,9 @@ def seal_key(path: Path) -> Ed25519PrivateKey:
             _make(path)
         key = load_pem_private_key(path.read_bytes(), None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise Refusal(f"{path} holds no private key for seals: {type(error).__name__}") from None
+        raise Refusal(f"{path} does not have a private key for seals: {type(error).__name__}") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise Refusal(f"{path} holds a key of another kind than Ed25519")
+        raise Refusal(f"{path} has a key that is not Ed25519")
     return key
 
 
@@ -100,7 +100,7 @@ class Sealer:
             good = [head for head in moved if head.cluster not in faults]
             have = self._sealed(have, good, now)
         self._bring_up_to_date(have)
-        return f"chains that are not those that were sealed: {forgeries(faults)}" if faults else ""
+        return f"chains differ from what was sealed: {forgeries(faults)}" if faults else ""
 
     def _due(self, last: datetime | None, now: datetime) -> bool:
         return last is None or now - last >= self._every
@@ -118,7 +118,7 @@ class Sealer:
                 continue  # said when it is brought up to date
             if not extends(have, kept):
                 return (
-                    f"the ledger's seals are not those that {keeper.name} has: it was restored from a backup, or "
+                    f"the ledger's seals differ from those of {keeper.name}: the ledger was restored from a backup, or "
                     "somebody has rewritten it (docs/seals.md)"
                 )
         return ""

@@ -130,7 +130,7 @@ def _slurms(path: str) -> dict[str, Connection]:
     connections = dict(read_document(path, Connections, "the field connections").connections)
     for name, connection in connections.items():
         if connection.path is not None and connection.ssh is None and not Path(connection.path).is_dir():
-            raise BadInput(f"{path}: connections.{name}.path is {connection.path!r}, which is no folder here")
+            raise BadInput(f"{path}: connections.{name}.path is {connection.path!r}, which is not a folder here")
     return connections
 
 
@@ -143,7 +143,10 @@ def _keys(path: str) -> Path | None:
     """As `_slurms`. One that is named has to be there: else a slip of the pen would open the door."""
     if not path and not key_book_file().exists():
         if front_key_file().exists():
-            raise BadInput(f"{key_book_file()} is not there, and {front_key_file()} is: bring the book of keys back")
+            raise BadInput(
+                f"{key_book_file()} is missing, but {front_key_file()} is there: restore the file of public keys "
+                "from a backup"
+            )
         return None
     read_book(key_book_file())
     return key_book_file()
@@ -160,7 +163,7 @@ def _secrets(path: str) -> Path | None:
     if path and not path.startswith("/"):
         raise BadInput(f"BACKSTOP_SECRETS must be the absolute path of a folder, not {brief(path)}")
     if path and Path(path).exists() and not Path(path).is_dir():
-        raise BadInput(f"BACKSTOP_SECRETS is {brief(path)}, which is no folder")
+        raise BadInput(f"BACKSTOP_SECRETS is {brief(path)}, which is not a folder")
     return Path(path) if path else None
 
 

@@ -38,7 +38,7 @@ class _Hidden(ActivityInboundInterceptor):
         # It is tried again: a worker without the keys may have scheduled it, and a person has to mend that.
         if arrived_in_clear.get() and activity.info().scheduled_time >= self._since():
             raise ApplicationError(
-                "its arguments came in clear, and payloads are encrypted here: who scheduled it has no payload keys",
+                "its arguments are not encrypted, but must be: give the process that scheduled it the payload keys",
                 type=Unavailable.__name__,
             )
         return await super().execute_activity(input)

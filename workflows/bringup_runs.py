@@ -64,7 +64,7 @@ class BringupRuns(Durable[Bringup]):
     def _not_started(self, run: str, attempt: int, error: ActivityError) -> None:
         kind, why = reason_of(error)
         if _untaken(error):
-            why = f"nobody took it on host {self._state.runs[run].host}"
+            why = f"no worker took it up on host {self._state.runs[run].host}"
             self._set(reducers.not_begun(self._state, run, attempt, why, workflow.now()))
         elif kind in _REFUSED:
             self._set(reducers.note_refusal(self._state, run, attempt, why, workflow.now()))
@@ -119,7 +119,7 @@ class BringupRuns(Durable[Bringup]):
                 raise
             answer = _last_answer(error)
         if report is None:
-            why = f"host {self._state.runs[run].host} is gone, and no other worker sees what became of it{answer}"
+            why = f"host {self._state.runs[run].host} is gone, and no other worker can see what became of it{answer}"
             self._set(reducers.host_gone(self._state, run, attempt, why, workflow.now()))
             return
         self._reported(run, attempt, report)

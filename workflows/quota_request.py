@@ -231,7 +231,7 @@ class QuotaRequest(Durable[RequestState]):
     def _check(self, command: RequestCommand, request: RequestOrder, owners: tuple[str, ...] | None = None) -> None:
         why = refusal(self._state, command, request, owners, by_roles=self._tickets.by_roles(request))
         if why is None and self._writing and command is RequestCommand.WITHDRAW:
-            why = "it is being written at this moment: try again"
+            why = "the request is being written at this moment: try again"
         refused(why)
 
     async def _obey(self, command: RequestCommand, request: RequestOrder) -> RequestState:

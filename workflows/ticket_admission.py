@@ -54,7 +54,7 @@ class TicketBook:
         spent = self._spent.get(_nonce(message))
         if spent is not None and spent.update != update_id():
             raise ApplicationError(
-                "its ticket was used already: give the command again", type="Refusal", non_retryable=True
+                "the ticket has been used: give the command again", type="Refusal", non_retryable=True
             )
 
     def by_roles(self, message: Model) -> bool | None:

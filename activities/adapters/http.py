@@ -86,7 +86,7 @@ class Reach:
 
     def _barred(self) -> Refusal:
         return Refusal(
-            f"its host is inside the network: the operator lists what may be reached there ({self.listed_in})"
+            f"its host is inside the network: add it to the hosts that may be reached there ({self.listed_in})"
         )
 
 
@@ -100,7 +100,7 @@ def networks_of(text: str) -> tuple[Network, ...]:
         try:
             networks.append(ipaddress.ip_network(each))
         except ValueError as error:
-            raise BadInput(f"BACKSTOP_CONTACT_NETWORKS holds {each!r}, which is no network: {error}") from None
+            raise BadInput(f"BACKSTOP_CONTACT_NETWORKS has {each!r}, which is not a network: {error}") from None
     return tuple(networks)
 
 
@@ -174,7 +174,7 @@ class Answered:
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError) as error:
-            raise Unavailable(f"{where} answered what is no JSON: {type(error).__name__} {error}") from None
+            raise Unavailable(f"{where} did not answer with JSON: {type(error).__name__} {error}") from None
 
 
 def header_text(key: str) -> str:

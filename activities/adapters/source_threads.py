@@ -27,7 +27,7 @@ _LONGEST = 300
 def sentence(error: Exception) -> str:
     """What went wrong, short enough to travel."""
     text = error.message if isinstance(error, BackstopError) else f"{type(error).__name__}: {brief(str(error))}"
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} and so on"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 class Faults:

@@ -68,7 +68,7 @@ class RunActivities:
         with translate_errors():
             if not self._host:
                 raise Unavailable(
-                    "no worker that was asked runs commands: BACKSTOP_RUNNERS says which programs may run"
+                    "this worker may not run commands: list the programs that may run in the file of BACKSTOP_RUNNERS"
                 )
             return ChosenHost(host=self._host)
 

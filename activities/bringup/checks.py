@@ -58,7 +58,7 @@ def _judged(order: CheckOrder, islands: tuple[Island, ...], now: datetime) -> Ch
         return CheckAnswer(colour=colour, said=sentence, number=number, at=now)
 
     if not islands:
-        return answer(Colour.UNKNOWN, f"nobody says what is healthy in {order.cluster}")
+        return answer(Colour.UNKNOWN, f"the health of {order.cluster} is unknown: no source reports it")
     match order.kind:
         case CheckKind.CAPACITY:
             return capacity_answer(order, islands, now)

@@ -82,15 +82,15 @@ class FleetBringups(BringupExit):
         missing = sorted({q.team for q in entry.quotas} - {q.team for q in held.quotas})
         if missing:
             raise Refusal(
-                f"Slurm has no account for {some_of(missing)} in {entry.cluster}: make what the entry names "
-                "(sacctmgr add account), then retry"
+                f"Slurm has no account for {some_of(missing)} in {entry.cluster}: create the accounts that the entry "
+                "names (sacctmgr add account), then retry"
             )
         spec = held.but(gpu_model=entry.gpu_model, policy=entry.policy, prometheus=entry.prometheus)
         plan = make_plan(snapshot_of(spec), opening_policy(self._policy(entry)))
         if plan.haircut_gpus or not plan.backed:
             raise Refusal(
-                f"the limits that Slurm has in {entry.cluster} sum to {plan.assigned_gpus}, and it may promise "
-                f"{gpus_text(plan.ceiling_gpus)}, each backed: lower them (sacctmgr), then retry"
+                f"the limits that Slurm has in {entry.cluster} sum to {plan.assigned_gpus}, and the cluster may "
+                f"promise {gpus_text(plan.ceiling_gpus)}, all of them backed: lower the limits (sacctmgr), then retry"
             )
         values = {quota.team: quota.gpus for quota in spec.quotas}
         return self._as_incoming(request, plan, spec, of_leaves(entry, values), None)
@@ -192,10 +192,12 @@ class FleetBringups(BringupExit):
         try:
             receipt = self._quotas.apply(change)
         except (Drift, Conflict) as error:
-            raise Unavailable(f"what is owed in {cluster} is tried again: {error.message}") from error
+            raise Unavailable(f"Backstop tries again to grant what is owed in {cluster}: {error.message}") from error
         sentence = self._note(request, order, plan.hash, receipt.raised, "itself")
         if receipt.conflicts:
-            raise Unavailable(f"others have just changed quotas of {cluster}: what is owed is tried again")
+            raise Unavailable(
+                f"others have just changed quotas of {cluster}: Backstop tries again to grant what is owed"
+            )
         return sentence
 
     def _through(
@@ -204,8 +206,8 @@ class FleetBringups(BringupExit):
         """The rollout that is open writes it, team by team. Errors: Unavailable while it takes no grants."""
         cluster = request.entry.cluster
         if opened.stage is not Stage.MONITORED or opened.shadow:
-            what = "a shadow rollout" if opened.shadow else "a rollout"
-            raise Unavailable(f"{what} of {cluster} is {opened.stage}: what is owed waits until that is done")
+            what, ends = ("a shadow rollout", "over") if opened.shadow else ("a rollout", "monitored or over")
+            raise Unavailable(f"{what} of {cluster} is {opened.stage}: what is owed waits until that is {ends}")
         snapshot, policy = self._clusters.present(cluster, request.at)
         before = {q.team: q.gpus for q in opened.baseline.quotas}
         claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})
@@ -228,9 +230,11 @@ class FleetBringups(BringupExit):
                 order += 1
                 sentences.append(self._note(request, order, plan.hash, answer.raised, f"rollout {opened.rollout}"))
                 if answer.raised.get(team) != gpus:
-                    raise Unavailable(f"what is owed in {cluster} is looked at again: an earlier grant stands")
+                    raise Unavailable(
+                        f"an earlier grant is in place in {cluster}: Backstop computes again what is owed"
+                    )
             elif answer.outcome is GrantOutcome.LATER or (fits and self._now() - request.at < _INSISTS):
-                raise Unavailable(f"what is owed in {cluster} is tried again: {answer.said}")
+                raise Unavailable(f"Backstop tries again to grant what is owed in {cluster}: {answer.said}")
             else:
                 sentences.append(answer.said)
         return "; ".join(sentences)
@@ -240,8 +244,8 @@ class FleetBringups(BringupExit):
         came = sum(island.healthy_gpus for island in request.islands)
         if snapshot.healthy_gpus < came and self._now() - request.at < _CATCHES_UP:
             raise Unavailable(
-                f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, and "
-                f"{snapshot.healthy_gpus} by what the ledger knows yet: what is owed is tried again"
+                f"{gpus_text(came)} of {request.entry.cluster} {verb_of(came)} healthy by its check, but so far only "
+                f"{snapshot.healthy_gpus} in the ledger: Backstop tries again to grant what is owed"
             )
 
     def _note(self, request: HandOverRequest, order: int, plan_hash: str, written: Mapping[str, int], by: str) -> str:

@@ -131,8 +131,8 @@ class BringupExit:
             self._close(request, opened)
         sentence, line = self._stage_of(opened), command_line(Command.ABORT, request.cluster)
         if not there.quota_gpus:
-            raise Refusal(f"{sentence}: end it (`{line}`), then retry")
-        sentence = f"{sentence}: once monitored it is closed, or end it (`{line}`)"
+            raise Refusal(f"{sentence}: end that rollout (`{line}`), then retry")
+        sentence = f"{sentence}: Backstop closes that rollout once it is monitored, or end it (`{line}`)"
         return there.but(said=sentence)
 
     def _launch(self, request: WindDownRequest, rollout: str, stands: int) -> None:

@@ -54,10 +54,12 @@ class AccessDesk:
         standing = self._book.access()
         if question.confirm:
             if question.file is not None:
-                raise BadInput("a hash is confirmed without its file: it is kept since it was proposed")
+                raise BadInput(
+                    "give either a file or the hash to confirm, not both: Backstop has kept the proposed file"
+                )
             return self._confirm(question, standing, who, by)
         if question.file is None:
-            raise BadInput("an import needs a file, or the hash of one that waits")
+            raise BadInput("an import needs a file, or the hash of a proposed file to confirm")
         file = question.file
         outcome = AccessOutcome(
             hash=file.hash,
@@ -68,12 +70,12 @@ class AccessDesk:
         if standing is None:
             return self._first(file, outcome, who, by, dry_run=question.dry_run)
         if file.hash == standing.hash:
-            sentence = f"it is in force already: {standing_sentence(standing)}"
+            sentence = f"this file is already in force: {standing_sentence(standing)}"
             return outcome.but(in_force=True, version=standing.version, said=sentence)
         cases = frozenset({Case.DRY_RUN}) if question.dry_run else frozenset[Case]()
         allowed = require_permitted(decide(standing.file, who, _IMPORT, Target(cases=cases)))
         if question.dry_run:
-            return outcome.but(awaits=standing.file.two_person, said="nothing is changed: this was a dry run")
+            return outcome.but(awaits=standing.file.two_person, said="nothing was changed: this was a dry run")
         if not allowed.complete:
             return self._proposed(file, standing, outcome, allowed, by)
         version = self._book.put_in_force(file, standing.version, by, HowImported.ONE_PERSON)
@@ -85,11 +87,11 @@ class AccessDesk:
         name = named_by(file, who).name
         if name not in file.admins:
             raise Refusal(
-                f"the first access file has to name who imports it as an admin: {name} is not among "
+                f"the first access file must name the person who imports it as an admin: {name} is not among "
                 f"{some_of(file.admins)}"
             )
         if dry_run:
-            return outcome.but(said="nothing is changed: this was a dry run")
+            return outcome.but(said="nothing was changed: this was a dry run")
         version = self._book.put_in_force(file, 0, by, HowImported.FIRST)
         return outcome.but(in_force=True, version=version.version, said=standing_sentence(version))
 
@@ -99,8 +101,8 @@ class AccessDesk:
         proposal = self._book.propose(file, standing.version, by)
         until = proposal.at + COUNTERSIGNED_WITHIN
         sentence = (
-            f"it waits: another admin ({some_of(allowed.by) or 'there is none by name'}) has to confirm it until "
-            f"{until:%Y-%m-%d %H:%MZ}, by `backstop access import --confirm {proposal.hash}`"
+            f"the file waits: another admin ({some_of(allowed.by) or 'there is none by name'}) must confirm it before "
+            f"{until:%Y-%m-%d %H:%MZ}, with `backstop access import --confirm {proposal.hash}`"
         )
         return outcome.but(awaits=True, by=allowed.by, until=until, said=sentence)
 
@@ -111,14 +113,14 @@ class AccessDesk:
             raise Refusal(_UNCONFIGURED)
         proposal = self._book.proposal()
         if standing.hash == question.confirm:
-            raise Refusal(f"{question.confirm} is in force already: {standing_sentence(standing)}")
+            raise Refusal(f"{question.confirm} is already in force: {standing_sentence(standing)}")
         if proposal is None or proposal.hash != question.confirm:
-            waits = "none does" if proposal is None else f"{proposal.hash} does, proposed by {proposal.by}"
-            raise Refusal(f"no access file {question.confirm!r} waits to be confirmed: {waits}")
+            waits = "there is none" if proposal is None else f"it is {proposal.hash}, proposed by {proposal.by}"
+            raise Refusal(f"{question.confirm!r} is not the hash of the file that waits to be confirmed: {waits}")
         require_permitted(decide_countersign(standing.file, proposal.by, who, _IMPORT, Target()))
         outcome = _outcome_of(proposal, standing, who)
         if question.dry_run:
-            return outcome.but(said="nothing is changed: this was a dry run")
+            return outcome.but(said="nothing was changed: this was a dry run")
         version = self._book.put_in_force(
             proposal.file, standing.version, by, HowImported.COUNTERSIGNED, proposal=proposal
         )
@@ -134,11 +136,11 @@ class AccessDesk:
         if owner.startswith(SERVICE) and owner not in services:
             raise Refusal(f"the access file has no service {owner}: it has {some_of(sorted(services)) or 'none'}")
         if owner == BACKSTOP_ITSELF or not file.held_by(Principal(name=owner)):
-            raise Refusal(f"{owner} has no role by name in the access file, so a token of theirs could do nothing")
+            raise Refusal(f"{owner} has no role by name in the access file, so a token for them could do nothing")
         held = {role for grant in file.held_by(Principal(name=owner)) for role in with_included(grant.roles)}
         if missing := [role for role in scope.roles if role not in held]:
-            text = f"{owner} is no {' or '.join(missing)}, and a token of theirs would not be either"
-            raise Refusal(f"{text}: they have {', '.join(sorted(held))} by name")
+            text = f"{owner} does not have the role {' or '.join(missing)}, so a token for them cannot carry it"
+            raise Refusal(f"{text}: by name they have {', '.join(sorted(held))}")
         if not any(scope.has_command(command) for command in RIGHTS):
             raise BadInput(f"no command is named {', '.join(scope.commands)}: docs/access.md lists them")
         token = Token(

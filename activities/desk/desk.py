@@ -185,14 +185,14 @@ class DeskActivities:
 
     def _aim(self, question: ask.AimOf, _: DeskRequest) -> Target:
         if self._warrants is None:
-            raise Refusal("this worker keeps no book of access")
+            raise Refusal("this worker does not check access: give the front and the workers the same settings")
         return self._warrants.fill_target(question.command, question.target, question.subject)
 
     def _stage_import(self, question: coming.StageImport, request: DeskRequest) -> None:
         try:
             payload = base64.b64decode(request.payload, validate=True)
         except ValueError:
-            raise BadInput("the payload of an import's part must be Base64") from None
+            raise BadInput("payload must be Base64-encoded in each part of an upload") from None
         self._fleet.stage_import(question.import_id, question.part, payload)
 
     def _commit_import(self, question: coming.CommitImport, request: DeskRequest) -> dict[str, int]:
@@ -300,8 +300,8 @@ class DeskActivities:
         most = sorted(has, key=lambda name: (-has[name], name))[:_CLUSTERS_NAMED]
         named = ", ".join(f"{name} ({has[name]})" for name in most)
         more = f" and {count_text(len(has) - len(most), 'more cluster')}" if len(has) > len(most) else ""
-        elsewhere = f"it has in {named}{more}" if has else "nor in any other"
-        return f"{team} has no quota in cluster {cluster}; {elsewhere}"
+        elsewhere = f"only in {named}{more}" if has else "nor in any other cluster"
+        return f"{team} has no quota in cluster {cluster}, {elsewhere}"
 
     def _archive(self, question: ask.Archive, request: DeskRequest) -> int:
         """People archive their own refused attempts here, and nothing else: what happened is told by what did it."""
@@ -309,9 +309,9 @@ class DeskActivities:
         for entry in question.entries:
             own = entry.actor == request.actor and entry.key.startswith(ATTEMPT) and not entry.rollout
             if not (own and entry.refused and entry.kind is AuditKind.COMMAND):
-                raise BadInput("the desk archives refused attempts of who asks it, and nothing else")
+                raise BadInput("a client may archive only its own commands that were refused")
             if BESIDE in entry.key:
-                raise BadInput(f"no key of an entry has {BESIDE} in it: {brief(entry.key)}")
+                raise BadInput(f"the key of an entry may not contain {BESIDE}: {brief(entry.key)}")
         self._registry.archive([entry.model_copy(update={"at": asked}) for entry in question.entries])
         return len(question.entries)
 
@@ -357,7 +357,7 @@ class DeskActivities:
 
     def _give_up(self, question: ask.GiveUpBringup, request: DeskRequest) -> BringupRow:
         if self._bringups is None:
-            raise Refusal("this worker keeps no book of bring-ups")
+            raise Refusal("this worker does not serve bring-ups")
         return self._bringups.give_up(question.cluster, _signature(request, question.reason))
 
     def _request(self, question: ask.OneRequest, _: DeskRequest) -> RequestState:
@@ -409,7 +409,7 @@ def _of_access(
 ) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
     def book() -> AccessDesk:
         if desk is None:
-            raise Refusal("this worker keeps no book of access")
+            raise Refusal("this worker does not check access: give the front and the workers the same settings")
         return desk
 
     return {
@@ -427,7 +427,7 @@ def _of_second_persons(
 ) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
     def book() -> SecondPersonsDesk:
         if desk is None:
-            raise Refusal("this worker keeps no book of second persons")
+            raise Refusal("this worker does not keep commands for a second person: give all workers the same settings")
         return desk
 
     return {

@@ -17,7 +17,7 @@ _WORD_LOGGED = 200
 def looked_for(pushes: PushPort | None, question: PushHealth, request: DeskRequest) -> HealthPushed:
     """The watch will look at those that there are. Errors: Refusal where this worker takes none."""
     if pushes is None:
-        raise Refusal("this worker takes no pushes of health")
+        raise Refusal("this worker does not accept pushed health")
     names = tuple(dict.fromkeys(question.clusters))
     clusters = pushes.push(names)
     logger.info("%s asks for a look at %s: %r", request.actor, some_of(clusters), question.word[:_WORD_LOGGED])

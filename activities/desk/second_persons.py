@@ -39,7 +39,7 @@ from models.temporal_names import TellRequest
 
 logger = logging.getLogger("backstop.second_persons")
 _MOMENT_SECONDS = 3.0
-_UNCONFIGURED = "no access is configured, so nobody has to be asked: `backstop access import FILE`"
+_UNCONFIGURED = "no access is configured, so no command waits for a second person: `backstop access import FILE`"
 
 
 def _nobody(_: TellRequest) -> None:
@@ -56,7 +56,7 @@ def changes_of(fleet: FleetFilePort) -> Callable[[KeptCommand], tuple[str, ...]]
         try:
             return fleet.would_change(question.import_id, question.parts, question.terms)
         except BackstopError as error:
-            return (f"nobody can say what it would change: {error.message}",)
+            return (f"it is unknown what the command would change: {error.message}",)
 
     return changes
 
@@ -89,7 +89,7 @@ class SecondPersonsDesk:
         file = self._file()
         row = RIGHTS.get(question.command)
         if row is None or not any(right.second.needs_countersign for right in row.rights_under(question.target.cases)):
-            raise Refusal(f"{question.command} waits for no second person")
+            raise Refusal(f"{question.command} needs no second person: give it directly")
         # A token's scope is the front's to know: it has judged by it.
         giver = who.but(proof=Proof.SERVICE) if who.proof is Proof.TOKEN else who
         require_permitted(decide(file, giver, question.command, question.target))
@@ -124,7 +124,7 @@ class SecondPersonsDesk:
         waiting = self._book.awaited_one(question.hash)
         giver = waiting.kept.principal
         if giver.name != who.name and (not who.human or giver.human != who.human):
-            raise Refusal(f"{giver.name} gave it, and nobody else withdraws it: leave it, and it ends by itself")
+            raise Refusal(f"only {giver.name}, who gave the command, may withdraw it: left alone it ends after a day")
         return self._shown(self._book.withdraw(question.hash, by), None)
 
     def _judged(self, file: AccessFile, waiting: Awaited, who: Principal) -> None:
@@ -136,7 +136,7 @@ class SecondPersonsDesk:
         for right in RIGHTS[kept.command].rights_under(kept.target.cases):
             if not roles_for(file, kept.principal, right, kept.target):
                 raise Refusal(
-                    f"{kept.principal.name} may not {waiting.deed_text} any more, by the access file in force now"
+                    f"{kept.principal.name} may no longer {waiting.deed_text}, by the access file in force now"
                 )
 
     def _shown(self, waiting: Awaited, file: AccessFile | None) -> Waiting:
@@ -197,15 +197,18 @@ class SecondPersonsDesk:
         """Errors: Refusal for who acted, under whichever name, and for who is no admin."""
         file, emergency = self._file(), self._book.emergency(question.number)
         if emergency is None:
-            raise Refusal(f"there is no emergency {question.number}: `backstop report --weekly` names those that wait")
+            raise Refusal(
+                f"there is no emergency {question.number}: `backstop report --weekly` lists those that nobody has "
+                "reviewed yet"
+            )
         if not question.reason.strip():
-            raise Refusal("say what was found: --reason")
+            raise Refusal("say what you found in the review: --reason")
         require_permitted(decide(file, who, "desk.seen_emergency", Target()))
         own, other = file.human_of(who.name), file.human_of(emergency.by)
         if not file.surely_two(own, other):
             others = [name for name in file.admins if file.surely_two(file.human_of(name), other)]
             named = f" ({some_of(others)})" if others else ""
-            raise Refusal(f"{emergency.by} acted alone, and another admin has to look at it{named}")
+            raise Refusal(f"{emergency.by} acted alone in this emergency, so another admin must review it{named}")
         return self._book.mark_seen(question.number, by)
 
     def _file(self) -> AccessFile:

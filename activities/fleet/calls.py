@@ -54,7 +54,7 @@ _FRESH = timedelta(minutes=10)
 _PATIENCE = timedelta(seconds=30)
 _ROUND_SECONDS = 1800.0
 """How long one call follows the members before its workflow calls it again."""
-_REHEARSED = "a shadow rollout is open there, and there can be but one: it starts once that is closed or aborted"
+_REHEARSED = "a shadow rollout is open there, and a cluster has one rollout at a time: close or abort that one first"
 _ADMISSION_SECONDS, _LOOK_SECONDS = 10.0, 0.1
 
 
@@ -211,7 +211,7 @@ class FleetActivities:
         except (RPCError, TimeoutError, WorkflowUpdateFailedError, WorkflowAlreadyStartedError) as error:
             raise ApplicationError(f"{entrant.cluster}: {error}", type=Unavailable.__name__) from error
         if answer.rollout != entrant.rollout:
-            return f"a rollout of it is open already ({answer.rollout})"
+            return f"a rollout of the cluster is already open ({answer.rollout})"
         return "" if answer.launched else answer.reason
 
     def _within_budget(self, request: StartRequest, cluster: str) -> dict[str, Any]:

@@ -40,14 +40,16 @@ def member_launched(launch: LaunchRequest, approval: Warrant, signed: SignedWord
     """It is one of the fleet's, by its own terms; the fleet's launch. Errors: Refusal."""
     begun = signed.live(launch.fleet, "fleet.launch")
     if begun is None or launch.cluster not in approval.content.get("clusters", ()):
-        raise Refusal(f"{launch.cluster} is not in what was approved of fleet rollout {launch.fleet}")
+        raise Refusal(f"{launch.cluster} is not in the approved plan of fleet rollout {launch.fleet}")
     fleet = FleetLaunch.model_validate(begun.message)
     theirs, ours = ({k: v for k, v in p.items() if k not in BUDGET} for p in (launch.policy, fleet.policy))
     member, _ = registry.of_fleet(launch.fleet).get(launch.cluster, (None, None))
     if member is not None and member.rollout != launch.rollout and _ended_by_person(member.rollout, signed.book):
-        raise Refusal(f"somebody ended rollout {member.rollout} of {launch.cluster}: the fleet opens no other")
+        raise Refusal(
+            f"somebody ended rollout {member.rollout} of {launch.cluster}, so the fleet rollout does not open another"
+        )
     if theirs != ours or launch.adopt or (fleet.shadow and not launch.shadow):
-        raise Refusal(f"the launch of {launch.cluster} is not by the terms of fleet rollout {launch.fleet}")
+        raise Refusal(f"the launch of {launch.cluster} has other settings than fleet rollout {launch.fleet}")
     if signed.book.warrant(inherited_nonce(approval, "rollout.launch", launch.rollout)) is None:
         _in_budget(launch, fleet, signed, registry)
     return begun
@@ -65,7 +67,9 @@ def _in_budget(launch: LaunchRequest, fleet: FleetLaunch, signed: SignedWords, r
     for name, most in budget_of(policy, pace).items():
         asked = launch.policy.get(name)
         if not isinstance(asked, int) or asked > most:
-            raise Refusal(f"{name} of {launch.cluster} is at most {most} in fleet rollout {fleet.fleet}, not {asked}")
+            raise Refusal(
+                f"{name} of {launch.cluster} may be at most {most} in fleet rollout {fleet.fleet}, not {asked}"
+            )
 
 
 def ended_with_fleet(rollout: str, fleet: str, signed: SignedWords) -> Warrant | None:

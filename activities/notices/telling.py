@@ -44,7 +44,7 @@ _MOMENT_SECONDS = 0.3
 _TURN_SECONDS = 1.0
 """How long a postman waits until the audience has one fewer."""
 _CALL_SECONDS = 60.0
-_LATE = "it is still on its way: it is tried again"
+_LATE = "the notice is still being sent: Backstop tries again"
 
 
 class NoticeActivities:
@@ -203,7 +203,7 @@ class _Busy:
         """Errors: Unavailable where the audience keeps as many busy as it may."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._counts[audience] < _OF_ONE_AUDIENCE, _TURN_SECONDS):
-                raise Unavailable(f"{audience} is being told other things: it is tried again after them")
+                raise Unavailable(f"other notices are being sent to {audience}: this one follows")
             self._counts[audience] += 1
         try:
             yield

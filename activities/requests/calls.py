@@ -78,7 +78,11 @@ class RequestActivities:
             opened = self._registry.open_rollout_of(ask.cluster)
             quota = snapshot.tree.by_team.get(ask.team)
             if quota is None or ask.team not in snapshot.tree.leaves:
-                what = "is a sum of others: name one of them" if quota else "is not there: its owner has to give it one"
+                what = (
+                    "is the sum of its child quotas: name one of those"
+                    if quota
+                    else "does not exist: ask an owner of the cluster to create it"
+                )
                 raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
             owners = _owners(policy, opened)
             ticketed = None if self._warrants is None else self._warrants.is_required
@@ -100,7 +104,7 @@ class RequestActivities:
             taken = claimed.tree.assigned_gpus() - snapshot.tree.assigned_gpus()
             why = space.why
             if why and taken > 0:
-                why += f", {taken} of them freed by its open rollout and its teams' first when hardware allows it"
+                why += f", {taken} of them cut by its open rollout, which those teams get back first"
             why += _owed_words(owed) if why else ""
             assessment = assessment.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": why})
             return assessment if assessment.fits else assessment.model_copy(update=self._instead(ask, snapshot, now))
@@ -174,7 +178,7 @@ class RequestActivities:
                     outcome=GrantOutcome.NO, said=f"others have changed the quota of {', '.join(theirs)} since"
                 )
             if not order.ends and request.namespace and asks and not asks.as_quota().admits(request.namespace):
-                why = f"{request.namespace} may not target the quota of {order.team} any more"
+                why = f"{request.namespace} may no longer target the quota of {order.team}"
                 return Prepared(outcome=GrantOutcome.NO, said=why)
             prepared = self._alone(request) if opened is None else self._beside(request, opened)
             above = {*prepared.raised, order.team} if prepared.change is not None else {order.team}
@@ -190,7 +194,7 @@ class RequestActivities:
             return Prepared(outcome=GrantOutcome.NO, said=refused)
         what = "a shadow rollout" if opened.shadow else "a rollout"
         ends = "over" if opened.shadow else "monitored or over"
-        return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: it waits until that is {ends}")
+        return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: the request waits until that is {ends}")
 
     def _by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
         """The rollout knows the quotas it writes, and not what first quotas are owed: that is looked at here."""
@@ -210,7 +214,7 @@ class RequestActivities:
             return Prepared(said=error.message)
         values = {q.team: q.gpus for q in snapshot.quotas}
         if order.team not in snapshot.tree.leaves:
-            return Prepared(outcome=GrantOutcome.NO, said=f"{order.team} has no quota in {cluster} that jobs run in")
+            return Prepared(outcome=GrantOutcome.NO, said=f"{order.team} has no quota for jobs in {cluster}")
         if not order.ends:
             age = request.at - (snapshot.health_at or request.at)
             if age >= policy.stale_after:

@@ -25,9 +25,9 @@ def aim_at(
     cluster, rollout = request.cluster, request.rollout
     opened, policy, now = registry.open_rollout_of(cluster), warrants.policy_of(rollout), warrants.now()
     if opened is None or opened.rollout != rollout or policy is None:
-        raise Refusal(f"no rollout {rollout} that was launched with a ticket is open in {cluster}")
+        raise Refusal(f"{cluster} has no open rollout {rollout} that was launched with a ticket")
     if sample is None:
-        raise Refusal(f"nobody knows the health of {cluster}: no breach can be told")
+        raise Refusal(f"the health of {cluster} is unknown, so Backstop cannot tell whether a quota is in breach")
     reading = quotas.look(cluster)
     current, ours = reading.values, _ours(opened, registry, warrants)
     # Which of them others set is derived here; whether a person took it as given, the request says.

@@ -99,13 +99,13 @@ class ClusterActivities:
             if self._warrants is not None and mark.rollout == name and mark.counter > request.fence:
                 raise Refusal(_lapse(launch.cluster, name))  # no ticket says that it may be taken over
             if request.rollout and not mark.rollout:
-                raise Refusal(f"the ledger has no open rollout in {launch.cluster}: {name} is over there")
+                raise Refusal(f"the ledger has no open rollout in {launch.cluster}: rollout {name} has ended")
             facts = self._registry.facts(launch.cluster)
             policy = launch.policy_on(facts.policy)
             admitted = None if self._warrants is None else self._warrants.admit_launch(launch, policy)
             barred = "" if launch.shadow else self._quotas.barred_reason(launch.cluster)
             if barred:
-                raise Refusal(f"{barred}; --shadow needs no right to write")
+                raise Refusal(f"{barred}; a rehearsal (--shadow) needs no right to write")
             reading = self._quotas.read(launch.cluster)
             sample = self._sample(launch.cluster, request.at)
             baseline = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, request.at)
@@ -322,7 +322,7 @@ class ClusterActivities:
             again = one_of(self._health.read([request.cluster]), request.cluster)
             if doubt is not None or (again is not None and (again.at, again.islands) == (sample.at, sample.islands)):
                 return sample, doubt
-        raise Unavailable(f"the health of {request.cluster} changes faster than it can be judged")
+        raise Unavailable(f"the health of {request.cluster} changes faster than Backstop can judge it")
 
     def _snapshot(
         self,
@@ -340,7 +340,7 @@ class ClusterActivities:
 
 def _lapse(cluster: str, rollout: str) -> str:
     adopt = f"{command_line('launch', cluster)} --adopt"
-    return f"the ledger has effects of rollout {rollout} that its history lacks: take it over with `{adopt}`"
+    return f"the ledger has changes of rollout {rollout} that its workflow history lacks: take it over with `{adopt}`"
 
 
 def _doubting(

@@ -64,7 +64,7 @@ def to_plan(
         for q in reading.quotas
     )
     if sample is None:
-        raise Refusal(f"cluster {reading.cluster} has no health sample up to now: import its health first")
+        raise Refusal(f"cluster {reading.cluster} has no health sample yet: import its health first")
     return Snapshot(
         cluster=reading.cluster,
         gpus_per_node=gpus_per_node,

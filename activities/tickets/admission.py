@@ -120,7 +120,7 @@ class Admission:
             return None
         token = next((one for one in self._access.tokens() if principal.how == f"token {one.name}"), None)
         if token is None or token.owner != principal.name:
-            raise Refusal(f"{principal.how} of {principal.name} counts no more: ask an admin for another one")
+            raise Refusal(f"{principal.how} of {principal.name} is no longer valid: ask an admin for another token")
         return token.scope
 
     # --- what the ledger says of a target ---------------------------------------------------------

@@ -152,7 +152,7 @@ class Warrants:
         if parent is None:
             raise Refusal(NO_TICKET)
         if not launch.fleet and not launch.rollout.startswith(retires_cluster(launch.cluster)):
-            raise Refusal(f"rollout {launch.rollout} is not the one that retires {launch.cluster}")
+            raise Refusal(f"rollout {launch.rollout} is not the rollout that retires {launch.cluster}")
         begun = member_launched(launch, parent, self, self._registry) if launch.fleet else parent
         self._inherit(parent, "rollout.launch", launch.rollout, launch, content)
         if launch.fleet and launch.cluster in parent.content.get("envelopes", ()):
@@ -178,7 +178,7 @@ class Warrants:
             return
         added = self.live(f"bringup/{entry.cluster}", "bringup.add")
         if added is None or BringupStart.model_validate(added.message).entry != entry:
-            raise Refusal(f"the entry of {entry.cluster} is not the one that was given with a ticket")
+            raise Refusal(f"the entry of {entry.cluster} differs from the entry that was given with a ticket")
 
     def desk(self, request: DeskRequest) -> Principal:
         """Who asks: proven by the ticket, or as the caller says. Errors: Refusal."""
@@ -233,7 +233,7 @@ class Warrants:
             self._young(ticket)
             subject, since = self._about(request, workflow)
             if since is not None and ticket.iat < (since - SKEW).timestamp():
-                raise Refusal("its ticket was given for an earlier one: give the command again")
+                raise Refusal(f"the ticket is older than this {request.kind}: give the command again")
             allowed = self._may(ticket, command, message, subject, request.update_id)
             content = _noted(self._content_or_none(command, subject, message), note_of(ticket, allowed))
             warrant = self._warrant(ticket, message, subject, request.update_id, content, request.attempt)
@@ -290,13 +290,13 @@ class Warrants:
     def fill_target(self, command: str, target: Target, subject: str) -> Target:
         """What the ledger says of a command's target: the front asks as admission does."""
         if self._admission is None:
-            raise Refusal("this worker keeps no book of access")
+            raise Refusal("this worker does not check access: give the front and the workers the same settings")
         return self._admission.fill_target(command, target, subject, self)
 
     def _young(self, ticket: Ticket) -> None:
         age = self.now().timestamp() - ticket.iat
         if age > ADMITTED_WITHIN.total_seconds() or age < -SKEW.total_seconds():
-            raise Refusal("its ticket is older than a day: give the command again")
+            raise Refusal("the ticket is more than a day old: give the command again")
 
     def _about(self, request: AdmitRequest, workflow: str) -> tuple[str, datetime | None]:
         """What the command is about, and since when that has been there: by the ledger."""
@@ -313,7 +313,7 @@ class Warrants:
     def _opened(self, workflow: str) -> OpenRollout:
         opened = self._registry.open_rollout_of(workflow.removeprefix("rollout/"))
         if opened is None:
-            raise Refusal("the ledger has no open rollout of it")
+            raise Refusal(f"the ledger has no open rollout for {workflow}")
         return opened
 
     def _content(self, command: str, subject: str, message: Model) -> dict[str, Any]:
@@ -325,14 +325,14 @@ class Warrants:
         drawn = self.book.drawn_plans(subject, kind, wanted)
         plans = {one.sha256: one for one in drawn}
         if len(plans) != 1:
-            why = "is not one that a worker drew" if not plans else "is the hash of two plans"
-            raise Refusal(f"plan {wanted or '(none given)'} {why}: look at it again")
+            why = "was not made by a worker" if not plans else "names two different plans"
+            raise Refusal(f"plan {wanted or '(none given)'} {why}: look at the current plan and approve that")
         one = drawn[0]
         if kind == "fleet":
             return {**one.content, "sha256": one.sha256}
         plan = Plan.model_validate(one.content["plan"])
         if plan.hash != wanted or plan.fault:
-            raise Refusal(f"plan {wanted} cannot be approved: {plan.fault or 'it is another one'}")
+            raise Refusal(f"plan {wanted} cannot be approved: {plan.fault or f'its contents have hash {plan.hash}'}")
         envelope = envelope_of(plan).model_dump(mode="json")
         return {"envelope": envelope, "generation": plan.generation, "sha256": one.sha256}
 
@@ -341,13 +341,13 @@ class Warrants:
     def _by_machine(self, request: AdmitRequest, command: str, workflow: str, message: Model) -> AdmitAnswer:
         """What a fleet rollout or a bring-up commands of a rollout, on what a person told it."""
         if request.kind != "rollout":
-            raise Refusal("only rollouts are commanded by machines")
+            raise Refusal("only a rollout takes commands from a fleet rollout or a bring-up")
         opened = self._opened(workflow)
         parent = self.book.warrant(str(getattr(message, "warrant", "")))
         allowed = _MACHINES.get(command, frozenset())
         theirs = (opened.fleet, f"bringup/{opened.cluster}")
         if parent is None or not parent.live or parent.command not in allowed or parent.subject not in theirs:
-            raise Refusal(f"no order that stands says so: {request.command} needs a person's ticket")
+            raise Refusal(f"no person's command allows this: {request.command} needs a ticket of its own")
         self.intact(parent)
         older = command == "rollout.approve" or parent.admitted_at < opened.opened_at
         if (
@@ -355,9 +355,11 @@ class Warrants:
             and older
             and not opened.rollout.startswith(retires_cluster(opened.cluster))
         ):
-            raise Refusal(f"rollout {opened.rollout} is not the one that retires {opened.cluster}")
+            raise Refusal(f"rollout {opened.rollout} is not the rollout that retires {opened.cluster}")
         if parent.command == "fleet.abort" and not ends_member(parent, opened.rollout, self.book):
-            raise Refusal("the fleet's abort leaves it: it had changed something, and goes on, or was adopted since")
+            raise Refusal(
+                "the fleet abort does not end this rollout: it has changed quotas, or somebody has adopted it"
+            )
         content = self._content(command, opened.rollout, message)
         self._inherit(parent, command, opened.rollout, message, content)
         return self._answer(parent)
@@ -387,7 +389,7 @@ class Warrants:
         if warrant is None and not self.is_required:
             return ""
         if warrant is None:
-            raise Refusal(f"no {command} of {subject} stands in the ledger")
+            raise Refusal(f"the ledger has no valid {command} for {subject}: give the command again")
         return warrant.nonce
 
     # --- what stands ----------------------------------------------------------------------------
@@ -421,12 +423,12 @@ class Warrants:
         if warrant.inherits:
             parent = self.book.warrant(warrant.inherits)
             if parent is None:
-                raise Refusal(f"the warrant {warrant.nonce} inherits from none")
+                raise Refusal(f"the warrant {warrant.nonce} comes from a warrant that the ledger does not have")
             self.intact(parent)
             return
         kind = ticket.command if ticket.command in _MESSAGES else ticket.command.partition(".")[0]
         if kind != "desk" and arguments_hash(_MESSAGES[kind].model_validate(warrant.message)) != ticket.args:
-            raise Refusal(f"the warrant {warrant.nonce} for {warrant.command} is not what was signed")
+            raise Refusal(f"the warrant {warrant.nonce} for {warrant.command} differs from the command that was signed")
 
     def record_draw(self, subject: str, drawn: Drawn) -> None:
         if self.can_verify:
@@ -449,7 +451,7 @@ class Warrants:
         envelope = Envelope.model_validate(approval.content["envelope"])
         signed = str(approval.message.get("plan_hash", ""))
         if not approval.inherits and envelope.plan_hash != signed:
-            raise Refusal(f"the warrant {approval.nonce} is of another plan than was signed")
+            raise Refusal(f"the warrant {approval.nonce} is for another plan than the signed one")
         return envelope
 
     def _warrant(

@@ -114,7 +114,7 @@ class WatchActivities:
     async def watch(self, request: WatchInput) -> str | None:
         """Watches for a while; answers with the cursor. (Earlier versions answered nothing.)"""
         if request.source != SOURCE:
-            raise ApplicationError(f"this worker knows no health source {request.source!r}", type=Unavailable.__name__)
+            raise ApplicationError(f"this worker has no health source {request.source!r}", type=Unavailable.__name__)
         details = activity.info().heartbeat_details
         cursor = told_of(details[0] if details else request.cursor)
         ends = self._now() + _ROUND

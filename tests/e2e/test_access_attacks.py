@@ -82,4 +82,4 @@ async def test_a_question_that_changes_something_is_obeyed_once(ticketed: World)
             task_queue=TASK_QUEUE,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
         )
-    assert "was used already" in str(refused.value.cause)
+    assert "has been used" in str(refused.value.cause)

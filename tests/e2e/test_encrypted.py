@@ -188,5 +188,5 @@ async def test_an_activity_that_a_worker_without_keys_schedules_is_refused(
                 return ""
             return str(await client.data_converter.decode_failure(pending[0].last_failure))
 
-        await seen(failure, lambda said: "its arguments came in clear" in said, "it is refused")
+        await seen(failure, lambda said: "its arguments are not encrypted" in said, "it is refused")
         await handle.terminate(reason="the story is over")

@@ -331,7 +331,7 @@ async def test_another_access_file_takes_two_admins_by_the_front(
     code, _, err = await typed("sre", str(file), "--reason", "more for hw-lead")
     assert (code, "user:sre may not change roles" in err) == (3, True), err
     code, out, err = await typed("tpm", str(file), "--reason", "more for hw-lead")
-    assert (code, "another admin (user:sre-lead) has to confirm it until" in out) == (0, True), (out, err)
+    assert (code, "another admin (user:sre-lead) must confirm it before" in out) == (0, True), (out, err)
     digits = out.rpartition("--confirm ")[2].strip("`\n .")[:16]
     assert versions() == [(1, "first")], "the file in force stays in force"
     for who, why in (("tpm", "another admin has to countersign"), ("hw-lead", "may not change roles")):
@@ -359,8 +359,8 @@ async def test_what_two_admins_gave_is_what_goes_in(front: Front2) -> None:
     other = base64.b64encode(zlib.compress(fleet(0.0).model_dump_json(exclude_unset=True, by_alias=True).encode()))
     await front.door("tpm").ask(StageImport(import_id=staged, part=0), other.decode())
     shown = await front.door("sre-lead").ask(WaitingOne(hash=waits.value.digits))
-    assert shown.changes[0] == "its changes of policy are not those that were given any more"
-    with pytest.raises(Refusal, match="what would change of policies is not what two admins give any more"):
+    assert shown.changes[0] == "its changes of policy are no longer the ones that were given"
+    with pytest.raises(Refusal, match="the import would now change policies otherwise"):
         await front.door("sre-lead").countersign(waits.value.digits)
     assert world.sql.rows("SELECT name FROM clusters WHERE name = ?", name) == []
 

@@ -176,8 +176,8 @@ def _is_alive(pid: str) -> bool:
     [
         ("teams: {a: {gpus: 24}, b: {gpus: 8k}}", f"{PATH}, line 1: a quota must be a whole number of GPUs, not '8k'"),
         ("teams:\n  a: {gpus: 24}\n  a: {gpus: 8}", f"{PATH}, line 3: the quota of a is given twice"),
-        ("teams:\n  a: [\nb: 2\n", f"{PATH}, line 4: it is no YAML"),
-        ("teams: {}\n<<<<<<< HEAD\nx: 1\n=======\n", f"{PATH}, line 3: it is no YAML"),
+        ("teams:\n  a: [\nb: 2\n", f"{PATH}, line 4: it is not valid YAML"),
+        ("teams: {}\n<<<<<<< HEAD\nx: 1\n=======\n", f"{PATH}, line 3: it is not valid YAML"),
     ],
 )
 def test_a_file_that_makes_no_sense_is_named_with_its_line_and_nothing_is_lost(

@@ -257,14 +257,14 @@ def body(content: bytes, code: int = 200) -> Callable[[BaseHTTPRequestHandler], 
 
 WHOLE = [
     Rubbish("503", (body(b"overloaded\n" * 10, 503), "refused a query (503): overloaded")),
-    Rubbish("a page in HTML", (body(b"<html><body>Sign in</body></html>"), "what is no JSON")),
-    Rubbish("nothing", (body(b""), "what is no JSON")),
-    Rubbish("10 MB of letters", (body(b"x" * 10_000_000), "what is no JSON")),
+    Rubbish("a page in HTML", (body(b"<html><body>Sign in</body></html>"), "did not answer with JSON")),
+    Rubbish("nothing", (body(b""), "did not answer with JSON")),
+    Rubbish("10 MB of letters", (body(b"x" * 10_000_000), "did not answer with JSON")),
     Rubbish("20 MB of JSON", (body(b'"' + b"x" * 20_000_000 + b'"'), "more than 16,000,000 bytes")),
-    Rubbish("a deep list", (body(b"[" * 500_000), "what is no JSON")),
-    Rubbish("half a letter", (body(b'{"status": "\xff"}'), "what is no JSON")),
-    Rubbish("another document", (body(b"[]"), "what we cannot read")),
-    Rubbish("a number of 5,000 digits", (body(b"9" * 5000), "what is no JSON")),
+    Rubbish("a deep list", (body(b"[" * 500_000), "did not answer with JSON")),
+    Rubbish("half a letter", (body(b'{"status": "\xff"}'), "did not answer with JSON")),
+    Rubbish("another document", (body(b"[]"), "that Backstop cannot read")),
+    Rubbish("a number of 5,000 digits", (body(b"9" * 5000), "did not answer with JSON")),
     Rubbish("a body that is cut", (cut_short, "did not answer")),
     Rubbish("a redirect", (elsewhere, "refused a query (307)")),
     Rubbish("a line that is no HTTP", (lambda r: r.wfile.write(b"SSH-2.0-x\r\n"), "did not answer")),
@@ -320,7 +320,9 @@ def test_an_answer_that_drips_is_cut_when_its_time_is_over(
     monkeypatch.setattr(http, "asyncio", SimpleNamespace(run=asyncio.run, timeout=timeout))
     server.whole = drip
     found = world.read()
-    assert {found[name].fault.partition(" did not answer ")[2][:15] for name in ("bad", *WELL)} == {"in full in time"}
+    assert {found[name].fault.partition(" did not ")[2][:25] for name in ("bad", *WELL)} == {
+        "finish its answer in time"
+    }
     assert {counts(found, name) for name in ("bad", *WELL)} == {(16, 12)}
     (seconds,) = limits
     assert 0 < seconds <= 50
@@ -345,7 +347,7 @@ def test_an_answer_that_drips_costs_its_own_clusters_alone_and_in_time(
     began = time.monotonic()
     world.read()
     assert time.monotonic() - began < 9, "what drips would take ten seconds"
-    costs_its_own_clusters_alone(server, world, "in full in time")
+    costs_its_own_clusters_alone(server, world, "finish its answer in time")
 
 
 def test_a_slow_prometheus_is_waited_for_once(server: Server, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,7 +405,7 @@ def test_a_token_that_no_header_can_hold_is_neither_sent_nor_shown(token: str, s
     server.whole = lambda request: requests.append(request.path)
     file = tmp_path / "token"
     file.write_text(token)
-    with pytest.raises(Unavailable, match=r"token holds what no header of a request can$"):
+    with pytest.raises(Unavailable, match=r"token has a character that an HTTP header cannot hold$"):
         document(PrometheusConnection(url=server.url, token_file=str(file)), "installed")
     assert requests == []
 

@@ -127,5 +127,5 @@ def test_a_folder_that_is_not_there_is_said_and_may_come(tmp_path: Path) -> None
     (tmp_path / "late").mkdir()
     (tmp_path / "late" / "hook").write_text("x")
     assert secrets.read("hook") == "x"
-    with pytest.raises(Refusal, match=r"this worker has no folder of secrets .BACKSTOP_SECRETS names it."):
+    with pytest.raises(Refusal, match=r"this worker has no folder of secrets: set BACKSTOP_SECRETS"):
         SecretFiles().read("hook")

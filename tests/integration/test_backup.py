@@ -54,7 +54,7 @@ def test_a_backup_is_refused_where_it_would_not_be_one(tmp_path: Path) -> None:
         writer.execute("COMMIT")
     with closing(sqlite3.connect(to / "ledger.db")) as copy:
         assert copy.execute("SELECT n FROM t").fetchall() == [(1,)]
-    with pytest.raises(BadInput, match="is there already"):
+    with pytest.raises(BadInput, match="already exists"):
         back_up(home, url, to, {})
 
 

@@ -231,7 +231,7 @@ def test_what_goes_wrong_is_no_answer(url: str, tmp_path: Path) -> None:
         (PrometheusConnection(url=url), "count(", "refused a query"),
         (PrometheusConnection(url=url), "1", "answered scalar"),
         (PrometheusConnection(url="http://127.0.0.1:1"), "up", "did not answer"),
-        (PrometheusConnection(url="file:///etc/passwd"), "up", "by http or https"),
+        (PrometheusConnection(url="file:///etc/passwd"), "up", "begin with http:// or https://"),
         (PrometheusConnection(url=url, token_file=str(tmp_path / "none")), "up", "cannot be read"),
     ):
         with pytest.raises(Unavailable, match=sentence):

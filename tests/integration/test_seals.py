@@ -139,7 +139,7 @@ def test_who_rewrites_the_ledger_fools_its_chain_and_not_its_seals(site: Site) -
     assert site.differs("beta") == ""
     site.happens(1)
     site.passes()
-    assert "alpha: row 7 is not the one that was sealed" in site.sealer().look()
+    assert "alpha: row 7 differs from the row that was sealed" in site.sealer().look()
     assert "alpha" not in {head.cluster for head in site.seals()[-1].heads}, "it is not sealed as it is now"
     assert "beta" in {head.cluster for head in site.seals()[-1].heads}, "and the others are"
 
@@ -247,7 +247,7 @@ def test_a_ledger_that_is_older_than_its_seals_is_said(small: Site) -> None:
     small.happens()
     small.sealer().look()
     small.run("DELETE FROM seals WHERE number = 2")
-    assert "it was restored from a backup, or somebody has rewritten it" in small.sealer().look()
+    assert "the ledger was restored from a backup, or somebody has rewritten it" in small.sealer().look()
     (check,) = seals_check(small.ledger.seals.sealing_state(), small.clock())
     assert (check.name, check.ok) == ("seals", False)
 
@@ -395,7 +395,7 @@ def test_a_key_file_that_is_none_costs_a_warning(rubbish: Rubbish, small: Site) 
     small.key.parent.mkdir()
     small.key.write_bytes(rubbish.value)
     small.happens()
-    assert "holds no private key for seals" in small.sealer().look()
+    assert "does not have a private key for seals" in small.sealer().look()
     with pytest.raises(BadInput, match="public key is one line"):
         read_seals(str(small.file), ["backstop/audit+1+AA"]) if not small.file.exists() else None
     threw("keys of seals")

@@ -97,7 +97,7 @@ def test_tokens_of_runners_may_be_secrets(folder: Path) -> None:
     (folder / "buildkite").write_text(f"{TOKEN}\n")
     assert allowed.token("secret:buildkite") == TOKEN
     (folder / "buildkite").write_text("tökén")
-    with pytest.raises(BadInput, match="secret:buildkite holds what no header of a request can"):
+    with pytest.raises(BadInput, match="secret:buildkite has a character that an HTTP header cannot hold"):
         allowed.token("secret:buildkite")
     with pytest.raises(BadInput, match="has no folder of secrets"):
         Allowed(settings, {}).token("secret:buildkite")
@@ -167,7 +167,7 @@ def test_the_folder_is_an_absolute_path_of_a_folder(monkeypatch: pytest.MonkeyPa
         load_settings()
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("BACKSTOP_SECRETS", str(tmp_path / "file"))
-    with pytest.raises(BadInput, match="which is no folder"):
+    with pytest.raises(BadInput, match="which is not a folder"):
         load_settings()
     monkeypatch.setenv("BACKSTOP_SECRETS", str(tmp_path))
     assert load_settings().secrets == tmp_path

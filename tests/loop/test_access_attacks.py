@@ -86,7 +86,7 @@ async def test_a_ticket_is_good_once(ticketed: World) -> None:
     assert await told(ticketed, name, pause, "first", "pause") == ""
     assert await told(ticketed, name, pause, "first", "pause") == ""
     await ticketed.say(name, Command.RESUME)
-    assert "was used already" in await told(ticketed, name, pause, "second", "pause")
+    assert "has been used" in await told(ticketed, name, pause, "second", "pause")
     assert not (await ticketed.status(name)).holds
     used = ticketed.sql.rows("SELECT update_id FROM warrants WHERE command = 'rollout.pause'")
     assert used == [("first",)]

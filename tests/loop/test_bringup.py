@@ -72,7 +72,7 @@ async def test_a_run_of_which_nobody_can_ever_say_how_it_stands_is_unclear(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spoilt(_: RunOrder) -> RunReport:
-        raise Stuck("record.json is spoilt: it is no JSON")
+        raise Stuck("record.json is damaged: it is not JSON")
 
     async with stage.worker():
         story = await stage.story(provision=[{**PROVISION[2], "after": []}])
@@ -80,7 +80,7 @@ async def test_a_run_of_which_nobody_can_ever_say_how_it_stands_is_unclear(
         monkeypatch.setattr(stage.site, "look", spoilt)
         status = await story.until(at(BringupStage.BLOCKED))
         assert status.because == (
-            "step nodes is unclear: record.json is spoilt: it is no JSON (it may run, have run, or never have begun: "
+            "step nodes is unclear: record.json is damaged: it is not JSON (it may run, have run, or never have begun: "
             "look first)"
         )
         assert stage.site.begun == {f"{story.start.entry.cluster}/1/nodes": 1}

@@ -529,7 +529,9 @@ async def test_what_could_not_be_written_is_not_launched(
     name = fresh("barred")
     async with world_of(temporal, sqlite_ledger_url, tmp_path, Barred) as world:
         await world.fleet(cluster(name, {"main": (361, 319)}, [team("research", 345, busy=310)]))
-        with pytest.raises(Refusal, match="the worker's user may not set limits; --shadow needs no right to write"):
+        with pytest.raises(
+            Refusal, match=r"the worker's user may not set limits; a rehearsal .--shadow. needs no right to write"
+        ):
             await world.launch(name)
         await world.start(name, rollout=f"{name}/2", shadow=True)
         await world.until(name, Stage.MONITORED)

@@ -263,7 +263,7 @@ async def test_who_owns_the_cluster_and_who_may_target_it_counts_on_the_day_of_t
     await until(world, one, RequestStage.GRANTED)
     await say(world, other, RequestCommand.APPROVE, "board")
     refused = await until(world, other, RequestStage.REFUSED)
-    assert refused.said == "it fits no more: lab may not target the quota of research any more"
+    assert refused.said == "it no longer fits: lab may no longer target the quota of research"
 
 
 async def test_two_grants_of_one_team_end_one_by_one_and_a_parent_rises_with_them(world: World) -> None:
@@ -322,7 +322,10 @@ async def test_who_may_target_a_quota_and_who_has_none(world: World) -> None:
     assert refused.said == "lab-c may not target the quota of research: lab-a, lab-b may"
     for fine in ({"namespace": "lab-b"}, {}):
         assert (await ask(world, name, 1, **fine)).stage is RequestStage.ASKED
-    with pytest.raises(Refusal, match=r"'nobody' in cluster .* is not there: its owner has to give it one"):
+    with pytest.raises(
+        Refusal,
+        match=r"'nobody' in cluster .* does not exist: ask an owner of the cluster to create",
+    ):
         await ask(world, name, 1, "nobody")
     bare = fresh("gate")
     await world.fleet(cluster(bare, {"main": (100, 100)}, quotas))

@@ -295,7 +295,10 @@ def test_where_classes_are_off_the_doctor_says_what_an_administrator_would_type(
     [
         (("training", "big engines"), "class 'big engines' cannot be the QOS 'lab-{a}-big engines' in Slurm: "),
         (("training", "x' Priority=9000"), "cannot be the QOS"),
-        (("training", "Engines", "engines"), "class 'Engines' and another would both be the QOS lab-{a}-engines: "),
+        (
+            ("training", "Engines", "engines"),
+            "class 'Engines' and another class would both be the QOS lab-{a}-engines: ",
+        ),
     ],
 )
 def test_a_class_that_slurm_cannot_name_is_said_and_nothing_is_written(

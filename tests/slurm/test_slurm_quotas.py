@@ -141,10 +141,10 @@ def test_limits_that_stand_elsewhere_are_said(site: Site) -> None:
         site.lab.run(*sacctmgr, "modify", "account", a, "set", "GrpTRES=gres/gpu:h100=6")
         by_kind, by_qos = site.slurms.describe(site.cluster, site.source).unread
         assert by_kind.startswith(
-            f"account {a} has a limit of gres/gpu:h100, and Backstop reads those of gres/gpu alone"
+            f"account {a} has a limit of gres/gpu:h100, and Backstop reads only those of gres/gpu"
         )
         assert by_qos.startswith(
-            f"QOS {', '.join(names[:3])} limit gres/gpu, and Backstop reads limits of accounts alone"
+            f"QOS {', '.join(names[:3])} limit gres/gpu, and Backstop reads only limits of accounts"
         )
         assert site.slurms.check() == {site.cluster: SchedulerCheck(note=f"{by_kind}; {by_qos}")}
     finally:

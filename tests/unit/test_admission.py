@@ -258,7 +258,7 @@ def test_a_token_carries_what_the_ledger_says_of_it_now() -> None:
     principal = Principal(name="user:tpm", human="user:tpm", proof=Proof.TOKEN, how="token t")
     given: dict[str, Any] = {"hash": 64 * "a", "owner": "user:tpm", "made_by": "user:sre", "made_at": NOW}
     token = Token(name="t", scope=TokenScope(roles=(Role.OPERATOR,)), expires_at=NOW + timedelta(days=1), **given)
-    with pytest.raises(Refusal, match="token t of user:tpm counts no more"):
+    with pytest.raises(Refusal, match="token t of user:tpm is no longer valid"):
         admitted(Ledger(), "rollout.pause", COMMAND, principal)
     assert admitted(Ledger(kept_tokens=(token,)), "rollout.pause", COMMAND, principal) is not None
     with pytest.raises(Refusal, match="token t must carry it too"):

@@ -72,7 +72,7 @@ def test_a_pointer_of_its_own_goes_first_and_names_its_value_alone() -> None:
         ("base: &b {gpus: 24}\nteams:\n  a:\n    <<: *b\n", "line 4: gpus may come by a merge key (<<)"),
         ("base: &b {a: {gpus: 24}}\nteams:\n  <<: *b\n", "line 3: teams may come by a merge key (<<)"),
         ("teams: {a: {gpus: 24}}\n---\nteams: {a: {gpus: 8}}\n", "line 3: the quota of a is given twice"),
-        ("teams: {a: {gpus: \x07}}", "it is no YAML"),
+        ("teams: {a: {gpus: \x07}}", "it is not valid YAML"),
         ("teams: {a: {gpus: 10000001}}", "not '10000001'"),
         ('teams: {"": {gpus: 1}}', "line 1: '' cannot be a team's name"),
         ('teams: {"a\\nb": {gpus: 1}}', "cannot be a team's name"),

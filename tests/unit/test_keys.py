@@ -119,7 +119,7 @@ def test_with_a_book_commands_need_tickets_and_one_that_is_named_has_to_be_there
     key_files.new_key(NOW)
     assert load_settings().keys == home / "keys/keys.json"
     monkeypatch.setenv("BACKSTOP_KEYS", str(home / "other.json"))
-    with pytest.raises(BadInput, match=r"other\.json is not there"):
+    with pytest.raises(BadInput, match=r"other\.json does not exist"):
         load_settings()
 
 

@@ -58,7 +58,9 @@ def test_without_a_file_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path
     settings = load_settings()
     assert (settings.runners, settings.runs_dir) == (None, tmp_path / "shared")
     nothing = Allowed(RunnerSettings(), {})
-    with pytest.raises(BadInput, match="does not run /bin/sh: the worker's file that BACKSTOP_RUNNERS names"):
+    with pytest.raises(
+        BadInput, match="may not run /bin/sh: add it to the programs in the worker's file that BACKSTOP_RUNNERS names"
+    ):
         nothing.check_program(["/bin/sh"])
     with pytest.raises(BadInput, match="has no Buildkite"):
         nothing.pipeline("cluster-bootstrapper")

@@ -92,7 +92,7 @@ def test_quotas_are_the_limited_accounts_under_the_root() -> None:
 
 
 def test_what_is_no_association_is_no_answer() -> None:
-    with pytest.raises(Unavailable, match="what is no association"):
+    with pytest.raises(Unavailable, match="that is not an association"):
         accounts_in("sacctmgr: error: something\n", "gres/gpu", "")
 
 
@@ -326,11 +326,11 @@ def test_a_job_is_in_its_qos_until_it_is_over_whatever_it_holds(in_use: bool, st
 
 @pytest.mark.parametrize("document", [{}, [], None, {"jobs": [{}]}, {"jobs": [{"job_state": []}]}, {"jobs": 7}])
 def test_what_is_no_list_of_jobs_or_nodes_is_no_answer(document: Any) -> None:
-    with pytest.raises(Unavailable, match="what we cannot read"):
+    with pytest.raises(Unavailable, match="that Backstop cannot read"):
         jobs_in(document, "gres/gpu")
-    with pytest.raises(Unavailable, match="what we cannot read"):
+    with pytest.raises(Unavailable, match="that Backstop cannot read"):
         qos_in_use(document)
-    with pytest.raises(Unavailable, match="what we cannot read"):
+    with pytest.raises(Unavailable, match="that Backstop cannot read"):
         nodes_in(document, "gpu")
 
 
@@ -387,8 +387,8 @@ LIMITED = "1|0||root\n2|1||org\n3|2|gres/gpu=16|lab\n"
 def test_limits_that_stand_on_qos_are_said() -> None:
     none = "no account under org has a limit of gres/gpu: the cluster has no quotas"
     some = (
-        "QOS speech, vision, vision-b limit gres/gpu, and Backstop reads limits of accounts alone: "
-        "a job may wait for that of a QOS although its quota has room"
+        "QOS speech, vision, vision-b limit gres/gpu, and Backstop reads only limits of accounts: "
+        "the QOS may keep a job waiting although its quota has room"
     )
     bare = "1|0||root\n2|1||org\n3|2||vision\n4|2||speech\n"
     qosonly = "|normal\ngres/gpu=40|vision\ngres/gpu=360|vision-b\ngres/gpu=16|speech\n"
@@ -410,7 +410,7 @@ def test_limits_of_a_kind_of_gpu_are_said_where_they_bind() -> None:
     typed = LIMITED + "4|2|gres/gpu:h100=40|vision\n5|2|cpu=8,gres/gpu:h100=8|speech\n"
     assert said(typed) == (
         (
-            "accounts speech, vision have limits of gres/gpu:h100, and Backstop reads those of gres/gpu alone "
+            "accounts speech, vision have limits of gres/gpu:h100, and Backstop reads only those of gres/gpu "
             "(slurm: {gres: 'gpu:h100'} in the fleet file reads these instead)"
         ),
     )
@@ -420,7 +420,7 @@ def test_limits_of_a_kind_of_gpu_are_said_where_they_bind() -> None:
     source = SlurmSource(root="org", gres="gpu:h100")
     accounts = accounts_in(LIMITED + "4|2|gres/gpu:h100=4|vision\n", source.tres, "1 2 3 4")
     (sentence,) = unread_settings(source, accounts, (), (), ())
-    assert sentence.startswith("account lab has a limit of gres/gpu, and Backstop reads those of gres/gpu:h100 alone")
+    assert sentence.startswith("account lab has a limit of gres/gpu, and Backstop reads only those of gres/gpu:h100")
 
 
 def test_states_that_are_not_known_are_said() -> None:
@@ -429,11 +429,15 @@ def test_states_that_are_not_known_are_said() -> None:
     jobs = read(job(1, "lab", job_state=["DREAMING"]), job(2, "lab", job_state=["RUNNING", "COMPLETING"]))
     assert said(LIMITED, nodes_=strange, jobs=jobs) == (
         (
-            "Slurm says QUANTUM of 7 nodes (gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more), which Backstop does not know: "
-            "it counts as no fault"
+            "Slurm reports QUANTUM for 7 nodes (gpu0, gpu1, gpu2, gpu3, gpu4 and 2 more), which Backstop "
+            "does not know: "
+            "Backstop ignores it"
         ),
-        "Slurm says SPLENDID of 1 node (odd), which Backstop does not know: such a node counts as not healthy",
-        "Slurm says DREAMING of 1 job, which Backstop does not know: a job holds what is allocated to it",
+        "Slurm reports SPLENDID for 1 node (odd), which Backstop does not know: such a node counts as not healthy",
+        (
+            "Slurm reports DREAMING for 1 job, which Backstop does not know: such a job counts as holding what is "
+            "allocated to it"
+        ),
     )
 
 

@@ -134,17 +134,20 @@ def test_a_default_without_room_below_it_makes_no_weaker_class_wait(
 @pytest.mark.parametrize(
     ("description", "advice"),
     [
-        ("", "hand it over by sacctmgr modify qos h100-a-e set description='backstop: e of a under root in h100'"),
+        (
+            "",
+            "hand the QOS over with sacctmgr modify qos h100-a-e set description='backstop: e of a under root in h100'",
+        ),
         (
             "backstop: e of b-a under org in h100-b",
-            "the QOS h100-a-e is Backstop's for e of b-a under org in h100-b: call class 'e' otherwise",
+            "the QOS h100-a-e is Backstop's for e of b-a under org in h100-b: rename class 'e'",
         ),
     ],
 )
 def test_a_qos_of_another_backstop_s_is_not_to_be_handed_over(description: str, advice: str) -> None:
     wanted, _ = of_one_team("t", "e", there={"h100-a-e": Qos(description)})
     assert advice in wanted.walls["a"]
-    assert ("hand it over" in wanted.walls["a"]) == (not description)
+    assert ("hand the QOS over" in wanted.walls["a"]) == (not description)
 
 
 def test_an_account_that_is_more_than_a_word_goes_into_no_description() -> None:
@@ -152,7 +155,7 @@ def test_an_account_that_is_more_than_a_word_goes_into_no_description() -> None:
     site = Site("h100", {}, defaults_in("normal|normal|a"), source)
     wanted = wanted_classes(site, {"a": TeamClasses(("t", "e"), 0)}, {"a": 8})
     assert wanted.qos == {}
-    assert wanted.walls["a"].startswith("the account \"o' Priority=9000 x='\" cannot be told in a QOS: ")
+    assert wanted.walls["a"].startswith("the account \"o' Priority=9000 x='\" cannot be part of a QOS name: ")
 
 
 def test_what_an_administrator_would_type_makes_a_qos_that_is_not_backstop_s() -> None:

@@ -449,7 +449,7 @@ async def test_shards_share_the_clusters_among_them() -> None:
 
 
 async def test_a_source_that_this_worker_does_not_know_is_refused() -> None:
-    with pytest.raises(ApplicationError, match="knows no health source 'exporter'"):
+    with pytest.raises(ApplicationError, match="this worker has no health source 'exporter'"):
         await ActivityEnvironment().run(watching(SlowTemporal()).watch, WatchInput(source="exporter"))
 
 

@@ -218,7 +218,7 @@ def test_unknown_use_counts_as_all_of_the_quota_and_says_so() -> None:
 
 
 def test_a_sum_and_a_stranger_are_refused() -> None:
-    with pytest.raises(Refusal, match=r"is a sum of others: name one of them \(x\)"):
+    with pytest.raises(Refusal, match=r"is the sum of its child quotas: name one of those \(x\)"):
         asked(quotas=(Present(team="research", gpus=9), Present(team="x", gpus=9, parent="research")))
     with pytest.raises(Refusal, match="does not exist"):
         asked(quotas=(Present(team="evals", gpus=9),))

@@ -256,7 +256,7 @@ class GitQuotas:
                 return sight
             if self._book.take(cluster, seen, held, foreign, landed, self._actors(sight, source, foreign)):
                 return sight
-        raise Unavailable(f"the quotas of {cluster} change faster than they can be read")
+        raise Unavailable(f"the quotas of {cluster} change faster than Backstop can read them")
 
     @property
     def _folder(self) -> Path:

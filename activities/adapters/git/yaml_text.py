@@ -68,9 +68,9 @@ def documents_in(text: str) -> list[Document]:
         return [Document(root) for root in yaml.compose_all(text.removeprefix(_BOM), Loader=_LOADER)]
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
-        raise ValueError(f"{line}it is no YAML: {error.problem or error.context}") from None
+        raise ValueError(f"{line}it is not valid YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"it is no YAML: {type(error).__name__}") from None
+        raise ValueError(f"it is not valid YAML: {type(error).__name__}") from None
 
 
 def entry(node: yaml.Node, key: str) -> yaml.Node | None:

@@ -20,7 +20,7 @@ from models.errors import Conflict, Refusal, Stuck
 from models.ledger_access_tables import AccessFileRow, AccessTokenRow
 
 _CHANGES_TOLD = 50
-_OTHER = "the access file in force is another one by now: look at it with `backstop access show`, and import again"
+_OTHER = "another access file has come into force meanwhile: look at it with `backstop access show`, and import again"
 
 
 class LedgerAccess:
@@ -111,7 +111,7 @@ class LedgerAccess:
             if row is not None:
                 if row.hash == token.hash:
                     return _token(row)
-                raise Refusal(f"there is a token {token.name!r} already, of {row.owner}: choose another name")
+                raise Refusal(f"there is already a token {token.name!r} of {row.owner}: choose another name")
             values = token.model_dump(exclude={"scope"}) | {"scope": token.scope.model_dump_json()}
             session.add(AccessTokenRow(**values))
             text = f"token {token.name} of {token.owner} made ({token.scope.text}), until {token.expires_at:%Y-%m-%d}"
@@ -169,7 +169,7 @@ def _refuse_twin(session: Session, file: AccessFile) -> None:
     for row in session.exec(select(AccessFileRow).where(AccessFileRow.hash == file.hash)):
         with contextlib.suppress(Stuck):
             if _said(_file(row)) != _said(file):
-                raise Refusal(f"another access file has the hash {file.hash} already: change something of this one")
+                raise Refusal(f"another access file already has the hash {file.hash}: change something in this one")
 
 
 def _said(file: AccessFile) -> str:

@@ -185,5 +185,5 @@ def _entry(row: AuditRow) -> AuditEntry:
             at=datetime.min.replace(tzinfo=UTC),
             kind=AuditKind.COMMAND,
             actor="unknown",
-            text=f"row {row.seq} of the archive cannot be read any more",
+            text=f"row {row.seq} of the archive can no longer be read",
         )

@@ -294,7 +294,7 @@ def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupB
     if last is not None and at <= last.opened_at:  # a late attempt of the call that opened it
         return f"bring-up {last.number} of {entry.cluster} was opened after this call, and has ended: enter it again"
     if session.get(ClusterRow, entry.cluster) is not None:
-        return f"{entry.cluster} stands in the fleet already: a bring-up makes a cluster that is not there yet"
+        return f"{entry.cluster} is already in the fleet: a bring-up is only for a new cluster"
     default = Policy.model_validate(fleet_policy(session))
     return policy_fault(entry, default) or too_much(entry, opening_policy(entry.policy_over(default)))
 

@@ -36,7 +36,7 @@ from models.errors import BadInput, Barred, Refusal, Unavailable
 PATIENCE = timedelta(seconds=30)
 """How long a write waits for another one before the ledger counts as unavailable."""
 
-NOT_MIGRATED = "the ledger has no tables, or older ones: run its migrations (backstop migrate)"
+NOT_MIGRATED = "the ledger has no tables, or older ones: run `backstop migrate`"
 TOO_OLD = (
     "the ledger has schema {revision}, of a build too old for this one: upgrade it first with commit 092a131"
     ' (docs/operations.md, "A ledger of an earlier build")'
@@ -62,7 +62,7 @@ def database_url(url: str) -> sa.URL:
     if parsed.drivername not in {"sqlite", "sqlite+pysqlite"}:
         raise BadInput(f"the ledger's URL names {parsed.drivername!r}: it must be sqlite or postgresql")
     if not parsed.database or parsed.database == ":memory:":
-        raise BadInput("the ledger's URL names no file: a book in memory is lost with its process")
+        raise BadInput("the ledger's URL names no file: a database in memory would be lost with its process")
     return parsed
 
 
@@ -99,7 +99,7 @@ def upgrade(url: str) -> None:
             else:
                 command.upgrade(config, "head")
     except CommandError:
-        raise Refusal("the ledger was made by a newer Backstop: this one must not write to it") from None
+        raise Refusal("the ledger was made by a newer Backstop: upgrade this one before it writes there") from None
     finally:
         engine.dispose()
 
@@ -237,7 +237,7 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except exc.TimeoutError:
-        raise Unavailable("the ledger is busy: no connection came free in time") from None
+        raise Unavailable("the ledger is busy, and no connection came free in time: try again") from None
     except exc.DBAPIError as error:
         ours = _in_our_words(error)
         if ours is None:

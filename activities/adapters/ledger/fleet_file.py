@@ -124,7 +124,7 @@ class LedgerFleetFile:
         rest = (
             [f"and {count_text(len(sentences) - _LINES_SHOWN, 'line')} more"] if len(sentences) > _LINES_SHOWN else []
         )
-        other = "" if outcome.policy == terms.policy else "its changes of policy are not those that were given any more"
+        other = "" if outcome.policy == terms.policy else "its changes of policy are no longer the ones that were given"
         return (*([other] if other else []), *sentences[:_LINES_SHOWN], *rest)
 
     def _tried(self, import_id: str, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime) -> FleetOutcome:
@@ -287,14 +287,16 @@ def _fleet_of(staged: Sequence[tuple[int, bytes]], parts: int) -> Fleet:
     """The staged parts as one checked fleet. Errors: BadInput."""
     numbers = [number for number, _ in staged]
     if len(numbers) != parts or parts < 1 or numbers[-1] - numbers[0] != parts - 1:
-        raise BadInput(f"the import should have {parts} parts, and parts {numbers} were staged")
+        raise BadInput(
+            f"import again, as the upload is incomplete: of its {parts} parts only parts {numbers} were staged"
+        )
     try:
         unpacker = zlib.decompressobj()
         document = unpacker.decompress(b"".join(payload for _, payload in staged), MAX_DOCUMENT_BYTES)
     except zlib.error:
-        raise BadInput("the import's parts are not one zlib-compressed document") from None
+        raise BadInput("the upload was damaged and cannot be decompressed: import again") from None
     if not unpacker.eof:
-        raise BadInput(f"the import's document is cut short, or larger than {MAX_DOCUMENT_BYTES // 2**20} MiB")
+        raise BadInput(f"the uploaded document is cut short, or larger than {MAX_DOCUMENT_BYTES // 2**20} MiB")
     try:
         fleet = Fleet.model_validate_json(document)
     except ValidationError as error:

@@ -123,9 +123,12 @@ def _refuse_what_was_not_meant(outcome: FleetOutcome, terms: ImportTerms) -> Non
     if terms.whole and refused:
         raise Refusal("; ".join(line.sentence for line in refused[:3]) + (" and more" if len(refused) > 3 else ""))
     if terms.agreed and terms.agreed != outcome.removal:
-        raise Refusal("what would be removed is not what was shown any more, so nothing was changed: look again")
+        raise Refusal("the import would now remove other things than were shown, so nothing was changed: look again")
     if terms.policy and terms.policy != outcome.policy:
-        raise Refusal("what would change of policies is not what two admins give any more, so nothing was changed")
+        raise Refusal(
+            "the import would now change policies otherwise than was countersigned, so nothing was changed: "
+            "import again"
+        )
 
 
 def _import_portion(
@@ -181,11 +184,11 @@ def _default_policy(session: Session, fleet: Fleet, terms: ImportTerms) -> tuple
     if not any(line.verb in WRITES for line in lines):
         return default, lines
     if why := policy_fault(default, {}):
-        why = f"with what the file leaves out it makes no sense: {why}"
+        why = f"does not fit the values that the file leaves out: {why}"
     elif broken := _broken_by(session, fleet, terms, default, standing_one):
         first, why = next(iter(broken.items()))
         beside = f" (and {count_text(len(broken) - 1, 'other')})" if len(broken) > 1 else ""
-        why = f"cluster {first}{beside} would make no sense on it: {why}"
+        why = f"does not fit cluster {first}{beside}: {why}"
     return (standing_one, default_refused(lines, why)) if why else (default, lines)
 
 

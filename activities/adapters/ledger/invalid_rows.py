@@ -44,7 +44,7 @@ def team_faults(session: Session) -> dict[str, str]:
     rows = sa.select(col(TeamRow.name), col(TeamRow.notify)).where(col(TeamRow.notify).not_in(words))
     return {
         name: f"team {name} in the ledger does not make sense: notify is {notify!r}, not one of {', '.join(words)}; "
-        "until that is put right it is told as each cluster's policy says"
+        "until that is corrected, each cluster's policy decides how the team is notified"
         for name, notify in session.connection().execute(rows.order_by(col(TeamRow.name)))
     }
 

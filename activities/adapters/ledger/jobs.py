@@ -81,7 +81,7 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
         if job.cluster not in there:
             raise BadInput(f"a job names cluster {job.cluster!r}, which the ledger does not have")
         if (job.cluster, job.team) not in teams or (job.cluster, job.team) in parents:
-            raise BadInput(f"{what} names team {job.team!r}, which has no quota there that jobs run in")
+            raise BadInput(f"{what} names team {job.team!r}, which has no quota for jobs there")
         if (job.cluster, job.island) not in totals:
             raise BadInput(f"{what} names island {job.island!r}, which the cluster does not have")
         if job.gpus > totals[job.cluster, job.island]:

@@ -103,7 +103,7 @@ def _of_this_schema(book: sqlite3.Connection, source: Path) -> list[str]:
     """Tables that are not ours. Errors: BadInput for a ledger of another schema, and for what is none."""
     names = {name for (name,) in book.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if "alembic_version" not in names:
-        raise BadInput(f"{source} is no ledger: it has no tables of Backstop's")
+        raise BadInput(f"{source} is not a ledger: it has no tables of Backstop")
     _refuse_schema(str(source), [row for (row,) in book.execute("SELECT version_num FROM alembic_version")])
     ours = {*SQLModel.metadata.tables, "alembic_version"}
     return sorted(name for name in names - ours if not name.startswith("sqlite_"))
@@ -119,7 +119,7 @@ def _refuse_schema(which: str, revisions: Sequence[str]) -> None:
     newest = newest_revision()
     if revisions != [newest]:
         is_older = len(revisions) == 1 and revisions[0] < newest
-        remedy = "bring it up to date with `backstop migrate`" if is_older else "take the Backstop that made it"
+        remedy = "bring it up to date with `backstop migrate`" if is_older else "use the Backstop version that made it"
         raise BadInput(f"{which} has schema {', '.join(revisions) or 'none'}, this Backstop has {newest}: {remedy}")
 
 
@@ -135,7 +135,7 @@ def _refuse_rows(connection: sa.Connection) -> None:
             holds = (
                 "settings for all clusters" if table.name == _FLEET else f"{count_text(count, 'row')} of {table.name}"
             )
-            raise BadInput(f"the target holds {holds}: a ledger is copied only into an empty one")
+            raise BadInput(f"the target holds {holds}: copy a ledger into an empty database")
 
 
 def _copy(book: sqlite3.Connection, connection: sa.Connection, progress: Progressed) -> None:
@@ -156,7 +156,7 @@ def _copy(book: sqlite3.Connection, connection: sa.Connection, progress: Progres
     connection.execute(sa.text("SET CONSTRAINTS ALL IMMEDIATE"))
     for table in tables:
         if not read[table.name].equals(_Sum(_written(connection, table))):
-            raise Conflict(f"{table.name} reads back otherwise than it was written: nothing is copied")
+            raise Conflict(f"table {table.name} does not read back as it was written, so nothing is copied: try again")
 
 
 class _Sum:
@@ -247,7 +247,9 @@ def _write(
             f"a row of {table.name}" if line is None else _named(table, next(islice(again(), int(line[1]) - 1, None)))
         )
         rule = error.diag.constraint_name or error.diag.column_name or type(error).__name__
-        raise BadInput(f"{which} cannot be copied: PostgreSQL refuses it ({rule}); mend it first") from None
+        raise BadInput(
+            f"{which} cannot be copied, because PostgreSQL refuses it ({rule}): correct that row in the SQLite ledger"
+        ) from None
     except psycopg.Error as error:
         raise exc.DBAPIError.instance("COPY", None, error, psycopg.Error) from None
 

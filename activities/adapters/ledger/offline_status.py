@@ -43,7 +43,7 @@ def overviews_in_ledger(url: str, now: datetime) -> list[dict[str, Any]]:
     for scheme in _SERVERS:
         if url.startswith(scheme):
             return _of_server(f"postgresql://{url.removeprefix(scheme)}", now)
-    raise Refusal("the ledger's URL is neither of SQLite nor of PostgreSQL")
+    raise Refusal("the ledger's URL names neither SQLite nor PostgreSQL: set BACKSTOP_LEDGER_URL")
 
 
 def _of_file(path: Path, now: datetime) -> list[dict[str, Any]]:

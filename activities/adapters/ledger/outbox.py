@@ -200,7 +200,7 @@ def _unread(session: Session, now: datetime) -> Iterator[Untold]:
         try:
             _posted(row)
         except SENSELESS as error:
-            why = f"this build cannot read {row.key}: {why_senseless(error)}"
+            why = f"this version cannot read {row.key}: {why_senseless(error)}"
             yield Untold(
                 audience=row.audience,
                 notices=1,
@@ -208,7 +208,8 @@ def _unread(session: Session, now: datetime) -> Iterator[Untold]:
                 due=now,
                 digest=False,
                 trouble=why,
-                remedy="if a newer build posted it, a worker of that build tells it; else delete its row in `notices`",
+                remedy="if a newer version posted it, a worker of that version sends it; else delete its row in "
+                "table `notices`",
             )
 
 

@@ -125,7 +125,7 @@ def rename_rows(session: Session, cluster: str, name: str) -> None:
 def refuse_taken(session: Session, name: str) -> None:
     """Errors: BadInput where another cluster has the name."""
     if session.get(ClusterRow, name) is not None:
-        raise BadInput(f"the ledger has a cluster {name!r} already")
+        raise BadInput(f"the ledger already has a cluster {name!r}")
 
 
 def _named_there(source: str | None, cluster: str) -> str | None:

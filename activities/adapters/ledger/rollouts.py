@@ -486,7 +486,10 @@ def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:
     made_it = None if cluster.reserved_by is None else session.get(RolloutRow, cluster.reserved_by)
     lost = made_it or previous
     if lost is None:
-        raise Refusal(f"cluster {cluster.name} has a reservation of an unknown rollout: a person must clear it")
+        raise Refusal(
+            f"cluster {cluster.name} has GPUs reserved by an unknown rollout: an administrator of the ledger must "
+            "clear the reservation"
+        )
     return lost
 
 

@@ -185,7 +185,7 @@ class SchedulerBook:
                 sa.update(SchedulerLockRow).where(*mine).values(until=self._database.now() + LEASE)
             )
         if renewed.rowcount == 0:
-            raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile")
+            raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile: try again")
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
         """Of these clusters, those whose quotas Slurm holds; of all where none are named.
@@ -267,7 +267,7 @@ class SchedulerBook:
         with self._database.begin() as session:
             row = session.get(SchedulerLockRow, cluster, with_for_update=True)
             if row is not None and row.until > now:
-                raise Unavailable(f"another write to the scheduler of {cluster} is under way")
+                raise Unavailable(f"another write to the scheduler of {cluster} is under way: try again in a moment")
             self._held[cluster] = holder
             store(session, SchedulerLockRow, [{"cluster": cluster, "holder": holder, "until": now + LEASE}])
         try:

@@ -65,7 +65,7 @@ class LedgerSeals:
                     return f"row {expected} is missing"
                 first = sealed is not None and expected == sealed.length
                 if first and sealed is not None and digest != sealed.hash:
-                    return f"row {expected} is not the one that was sealed"
+                    return f"row {expected} differs from the row that was sealed"
                 altered = not hashes_to(digest, previous_hash, text)
                 if altered or (not first and previous_hash != previous):
                     return f"row {expected} was altered"

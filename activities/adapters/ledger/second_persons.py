@@ -49,7 +49,7 @@ class LedgerSecondPersons:
                     return other
             if len(mine) >= _MOST_OF_ONE:
                 raise Refusal(
-                    f"{len(mine)} commands of {by.actor} wait for a second person already: withdraw some of them "
+                    f"{len(mine)} commands of {by.actor} already wait for a second person: withdraw some of them "
                     "(`backstop countersign list`)"
                 )
             row = WaitingRow(
@@ -77,7 +77,7 @@ class LedgerSecondPersons:
         with never_dropped(), self._database.begin() as session:
             row, waits = self._still_waiting(session, digits)
             if row.second and row.second != by.actor:
-                raise Refusal(f"{row.second} is countersigning {row.hash[:SHOWN_DIGITS]} already")
+                raise Refusal(f"{row.second} is already countersigning {row.hash[:SHOWN_DIGITS]}")
             if not row.second:
                 row.second, row.taken_at = by.actor, by.at
                 session.add(row)
@@ -99,7 +99,7 @@ class LedgerSecondPersons:
             one_at_a_time(session, _LOCK)
             row = _row(session, digits)
             if row.second != by.actor:
-                raise Refusal(f"{by.actor} is not who countersigns {row.hash[:SHOWN_DIGITS]}")
+                raise Refusal(f"{by.actor} is not the person who is countersigning {row.hash[:SHOWN_DIGITS]}")
             if not row.ended:
                 row.ended, row.ended_at = "given", by.at
                 session.add(row)
@@ -114,7 +114,7 @@ class LedgerSecondPersons:
                 )
             row.ended, row.ended_at = "withdrawn", by.at
             session.add(row)
-            _archive(session, waits, by, f"to {waits.deed_text} is withdrawn: it waits for nobody any more")
+            _archive(session, waits, by, f"to {waits.deed_text} is withdrawn: nobody needs to countersign it any more")
             return _awaited(row)
 
     def _still_waiting(self, session: Session, digits: str) -> tuple[WaitingRow, Awaited]:
@@ -218,7 +218,10 @@ def _awaited(row: WaitingRow) -> Awaited:
     except ValidationError:
         kept = None
     if kept is None or kept.hash != row.hash or kept.principal.name != row.given_by:
-        raise Stuck(f"{row.hash[:SHOWN_DIGITS]} is not what {row.given_by} gave: nobody can countersign it")
+        raise Stuck(
+            f"{row.hash[:SHOWN_DIGITS]} is not what {row.given_by} gave, so nobody can countersign it: give the "
+            "command again"
+        )
     return Awaited(kept=kept, second=row.second, ended=row.ended, ended_at=row.ended_at)
 
 

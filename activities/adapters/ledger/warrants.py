@@ -51,7 +51,7 @@ class LedgerWarrants:
                     warrant.subject,
                     warrant.ticket,
                 ):
-                    raise Refusal("its ticket was used already: give the command again")
+                    raise Refusal("the ticket has been used: give the command again")
                 return earlier_warrant
             if voids:
                 session.execute(

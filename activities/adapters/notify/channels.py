@@ -28,12 +28,14 @@ def routes(contact: str, server: str | None, reach: Reach = PUBLIC) -> tuple[Rou
     text = contact.strip()
     if plain := plain_email(text):
         if server is None:
-            raise Refusal(f"{plain}: an e-mail address needs a mail server, and none is configured")
+            raise Refusal(
+                f"{plain}: an e-mail address needs a mail server, and this worker has none (BACKSTOP_MAIL_SERVER)"
+            )
         return (email_route(plain, mail_server(ContactUrl.parse(server, "the mail server", EVERYWHERE))),)
     match = _SCHEME.match(text)
     scheme = match[1].lower() if match else ""
     if scheme not in _KINDS:
-        raise Refusal("*** is no kind of address known here (docs/notices.md lists them)")
+        raise Refusal("*** is not a kind of address that Backstop supports (docs/notices.md lists them)")
     shown = f"{scheme}://***"
     if not text.isprintable() or not text.isascii() or " " in text:
         raise Refusal(f"{shown} is malformed: it holds a space or a character that needs %-encoding")
@@ -58,7 +60,7 @@ def _web_routes(url: ContactUrl) -> tuple[Route, ...]:
 
 
 def _plain_http(url: ContactUrl) -> tuple[Route, ...]:
-    raise Refusal(f"{url.shown} would send over an open line: if that is meant, write webhook+http://")
+    raise Refusal(f"{url.shown} would send without encryption: use https, or write webhook+http:// if you mean it")
 
 
 _KINDS: Mapping[str, Callable[[ContactUrl], tuple[Route, ...]]] = {

@@ -59,7 +59,9 @@ def mail_server(url: ContactUrl) -> MailServer:
     settings = url.settings(*_SETTINGS)
     plain = settings.plain
     if plain.get("cc") or plain.get("bcc"):
-        raise Refusal(f"{url.shown} names cc or bcc: give each recipient as a contact, so that each is told once")
+        raise Refusal(
+            f"{url.shown} names cc or bcc: give each recipient as a contact of its own, so that each gets one message"
+        )
     mode = plain.get("mode", "").lower() or ("starttls" if url.scheme == "mailtos" else "insecure")
     user, password = url.login(settings)
     name, sender = parseaddr(plain.get("from", ""))
@@ -70,7 +72,7 @@ def mail_server(url: ContactUrl) -> MailServer:
         raise url.malformed_refusal()
     recipients = [plain_email(each) for each in (*url.segments(), *_listed(plain.get("to", "")))]
     if None in recipients:
-        raise url.malformed_refusal("it names a recipient that is no e-mail address")
+        raise url.malformed_refusal("it names a recipient that is not an e-mail address")
     return MailServer(
         host=(plain.get("smtp") or url.host).strip("[]"),
         port=url.port or _PORTS[mode],

@@ -126,7 +126,7 @@ class Notifier:
         for route in taken:
             try:
                 if time.monotonic() >= ends:
-                    raise Unavailable("no time was left for it")
+                    raise Unavailable("no time was left for it in this round")
                 deliveries.append(self._once(route, message))
             except Unavailable as e:
                 logger.warning("notice %s did not reach %s %s: %s", notice.key, route.channel, route.address, e)

@@ -116,9 +116,11 @@ class ContactUrl:
             else:
                 marked[""][name.lower()] = value
         if not marked[""].keys() <= {"verify", *names, *_IDLE}:
-            raise Refusal(f"{self.shown} has a setting that is not known here (docs/notices.md lists them)")
+            raise Refusal(f"{self.shown} has a setting that Backstop does not support (docs/notices.md lists them)")
         if marked["+"] and not self.reach.everywhere:
-            raise Refusal(f"{self.shown} names a header: what a message carries comes from Backstop")
+            raise Refusal(
+                f"{self.shown} sets a header: remove it, because Backstop sets the headers of a message itself"
+            )
         if not all(text.isascii() and text.isprintable() for item in marked["+"].items() for text in item):
             raise self.malformed_refusal("a header holds a character that no header may hold")
         return UrlSettings(*marked.values())

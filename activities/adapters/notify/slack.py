@@ -27,7 +27,7 @@ def native_slack_routes(url: ContactUrl) -> tuple[Route, ...]:
     """The URL as Slack shows it: https://hooks.slack.com/services/A/B/C."""
     services, *tokens = url.segments() or [""]
     if services != "services" or len(tokens) != 3:
-        raise url.malformed_refusal("of Slack's URLs only those of incoming webhooks are taken")
+        raise url.malformed_refusal("use the URL of an incoming webhook of Slack")
     return _routes(url, _HOSTS[url.host.lower()], tokens)
 
 
@@ -39,13 +39,13 @@ def slack_routes(url: ContactUrl) -> tuple[Route, ...]:
 def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route, ...]:
     settings = url.settings("mode", "to", "template", "image", "footer", "timestamp")
     if settings.plain.get("template"):
-        raise Refusal(f"{url.shown} names a template: the words of a notice come from Backstop")
+        raise Refusal(f"{url.shown} names a template: remove it, because Backstop writes the text of a notice itself")
     cloud = cloud or settings.plain.get("mode", "hook")
     tokens, channels = segments[:3], {*segments[3:], *re.split(r"[\s,#/]+", settings.plain.get("to", ""))} - {""}
     if cloud not in DOORS or not re.fullmatch("[A-Za-z0-9]+(/[A-Za-z0-9]+){2}", "/".join(tokens)):
         raise url.malformed_refusal()
     if not all(map(_CHANNEL.fullmatch, channels)):
-        raise url.malformed_refusal("it names a channel that is none")
+        raise url.malformed_refusal("it names a channel that is not valid in Slack")
     secret = f"slack://***{digits(*tokens, None, [], cloud)}"
 
     def route(channel: str) -> Route:

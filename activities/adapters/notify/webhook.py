@@ -24,7 +24,7 @@ def json_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
     """json:// and jsons://, with a query (`-`) and more of the payload (`:`) behind the `?`."""
     settings = url.settings("method", "user", "pass", "password")
     if settings.plain.get("method", "POST").upper() != "POST":
-        raise Refusal(f"{url.shown} asks for another method: a webhook gets a POST")
+        raise Refusal(f"{url.shown} sets an HTTP method other than POST: remove it, because Backstop always sends POST")
     return (_webhook(replace(url, query=urlencode(settings.params)), url.scheme == "jsons", settings.params, settings),)
 
 

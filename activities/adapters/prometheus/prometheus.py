@@ -109,7 +109,7 @@ class Prometheuses:
             seen = {sample.cluster for sample in reading.samples}
             for cluster in its:
                 sentences[cluster] = reading.wrong.get(
-                    cluster, "" if cluster in seen else "its Prometheus has no series of it"
+                    cluster, "" if cluster in seen else "its Prometheus has no series for it"
                 )
 
         def wrong(name: str, text: str) -> None:
@@ -169,7 +169,7 @@ def document(
 ) -> Any:
     """As `ask`: the answer as it came, JSON."""
     if not connection.url.startswith(("http://", "https://")):
-        raise Unavailable(f"a Prometheus is reached by http or https, not by {connection.url}")
+        raise Unavailable(f"the URL of a Prometheus must begin with http:// or https://, not {connection.url}")
     where = f"{connection.url.rstrip('/')}/api/v1/query"
     seconds = connection.timeout.total_seconds() if ends is None else max(0.01, ends - time.monotonic())
     headers = _headers(connection, secrets)
@@ -177,7 +177,7 @@ def document(
         asked = Asked("POST", httpx.URL(where), {"query": query}, headers, seconds=seconds, most=_MOST, form=True)
         answer = fetch(asked, EVERYWHERE)
     except (TimeoutError, httpx.TimeoutException):
-        raise Unavailable(f"{where} did not answer in full in time") from None
+        raise Unavailable(f"{where} did not finish its answer in time") from None
     except Unavailable as error:
         raise Unavailable(f"{where} did not answer: {error.message}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -205,5 +205,5 @@ def _headers(connection: PrometheusConnection, secrets: SecretFiles) -> dict[str
     except OSError as error:
         raise Unavailable(f"{name} cannot be read: {error.strerror}") from None
     if not (token.isascii() and token.isprintable()):
-        raise Unavailable(f"{name} holds what no header of a request can")
+        raise Unavailable(f"{name} has a character that an HTTP header cannot hold")
     return {"Authorization": f"Bearer {token}"}

@@ -125,14 +125,14 @@ def answers(document: Any, cluster_label: str, island_label: str) -> SeriesRead:
         rows = list(document["data"]["result"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Unavailable(
-            f"Prometheus answered what we cannot read: {type(error).__name__} {error}"[:_LONGEST]
+            f"Prometheus sent an answer that Backstop cannot read: {type(error).__name__} {error}"[:_LONGEST]
         ) from None
     values: dict[tuple[str, str], float] = {}
     wrong: dict[str, str] = {}
     for row in rows:
         cluster, island, value = _series(row, cluster_label, island_label)
         if value is None:
-            wrong[cluster] = f"a value that is no number, {brief(row)}"
+            wrong[cluster] = f"a value that is not a number, {brief(row)}"
         elif (cluster, island) in values:
             wrong[cluster] = f"two series for {cluster_label} {brief(cluster)}, {island_label} {brief(island)}"
         else:
@@ -193,7 +193,7 @@ def _island(name: str, installed: float, healthy: float) -> Island:
 def _count(value: float, island: str, what: str) -> int:
     """Errors: ValueError for what is no number of GPUs."""
     if not (0 <= value <= MOST_GPUS and value == int(value)):
-        raise ValueError(f"{value:g} for the {what} GPUs of island {brief(island)} is no number of GPUs")
+        raise ValueError(f"{value:g} for the {what} GPUs of island {brief(island)} is not a number of GPUs")
     return int(value)
 
 
@@ -202,7 +202,7 @@ def _time(seconds: float, now: datetime) -> datetime:
     ahead = seconds - now.timestamp()
     if not -_OLDEST.total_seconds() <= ahead <= CLOCK_SKEW.total_seconds():
         raise ValueError(
-            f"it is dated {seconds:.15g} s since 1970, which is no time of late (now: {now.timestamp():.0f})"
+            f"it is dated {seconds:.15g} s since 1970, which is not a recent time (now: {now.timestamp():.0f})"
         )
     return datetime.fromtimestamp(seconds, UTC)
 

@@ -160,7 +160,7 @@ class BuildkiteRunner:
         except Unavailable as error:
             landed_build = self._landed(api, order)
             if landed_build is None:
-                raise Unavailable(f"{error.message}; no build of it is seen yet") from None
+                raise Unavailable(f"{error.message}; Buildkite shows no build for it yet") from None
             return landed_build
         return self._the_first(api, order, build)
 
@@ -217,7 +217,7 @@ def _told(build: BuildkiteBuild, order: RunOrder, over: bool) -> tuple[RunPhase,
     if build.blocked or build.state == "blocked":
         return RunPhase.RUNNING, f"{what} waits at a block step, for a person who unblocks it in Buildkite"
     if build.state not in PHASES:
-        return RunPhase.RUNNING, f"{what} is in a state that is not known here: {one_line(build.state)}"
+        return RunPhase.RUNNING, f"{what} is in a state that Backstop does not know: {one_line(build.state)}"
     ways = {"passed": "has passed", "failed": "has failed", "canceled": "was cancelled"}
     return build.phase, f"{what} {ways.get(build.state) or f'is {build.state}'}"
 
@@ -261,7 +261,7 @@ class _Api:
             answer = self._asked("GET", url)
             listed = self._document(answer, 200)
             if not isinstance(listed, list):
-                raise Unavailable("Buildkite answered what is no list of builds")
+                raise Unavailable("Buildkite did not answer with a list of builds")
             yield from listed
             following = _NEXT.search(answer.headers.get("link", ""))
             if following is None:

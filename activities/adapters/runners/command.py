@@ -48,14 +48,14 @@ class CommandRunner:
     def start(self, order: RunOrder) -> RunReport:
         self._allowed.check_program(order.run)
         if not (self._here.boot and self._here.table):
-            raise BadInput("commands are run on Linux alone: this host does not say which of its processes are which")
+            raise BadInput("commands run only on Linux: this host does not have its processes in /proc")
         run = RunDirectory(self._runs_dir, order.key)
         ours = run.claim(self._ordered(order))
         if not ours and self._begun(run, _OTHERS_BEGIN):
             return self._report(run, order)
         self._launch(run)
         if not self._begun(run, _BEGINS):
-            raise Unavailable(f"the supervisor of {_shown(order)} has not begun within {_BEGINS:g} s on {self._host}")
+            raise Unavailable(f"the supervisor of {_shown(order)} has not started within {_BEGINS:g} s on {self._host}")
         return self._report(run, order)
 
     def look(self, order: RunOrder) -> RunReport | None:
@@ -160,8 +160,8 @@ class CommandRunner:
         if ended is not None:
             return _Told(run, order, {"host": self._host, "at": ended["at"]}).ended_report(ended)
         if not run.beats():
-            raise Stuck(f"nobody knows how {_shown(order)} stands: {error.message}, and its pulse does not beat")
-        return RunReport(phase=RunPhase.RUNNING, said=f"{_shown(order)} runs, by its pulse: {error.message}")
+            raise Stuck(f"{_shown(order)} has stopped reporting, and it is unknown how it ended: {error.message}")
+        return RunReport(phase=RunPhase.RUNNING, said=f"{_shown(order)} still reports that it runs: {error.message}")
 
     def _lives(self, run: RunDirectory, record: dict[str, Any]) -> bool:
         """Errors: Unavailable where only the machine that it runs on could say."""
@@ -172,8 +172,8 @@ class CommandRunner:
         if record["host"] == self._host and record["boot"] != self._here.boot:
             return False  # this machine has begun anew since, and nothing of before lives
         raise Unavailable(
-            f"the run belongs to host {one_line(record['host'])}: {self._host} cannot see its processes, "
-            "and its pulse has stopped"
+            f"the run was started on host {one_line(record['host'])} and has stopped reporting: {self._host} "
+            "cannot see its processes, so look on that host whether it still runs"
         )
 
 
@@ -206,8 +206,8 @@ class _Told:
         return self._told(RunPhase.RUNNING, sentence)
 
     def lost_report(self, rebooted: bool) -> RunReport:
-        why = "its host began anew" if rebooted else "its processes are gone"
-        return self._told(RunPhase.FAILED, f"{self._what} ended without saying how: {why}")
+        why = "its host has rebooted" if rebooted else "its processes are gone"
+        return self._told(RunPhase.FAILED, f"{self._what} ended without an exit status: {why}")
 
     def ended_report(self, ended: dict[str, Any]) -> RunReport:
         code, because, at = ended["code"], ended["because"], _time(ended["at"])

@@ -124,12 +124,12 @@ class OutsideChecks:
     def _supply(self, order: CheckOrder) -> CheckAnswer:
         there = self._document(order)
         if not isinstance(there, Mapping):
-            raise _Unknown(f"{_source(order)} answered no JSON object of numbers")
+            raise _Unknown(f"{_source(order)} did not answer with a JSON object of numbers")
         short = list[str]()
         for name, needed in sorted(order.needs.items()):
             value = there.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise _Unknown(f"{_source(order)} says no number of {one_line(name)}")
+                raise _Unknown(f"{_source(order)} gives no number for {one_line(name)}")
             if value < needed:
                 short.append(f"{one_line(name)}: {value:g} of {needed}")
         if short:
@@ -152,7 +152,7 @@ class OutsideChecks:
             try:
                 return json.loads(ended.output) if ended.whole else None
             except (ValueError, RecursionError):
-                raise _Unknown(f"{what} printed what is no JSON: {last_line(ended.output) or 'nothing'}") from None
+                raise _Unknown(f"{what} did not print JSON: {last_line(ended.output) or 'nothing'}") from None
         url = url_of(order.url)
         headers = {"Accept": "application/json"}
         asked = Asked("GET", url, headers=headers, most=MOST_ANSWER, seconds=order.limit.total_seconds())
@@ -186,13 +186,13 @@ def _one_number(answer: Any) -> float:
             raise Unavailable(f"Prometheus refused the query: {one_line(str(answer.get('error', '')))}")
         kind, result = answer["data"]["resultType"], answer["data"]["result"]
         if kind == "vector" and len(result) != 1:
-            raise Unavailable(f"Prometheus answered {len(result)} series, and not one")
+            raise Unavailable(f"Prometheus answered with {len(result)} series instead of one: narrow the query")
         text = result[1] if kind == "scalar" else result[0]["value"][1]
         number = float(text)
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise Unavailable("Prometheus answered what is no number") from None
+        raise Unavailable("Prometheus did not answer with a number") from None
     if not math.isfinite(number):
-        raise Unavailable(f"Prometheus says {number}, which is no number to go by")
+        raise Unavailable(f"Prometheus says {number}, which is not a finite number")
     return number
 
 
@@ -200,11 +200,13 @@ def _islands(capacity_document: Any, where: str) -> tuple[Island, ...]:
     """Errors: _Unknown."""
     listed = capacity_document.get("islands") if isinstance(capacity_document, Mapping) else None
     if not isinstance(listed, list) or not 0 < len(listed) <= _MOST_ISLANDS:
-        raise _Unknown(f"{where} answered no list of islands")
+        raise _Unknown(f"{where} did not answer with a list of islands")
     try:
         islands = tuple(Island.model_validate(each) for each in listed)
     except ValidationError as error:
-        raise _Unknown(f"{where} answered islands that make no sense: {one_line(in_one_sentence(error))}") from None
+        raise _Unknown(
+            f"{where} answered with islands that are not valid: {one_line(in_one_sentence(error))}"
+        ) from None
     if len({island.name for island in islands}) < len(islands):
         raise _Unknown(f"{where} names an island twice")
     return islands

@@ -37,7 +37,7 @@ def tail_of(printed: bytes | str) -> str:
 def one_line(printed: bytes | str, most: int = _SENTENCE) -> str:
     """In one line, its beginning."""
     text = " ".join(clean_lines(printed[: 10 * most]).split())
-    return text if len(text) <= most else f"{text[:most]} and so on"
+    return text if len(text) <= most else f"{text[:most]} ..."
 
 
 def last_line(printed: bytes | str) -> str:

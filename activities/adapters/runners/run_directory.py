@@ -131,10 +131,10 @@ class RunDirectory:
         except OSError as error:
             raise Unavailable(f"{self.path / name} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError):
-            raise Stuck(f"{self.path / name} is spoilt: it is no JSON") from None
+            raise Stuck(f"{self.path / name} is damaged: it is not JSON") from None
         lacks = _lacking(name, content)
         if lacks:
-            raise Stuck(f"{self.path / name} is spoilt: it has no {lacks} that makes sense")
+            raise Stuck(f"{self.path / name} is damaged: it has no valid {lacks}")
         record: dict[str, Any] = content
         return record
 

@@ -131,15 +131,15 @@ class Allowed:
         if not run:
             raise BadInput("a command has no program to run")
         if any("\0" in part or not _encodes(part) for part in run):
-            raise BadInput(f"a command's arguments must be text that a program can be given: {brief(list(run))}")
+            raise BadInput(f"a command's arguments must be valid text without NUL characters: {brief(list(run))}")
         ways = [each for each in self.settings.programs if each.program == run[0]]
         if not ways:
-            raise BadInput(f"this worker does not run {one_line(run[0])}: {_NAMED_BY} lists the programs")
+            raise BadInput(f"this worker may not run {one_line(run[0])}: add it to the programs in {_NAMED_BY}")
         if not any(tuple(run[1 : 1 + len(way.first)]) == way.first for way in ways):
             allowed = " or ".join(" ".join(way.first) for way in ways)
             raise BadInput(
-                f"this worker runs {one_line(run[0])} with {one_line(allowed)} first, "
-                f"not with {one_line(' '.join(run[1:])) or 'nothing'}"
+                f"this worker may run {one_line(run[0])} only with {one_line(allowed)} as first arguments, "
+                f"not with {one_line(' '.join(run[1:])) or 'none'}"
             )
 
     def program_environment(self, **more: str) -> dict[str, str]:
@@ -149,20 +149,22 @@ class Allowed:
     def host_of(self, url: httpx.URL) -> AllowedHost:
         """Errors: BadInput. What the URL holds beside its host is not said: it may be secret."""
         if url.userinfo:
-            raise BadInput("a URL must hold no user and no password: a host's token stands in the worker's settings")
+            raise BadInput("a URL must not have a user or a password: set the host's token in the worker's settings")
         for each in self.settings.hosts:
             if each.holds(url):
                 return each
         place = one_line(f"{url.scheme}://{url.netloc.decode(errors='replace')}")
-        raise BadInput(f"this worker does not call {place}: {_NAMED_BY} lists the hosts")
+        raise BadInput(f"this worker may not call {place}: add it to the hosts in {_NAMED_BY}")
 
     def pipeline(self, slug: str) -> BuildkiteAccess:
         """Errors: BadInput."""
         access = self.settings.buildkite
         if access is None:
-            raise BadInput(f"this worker has no Buildkite: {_NAMED_BY} has no field buildkite")
+            raise BadInput(f"this worker has no Buildkite: set the field buildkite in {_NAMED_BY}")
         if slug not in access.pipelines:
-            raise BadInput(f"this worker does not start pipeline {one_line(slug)}: {_NAMED_BY} lists the pipelines")
+            raise BadInput(
+                f"this worker may not start pipeline {one_line(slug)}: add it to the pipelines in {_NAMED_BY}"
+            )
         return access
 
     def token(self, variable: str) -> str:
@@ -180,7 +182,7 @@ class Allowed:
         except Refusal as error:
             raise BadInput(error.message) from None
         if not _may_be_sent(token):
-            raise BadInput(f"{named} holds what no header of a request can")
+            raise BadInput(f"{named} has a character that an HTTP header cannot hold")
         return token
 
 

@@ -28,9 +28,11 @@ def url_of(text: str) -> httpx.URL:
     except (httpx.InvalidURL, ValueError, TypeError):
         named, url = False, httpx.URL()
     if not named:
-        raise BadInput(f"{brief(one_line(text))} is no URL of a host")
+        raise BadInput(f"{brief(one_line(text))} is not the URL of a host")
     if leads_aside(re.split("[?#]", text, maxsplit=1)[0]):
-        raise BadInput(f"a URL of {place_of(url)} has `..` or `.` in its path, and leads to another place of the host")
+        raise BadInput(
+            f"a URL of {place_of(url)} has `..` or `.` in its path, which leads to another place on the host: remove it"
+        )
     return url
 
 
@@ -62,7 +64,7 @@ def ask_runner(asked: Asked, reach: Reach = EVERYWHERE) -> Answered:
     try:
         return exchange(asked, reach)
     except Refusal as error:
-        raise BadInput(f"{place_of(asked.url)} is not called: {error.message}") from None
+        raise BadInput(f"{place_of(asked.url)} may not be called: {error.message}") from None
     except Unavailable as error:
         raise Unavailable(f"{place_of(asked.url)}: {error.message}") from None
 

@@ -45,7 +45,7 @@ def read_seals(path: Path) -> list[SealedSeal]:
     try:
         with regular_file(place) as (file, status):
             if status.st_size > _MOST_FILE:
-                raise BadInput(f"{place} is no file of seals: it is too large")
+                raise BadInput(f"{place} is too large to be a file of seals")
             content = file.read()
     except OSError as error:
         raise Unavailable(f"{place} (seals) cannot be read: {error.strerror}") from None
@@ -85,7 +85,7 @@ class FileKeeper:
             flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
             with open(os.open(self._path, flags, 0o600), "r+b", buffering=0) as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                    raise Unavailable(f"{self._path} is no file: seals cannot be written to it")
+                    raise Unavailable(f"{self._path} is not a regular file: seals cannot be written to it")
                 fcntl.flock(file, fcntl.LOCK_EX)
                 end = _whole_lines(file.fileno())
                 file.truncate(end)

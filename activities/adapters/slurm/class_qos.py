@@ -173,23 +173,25 @@ def wanted_classes(site: Site, teams: Mapping[str, TeamClasses], limits: Mapping
     return wanted
 
 
+_ALLOWED = "only letters, digits and . _ @ + - are allowed"
+
+
 def _wall(site: Site, team: str, classes: Sequence[str], class_of: Mapping[str, ClassOf]) -> str:
     """Why none of this team's is written; empty: they may be."""
     if not quotable(site.source.root):
-        return f"the account {site.source.root!r} cannot be told in a QOS: letters, digits and . _ @ + - are taken"
+        return f"the account {site.source.root!r} cannot be part of a QOS name: {_ALLOWED}"
     for job_class in classes:
         name, mark = qos_name(site.cluster, team, job_class), _description(site, team, job_class)
         if not quotable(name) or name[0] in "+-":
-            taken = "letters, digits and . _ @ + - are taken"
-            return f"class {job_class!r} cannot be the QOS {name!r} in Slurm: {taken}"
+            return f"class {job_class!r} cannot be the QOS {name!r} in Slurm: {_ALLOWED}"
         if name not in class_of:
-            return f"class {job_class!r} and another would both be the QOS {name}: call one otherwise"
+            return f"class {job_class!r} and another class would both be the QOS {name}: rename one of them"
         other = site.there[name].description if name in site.there else mark
         if other.startswith(OURS) and other != mark:
-            return f"the QOS {name} is Backstop's for {other.removeprefix(OURS)}: call class {job_class!r} otherwise"
+            return f"the QOS {name} is Backstop's for {other.removeprefix(OURS)}: rename class {job_class!r}"
         if other != mark:
             return (
-                f"the QOS {name} is not Backstop's: call class {job_class!r} otherwise, or hand it over by "
+                f"the QOS {name} is not Backstop's: rename class {job_class!r}, or hand the QOS over with "
                 f"sacctmgr modify qos {name} set description='{mark}'"
             )
     return ""

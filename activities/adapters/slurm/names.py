@@ -18,5 +18,5 @@ def quotable(name: str) -> bool:
 def plain_name(name: str) -> str:
     """A name that is one word to sacctmgr. Errors: Refusal."""
     if not quotable(name):
-        raise Refusal(f"{name!r} cannot be a name in Slurm: letters, digits and . _ @ + - are taken")
+        raise Refusal(f"{name!r} cannot be a name in Slurm: only letters, digits and . _ @ + - are allowed")
     return name

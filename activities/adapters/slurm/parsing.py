@@ -36,7 +36,7 @@ def document_in(printed: str) -> Any:
     try:
         return json.loads(printed)
     except (ValueError, RecursionError) as error:
-        raise Unavailable(f"Slurm printed what is no JSON: {type(error).__name__} {error}"[:300]) from None
+        raise Unavailable(f"Slurm did not print JSON: {type(error).__name__} {error}"[:300]) from None
 
 
 def storable_text(text: str) -> str:
@@ -86,11 +86,11 @@ def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
                 raise Unavailable(f"sacctmgr printed association {number} twice: {line[:80]!r}")
             rows[number] = fields
         elif not number:
-            raise Unavailable(f"sacctmgr printed what is no association: {line[:80]!r}")
+            raise Unavailable(f"sacctmgr printed a line that is not an association: {line[:80]!r}")
         else:
             rows[number][-1] += f"\n{line}"
     if rows.keys() != set(numbers.split()):
-        raise Unavailable("sacctmgr printed associations that there are not, or has changed them meanwhile")
+        raise Unavailable("sacctmgr printed inconsistent associations, or somebody changed them meanwhile: try again")
     names = {number: _team_name(name, number) for number, (_, _, name) in rows.items()}
     accounts: dict[str, Account] = {}
     for number, (parent, limits, _) in rows.items():
@@ -208,7 +208,9 @@ def nodes_in(document: Any, gres: str) -> tuple[Node, ...]:
     try:
         return tuple(node for row in document["nodes"] if (node := _node(row, gres)) is not None)
     except _BROKEN as error:
-        raise Unavailable(f"Slurm told of nodes what we cannot read: {type(error).__name__} {error}"[:300]) from None
+        raise Unavailable(
+            f"Slurm described its nodes in a way that Backstop cannot read: {type(error).__name__} {error}"[:300]
+        ) from None
 
 
 def _node(row: Mapping[str, Any], gres: str) -> Node | None:
@@ -407,7 +409,9 @@ def _states(row: Mapping[str, Any]) -> list[str]:
 
 
 def _unread_jobs(error: BaseException) -> Unavailable:
-    return Unavailable(f"Slurm told of jobs what we cannot read: {type(error).__name__} {error}"[:300])
+    return Unavailable(
+        f"Slurm described its jobs in a way that Backstop cannot read: {type(error).__name__} {error}"[:300]
+    )
 
 
 def _number(value: Any) -> int:

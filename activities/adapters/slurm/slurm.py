@@ -144,7 +144,7 @@ class Slurms:
             actors = self._actors(source, accounts) if foreign else {}
             if self.book.take(cluster, seen, held, foreign, landed, actors):
                 return self._bounded(cluster, source, self.book.mirrored_cluster(cluster), accounts)
-        raise Unavailable(f"the quotas of {cluster} change faster than they can be read")
+        raise Unavailable(f"the quotas of {cluster} change faster than Backstop can read them")
 
     def _bounded(
         self, cluster: str, source: SlurmSource, standing: MirroredCluster, accounts: Mapping[str, Account]
@@ -394,14 +394,17 @@ class Slurms:
             raise BadInput(f"Slurm has no cluster {source.cluster or cluster!r}; it has: {', '.join(there) or 'none'}")
         asked = ("sacctmgr", "-n", "-P", "show", "account", "format=Account")
         if source.root not in self.talk(source).run(*asked).split("\n"):
-            raise BadInput(f"Slurm has no account {source.root!r}")
+            raise BadInput(f"Slurm has no account {source.root!r}: name one that it has (--root)")
         if self.book.sources([cluster]).get(cluster) == source:
             self.sync(cluster, source)
         held = quotas_of(self.accounts(cluster, source), source)
         talk = self.talk(source)
         nodes = sights.nodes(talk, source)
         if not nodes:
-            raise BadInput(f"Slurm has no node with {source.tres} in cluster {source.cluster or cluster}")
+            raise BadInput(
+                f"Slurm has no node with {source.tres} in cluster {source.cluster or cluster}: check slurm.gres in the "
+                "fleet file, or Gres in slurm.conf"
+            )
         parents = {row.parent for row in held.values()}
         jobs = sights.jobs(talk, cluster, source)
         use: dict[str, dict[str, Any]] = {
@@ -431,7 +434,7 @@ class Slurms:
         self.book.mirrored_cluster(cluster)  # refuses one that is not there
         source = self.book.sources([cluster]).get(cluster)
         if source is None:
-            raise Refusal(f"the quotas of {cluster} are the ledger's own: there is nothing to detach")
+            raise Refusal(f"{cluster} is not connected to Slurm: there is nothing to detach")
         with self.book.lock_cluster(cluster):
             standing = self.sync(cluster, source)
             if standing.rollout is not None:

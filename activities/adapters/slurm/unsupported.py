@@ -48,7 +48,7 @@ def unread_settings(
     if qos:
         sentences.append(
             f"QOS {some_of(qos, _NAMED)} {'limits' if len(qos) == 1 else 'limit'} {source.tres}, and Backstop reads "
-            "limits of accounts alone: a job may wait for that of a QOS although its quota has room"
+            "only limits of accounts: the QOS may keep a job waiting although its quota has room"
         )
     return (*sentences, *_of_nodes(nodes), *_of_jobs(jobs))
 
@@ -64,7 +64,7 @@ def _of_kinds(source: SlurmSource, accounts: Mapping[str, Account]) -> Iterator[
     for tres, names in sorted(by_kind.items()):
         who = f"account {names[0]} has a limit" if len(names) == 1 else f"accounts {some_of(names, _NAMED)} have limits"
         yield (
-            f"{who} of {tres}, and Backstop reads those of {source.tres} alone "
+            f"{who} of {tres}, and Backstop reads only those of {source.tres} "
             f"(slurm: {{gres: '{tres.removeprefix('gres/')}'}} in the fleet file reads these instead)"
         )
 
@@ -75,9 +75,9 @@ def _of_nodes(nodes: Sequence[Node]) -> Iterator[str]:
         if those:
             words = sorted({word for node in those for word in node.unknown})
             names = some_of([node.name for node in those], _NAMED)
-            means = "it counts as no fault" if placeable else "such a node counts as not healthy"
+            means = "Backstop ignores it" if placeable else "such a node counts as not healthy"
             yield (
-                f"Slurm says {', '.join(words)} of {count_text(len(those), 'node')} ({names}), "
+                f"Slurm reports {', '.join(words)} for {count_text(len(those), 'node')} ({names}), "
                 f"which Backstop does not know: {means}"
             )
 
@@ -86,6 +86,6 @@ def _of_jobs(jobs: Sequence[SlurmJob]) -> Iterator[str]:
     if those := [job for job in jobs if job.unknown]:
         words = sorted({word for job in those for word in job.unknown})
         yield (
-            f"Slurm says {', '.join(words)} of {count_text(len(those), 'job')}, "
-            "which Backstop does not know: a job holds what is allocated to it"
+            f"Slurm reports {', '.join(words)} for {count_text(len(those), 'job')}, "
+            "which Backstop does not know: such a job counts as holding what is allocated to it"
         )

@@ -294,7 +294,7 @@ def test_the_database_itself_keeps_to_one_open_bring_up(ledger: Ledger, tool: Fo
     [
         (
             {"cluster": "beta"},
-            "beta stands in the fleet already: a bring-up makes a cluster that is not there yet",
+            "beta is already in the fleet: a bring-up is only for a new cluster",
         ),
         (
             {"quotas": [{"team": "a", "gpus": 55}]},
@@ -467,9 +467,11 @@ def test_slurms_limits_are_what_stands_and_what_the_entry_wants_above_is_granted
 ) -> None:
     opened(ledger)
     slurm: dict[str, Any] = {"slurm": {}}
-    with pytest.raises(Refusal, match="Slurm has no account for b in h100-new: make what the entry names"):
+    with pytest.raises(Refusal, match="Slurm has no account for b in h100-new: create the accounts"):
         Book(ledger, a=10).hand_over([island(8)], **slurm)
-    with pytest.raises(Refusal, match="sum to 55, and it may promise 54 GPUs, each backed: lower them"):
+    with pytest.raises(
+        Refusal, match="sum to 55, and the cluster may promise 54 GPUs, all of them backed: lower the limits"
+    ):
         Book(ledger, a=31, b=24).hand_over([island(8)], **slurm)
     assert quotas_of(tool) == {}
     book = Book(ledger, a=10, b=24, other=4)
@@ -524,7 +526,9 @@ def test_while_a_rollout_is_on_its_way_it_waits_and_a_monitored_one_writes_it(
     first = book.hand_over([island(6)])
     ledger.registry.open_rollout(opening(ledger, "r-1", NEW), adopt=False)
     note_stage(ledger, "r-1", "buffered", False, False)
-    with pytest.raises(Unavailable, match="a rollout of h100-new is buffered: what is owed waits until that is done"):
+    with pytest.raises(
+        Unavailable, match="a rollout of h100-new is buffered: what is owed waits until that is monitored or over"
+    ):
         book.hand_over([island(7)], first.granted)
     assert quotas_of(tool) == {"a": 22, "b": 18}
     note_stage(ledger, "r-1", "monitored", False, False)
@@ -544,7 +548,7 @@ def test_what_is_owed_waits_for_a_ledger_that_has_not_seen_yet_what_its_check_sa
     book = Book(ledger)
     first = book.hand_over([island(8, healthy=48)])
     assert first.granted == {"a": 22, "b": 18}
-    behind = "64 GPUs of h100-new are healthy by its check, and 48 by what the ledger"
+    behind = "64 GPUs of h100-new are healthy by its check, but so far only 48 in the ledger"
     for book.now in (NOW, NOW + timedelta(seconds=119)):
         with pytest.raises(Unavailable, match=behind):
             book.hand_over([island(8)], first.granted)
@@ -705,7 +709,8 @@ def test_a_rollout_under_way_is_a_persons_to_end_and_one_that_is_done_is_closed(
     book.hand_over([island(8)])
     ledger.registry.open_rollout(opening(ledger, "r-1", NEW), adopt=False)
     assert wind(book).said == (
-        "rollout r-1 of tpm is planned: once monitored it is closed, or end it (`backstop abort h100-new`)"
+        "rollout r-1 of tpm is planned: Backstop closes that rollout once it is monitored, or end it "
+        "(`backstop abort h100-new`)"
     )
     note_stage(ledger, "r-1", "monitored", False, False)
     with pytest.raises(Unavailable, match="rollout r-1 is being closed"):

@@ -180,7 +180,7 @@ def test_a_worker_waits_for_the_step_where_tables_are_missing(revision: str, old
         tool.run("UPDATE alembic_version SET version_num = '0025'")
     with Ledger(old_url) as ledger:
         if revision == "0018":
-            with pytest.raises(Unavailable, match=r"older ones: run its migrations \(backstop migrate\)"):
+            with pytest.raises(Unavailable, match=r"older ones: run `backstop migrate`"):
                 ledger.check_schema()
         upgrade(old_url)
         ledger.check_schema()

@@ -239,5 +239,5 @@ def test_a_ledger_of_an_older_backstop_says_what_to_run(tmp_path: Path) -> None:
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE clusters (name TEXT)")
-    with Ledger(f"sqlite:///{path}") as ledger, pytest.raises(Unavailable, match="run its migrations"):
+    with Ledger(f"sqlite:///{path}") as ledger, pytest.raises(Unavailable, match="run `backstop migrate`"):
         ledger.quotas.read("alpha")

@@ -262,7 +262,7 @@ def bad(change: Callable[[dict[str, Any]], object]) -> bytes:
 
 
 BAD_DOCUMENTS = {
-    "not zlib": (b"hello", "not one zlib-compressed document"),
+    "not zlib": (b"hello", "damaged and cannot be decompressed"),
     "cut short": (zlib.compress(b"{}")[:-3], "cut short"),
     "not JSON": (zlib.compress(b"hello"), "Invalid JSON"),
     "negative": (
@@ -297,7 +297,7 @@ def test_bad_documents_are_refused_whole(what: str, ledger: Ledger, tool: Foreig
 
 
 HEALTH: dict[str, Any] = {"buffer": {"health": {}}}
-ON_T = "policy basis: healthy: cluster alpha would make no sense on it: "
+ON_T = "policy basis: healthy: does not fit cluster alpha: "
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ def test_a_default_policy_that_makes_no_sense_with_what_the_file_leaves_out_is_r
     take(empty_ledger, document, "first")
     document["policy"] = HEALTH
     (line,) = take(empty_ledger, document).of(Verb.REFUSED)
-    assert "with what the file leaves out it makes no sense: " in line.why
+    assert "does not fit the values that the file leaves out: " in line.why
     assert tool.rows("SELECT policy FROM fleet") == [('{"basis":"healthy"}',)]
 
 
@@ -386,7 +386,7 @@ def test_an_import_that_wrote_nothing_keeps_its_answer_and_no_secrets(
 def test_an_import_with_another_number_of_parts_is_refused(parts: int, ledger: Ledger) -> None:
     for part in range(2):
         ledger.fleet.stage_import("second", part, b"x")
-    with pytest.raises(BadInput, match=rf"should have {parts} parts, and parts \[0, 1\] were staged"):
+    with pytest.raises(BadInput, match=rf"of its {parts} parts only parts \[0, 1\] were staged"):
         ledger.fleet.commit_import("second", parts, "tpm", NOW)
 
 

@@ -106,8 +106,8 @@ def test_what_stays_may_not_be_floored_above_what_it_is_part_of(ledger: Ledger, 
     document = without(fleet(org=30, **{"org-2": 20}), quota="org-1")
     (line,) = take(ledger, document, "third").of(Verb.REFUSED)
     assert line.sentence == (
-        "cluster alpha: with what the file leaves out it makes no sense: minimum_gpus is 40, above the quota 30 of "
-        "org, which team org-1 is part of; name that in the file, or --prune it"
+        "cluster alpha: does not fit the values that the file leaves out: minimum_gpus is 40, above the quota 30 of "
+        "org, which team org-1 is part of; add those to the file, or --prune them"
     )
     assert dump(tool)["quotas"] == before
     tool.run("UPDATE quotas SET gpus = 30 WHERE team = 'org'")  # as a rollout may leave it
@@ -157,7 +157,7 @@ def test_what_would_be_removed_must_be_what_was_agreed_to(ledger: Ledger, tool: 
     shown = take(ledger, document, "shown", prune=True, dry_run=True)
     tool.run("UPDATE quotas SET gpus = 119 WHERE team = 'b'")
     before = dump(tool)["quotas"]
-    with pytest.raises(Refusal, match="is not what was shown any more, so nothing was changed"):
+    with pytest.raises(Refusal, match="remove other things than were shown, so nothing was changed"):
         take(ledger, document, prune=True, agreed=shown.removal)
     assert dump(tool)["quotas"] == before
 
@@ -665,7 +665,7 @@ def test_a_cluster_is_renamed_with_its_history_and_the_archive_leads_from_one_to
     ]
     assert broken_links(ledger.registry.entries_after("omega", 0, 99), ledger.registry.chain_head("omega")) == []
     open_rollout(ledger, "r-2", cluster="omega")
-    with pytest.raises(BadInput, match="the ledger has a cluster 'beta' already"):
+    with pytest.raises(BadInput, match="the ledger already has a cluster 'beta'"):
         ledger.fleet.rename_cluster("omega", "beta", by("desk/two"), dry_run=True)
 
 

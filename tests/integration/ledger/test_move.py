@@ -150,7 +150,8 @@ def test_what_was_held_to_is_held_to_on_the_other_side(book: Path, empty: str) -
     ("ruin", "sentence"),
     [
         ("UPDATE alembic_version SET version_num = '0014'", "has schema 0014, .*: bring it up to date"),
-        ("UPDATE alembic_version SET version_num = '9999'", "has schema 9999, .*: take the Backstop that made it"),
+        ("UPDATE alembic_version SET version_num = '9999'", ("has schema 9999, .*: use the Backstop version that made "
+            "it")),
         ("UPDATE usage_samples SET at = 'yesterday'", "usage_samples with cluster alpha, team a, .* at is not a time"),
         ("UPDATE audit_heads SET length = 1.5 WHERE cluster = 'alpha'", "alpha .* length is not a whole number"),
         ("UPDATE clusters SET follows_health = 2 WHERE name = 'beta'", "name beta .* follows_health is not yes or no"),
@@ -193,7 +194,7 @@ def test_only_an_empty_ledger_of_this_schema_is_copied_into(book: Path, empty: s
     with closing(sqlite3.connect(book)) as tool:
         tool.execute("CREATE TABLE spreadsheet (n)")
     assert move(book, empty, lambda *_: None) == ["spreadsheet"]
-    with pytest.raises(BadInput, match=r"the target holds .*: a ledger is copied only into an empty one"):
+    with pytest.raises(BadInput, match=r"the target holds .*: copy a ledger into an empty database"):
         move(book, empty, lambda *_: None)
     with psycopg.connect(empty, autocommit=True) as connection:
         connection.execute("TRUNCATE clusters, fleet CASCADE")

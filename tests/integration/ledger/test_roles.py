@@ -171,9 +171,9 @@ def test_what_is_away_for_seconds_is_waited_for_and_no_worker_starts(
     leaves, returns = AWAY[what]
     owner.run(leaves)
     try:
-        with pytest.raises(Unavailable, match="run its migrations"):
+        with pytest.raises(Unavailable, match="run `backstop migrate`"):
             ledger.quotas.apply(change)
-        with pytest.raises(Refusal, match="run its migrations"):
+        with pytest.raises(Refusal, match="run `backstop migrate`"):
             refuse_without_schema(ledger)
     finally:
         owner.run(returns)

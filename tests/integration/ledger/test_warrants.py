@@ -58,7 +58,7 @@ def test_a_warrant_is_kept_as_it_was_and_only_once(ledger: Ledger) -> None:
         whole.but(subject="r-2"),
         whole.but(ticket="x.y.z"),
     ):
-        with pytest.raises(Refusal, match="was used already"):
+        with pytest.raises(Refusal, match="has been used"):
             book.admit(other)
     assert book.warrants("r-1") == (whole,)
 

@@ -172,7 +172,7 @@ def test_a_build_whose_making_was_not_answered_is_made_once(site: Buildkite, kin
     site.troubles.append(Trouble(f"POST {BUILDS}", kind))
     what, worker = order(), runner(site)
     if kind != "lost":
-        with pytest.raises(Unavailable, match=f"HTTP {kind}.*no build of it is seen yet"):
+        with pytest.raises(Unavailable, match=f"HTTP {kind}.*Buildkite shows no build for it yet"):
             worker.start(what)
         assert site.of(what.key.text) == []
     assert worker.start(what).phase is RunPhase.RUNNING
@@ -267,7 +267,7 @@ def test_after_the_rate_limit_it_goes_on(site: Buildkite, clock: Clock) -> None:
         (order(commit=""), TOKEN, "made no build of bootstrap: it answered HTTP 422: Validation Failed"),
         (order(), "", "no token in BK"),
         (order(), "two\nlines", "no token in BK"),
-        (order(pipeline="secret"), TOKEN, "does not start pipeline secret"),
+        (order(pipeline="secret"), TOKEN, "may not start pipeline secret"),
     ],
 )
 def test_what_buildkite_or_the_settings_refuse_has_not_begun(

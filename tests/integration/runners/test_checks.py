@@ -101,10 +101,10 @@ def test_a_check_that_prints_a_lot_costs_no_memory() -> None:
 @pytest.mark.parametrize(
     ("run", "says"),
     [
-        (("/bin/cat", "/etc/shadow"), "does not run /bin/cat"),
+        (("/bin/cat", "/etc/shadow"), "may not run /bin/cat"),
         (("/no/such",), "/no/such cannot be run: No such file or directory"),
         ((), "no program"),
-        (("/bin/sh", "\0"), "must be text"),
+        (("/bin/sh", "\0"), "must be valid text"),
     ],
 )
 def test_what_cannot_be_run_is_unknown(run: tuple[str, ...], says: str) -> None:
@@ -145,7 +145,7 @@ def test_a_host_that_is_not_listed_is_not_called(site: Service) -> None:
     order = CheckOrder(cluster="c", name="n", kind=CheckKind.HTTP, url=f"{site.url}/ready")
     answer = checks(site, hosts=[]).check(order)
     assert answer.colour is UNKNOWN
-    assert answer.said.startswith(f"this worker does not call {site.url}")
+    assert answer.said.startswith(f"this worker may not call {site.url}")
     assert site.asked == []
 
 
@@ -211,13 +211,13 @@ NEEDS = {"cpu_cores": 1200, "gpus": 512}
         ('{"cpu_cores": 1200, "gpus": 512}', GREEN, "2 needs granted in full"),
         ('{"cpu_cores": 1e4, "gpus": 511}', RED, "too little is granted: gpus: 511 of 512"),
         ('{"cpu_cores": 0, "gpus": 0}', RED, "too little is granted: cpu_cores: 0 of 1200, gpus: 0 of 512"),
-        ('{"cpu_cores": 1200}', UNKNOWN, "says no number of gpus"),
-        ('{"cpu_cores": "1200", "gpus": 512}', UNKNOWN, "says no number of cpu_cores"),
-        ('{"cpu_cores": true, "gpus": 512}', UNKNOWN, "says no number of cpu_cores"),
-        ('{"cpu_cores": NaN, "gpus": 512}', UNKNOWN, "says no number of cpu_cores"),
-        ("[1]", UNKNOWN, "answered no JSON object"),
-        ("granted", UNKNOWN, "printed what is no JSON: granted"),
-        ("", UNKNOWN, "printed what is no JSON: nothing"),
+        ('{"cpu_cores": 1200}', UNKNOWN, "gives no number for gpus"),
+        ('{"cpu_cores": "1200", "gpus": 512}', UNKNOWN, "gives no number for cpu_cores"),
+        ('{"cpu_cores": true, "gpus": 512}', UNKNOWN, "gives no number for cpu_cores"),
+        ('{"cpu_cores": NaN, "gpus": 512}', UNKNOWN, "gives no number for cpu_cores"),
+        ("[1]", UNKNOWN, "did not answer with a JSON object"),
+        ("granted", UNKNOWN, "did not print JSON: granted"),
+        ("", UNKNOWN, "did not print JSON: nothing"),
     ],
 )
 def test_supply_is_there_where_each_need_is(site: Service, printed: str, colour: Colour, said: str) -> None:
@@ -248,11 +248,11 @@ def island(name: str, total: int, healthy: int) -> dict[str, Any]:
         ({"islands": [island("a", 256, 250)]}, RED, "256 GPUs installed, 500 asked for"),
         ({"islands": [island("a", 256, 257)]}, UNKNOWN, "above total_gpus"),
         ({"islands": [island("a", 256, 250), island("a", 256, 256)]}, UNKNOWN, "names an island twice"),
-        ({"islands": [{"name": "a", "total_gpus": 512.5, "healthy_gpus": 1}]}, UNKNOWN, "make no sense"),
-        ({"islands": [{**island("a", 512, 1), "surprise": 1}]}, UNKNOWN, "make no sense"),
-        ({"islands": []}, UNKNOWN, "no list of islands"),
-        ({"nodes": 3}, UNKNOWN, "no list of islands"),
-        (7, UNKNOWN, "no list of islands"),
+        ({"islands": [{"name": "a", "total_gpus": 512.5, "healthy_gpus": 1}]}, UNKNOWN, "that are not valid"),
+        ({"islands": [{**island("a", 512, 1), "surprise": 1}]}, UNKNOWN, "that are not valid"),
+        ({"islands": []}, UNKNOWN, "did not answer with a list of islands"),
+        ({"nodes": 3}, UNKNOWN, "did not answer with a list of islands"),
+        (7, UNKNOWN, "did not answer with a list of islands"),
     ],
 )
 def test_capacity_is_what_is_installed_by_what_is_printed(found: Any, colour: Colour, said: str) -> None:

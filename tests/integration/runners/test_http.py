@@ -204,7 +204,7 @@ def test_nothing_but_the_hosts_that_are_listed_is_called(site: Service, url: str
 
 
 def test_a_name_that_is_listed_and_leads_inside_is_not_called(site: Service) -> None:
-    with pytest.raises(BadInput, match=r"inside the network: the operator lists.*BACKSTOP_RUNNERS"):
+    with pytest.raises(BadInput, match=r"inside the network: add it to the hosts.*BACKSTOP_RUNNERS"):
         runner(site, networks=[]).start(order(site))
     hosts = [{"origin": f"http://localhost:{site.port}"}]
     with pytest.raises(BadInput, match="inside the network"):
@@ -317,7 +317,7 @@ def test_a_value_chooses_no_other_host_or_port(site: Service, place: str, templa
 
 @pytest.mark.parametrize("path", ["/a/../b", "/a/%2e%2e/b", "/a/.%2E/b", "/a/./b", "/.."])
 def test_a_url_that_leads_aside_is_not_called(site: Service, path: str) -> None:
-    with pytest.raises(BadInput, match="leads to another place of the host"):
+    with pytest.raises(BadInput, match="leads to another place on the host"):
         runner(site).start(order(site, url=site.url + path))
     assert site.asked == []
 
@@ -326,6 +326,6 @@ def test_an_id_that_the_service_answers_leads_nowhere_else(site: Service) -> Non
     what, worker = order(site, status_url=f"{site.url}/runs/{{id}}/state"), runner(site)
     worker.start(what)
     site.runs[what.key.text]["id"] = ".."
-    with pytest.raises(BadInput, match="leads to another place of the host"):
+    with pytest.raises(BadInput, match="leads to another place on the host"):
         runner(site).look(what)
     assert {line for line in site.asked if line.startswith("GET")} == set()
