@@ -36,7 +36,7 @@ def consent(
 def needs_somebody(question: str, *, as_json: bool = False) -> None:
     """Errors: BadInput where nobody can be asked."""
     if not can_ask(as_json=as_json):
-        raise BadInput(f"{question} Nobody can be asked here, and nothing was changed: say --yes if that is meant")
+        raise BadInput(f"{question} There is no terminal to ask on, so nothing was changed: give --yes if you mean it")
 
 
 def shown_and_asked(question: str, parts: Sequence[RenderableType]) -> None:

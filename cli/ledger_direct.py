@@ -25,8 +25,8 @@ def stage_import(import_id: str, part: int, payload: bytes) -> None:
         raise Unavailable("the ledger does not answer: try again") from None
     if done.returncode == NO_LEDGER_EXIT:
         raise Refusal(
-            "the fleet has contacts that hold secrets, and these do not travel through Temporal, which keeps what it "
-            "has seen: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME and give the "
+            "the fleet has contacts that contain secrets, which may not pass through Temporal, because Temporal stores "
+            "them: import where BACKSTOP_LEDGER_URL reaches the workers' ledger, or write named:NAME and give the "
             "workers the contacts (BACKSTOP_CONTACTS)"
         )
     if done.returncode:
@@ -42,7 +42,7 @@ def recover_access(file: AccessFile, actor: str, reason: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         raise Unavailable("the ledger does not answer: try again") from None
     if done.returncode == NO_LEDGER_EXIT:
-        raise Refusal("no ledger can be reached from here: set BACKSTOP_LEDGER_URL to the workers' own")
+        raise Refusal("no ledger can be reached from here: set BACKSTOP_LEDGER_URL to that of the workers")
     if done.returncode:
         raise Unavailable(done.stderr.decode(errors="replace").strip()[-500:] or "the ledger cannot be written")
     return str(json.loads(done.stdout)["said"])

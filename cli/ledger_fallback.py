@@ -42,7 +42,7 @@ class LastWord(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        return f"This is the ledger's word of {self.at:%H:%M:%SZ}: {self.why}"
+        return f"This is what the ledger had at {self.at:%H:%M:%SZ}: {self.why}"
 
 
 def ask_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T | LastWord:
@@ -103,13 +103,19 @@ async def _silence(
     if answer in done:
         failed = answer.exception()
         if isinstance(failed, Unavailable):
-            return Silence(f"{failed.message}. Nobody can say whether a worker guards.", sure=True)
+            return Silence(f"{failed.message}. It is unknown whether a worker guards the quotas.", sure=True)
         return None
     if deserted in done:
-        return Silence("no worker is running, and nobody guards. Start one: `backstop up` or `backstop worker`.", True)
+        return Silence(
+            "no worker is running, so nobody guards the quotas. Start one: `backstop up` or `backstop worker`.",
+            sure=True,
+        )
     if opened.done():
-        return Silence("no worker has answered yet; if none runs, nobody guards (see `backstop doctor`).", sure=False)
-    return Silence("Temporal has not answered yet; nobody can say whether a worker guards.", sure=False)
+        return Silence(
+            "no worker has answered yet; if none is running, nobody guards the quotas (see `backstop doctor`).",
+            sure=False,
+        )
+    return Silence("Temporal has not answered yet; it is unknown whether a worker guards the quotas.", sure=False)
 
 
 async def _deserted(opened: asyncio.Future[Backstop]) -> None:

@@ -84,7 +84,7 @@ class Listing:
     def of_one(self, named: str) -> None:
         """Errors: BadInput where something chooses among rows and there is one thing."""
         if self.options:
-            raise BadInput(f"{self.options[0]} is given beside {named}: it is for all of them")
+            raise BadInput(f"{self.options[0]} is given together with {named}: it is for a list")
 
     def rows(self, rows: Iterable[_RowT], kind: type[_RowT]) -> list[_RowT]:
         """Those that are wanted, in the order that is wanted. Errors: BadInput naming the fields that there are."""
@@ -115,7 +115,7 @@ class Listing:
             case Form.YAML:
                 show_yaml(document(answer()))
             case Form.NAME if names is None:
-                raise BadInput("-o name: what is listed here has no names")
+                raise BadInput("-o name: these rows have no names; leave it out")
             case Form.NAME:
                 show_names(names or ())
             case _:
@@ -125,7 +125,7 @@ class Listing:
 def listing(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> Listing:
     """What the options say. Errors: BadInput where two of them contradict each other."""
     if as_json and output not in (None, Form.JSON):
-        raise BadInput(f"--json is given beside -o {output}: give one of them")
+        raise BadInput(f"--json is given together with -o {output}: give one of them")
     return Listing(Form.JSON if as_json else output or Form.TABLE, sort, tuple(filters or ()))
 
 
@@ -180,7 +180,7 @@ def _holds_many(kind: Any) -> bool:
 
 def _path(option: str, field: str, fields: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     if field not in fields:
-        raise BadInput(f"{option} {field!r} is no field of these rows; they have {', '.join(sorted(fields))}")
+        raise BadInput(f"{option} {field!r} is not a field of these rows; they have {', '.join(sorted(fields))}")
     return fields[field]
 
 
@@ -218,7 +218,7 @@ def _compared(text: str, path: tuple[str, ...], sign: str, wanted: str) -> Calla
     try:
         least = float(wanted)
     except ValueError:
-        raise BadInput(f"--filter {text}: {wanted!r} is no number") from None
+        raise BadInput(f"--filter {text}: {wanted!r} is not a number") from None
 
     def holds(row: BaseModel) -> bool:
         value = _value(row, path)
@@ -227,7 +227,7 @@ def _compared(text: str, path: tuple[str, ...], sign: str, wanted: str) -> Calla
         try:
             return _COMPARED[sign](float(value), least)
         except (TypeError, ValueError):
-            raise BadInput(f"--filter {text}: the field is no number") from None
+            raise BadInput(f"--filter {text}: the field is not a number") from None
 
     return holds
 

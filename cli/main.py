@@ -67,7 +67,7 @@ def _failed(error: Exception) -> int:
         for sentence in error.sentences if isinstance(error, BadFile) else (error.message,):
             complain(sentence)
         return _code(error)
-    complain(f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}: {error}")
+    complain(f"this should not have happened, and is a bug in Backstop: {type(error).__name__}: {error}")
     return FAILED
 
 

@@ -135,7 +135,7 @@ def who(actor: str) -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):
-        raise BadInput("--actor is missing, and this machine does not tell a login name") from None
+        raise BadInput("--actor is missing, and this machine does not give a login name: give --actor") from None
 
 
 def number(option: str, text: str, least: float, most: float) -> float:
@@ -213,7 +213,7 @@ def wave_of(text: str) -> Wave:
 
 def _once(values: dict[str, Any], key: str, value: Any, option: str) -> None:
     if key in values:
-        raise BadInput(f"{option} {value!r} is given beside {key}={values[key]!r}: give one of them")
+        raise BadInput(f"{option} {value!r} is given together with {key}={values[key]!r}: give one of them")
     values[key] = value
 
 

@@ -111,10 +111,10 @@ def chosen(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[str, ...]
     for name in of.names or ("*",):
         meant.update(dict.fromkeys(_meant(name, opened, alone=not of.filtered)))
     if of.needs and any(opened[name].needs is None for name in meant):
-        raise BadInput("--needs: no worker says what rollouts need (backstop doctor); name clusters instead")
+        raise BadInput("--needs: no worker answers what rollouts need (see backstop doctor); name clusters instead")
     left = [name for name in meant if not of.filtered or _left(of, opened[name])]
     if not left:
-        raise BadInput(f"no open rollout is like that: {of.text} ({_are(len(opened))} open: backstop status --open)")
+        raise BadInput(f"no open rollout matches {of.text} ({_are(len(opened))} open: backstop status --open)")
     return tuple(left)
 
 
@@ -123,8 +123,8 @@ def _meant(name: str, opened: dict[str, RolloutSummary], *, alone: bool) -> list
         return [name]
     matches = sorted(cluster for cluster in opened if fnmatchcase(cluster, name))
     if not matches and name != "*":
-        what = "glob matches" if GLOB.search(name) else "name is that of"
-        raise BadInput(f"{name}: the {what} no open rollout ({_are(len(opened))} open: backstop status --open)")
+        what = "the glob matches" if GLOB.search(name) else "this cluster has"
+        raise BadInput(f"{name}: {what} no open rollout ({_are(len(opened))} open: backstop status --open)")
     return matches
 
 

@@ -53,8 +53,8 @@ def _approve(order: TypedOrder) -> None:
     """The plans that are shown and agreed to, each by its hash."""
     if not order.yes and not can_ask(as_json=order.as_json):
         raise BadInput(
-            "--plan is missing: nobody can be shown a plan and asked here; `backstop status CLUSTER` shows its hash, "
-            "and --yes approves the plan that there is"
+            "--plan is missing: there is no terminal to show a plan and ask; `backstop status CLUSTER` shows its hash, "
+            "and --yes approves the current plan"
         )
     person = who(order.actor)
     aheads, silent = aheads_of(clusters_of(order.of, person), person)

@@ -79,8 +79,8 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
 
     async def countersign(self, digest: str) -> Countersigned:
         """What waits is given, by who asks as the second person. Errors: Refusal: only a front knows who asks."""
-        whose = "it knows who you are (BACKSTOP_URL, or `backstop up` on this machine)"
-        raise Refusal(f"only a front can countersign {digest}: {whose}")
+        whose = "give the command through one (BACKSTOP_URL, or `backstop up` on this machine)"
+        raise Refusal(f"only a front can countersign {digest}, because it knows who you are: {whose}")
 
     async def doctor(self) -> list[Check]:
         """What is well and what is not, each with what to do."""

@@ -44,7 +44,7 @@ class Bringups(Questions):
                 f"the bring-up of {cluster}",
             )
         except WorkflowAlreadyStartedError:
-            why = f"{cluster} is being brought up already: see `backstop bringup status {shlex.quote(cluster)}`"
+            why = f"{cluster} is already being brought up: see `backstop bringup status {shlex.quote(cluster)}`"
             raise Refusal(why) from None
         if not answer.begun:
             raise Refusal(answer.reason)

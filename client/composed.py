@@ -43,7 +43,7 @@ _CLUSTERS = 1000
 StagePart = Callable[[str, int, bytes], None]
 """Keeps a part of an import: its id, the part's number, and the part."""
 _ANOTHER_LEDGER = (
-    "the workers have another ledger than this machine, so nothing is imported: set BACKSTOP_LEDGER_URL as they have it"
+    "the workers use another ledger than this machine, so nothing is imported: set BACKSTOP_LEDGER_URL to theirs"
 )
 
 _T = TypeVar("_T")
@@ -164,7 +164,10 @@ class Composed:
             team.name for team in fleet.teams if any(is_secret(c) and not is_masked(c) for c in team.contacts)
         )
         if secret and stage is None:
-            raise Refusal(f"contacts of {', '.join(secret[:3])} hold secrets, which do not travel through Temporal")
+            raise Refusal(
+                f"contacts of {', '.join(secret[:3])} contain secrets, which may not pass through Temporal: write "
+                "secret:NAME in their place (docs/secrets.md)"
+            )
         for number, part in enumerate(parts):
             if secret and stage is not None:
                 await asyncio.to_thread(stage, import_id, number, part)

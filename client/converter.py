@@ -68,20 +68,20 @@ class PayloadConverter(PydanticPayloadConverter):
     def from_payloads(self, payloads: Sequence[Payload], type_hints: list[type] | None = None) -> list[Any]:
         _refuse_what_is_hidden(payloads, type_hints)
         if len(payloads) > 1:
-            raise _refused(f"one argument is taken here, and {len(payloads)} were given")
+            raise _refused(f"exactly one argument is needed, and {len(payloads)} were given")
         expected = _from_outside(type_hints)
         if expected is None:
             return super().from_payloads(payloads, type_hints)
         encoding, size = payloads[0].metadata.get("encoding", b""), len(payloads[0].data)
         if encoding != b"json/plain":
-            raise _refused(f"this is no {expected.__name__}: its encoding is {brief(encoding)}, and must be json/plain")
+            raise _refused(f"not a {expected.__name__}: the encoding is {brief(encoding)}, and must be json/plain")
         continues = expected in _STARTS and b'"state":{' in payloads[0].data
         if size > SMALL_BYTES and expected not in _LARGE and not continues:
-            raise _refused(f"{size} bytes are no {expected.__name__}: at most {SMALL_BYTES} are taken")
+            raise _refused(f"{size} bytes are too many for a {expected.__name__}: the most is {SMALL_BYTES}")
         try:
             return super().from_payloads(payloads, type_hints)
         except ValidationError as error:
-            sentence = f"this is no {expected.__name__}: {in_one_sentence(error)}"
+            sentence = f"not a valid {expected.__name__}: {in_one_sentence(error)}"
             if continues:
                 # A run that another build continued, with fields that this one does not know. Failing it would end
                 # a rollout whose effects stand; so it waits for a worker that understands it.
@@ -109,14 +109,14 @@ def _refuse_what_is_hidden(payloads: Sequence[Payload], type_hints: list[type] |
         expected, began = _from_outside(type_hints), run_began.get()
         if payload.metadata.get("encoding") == ENCRYPTED:
             sentence = (
-                "it is encrypted, and not with a key that is known here for this workflow: each worker and client "
-                f"needs the same file of payload keys ({VARIABLE})"
+                "the payload is encrypted with a key that this process does not have for this workflow: give each "
+                f"worker and client the same file of payload keys ({VARIABLE})"
             )
             starts = expected in _STARTS
         elif since := payload.metadata.get(IN_CLEAR):
             if began is not None and began < datetime.fromisoformat(since.decode()):
                 continue
-            sentence = "it came in clear, and payloads are encrypted here: whoever sent it has no payload keys"
+            sentence = f"the payload is not encrypted, but must be: give its sender the payload keys ({VARIABLE})"
             starts = expected in _STARTS and b'"state":{' in payload.data
         else:
             continue

@@ -122,10 +122,10 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
     `tickets`: every command needs a front's. `proven`: those of a front are believed.
     """
     if access is None:
-        text = "not configured: actors are asserted, and whoever reaches Temporal may do everything (docs/access.md)"
+        text = "not configured: everybody who reaches Temporal may do everything, under any name (docs/access.md)"
         if proven:
             text = (
-                "no access file: who comes through the front is proven, whoever reaches Temporal is asserted, and both "
+                "no access file: the front checks who calls, nobody checks those who reach Temporal, and both "
                 "may do everything (docs/access.md)"
             )
         if tickets:
@@ -141,12 +141,14 @@ def access_checks(access: AccessCheck | None, *, tickets: bool, proven: bool = F
         text += "; nobody could countersign the next change of roles"
         remedy = "name another admin in the access file"
     if not tickets:
-        text += "; no front signs, so that whoever reaches Temporal goes past all of it"
+        text += "; no front signs commands, so everybody who reaches Temporal bypasses the access file"
         remedy = "backstop keys new, then start front and workers again (docs/security.md, Keys)"
     checks = [Check(name="access", ok=not remedy, text=text, remedy=remedy)]
     if access.expiring:
         text = f"{count_text(len(access.expiring), 'token')} within two weeks of the end: {some_of(access.expiring, 5)}"
-        checks.append(Check(name="tokens", ok=False, text=text, remedy="backstop access token new, for who needs one"))
+        checks.append(
+            Check(name="tokens", ok=False, text=text, remedy="backstop access token new, for owners who need one")
+        )
     return checks
 
 
@@ -154,8 +156,8 @@ def keys_checks(unknown: Sequence[str]) -> list[Check]:
     """Keys that what people approved was signed with, and that workers do not know; none where they know all."""
     if not unknown:
         return []
-    whose = f"{some_of(list(unknown), _TOLD)}: the ledger has what was signed with it, and the book of keys has it not"
-    text = f"{whose}; what was approved so stands for nothing, and its rollouts go no step forward"
+    whose = f"{some_of(list(unknown), _TOLD)}: the ledger has tickets signed with it, and keys.json does not have it"
+    text = f"{whose}; approvals signed with it are not valid, and their rollouts do not go on"
     remedy = "bring keys.json back from the backup (docs/security.md, Keys), or approve anew"
     return [Check(name="keys", ok=False, text=text, remedy=remedy)]
 
@@ -164,7 +166,7 @@ def contacts_checks(teams: Sequence[str]) -> list[Check]:
     """Contacts that came in before access was configured and would be refused now; none where there is none."""
     if not teams:
         return []
-    whose = f"contacts of {some_of(list(teams), _TOLD)} hold a token in clear, as an import no longer may"
+    whose = f"contacts of {some_of(list(teams), _TOLD)} contain a token in clear text, which an import now refuses"
     remedy = (
         f"put each into a file of the workers' folder of secrets (BACKSTOP_SECRETS), import {SECRET}NAME in its place, "
         "and renew the token (docs/secrets.md, Contacts)"
@@ -193,7 +195,7 @@ def no_ledger_check(error: BackstopError | None, *, heard: bool, seconds: float)
         text = f"a worker is asking it and all sources, and has no answer after {seconds:.0f} s"
         return Check(name="ledger", ok=False, text=text, remedy="see the log of the worker: one of them is slow")
     migrates = "backstop migrate" in error.message
-    remedy = "backstop migrate, then backstop up" if migrates else "mend what it says; workers try again by themselves"
+    remedy = "backstop migrate, then backstop up" if migrates else "correct that; workers try again by themselves"
     return Check(name="ledger", ok=False, text=error.message, remedy=remedy)
 
 
@@ -300,12 +302,12 @@ def senseless_check(by_cluster: Mapping[str, Sequence[str]], teams: Mapping[str,
     all_sentences = [sentence for _, sentences in sorted(by_cluster.items()) for sentence in sentences]
     all_sentences += [sentence for _, sentence in sorted(teams.items())]
     if not all_sentences:
-        return Check(name="rows", ok=True, text="what stands in the ledger makes sense")
+        return Check(name="rows", ok=True, text="all rows of the ledger are valid")
     return Check(
         name="rows",
         ok=False,
         text=some_of(all_sentences, _TOLD, by="; "),
-        remedy="put these rows right, by SQL or `backstop fleet import`; all others go on meanwhile",
+        remedy="correct these rows, by SQL or `backstop fleet import`; all other clusters go on meanwhile",
     )
 
 

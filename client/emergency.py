@@ -10,5 +10,5 @@ from contextvars import ContextVar
 acts_alone: ContextVar[bool] = ContextVar("backstop_acts_alone", default=False)
 NEEDS_FRONT = (
     "--emergency is for the front, which knows who you are (BACKSTOP_URL, or `backstop up` on this machine); straight "
-    "at Temporal no second person is asked for: leave it out"
+    "at Temporal no command needs a second person: leave --emergency out"
 )

@@ -72,7 +72,7 @@ class FleetRollouts(Questions):
         status = await self.open_fleet()
         if request.shadow or status is None or not status.shadow or request.kept is not None:
             raise await self._fleet_already_open(request, rehearsal=status is not None and status.shadow)
-        why = f"the rehearsal gives way to a launch{f': {request.reason}' if request.reason else ''}"
+        why = f"the rehearsal ends, because the fleet is launched{f': {request.reason}' if request.reason else ''}"
         abort = FleetCommandRequest(actor=request.actor or request.owner, reason=why, undo=True)
         await self.fleet_command("abort", abort)
         await self._rehearsal_is_over(FLEET_ID, status.fleet)

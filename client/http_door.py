@@ -172,7 +172,9 @@ def _read(adapter: Any, body: bytes) -> Any:
     try:
         return adapter.validate_json(body)
     except ValidationError as error:
-        raise Unavailable(f"the front answers as another build of Backstop: {in_one_sentence(error)}") from None
+        raise Unavailable(
+            f"the front runs another version of Backstop: install the same version here ({in_one_sentence(error)})"
+        ) from None
 
 
 def _traced() -> dict[str, str]:

@@ -69,7 +69,7 @@ class AtSocket:
         except TimeoutError:
             raise Unavailable(f"the front has not answered within {seconds:.0f} s") from None
         except OSError as error:
-            raise NotHeard(f"the front at {self.path} hung up: {error.strerror or error}") from None
+            raise NotHeard(f"the front at {self.path} closed the connection: {error.strerror or error}") from None
 
     def _connected(self, seconds: float) -> socket.socket:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -137,7 +137,7 @@ class AtUrl:
         except TimeoutError:
             raise Unavailable(f"the front has not answered within {seconds:.0f} s") from None
         except (OSError, http.client.HTTPException) as error:
-            raise NotHeard(f"the front at {self.url} hung up: {error}") from None
+            raise NotHeard(f"the front at {self.url} closed the connection: {error}") from None
         finally:
             line.close()
         return Reply(answer.status, {name.lower(): value for name, value in answer.getheaders()}, data)
@@ -162,5 +162,5 @@ def _parsed(data: bytes) -> Reply:
     length = headers.get("content-length", "")
     whole = length.isdigit() and len(body) == int(length)
     if not blank_line or len(words) < 2 or not words[1].isdigit() or not (whole or words[1] in ("204", "304")):
-        raise NotHeard("the front hung up before its answer was whole")
+        raise NotHeard("the front closed the connection before its answer was complete")
     return Reply(int(words[1]), headers, body)

@@ -42,7 +42,9 @@ def read_book(path: Path) -> KeyBook:
     try:
         text = path.read_text()
     except FileNotFoundError:
-        raise BadInput(f"{path} is not there: `backstop keys new` makes it, BACKSTOP_KEYS says where it is") from None
+        raise BadInput(
+            f"{path} does not exist: `backstop keys new` makes it, or set BACKSTOP_KEYS to where it is"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} cannot be read: {type(error).__name__}") from None
     try:
@@ -51,7 +53,7 @@ def read_book(path: Path) -> KeyBook:
         raise BadInput(f"{path}: {in_one_sentence(error)}") from None
     for key in book.keys:
         if _public(key.pem) is None:
-            raise BadInput(f"{path}: the pem of key {key.key_id} is no Ed25519 public key")
+            raise BadInput(f"{path}: the pem of key {key.key_id} is not an Ed25519 public key")
     return book
 
 
@@ -59,7 +61,7 @@ def new_key(now: datetime) -> PublicKey:
     """A front's first key, and the book with it. Errors: Refusal where it has one."""
     private = front_key_file()
     if private.exists():
-        raise Refusal(f"{private} is there already: `backstop keys rotate` puts a new one in its place")
+        raise Refusal(f"{private} already exists: `backstop keys rotate` replaces it with a new key")
     book = read_book(key_book_file()) if key_book_file().exists() else KeyBook()
     return _written(book, now, None)
 
@@ -88,13 +90,16 @@ def load_signing_key() -> SigningKey:
     try:
         key = OKPKey.import_key(private.read_bytes())
     except FileNotFoundError:
-        raise BadInput(f"{private} is not there: `backstop keys new` makes it") from None
+        raise BadInput(f"{private} does not exist: `backstop keys new` makes it") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"{private} cannot be read as a private key: {type(error).__name__}") from None
     public = key.as_pem(private=False).decode()
     entry = next((one for one in read_book(key_book_file()).keys if _public(one.pem) == public), None)
     if entry is None:
-        raise BadInput(f"{key_book_file()} does not have the public half of {private}: no worker would believe it")
+        raise BadInput(
+            f"{key_book_file()} does not have the public half of {private}, so workers would refuse what it "
+            "signs: `backstop keys rotate`"
+        )
     return SigningKey(key, entry.key_id)
 
 

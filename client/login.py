@@ -53,7 +53,7 @@ def log_in(place: AtUrl, tell: Callable[[str, str], None], pause: Callable[[floa
         str(oidc["device_authorization_endpoint"]), {"client_id": oidc["client_id"], "scope": oidc["scope"]}
     )
     if "device_code" not in begun:
-        raise Unavailable(f"the provider does not begin a login: {_said(begun)}")
+        raise Unavailable(f"the provider did not begin a login: {_said(begun)}")
     tell(str(begun.get("verification_uri_complete") or begun["verification_uri"]), str(begun["user_code"]))
     tokens = _awaited(oidc, begun, pause)
     _keep(_what_to_keep(place.url, oidc, tokens))
@@ -73,10 +73,10 @@ def _awaited(oidc: Mapping[str, Any], begun: Mapping[str, Any], pause: Callable[
             case "slow_down":
                 interval += _SLOWER_SECONDS
             case "access_denied":
-                raise Refusal("somebody said no in the browser: nobody is logged in")
+                raise Refusal("the login was refused in the browser: `backstop login` again")
             case _:
-                raise Refusal(f"nobody is logged in: {_said(answer)}")
-    raise Refusal("nobody said yes in time: `backstop login` again")
+                raise Refusal(f"the login failed: {_said(answer)}")
+    raise Refusal("nobody confirmed the login in time: `backstop login` again")
 
 
 def kept_token(place: FrontPlace) -> str:
@@ -180,7 +180,7 @@ def _posted(url: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return json_object(body)
     except ValueError:
-        raise Unavailable(f"what answers at {url} is no provider of OpenID Connect") from None
+        raise Unavailable(f"the server at {url} is not an OpenID Connect provider") from None
 
 
 def _said(answer: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ def lost_sentence(row: Overview) -> str:
     """What is so, and what to do."""
     return (
         f"rollout {row.rollout} of {row.cluster} is open in the ledger ({row.stage}) and Temporal does not run it: "
-        f"nobody guards what stands there; take it over with `{adopt_line(row.cluster)}`"
+        f"nobody guards its quotas; take it over with `{adopt_line(row.cluster)}`"
     )
 
 

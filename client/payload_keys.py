@@ -67,7 +67,7 @@ class PayloadKeys(Model):
     def _each_once(self) -> PayloadKeys:
         names = [key.key_id for key in self.keys]
         if len(set(names)) < len(names):
-            raise ValueError("two keys have one key_id")
+            raise ValueError("two keys have the same key_id")
         return self
 
     def encrypting(self, now: datetime) -> PayloadKey:
@@ -93,11 +93,11 @@ def read_keys(path: Path) -> PayloadKeys:
     except OSError as error:
         raise BadInput(f"{path} (payload keys) cannot be read: {error.strerror}") from None
     if len(content) > _FILE_BYTES:
-        raise BadInput(f"{path} is no file of payload keys: it is too large")
+        raise BadInput(f"{path} is not a file of payload keys: it is too large")
     try:
         return PayloadKeys.model_validate_json(content)
     except ValidationError as error:
-        raise BadInput(f"{path} is no file of payload keys: {_fault(error)}") from None
+        raise BadInput(f"{path} is not a file of payload keys: {_fault(error)}") from None
 
 
 def _is_mounted_for_us(status: os.stat_result) -> bool:

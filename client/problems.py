@@ -79,7 +79,7 @@ def told(status: int, body: bytes) -> BackstopError:
         document = json.loads(body)
         kind, detail = str(document["type"]), str(document["detail"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Unavailable(f"what answers there is no front of Backstop's: it says {status}")
+        return Unavailable(f"the server there is not a front of Backstop: it answers {status}")
     name = kind.removeprefix(KIND)
     if name == "BadFile":
         error: BackstopError = BadFile([str(one) for one in document.get("sentences", [detail])])

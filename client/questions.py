@@ -73,7 +73,9 @@ class Questions(Calls, Composed):
         try:
             return question.answers().validate_python(answer.result)
         except ValidationError as error:
-            raise Unavailable(f"the desk answers as another build of Backstop: {in_one_sentence(error)}") from None
+            raise Unavailable(
+                f"the worker runs another version of Backstop: install the same version here ({in_one_sentence(error)})"
+            ) from None
 
     async def _answered(self, handle: WorkflowHandle[Any, DeskAnswer], question: Question[Any]) -> DeskAnswer:
         """The desk's answer, however long it takes. Errors: Unavailable where nobody has taken the question up."""

@@ -37,7 +37,7 @@ class QuotaRequests(Questions):
                 f"request {ask.request}",
             )
         except WorkflowAlreadyStartedError:
-            raise Refusal(f"there is a request {ask.request} already") from None
+            raise Refusal(f"request {ask.request} already exists: choose another id") from None
 
     async def decide_request(self, request: str, command: RequestCommand, order: RequestOrder) -> RequestState:
         """The command has been taken. Errors: Refusal with its reason, Unavailable."""

@@ -48,7 +48,7 @@ MOST_ASKED = 200
 _AT_ONCE = 16
 """Questions to rollouts under way at the same time."""
 _OPENING = "opening"
-_BEFORE = "its rollout runs on an earlier build, which cannot say this beforehand: look at its status, and say --yes"
+_BEFORE = "its rollout runs on an earlier version, which cannot show this beforehand: look at `status`, then give --yes"
 _AnswerT = TypeVar("_AnswerT", bound=Model)
 
 
@@ -83,7 +83,7 @@ class Rollouts(Questions):
             raise await self._already_open(request) from None
         if request.shadow or request.adopt or not status.shadow or status.stage.has_ended:
             raise await self._already_open(request)
-        why = f"the rehearsal gives way to a launch{f': {request.reason}' if request.reason else ''}"
+        why = f"the rehearsal ends, because the cluster is launched{f': {request.reason}' if request.reason else ''}"
         abort = CommandRequest(actor=request.actor or request.owner, reason=why)
         await self.command(request.cluster, Command.ABORT, abort)
         await self._rehearsal_is_over(rollout_workflow_id(request.cluster), status.rollout)
@@ -97,7 +97,7 @@ class Rollouts(Questions):
         except BackstopError:
             who = "it is just being opened"
         line = command_line("status", request.cluster)
-        why = f"a rollout of {request.cluster} is open already ({who}): see `{line}`"
+        why = f"a rollout of {request.cluster} is already open ({who}): see `{line}`"
         await self._archive_refusal(request.cluster, "launch", request.reason, why)
         return Refusal(why)
 

@@ -60,7 +60,8 @@ class SigningSecret:
         secret = self._files.read(self.name).strip()
         if not _SIGNING.fullmatch(secret):
             raise BadInput(
-                f"{SECRET}{self.name} holds no signing secret of Slack's, which is one word of 32 digits or so"
+                f"{SECRET}{self.name} does not hold a signing secret of Slack, which is one word of about 32 "
+                "hexadecimal digits"
             )
         return secret
 

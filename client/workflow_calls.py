@@ -57,7 +57,7 @@ _TRIES = 60
 _PAUSE_SECONDS = 0.5
 _START_ONE = "start one with `backstop up` or `backstop worker`"
 NO_WORKER = f"no worker is running: {_START_ONE}"
-_NO_ANSWER = f"no worker has answered in time: if none runs, {_START_ONE} (see `backstop doctor`)"
+_NO_ANSWER = f"no worker has answered in time: if none is running, {_START_ONE} (see `backstop doctor`)"
 _SHORT = timedelta(seconds=5)
 """How long Temporal itself may take to say what became of something."""
 _LOOKS, _LOOK_SECONDS = 3, 0.4

@@ -73,7 +73,7 @@ def outcome_parts(outcome: AccessOutcome) -> list[RenderableType]:
     if len(outcome.changes) > _MOST_CHANGES:
         parts.append(line(f"and {count(len(outcome.changes) - _MOST_CHANGES, 'more change')}"))
     if not outcome.changes:
-        parts.append(line("Nothing differs from what is in force."))
+        parts.append(line("Nothing differs from the file in force."))
     parts += [line((f"! {warning}", "yellow")) for warning in outcome.warnings]
     parts.append(line(f"Access file {outcome.hash}: {outcome.said}"))
     if outcome.in_force and outcome.changes:
@@ -135,7 +135,7 @@ def rights_parts(lines: Sequence[RightLine], *, who: bool, team: str = "") -> li
 
 def token_parts(tokens: Sequence[TokenLine], now: datetime, of: int) -> list[RenderableType]:
     if not tokens:
-        return [none_of(of, "token") if of else line("No token counts: `backstop access token new` makes one.")]
+        return [none_of(of, "token") if of else line("There is no valid token: `backstop access token new` makes one.")]
     rows = table("TOKEN", "OWNER", "~SCOPE", "=UNTIL", "MADE BY", "~", least=["MADE BY"])
     for one in tokens:
         ended = one.expires_at <= now

@@ -69,7 +69,7 @@ def burndown_parts(
     if late:
         notes.append(line(late))
     if any(p.known < p.clusters for p in points):
-        notes.append(line("Clusters whose health nobody knew are left out of the sums."))
+        notes.append(line("Clusters with unknown health are left out of the sums."))
     if asked:
         notes.append(
             line("Waiting: GPUs asked for inside a quota that no healthy GPU could run, as far as it is known.")

@@ -39,9 +39,7 @@ def calendar_parts(
         return [none_of(of, "window")]
     back = [line(("Taken back", "bold"), f": {span_text(e.window)} of {e.cluster}.") for e in gone]
     if not entries:
-        return [*back] or [
-            line("Nothing is declared. `backstop hold CLUSTER` or `backstop calendar import FILE` does.")
-        ]
+        return [*back] or [line("Nothing is declared: use `backstop hold CLUSTER` or `backstop calendar import FILE`.")]
     rows = table(
         *("CLUSTER", ">ID", "=KIND", "=STARTS", "=ENDS", ">GPUS", "~ISLANDS", "~REASON", "BY"), least=("BY", "GPUS")
     )

@@ -37,7 +37,7 @@ def waiting_parts(waiting: Sequence[Waiting], of: int) -> list[RenderableType]:
 
 def whole_parts(one: Waiting) -> list[RenderableType]:
     """All that would be done."""
-    state = {"given": f"It is given already: {one.second} countersigned it.", "withdrawn": "It was withdrawn."}
+    state = {"given": f"{one.second} has already countersigned it.", "withdrawn": "It was withdrawn."}
     return [
         line((f"To {one.what}", "bold"), f", given by {one.by}, {one.at:%Y-%m-%d %H:%MZ}{_why(one)}"),
         *(line(text) for text in _lines(one.message)),

@@ -243,7 +243,7 @@ def status_parts(
     if s.waves:
         parts += [Text(), _waves(s), *_followed(s.members)]
     if chosen is not None:
-        return [*parts, Text(), _members(chosen, shadow=s.shadow) if chosen else line("No cluster is like that.")]
+        return [*parts, Text(), _members(chosen, shadow=s.shadow) if chosen else line("No cluster matches.")]
     return [*parts, *_running(s), *_failed(s), *_held(s)]
 
 

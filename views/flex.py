@@ -92,7 +92,7 @@ def block_text(gpus: int, sure: bool) -> str:
 def cluster_parts(one: FlexNow, record: Sequence[FlexOffered]) -> list[RenderableType]:
     """One cluster: in quota, flex, islands, who is on it, and its record."""
     if one.health_at is None:
-        return [line((one.cluster, "bold"), ": nobody knows its health, and so nothing of its flex."), *_record(record)]
+        return [line((one.cluster, "bold"), ": its health is unknown, so its flex is unknown too."), *_record(record)]
     of = (
         ""
         if one.known_quotas == one.quotas

@@ -31,7 +31,7 @@ def number(count: int) -> str:
 
 def none_of(many: int, what: str) -> Text:
     """Where a filter has left nothing."""
-    return line(f"The only {what} is not like that." if many == 1 else f"None of {many:,} {what}s is like that.")
+    return line(f"The only {what} does not match." if many == 1 else f"None of {many:,} {what}s matches.")
 
 
 def clean(text: object) -> str:

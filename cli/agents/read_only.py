@@ -53,4 +53,4 @@ class ReadingDoor:
 
 def _refuse(command: str) -> None:
     if not may(command):
-        raise Refusal(f"no agent gives {command}: agents read, and ask for quota; a person does the rest")
+        raise Refusal(f"agents may not give {command}: they read and ask for quota, and people give all other commands")

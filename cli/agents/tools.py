@@ -94,7 +94,7 @@ async def propose_quota(
     days: Annotated[int, Field(ge=1, le=366, description="After which they are given back by themselves.")] = 7,
 ) -> ToolAnswer:
     if not reason.strip():
-        raise BadInput("a request needs a reason: whoever decides on it reads it")
+        raise BadInput("a request needs a reason for the person who decides on it")
     try:
         ask = QuotaAsk(
             request=f"q-{secrets.token_hex(4)}",

@@ -120,7 +120,7 @@ def import_(
     from views.access import outcome_parts
 
     if bool(file) is bool(confirm):
-        raise BadInput("give a FILE to import, or --confirm HASH of one that waits")
+        raise BadInput("give a FILE to import, or --confirm HASH of a file that waits")
     rules = _read(file) if file else None
     question = ImportAccess(file=rules, confirm=confirm, dry_run=dry_run, reason=reason)
     outcome = ask(who(actor), lambda door: door.ask(question))
@@ -164,7 +164,7 @@ def seen(
     if as_json:
         show_json(EmergencySeenAnswer.grown_from(looked, undo=undo).as_json())
         return
-    show(line((f"Emergency {looked.number}", "bold"), f" is looked at, by {looked.seen_by}. {undo}"))
+    show(line((f"Emergency {looked.number}", "bold"), f" has been reviewed by {looked.seen_by}. {undo}"))
 
 
 def recover(
@@ -192,7 +192,7 @@ def recover(
     def ahead() -> list[object]:
         admins = ", ".join(rules.admins[:5])
         blind = no_longer_read(None, rules, asserted_principal(rules.admins[0]))
-        sentence = f"{file} replaces what is in force, whatever it is; admins: {admins}. Nobody else is asked."
+        sentence = f"{file} replaces the file in force, whatever it says; admins: {admins}. No second person is asked."
         return [line(sentence), *(line((f"! {warning}", "yellow")) for warning in blind)]
 
     consent("Recover access?", ahead, yes=yes, as_json=as_json)  # type: ignore[arg-type]
@@ -202,7 +202,7 @@ def recover(
         return
     show(
         line(("RECOVERED", "bold red"), f": {sentence}"),
-        line("It was done beside all rules, and the audit says so: backstop audit '(access)'. Tell the other admins."),
+        line("This bypassed all rules, and the audit says so: backstop audit '(access)'. Tell the other admins."),
     )
 
 
@@ -347,7 +347,7 @@ def token_new(
             (token_line.name, "bold"),
             f" counts as {token_line.owner} ({token_line.scope.text}) until {token_line.expires_at:%Y-%m-%d}.",
         ),
-        line("It is shown this once. Whoever is to use it sets BACKSTOP_TOKEN."),
+        line("It is shown only this once. Set BACKSTOP_TOKEN to it where it is to be used."),
         line(f"Undo: {undo}"),
     )
 

@@ -111,7 +111,7 @@ def audit(
     from models.fleet.state import FLEET
 
     if fleet and cluster:
-        raise BadInput(f"CLUSTER {cluster!r} is given beside --fleet: give one of them")
+        raise BadInput(f"CLUSTER {cluster!r} is given together with --fleet: give one of them")
     if (seals and not verify) or (seal_key and not seals):
         raise BadInput("--seals goes with --verify, and --seal-key with --seals")
     cluster = FLEET if fleet else cluster if seals else needed(cluster)
@@ -177,7 +177,7 @@ def _answer(every_line: Sequence[AuditLine] | Sequence[ArchiveLine], wanted: _Wa
     few = f"{len(lines):,} of {entries}" if len(lines) < len(every_line) else ""
     match how.form:
         case Form.NAME:
-            raise BadInput("-o name: what happened has no name")
+            raise BadInput("-o name: audit entries have no names; leave it out")
         case Form.JSON:
             for each in lines:
                 show_json_line(each.as_json())
@@ -247,7 +247,7 @@ def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
 
     lines = [each for each in _archived(cluster, person) if each.rollout == bringup_workflow_id(cluster)]
     if not lines:
-        raise Refusal(f"nothing is archived of a bring-up of {cluster}")
+        raise Refusal(f"the archive has no bring-up of {cluster}")
     _answer(lines, _Wanted(None, None, (), ()), listing(as_json=as_json))
 
 
@@ -263,14 +263,14 @@ def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[Rende
         row(what_happened, moment(each.at), each.kind, who, text, each.reason or None, style=style)
     if what_happened.row_count:
         return [what_happened, *([line(f"{few}.")] if few else [])]
-    return [line(f"{few} is like that." if few else "Nothing has happened to it yet.")]
+    return [line(f"{few} matches." if few else "Nothing has happened to it yet.")]
 
 
 def _verify(cluster: str, actor: str, how: Listing) -> None:
     rows, head = ask(actor, lambda door: door.archived(cluster))
     if not rows and head is None:
         _refuse_unknown(cluster, actor)
-        raise Refusal(f"nothing is archived of {cluster}: there is no chain to verify")
+        raise Refusal(f"the archive has nothing about {cluster}: there is no chain to verify")
     answer = _chain_of(cluster, rows, head)
     how.tell(lambda: answer, lambda: _told_of_chain(answer), None)
     _fail_unless_whole(answer.whole)
@@ -310,7 +310,7 @@ def _told_of_chain(answer: ChainAnswer, seals: Sequence[Seal] | None = None) -> 
     if seals is None:
         return parts
     if answer.seal is None:
-        return [*parts, line("No seal names it: nothing says that it was not written anew.")]
+        return [*parts, line("No seal covers it, so nothing proves that it was not rewritten.")]
     return [
         *parts,
         line(f"The archive matches its seals, up to SEAL {answer.seal} of {answer.sealed_at:%Y-%m-%d %H:%M:%SZ}."),

@@ -75,11 +75,11 @@ def buffer(
     often other buffers would have failed and how many healthy GPUs they would have left unused. Changes nothing.
     """
     if export and health:
-        raise BadInput("--export writes the ledger's history, and --health names another: give one of them")
+        raise BadInput("--export writes the ledger's history, and --health reads another one: give one of them")
     if export == "-" and as_json:
-        raise BadInput("--export - is given beside --json: standard output takes one of them")
+        raise BadInput("--export - is given together with --json: standard output takes one of them")
     if gpus_per_node and not health:
-        raise BadInput("--gpus-per-node is for --health: the ledger knows it of each cluster")
+        raise BadInput("--gpus-per-node goes with --health: the ledger has it for each cluster; leave it out")
     asked = _Asked(target, horizon, floor)
     if health:
         from client.inputs.health_series import read_series

@@ -56,7 +56,7 @@ def burndown(
     from views.burndown import as_csv, burndown_parts
 
     if csv == "-" and not how.for_people:
-        raise BadInput(f"--csv - is given beside {how.asked}: standard output takes one of them")
+        raise BadInput(f"--csv - is given together with {how.asked}: standard output takes one of them")
     now = datetime.now(UTC)
     begin = beginning("--since", since, now)
 

@@ -136,18 +136,20 @@ def hold(
     names = list(dict.fromkeys(needed(name) for name in clusters or ()))
     if fleet == bool(names):
         raise BadInput(
-            f"CLUSTER {names[0]!r} is given beside --fleet: give one of them"
+            f"CLUSTER {names[0]!r} is given together with --fleet: give one of them"
             if names
             else "CLUSTER is missing: name clusters, or give --fleet"
         )
     if kind is WindowKind.FREEZE and (gpus is not None or islands):
-        raise BadInput(f"{'--gpus' if gpus is not None else '--islands'} is given, and a freeze takes no capacity")
+        raise BadInput(
+            f"{'--gpus' if gpus is not None else '--islands'} is given, but a freeze takes no capacity: leave it out"
+        )
     starts = instant("--from", begins, now) if begins else now
     ends = instant("--until", until, starts)
     if ends <= starts:
         raise BadInput(f"--until {until} is not after its start, {moment(starts)}")
     if ends <= now:
-        raise BadInput(f"--until {until} is over: it is {moment(now)}")
+        raise BadInput(f"--until {until} is in the past: it is {moment(now)}")
     window = checked(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
     person = who(actor)
     ahead_of = now if begins else now - timedelta.resolution  # one from now takes something too: it is named as ahead
@@ -323,7 +325,7 @@ def end(
     if not reason.strip():
         raise BadInput("--reason must say why")
     if hold and cluster:
-        raise BadInput(f"--hold {hold!r} is given beside CLUSTER {cluster!r}: give one of them")
+        raise BadInput(f"--hold {hold!r} is given together with CLUSTER {cluster!r}: give one of them")
     if not hold and (not cluster or number is None):
         raise BadInput(f"{'ID' if cluster else 'CLUSTER'} is missing: name a window by CLUSTER and ID, or give --hold")
 
@@ -355,9 +357,7 @@ def _of_hold(name: str, calendar: Sequence[Entry]) -> list[Entry]:
 
     own = [e for e in calendar if e.source and name in (e.source, hold_name(e.source))]
     if not own:
-        raise BadInput(
-            f"--hold {name!r}: no declaration that is not over is called so; `backstop calendar show` has them"
-        )
+        raise BadInput(f"--hold {name!r}: no current or coming hold has this name; `backstop calendar show` lists them")
     return own
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from models.cluster.source_doubts import DoubtedSource
 
 
-_UNDO = "It cannot be undone; mend the source if it is wrong after all: what it says next counts."
+_UNDO = "It cannot be undone. If the source is wrong after all, correct it: its next sample counts."
 
 
 def add_to(app: typer.Typer) -> None:
@@ -61,5 +61,5 @@ def confirm(
         show_json(ConfirmedAnswer(source=source, clusters=confirmed.clusters, undo=_UNDO).as_json())
         return
     clusters = count(len(confirmed.clusters), "cluster")
-    show(line((source, "bold"), f" is confirmed, and counts of {clusters}: {', '.join(confirmed.clusters)}"))
+    show(line((source, "bold"), f" is confirmed for {clusters}: {', '.join(confirmed.clusters)}"))
     show(line(_UNDO))

@@ -90,7 +90,7 @@ def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, a
     if as_json:
         show_json(WithdrawnAnswer.grown_from(gone, undo=undo).as_json())
         return
-    show(line(f"To {gone.what} waits for nobody any more. {undo}"))
+    show(line(f"Withdrawn: nobody needs to countersign to {gone.what} any more. {undo}"))
 
 
 def _hash(digest: str) -> str:

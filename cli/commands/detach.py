@@ -60,7 +60,7 @@ def detach(
         limits = tuple(LimitBack(name=n, before_gpus=b, after_gpus=a) for n, (b, a) in sorted(back.items()))
         show_json(DetachedAnswer(cluster=cluster, limits=limits, undo=_UNDO).as_json())
         return
-    stands = ": Backstop writes to its quota system no more; its quotas stand in the ledger as they are."
+    stands = ": Backstop no longer writes to its quota system; the ledger keeps its quotas as they are."
     show(line((cluster, "bold"), stands))
     show(*_limits(back, ">WAS", ">IS"), line(_UNDO))
 
@@ -84,7 +84,7 @@ def _ahead(cluster: str, restore: bool, reason: str, person: str) -> list[Render
     sentence = f"{count(len(back) - classes, 'limit')} of its quota system would be taken back; {teams}."
     if classes:
         sentence += f" {classes} QOS of classes would go; one in which jobs are would stay, without effect."
-    sentence += " No team is told."
+    sentence += " No team is notified."
     return [*_limits(back, ">IS", ">WOULD BE"), line(sentence)]
 
 

@@ -162,7 +162,7 @@ def export(
     from client.inputs.fleet_yaml_writer import fleet_yaml
 
     if removed and cluster:
-        raise BadInput(f"--cluster {cluster[0]} is given beside --removed {removed}: give one of them")
+        raise BadInput(f"--cluster {cluster[0]} is given together with --removed {removed}: give one of them")
     if removed:
         document = ask(who(actor), lambda door: _removed(door, removed))
     else:
@@ -172,7 +172,7 @@ def export(
             for name, why in sorted(page.wrong.items()):
                 complain(f"left out: {name}: {why}")
             for name, teams in sorted(page.cut_floors.items()):
-                below = "as their quotas, or what they are part of, stand below them"
+                below = "because the quotas, or their parent quotas, are below the floors"
                 complain(f"{name}: written with smaller floors, {below}: {', '.join(teams)}")
     write(file, "FILE", fleet_yaml(document))
 
@@ -186,7 +186,7 @@ def _document(pages: Sequence[FleetPage], only: Sequence[str]) -> dict[str, Any]
     if unknown := sorted(set(only) - {c["name"] for c in clusters}):
         raise BadInput(f"cluster {unknown[0]!r} is not in the ledger: `backstop fleet show` lists them")
     if not clusters:
-        raise Refusal("the ledger has no cluster, and a fleet file has at least one")
+        raise Refusal("there is nothing to export: the ledger has no cluster")
     document: dict[str, Any] = {"policy": pages[0].policy} if pages[0].policy and not only else {}
     document["clusters"] = clusters
     teams = pages[0].teams
@@ -207,9 +207,7 @@ async def _removed(door: Backstop, cluster: str) -> dict[str, Any]:
     rows, _ = await door.archived(cluster)
     was = [row.entry.data["cluster"] for row in rows if isinstance(row.entry.data.get("cluster"), dict)]
     if not was:
-        raise Refusal(
-            f"nobody has removed a cluster {cluster!r} here: `backstop audit {_word(cluster)} --archive` tells of it"
-        )
+        raise Refusal(f"no cluster {cluster!r} has been removed here: see `backstop audit {_word(cluster)} --archive`")
     return {"clusters": [in_file_order(was[-1])]}
 
 

@@ -111,12 +111,12 @@ def import_(
         raise BadInput("FILE is missing: give a fleet file, --health, --jobs or --slurm, or several")
     if paths and slurm:
         raise BadInput(
-            f"--slurm {slurm} is given beside {paths[0]}: give one of them (a file may say slurm: of a cluster)"
+            f"--slurm {slurm} is given together with {paths[0]}: give one of them (a file may say slurm: of a cluster)"
         )
     if prune and slurm:
         raise BadInput(
-            "--prune is given with --slurm, whose quotas are the limits that it has now: nothing is left to remove "
-            "(a whole cluster goes by: backstop fleet remove)"
+            "--prune is given with --slurm, which imports the limits that Slurm has now, so there is nothing to remove "
+            "(to remove a whole cluster: backstop fleet remove)"
         )
     _refuse_without_file(bool(paths), prune=prune, reset=reset, whole=whole, dry_run=dry_run)
     document, samples, by_name = _read(paths, health, jobs)
@@ -383,7 +383,7 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
     gone = [sentence for q in ours.quotas if q.team not in has and (sentence := _lost_with(q))]
     there = {island.name for island in cluster.islands}
     lost = [f"{i.name} ({gpus_text(i.total_gpus)})" for i in ours.islands if i.name not in there]
-    gone += [f"Slurm has no GPU in island {island} any more, so it is gone from the ledger" for island in lost]
+    gone += [f"Slurm has no GPU in island {island} any more, so the ledger no longer has it" for island in lost]
     return counts | moved, cluster.unread, tuple(gone)
 
 

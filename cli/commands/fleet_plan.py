@@ -77,7 +77,8 @@ async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -
     if status is not None and status.stage is FleetStage.PLANNED:
         if chosen:
             raise BadInput(
-                f"{chosen[0]} is given, and the plan of fleet rollout {status.fleet} awaits approval already"
+                f"{chosen[0]} is given, but the plan of fleet rollout {status.fleet} already awaits approval: "
+                "leave it out"
             )
         plan = await door.fleet_plan()
         pilots = [m.cluster for m in status.members if m.wave is Wave.PILOT]
@@ -161,7 +162,9 @@ def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
         file, FleetPlanFile, "the fields schema, at and plan, as `backstop fleet plan --out` writes them"
     )
     if (own := plan_hash(kept.plan.clusters)) != kept.plan.hash:
-        raise BadInput(f"{file}: plan.hash is {kept.plan.hash}, and its clusters make {own}: it was altered")
+        raise BadInput(
+            f"{file}: plan.hash is {kept.plan.hash}, but its clusters have hash {own}: somebody has changed the file"
+        )
     before = {p.cluster: p for p in kept.plan.clusters}
 
     async def question(door: Backstop) -> tuple[FleetPlan, Cuts]:
@@ -183,8 +186,8 @@ def agreed_by_file(file: str, person: str, *, as_json: bool) -> str:
         if not as_json:
             show(*parts)
         raise Refusal(
-            f"the plan that awaits approval is {now.hash}, and {file} has {kept.plan.hash}: keep it anew with "
-            f"`backstop fleet plan --out {file}`, or approve what is now with --plan {now.hash}"
+            f"the plan that awaits approval is {now.hash}, and {file} has {kept.plan.hash}: write the file again with "
+            f"`backstop fleet plan --out {file}`, or approve the current plan with --plan {now.hash}"
         )
     shown_and_asked(f"Approve plan {now.hash} of {now.size_text}, as it is now?", parts)
     return now.hash

@@ -67,7 +67,7 @@ def launch_fleet(
 
     names = pilots_of(pilots)
     if whole and waves:
-        raise BadInput(f"--wave {waves[0]!r} is given beside --fleet, which takes all waves: give one of them")
+        raise BadInput(f"--wave {waves[0]!r} is given together with --fleet, which takes all waves: give one of them")
     request = checked(
         FleetLaunch,
         fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
@@ -160,7 +160,7 @@ def status(
 
     rollout, lost, could = ask(who(actor), question)
     if lost is not None:  # a workflow that was terminated still answers, as it last stood
-        complain(f"{lost_fleet_sentence(lost)}. What stands here is where it stood when it ended")
+        complain(f"{lost_fleet_sentence(lost)}. These figures are from when it ended")
     members = how.rows(rollout.members, Member)
     chosen = of_interest(members, waiting=waiting, failed=failed, every=every or bool(how.options))
     how.tell(
@@ -210,12 +210,12 @@ def _plan_meant(order: TypedOrder, person: str) -> str:
     if file:
         if plan or order.yes:
             option = f"--plan {plan!r}" if plan else "--yes"
-            raise BadInput(f"{option} is given beside FILE {file!r}: give one of them")
+            raise BadInput(f"{option} is given together with FILE {file!r}: give one of them")
         plan = fleet_plan.agreed_by_file(file, person, as_json=order.as_json)
     if not plan and not order.yes and not can_ask(as_json=order.as_json):
         raise BadInput(
-            "--plan is missing: nobody can be shown the plan and asked here; `backstop fleet status` shows its hash, "
-            "and --yes approves the plan that there is"
+            "--plan is missing: there is no terminal to show the plan and ask; `backstop fleet status` shows its hash, "
+            "and --yes approves the current plan"
         )
     return plan or _agreed(order, person)
 

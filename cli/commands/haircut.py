@@ -77,13 +77,13 @@ def haircut(
     explained = _explained(at, wanted)
     overlay = overlay_of(policy, max_tier=max_tier)
     if "buffer" in overlay.settings:
-        raise BadInput("--policy buffer is given beside --buffers: the report compares these")
+        raise BadInput("--policy buffer is given together with --buffers: the report compares these")
     if by is By.FLEET:
         how.of_one("--by fleet, which is one")
     taken = ((how.asked, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))
     to_screen = [option for option, on in taken if on]
     if len(to_screen) > 1:
-        raise BadInput(f"{to_screen[0]} is given beside {to_screen[1]}: standard output takes one of them")
+        raise BadInput(f"{to_screen[0]} is given together with {to_screen[1]}: standard output takes one of them")
     snapshots, _ = planned_from(file, named, who(actor))
     if not snapshots:
         raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")

@@ -69,7 +69,9 @@ def rotate() -> None:
     from views.words import line
 
     _made(rotate_key(datetime.now(UTC)))
-    show(line("It cannot be undone: the earlier key will only verify; to have another one sign, rotate again."))
+    show(
+        line("It cannot be undone: the earlier key only verifies from now on; to sign with another key, rotate again.")
+    )
 
 
 def revoke(
@@ -122,7 +124,7 @@ def _parts(keys: Sequence[KeyLine], of: int) -> list[RenderableType]:
     from views.words import line, moment, none_of, row, table
 
     if not keys:
-        return [none_of(of, "key") if of else line("The book has no key.")]
+        return [none_of(of, "key") if of else line("The file of public keys has no key.")]
     rows = table("KEY", "=STATUS", "=FROM", "=UNTIL", "=REVOKED", least=["REVOKED"])
     for key in keys:
         times = (moment(key.valid_from), moment(key.valid_until), moment(key.revoked_from))

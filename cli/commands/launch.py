@@ -115,7 +115,7 @@ def launch(
     elif of_fleet.is_asked:
         _launch_fleet(launching, of_fleet, adopt=adopt)
     elif pace:
-        raise BadInput(f"--pace {pace[0]!r} is of a fleet: give --fleet, --wave or --pilot too")
+        raise BadInput(f"--pace {pace[0]!r} is for a fleet rollout: give --fleet, --wave or --pilot too")
     elif len(names) < 2 and not launching.has_globs:
         _launch_one(launching, adopt=adopt)
     elif adopt:
@@ -178,7 +178,7 @@ def _launch_fleet(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> N
 def _refuse(options: Mapping[str, bool], beside: str) -> None:
     """Errors: BadInput naming the first of these options that is there."""
     for option in (option for option, is_there in options.items() if is_there):
-        raise BadInput(f"{option} is given beside {beside}")
+        raise BadInput(f"{option} is given together with {beside}")
 
 
 def _launch_one(launching: Launching, *, adopt: bool) -> None:
@@ -208,7 +208,7 @@ def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
         if field in overlay.settings:
             raise BadInput(
                 f"--policy {field}={overlay.settings[field]!r} belongs to the cluster, not to one rollout: "
-                "say it in the policy that it is imported with (backstop fleet import)"
+                "set it in the policy of the cluster (backstop fleet import)"
             )
     return overlay
 
@@ -237,7 +237,7 @@ def _launched(answer: LaunchAnswer, resolves: str, launching: Launching) -> None
     if answer.plan is not None:
         show(*plan_parts(answer.plan), line())
     if answer.gave_way:
-        show(line(f"The rehearsal {answer.gave_way} gave way: it is aborted, and had written no quota."))
+        show(line(f"The rehearsal {answer.gave_way} is aborted to make room; it had written no quota."))
     shadow = " (shadow: no quota is written)." if launching.shadow else "."
     show(line((f"Rollout {answer.rollout} is open", "bold"), shadow))
     if document.approve:

@@ -82,7 +82,7 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
 
     kept, lost = ask(launching.person, question)
     if kept is None:
-        raise Refusal("no fleet rollout is lost: Temporal runs the one that the ledger has open, or none is open there")
+        raise Refusal("no fleet rollout is lost: none is open in the ledger, or Temporal runs it")
     launch = _taking_over(kept, launching, pace_of(kept, pace))
     what = f"Take over fleet rollout {kept.fleet}?"
     consent(what, lambda: _kept_parts(kept, launch, lost), yes=launching.yes, as_json=launching.as_json)
@@ -92,7 +92,9 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
     for cluster, message in refused:
         complain(f"{cluster} was not adopted: {message}")
     if refused:
-        raise Refusal(f"the fleet rollout is not taken over while {len(refused)} of its rollouts are lost: try again")
+        raise Refusal(
+            f"the fleet rollout cannot be taken over while {len(refused)} of its rollouts are lost: try again"
+        )
     with waiting("planning its clusters"):
         plan = ask(launching.person, lambda door: door.launch_fleet(launch))
     _taken_over(plan, launch, as_json=launching.as_json)
@@ -168,6 +170,6 @@ def _taken_over(plan: FleetPlan, launch: FleetLaunch, *, as_json: bool) -> None:
 
     assert launch.kept is not None
     if not as_json:
-        show(line((f"{launch.kept.fleet} is taken over", "bold"), "; of it is not known any more:"))
+        show(line((f"{launch.kept.fleet} is taken over", "bold"), "; no longer known of it:"))
         show(*unknown_lines(launch.kept), line())
     launched_parts(plan, launch, as_json=as_json)

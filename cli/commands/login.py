@@ -91,7 +91,7 @@ def whoami(as_json: AsJson = False) -> None:
 
     place = front(who(""))
     if place is None:
-        identity = {"name": who(""), "proof": "asserted", "how": "nobody checks it: no front answers here"}
+        identity = {"name": who(""), "proof": "asserted", "how": "not checked, because no front answers here"}
         where = "Temporal"
     else:
         identity, where = _asked(place), str(place.path if isinstance(place, AtSocket) else getattr(place, "url", ""))
@@ -114,7 +114,9 @@ def _named() -> AtUrl:
 
     url = os.environ.get("BACKSTOP_URL", "")
     if not url:
-        raise BadInput("BACKSTOP_URL is not set: name the front to log in to; at its socket nobody has to")
+        raise BadInput(
+            "BACKSTOP_URL is not set: set it to the front to log in to (the front on this machine needs no login)"
+        )
     return AtUrl(url)
 
 

@@ -23,5 +23,5 @@ def mcp(actor: Actor = "") -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
             raise
-        raise Refusal("what agents speak is not installed: pip install 'backstop[mcp]'") from None
+        raise Refusal("the Model Context Protocol is not installed: pip install 'backstop[mcp]'") from None
     server_for(who(actor)).run("stdio")

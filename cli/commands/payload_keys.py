@@ -40,11 +40,13 @@ def new() -> None:
 
     path, now = keys_file(), datetime.now(UTC)
     if path.exists():
-        raise Refusal(f"{path} is there already: `backstop keys payload rotate` puts a new key into it")
+        raise Refusal(f"{path} already exists: `backstop keys payload rotate` adds a new key to it")
     key = new_key(now, now)
     write_keys(path, PayloadKeys(since=now, keys=(key,)))
     show(line(("Made", "bold"), f" payload key {key.key_id} in {path}: give this file to every worker and client"))
-    show(line("(BACKSTOP_PAYLOAD_KEYS), and start them again. Who has lost it reads no history any more: keep a copy."))
+    show(
+        line("(BACKSTOP_PAYLOAD_KEYS), and start them again. Without it no history can be read any more: keep a copy.")
+    )
 
 
 def rotate(

@@ -83,7 +83,7 @@ def plan(
     overlay.on(Policy())  # a slip is named here, by its option
     snapshots, unplannable = planned_from(file, wanted, who(actor), overlay)
     if health and not any(overlay.on(own).terms for _, own in snapshots):
-        raise BadInput("--health is given, and no buffer goes by it: give --buffer health too")
+        raise BadInput("--health is given, but the buffer does not use it: give --buffer health too")
     history = _histories(health)
     plans = [_made(snapshot, overlay.on(own), history) for snapshot, own in snapshots]
     _answer(plans, unplannable, bool(wanted), how)

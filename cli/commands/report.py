@@ -58,7 +58,7 @@ def report(
     from views.words import line
 
     if not weekly:
-        raise BadInput("--weekly is missing: it is the only report there is so far")
+        raise BadInput("--weekly is missing: give it, because there is no other report")
     now = datetime.now(UTC)
     until = _end(at, now)
     week = _week(until, live=until == now, actor=who(actor))
@@ -94,7 +94,7 @@ def _end(at: str, now: datetime) -> datetime:
         return now
     end = moment_of("--at", at, now)
     if end > now:
-        raise BadInput(f"--at {at} lies ahead: it is {now:%Y-%m-%d %H:%MZ}")
+        raise BadInput(f"--at {at} is in the future: it is {now:%Y-%m-%d %H:%MZ}")
     return min(end + timedelta(days=1), now) if len(at) == 10 else end
 
 

@@ -221,7 +221,7 @@ def _day(text: str, now: datetime) -> datetime:
     end = instant("--until", f"{text}T00:00Z" if whole_day else text, now)
     end += timedelta(days=whole_day)
     if end <= now:
-        raise BadInput(f"--until {text} is past")
+        raise BadInput(f"--until {text} is in the past")
     return end
 
 

@@ -70,7 +70,7 @@ def status(
     chosen = Filters(stage, wave, owner, needs, at_risk, only_open)
     options = [*chosen.options, *(["--all"] if every else []), *how.options]
     if cluster and options:
-        raise BadInput(f"{options[0]} is given beside CLUSTER {cluster!r}: a filter is for all of them")
+        raise BadInput(f"{options[0]} is given together with CLUSTER {cluster!r}: a filter is for all of them")
     _one_of("--stage", stage, [s.value for s in Stage])
     import_lightly()
     if wave:
@@ -228,7 +228,9 @@ def _refuse_unknown(filters: Filters, word: LastWord, how: Listing) -> None:
     asked = ["--wave"] * bool(filters.wave) + ["--at-risk"] * filters.at_risk
     asked += [f"--filter {text}" for text in how.filters if field_of(text) in _UNKNOWN]
     if asked:
-        raise Unavailable(f"{word.sentence} Waves and what is unbacked are not in it, so {asked[0]} cannot be told.")
+        raise Unavailable(
+            f"{word.sentence} The ledger has no waves and no unbacked GPUs, so {asked[0]} cannot be answered."
+        )
 
 
 def _show_last_word_of(cluster: str, word: LastWord, how: Listing) -> None:

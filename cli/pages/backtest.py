@@ -58,7 +58,7 @@ def page(series: Sequence[Series], records: Sequence[Record], promised: Promised
 def picture(file: str, series: Sequence[Series], promised: Promised) -> None:
     """The plots, one below the other, as PNG. Errors: BadInput naming the file."""
     if file == "-":
-        raise BadInput("--png takes the name of a file, not -: a picture is not for a terminal")
+        raise BadInput("--png takes the name of a file, not -: a picture cannot go to standard output")
     shown = series[:_MOST]
     with style():
         figure = Figure(figsize=(9, 3.3 * len(shown)), layout="constrained")

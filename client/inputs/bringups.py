@@ -95,7 +95,7 @@ def _against(entry: BringupEntry, number: int, recipes: RecipeFile) -> list[Prob
         problem(
             "islands" if entry.islands else "nodes",
             f"the largest island is ordered with {gpus_text(largest)}, and check {check.name} of recipe {recipe.name} "
-            f"wants a block of {check.contiguous} in one island: it could never be green",
+            f"needs a block of {check.contiguous} in one island, so that check could never pass",
         )
         for check in recipe.checks
         if check.contiguous is not None and check.contiguous > largest

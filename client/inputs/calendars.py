@@ -110,7 +110,7 @@ def _coming(events: Sequence[Any], name: str, now: datetime) -> list[Any]:
     if len(coming) > _MOST_TIMES:
         raise BadInput(
             f"{name}: event {_title(events[0])!r} takes place {len(coming)} times within a year: "
-            f"at most {_MOST_TIMES} are taken"
+            f"the most is {_MOST_TIMES}"
         )
     return coming
 
@@ -126,7 +126,7 @@ def _parsed(path: str, name: str) -> Any:
     try:
         return icalendar.Calendar.from_ical(_with_durations_as_written(data))
     except (ValueError, IndexError, KeyError) as error:
-        raise BadInput(f"{name} is no iCalendar file: {_words(error)}") from None
+        raise BadInput(f"{name} is not an iCalendar file: {_words(error)}") from None
 
 
 def _with_durations_as_written(data: bytes) -> bytes:
@@ -138,7 +138,7 @@ def _with_durations_as_written(data: bytes) -> bytes:
 def _source(event: Any, name: str) -> str:
     uid = str(event.get("UID", "")).strip()
     if not uid:
-        raise BadInput(f"{name}: event {_title(event)!r} has no UID, by which a later import would know it")
+        raise BadInput(f"{name}: event {_title(event)!r} has no UID, which a later import needs to find it again")
     if len(uid) > 250:
         raise BadInput(f"{name}: event {_title(event)!r} has a UID of more than 250 characters")
     return f"ics {uid}"
@@ -181,12 +181,12 @@ def _moment(event: Any, field: str, name: str) -> datetime:
             raise _without_zone(event, field, value, event[field].params.get("TZID"), name)
         return value.astimezone(UTC)
     if not isinstance(value, date):
-        raise BadInput(f"{name}: event {_title(event)!r}: {field} is no day and no time")
+        raise BadInput(f"{name}: event {_title(event)!r}: {field} is neither a day nor a time")
     return datetime.combine(value, time(), UTC)
 
 
 def _without_zone(event: Any, field: str, value: datetime, zone: str | None, name: str) -> BadInput:
-    which = "no time zone" if zone is None else f"a time zone that is not known, {zone!r}"
+    which = "no time zone" if zone is None else f"an unknown time zone, {zone!r}"
     return BadInput(f"{name}: event {_title(event)!r}: {field} has {which}: {value:%Y-%m-%dT%H:%M}")
 
 
@@ -225,13 +225,18 @@ def _refuse_nonsense(event: Any, name: str, now: datetime) -> None:
         raise BadInput(f"{name}: event {_title(event)!r} has no DTSTART")
     rules = _rules(event)
     if any(str(f).upper() in _TOO_OFTEN for rule in rules for f in rule.get("FREQ", ())):
-        raise BadInput(f"{name}: event {_title(event)!r} repeats every second or minute: that is no window")
+        raise BadInput(
+            f"{name}: event {_title(event)!r} repeats every second or minute, which is too often for a window"
+        )
     if any(every < 1 for rule in rules for every in rule.get("INTERVAL", ())):
         raise BadInput(f"{name}: event {_title(event)!r} repeats at an INTERVAL below 1")
     starts = _moment(event, "DTSTART", name)
     _refuse_unknown_zones(event, name)
     if rules and starts < now - _BEHIND:
-        raise BadInput(f"{name}: event {_title(event)!r} began {starts:%Y-%m-%d}: no series is followed that far")
+        raise BadInput(
+            f"{name}: event {_title(event)!r} began {starts:%Y-%m-%d}, too long ago to follow its series: "
+            "give a later DTSTART"
+        )
     if "DTEND" in event and _moment(event, "DTEND", name) < starts:
         raise BadInput(f"{name}: event {_title(event)!r} ends before it starts")
 

@@ -50,7 +50,7 @@ def csv_text(path: str | Path) -> tuple[str, str]:
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
-            raise BadInput(f"{name} is not whole gzip data: {error}") from None
+            raise BadInput(f"{name} is not complete gzip data: {error}") from None
     return name, decoded(name, raw)
 
 

@@ -74,7 +74,7 @@ def handed_in(path: str | FilePath, fields: str, what: str = "") -> Handed:
     name, text = _text(path)
     data = _parsed(name, text)
     if data is None and what:
-        raise BadInput(f"{name} is empty: {what} has at least {fields}")
+        raise BadInput(f"{name} is empty: {what} needs at least {fields}")
     if not isinstance(data, dict):
         raise BadInput(f"{name} must be a mapping with {fields}, not {shown(data)}")
 

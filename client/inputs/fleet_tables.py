@@ -83,7 +83,7 @@ def _of_a_fleet(table: Table) -> Table:
     for column in table.rows[0][1] if table.rows else ():
         if table.kind.setting(column) and column.removeprefix(POLICY) not in Policy.model_fields:
             raise BadInput(
-                f"{table.name}, line 1: column {column!r} is no setting of a policy (docs/fleet-file.md lists them)"
+                f"{table.name}, line 1: column {column!r} is not a setting of a policy (docs/fleet-file.md lists them)"
             )
     return table
 

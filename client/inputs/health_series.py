@@ -82,7 +82,7 @@ class _Histories:
         self._unit: Literal["nodes", "gpus"] = "gpus" if counts_gpus else "nodes"
         self._node = 1 if self._unit == "nodes" else self._gpus_per_node or 8
         if self._unit == "nodes" and self._gpus_per_node is not None:
-            raise BadInput(f"{self._table.name} counts nodes: how many GPUs each has (--gpus-per-node) does not matter")
+            raise BadInput(f"{self._table.name} counts nodes: leave --gpus-per-node out")
         spelt = {f"total{of}": "total", f"healthy{of}_min": "healthy_min", f"healthy{of}_mean": "healthy_mean"}
         spelt |= {f"healthy{of}": "healthy", f"planned{of}": "planned", "cluster": "cluster", "island": "island"}
         spelt |= {"hour": "hour", "ts": "time", "time": "time"}

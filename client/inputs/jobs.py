@@ -37,7 +37,7 @@ def read_jobs(path: str | Path, classes: ClassesOf | None = None) -> tuple[Clust
             raise table.bad(what)
         for key in ((job.cluster, job.job, job.started), (job.cluster, job.job) if job.ended is None else ()):
             if key and lines.setdefault(key, table.line) != table.line:
-                raise table.bad(f"job {job.job!r} is in line {lines[key]} already")
+                raise table.bad(f"job {job.job!r} is already in line {lines[key]}")
         jobs.append(job)
     return tuple(jobs)
 

@@ -131,7 +131,7 @@ class _Folder:
             result = self._scalar(event), 1
         elif isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                raise self._bad(f"*{event.anchor} stands for nothing that is complete before it", event.start_mark)
+                raise self._bad(f"*{event.anchor} refers to an anchor that is not defined before it", event.start_mark)
             return self._anchors[event.anchor]
         elif isinstance(event, yaml.CollectionStartEvent):
             result = self._collection(event)
@@ -151,7 +151,7 @@ class _Folder:
         self._depth -= 1
         self._spelt += 1
         if size > 10 * self._spelt + _FREE_NODES:
-            raise self._bad("its aliases repeat too much to be read", event.start_mark)
+            raise self._bad("its aliases expand to too much: write the values out", event.start_mark)
         return value, size
 
     def _sequence(self) -> tuple[list[Any], int]:

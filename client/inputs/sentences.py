@@ -23,7 +23,7 @@ _LONG = 400
 # By pydantic's error type; {value} is what was given, the rest comes from the error's context.
 _SAYS = {
     "missing": "is missing",
-    "string_unicode": "must be whole Unicode text, not {value}",
+    "string_unicode": "must be valid Unicode text, not {value}",
     "string_type": "must be text, not {value}{quotes}",
     "string_too_short": "must not be empty",
     "string_too_long": "must be at most {max_length} characters long; it begins {value}",
@@ -98,7 +98,7 @@ def all_problems(error: ValidationError, data: Any, under: Path = ()) -> list[Pr
 def _problem(fault: ErrorDetails, data: Any, under: Path = ()) -> Problem:
     path, text = _told(fault, data)
     text = joined((*under, *path), text)
-    return Problem((*under, *path), text if len(text) <= _LONG else f"{text[:_LONG]} and so on", 0)
+    return Problem((*under, *path), text if len(text) <= _LONG else f"{text[:_LONG]} ...", 0)
 
 
 def joined(path: Path, text: str) -> str:
@@ -149,7 +149,7 @@ def _told(fault: ErrorDetails, data: Any) -> tuple[Path, str]:
         name = str(place[-1]) if place else "it"
         near = difflib.get_close_matches(name, _FIELDS, 1, 0.75)
         meant = f"; did you mean {near[0]}?" if near else ""
-        return place, f"is not a field that is known here (its value is {shown(value)}{meant})"
+        return place, f"is not a known field (its value is {shown(value)}{meant})"
     if kind.startswith(("datetime", "timezone", "date")):
         return place, _TIME.format(value=shown(value))
     quotes = " (put it in quotes)" if isinstance(value, int | float) else ""

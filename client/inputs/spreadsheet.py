@@ -131,7 +131,7 @@ class TableRow:
 
     def _value(self, column: str, cell: str) -> str:
         if cell.startswith("=") or _FAILED.fullmatch(cell):
-            what = "a formula" if cell.startswith("=") else "what came of a formula that failed"
+            what = "a formula" if cell.startswith("=") else "the result of a formula that failed"
             self.faults.append(f"{self.place}: {column} is {what}, not a value: {cell!r}")
             return ""
         return cell
@@ -176,7 +176,7 @@ class TableRow:
             return int(whole[1])
         hint = ""
         if _GROUPED.fullmatch(cell):
-            hint = f" (write {re.sub('[^0-9]', '', cell)}: what separates thousands here separates fractions elsewhere)"
+            hint = f" (write {re.sub('[^0-9]', '', cell)}: a thousands separator here is a decimal separator elsewhere)"
         self.faults.append(f"{self.place}: {column} must be a whole number, zero or more, not {cell!r}{hint}")
         return 0
 

@@ -30,7 +30,7 @@ def one_of_each(tables: Sequence[Table], kinds: Sequence[TableKind], template: s
     for table in tables:
         other = table_of.setdefault(table.kind.word, table)
         if other is not table:
-            raise BadInput(f"{table.name} and {other.name} are both tables of {table.kind.word}: put them into one")
+            raise BadInput(f"{table.name} and {other.name} are both tables of {table.kind.word}: join them into one")
     first = kinds[0].word
     if first not in table_of:
         names = ", ".join(table.name for table in tables)

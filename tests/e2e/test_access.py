@@ -47,7 +47,7 @@ async def test_access_from_the_first_file_to_the_way_back(
     assert "approve" in status.needs
     assert await could_act_now(world.tpm.ask, status) == (), "no access is configured"
     configured = {check.name: check.text for check in await world.tpm.doctor()}
-    assert configured["access"].startswith("not configured: actors are asserted")
+    assert configured["access"].startswith("not configured: everybody who reaches Temporal")
 
     with pytest.raises(Refusal, match="user:intern is not among user:sre, user:tpm"):
         await world.person("intern").ask(ImportAccess(file=FILE))

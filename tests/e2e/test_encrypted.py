@@ -89,11 +89,11 @@ async def test_a_whole_rollout_leaves_nothing_readable_with_temporal(
         # Somebody with Temporal's credentials and without the keys, or with what was said elsewhere.
         asked = CommandRequest(actor="tpm", reason=MARKER)
         (in_clear,) = await data_converter.encode([asked])
-        assert "it came in clear" in await command_sent(hand, name, in_clear)
+        assert "is not encrypted" in await command_sent(hand, name, in_clear)
         (of_another,) = await Encrypted(ring, rollout_workflow_id(other)).encode([in_clear])
-        assert "it is encrypted, and not with a key" in await command_sent(hand, name, of_another)
+        assert "the payload is encrypted with a key" in await command_sent(hand, name, of_another)
         garbage = Payload(metadata=of_another.metadata, data=b"x" * 100)
-        assert "it is encrypted, and not with a key" in await command_sent(hand, name, garbage)
+        assert "the payload is encrypted with a key" in await command_sent(hand, name, garbage)
         (right,) = await Encrypted(ring, rollout_workflow_id(name)).encode([in_clear])
         assert await command_sent(hand, name, right) == "", "else the three above prove nothing"
         await world.say(name, Command.RESUME, reason=MARKER)
@@ -130,7 +130,7 @@ async def nothing_begins_in_clear(client: Client, cluster: str) -> None:
     )
     with pytest.raises(WorkflowFailureError) as failed:
         await handle.result()
-    assert "it came in clear" in str(failed.value.cause)
+    assert "is not encrypted" in str(failed.value.cause)
 
 
 @pytest.mark.nightly

@@ -60,7 +60,7 @@ async def test_an_abort_of_several_says_who_gets_what_back_and_it_is_so(world: W
 
     code, said = await piped(world, "abort", f"{stem}-*", "--reason", "wrong buffer")
     assert code == 2
-    assert "Abort 3 rollouts? Nobody can be asked here, and nothing was changed: say --yes if that is meant" in said
+    assert "Abort 3 rollouts? There is no terminal to ask on, so nothing was changed: give --yes if you mean it" in said
 
     no = typed(world, "abort", f"{stem}-*", "--reason", "wrong buffer")
     await no.until(ASKS)
@@ -103,7 +103,7 @@ async def test_a_rollback_by_a_script_needs_yes_and_then_asks_nothing(world: Wor
     name = fresh("script")
     await monitored(world, name)
     code, said = await piped(world, "rollback", name, "--reason", "evals are starved", "--json")
-    assert (code, "say --yes if that is meant" in said, world.sql.gpus(name)) == (2, True, {"research": 306})
+    assert (code, "give --yes if you mean it" in said, world.sql.gpus(name)) == (2, True, {"research": 306})
     code, said = await piped(world, "rollback", name, "--reason", "evals are starved", "--json", "--yes")
     assert (code, json.loads(said)["stage"]) == (0, "rolling_back")
     await world.until(name, Stage.ROLLED_BACK)
@@ -155,7 +155,7 @@ async def test_a_close_at_risk_is_asked_for_and_one_that_is_backed_is_not(world:
     await world.healthy(risky, main=(361, 300))
     await world.until(risky, lambda s: bool(s.at_risk))
     code, said = await piped(world, "close", risky, "--reason", "a year")
-    assert (code, f"Close {risky}? Nobody can be asked here" in said) == (2, True)
+    assert (code, f"Close {risky}? There is no terminal to ask on" in said) == (2, True)
     asked = typed(world, "close", risky, "--reason", "a year")
     shown = await asked.until(ASKS)
     assert re.search(rf"{risky} +monitored +research +6\n", shown)  # 306 promised, 300 healthy
@@ -174,7 +174,7 @@ async def test_several_are_shown_and_asked_for_and_each_has_its_line(world: Worl
     await monitored(world, *names)
     await world.say(names[1], Command.PAUSE)
     code, said = await piped(world, "pause", f"{stem}-*", "--reason", "SEV")
-    assert (code, "Pause 2 rollouts? Nobody can be asked here" in said) == (2, True)
+    assert (code, "Pause 2 rollouts? There is no terminal to ask on" in said) == (2, True)
     asked = typed(world, "pause", f"{stem}-*", "--reason", "SEV")
     shown = await asked.until(ASKS)
     assert "2 clusters, 612 GPUs promised to 1 team." in shown
@@ -220,7 +220,7 @@ async def test_a_fleet_is_approved_paced_and_let_go_on_at_a_terminal(world: Worl
     status = await world.until_fleet(lambda s: bool(s.holds))
     assert [h.id for h in status.holds] == ["breaker"]
     code, said = await piped(world, "fleet", "resume", "--reason", "racks replaced")
-    assert (code, "Let the fleet rollout go on? Nobody can be asked here" in said) == (2, True)
+    assert (code, "Let the fleet rollout go on? There is no terminal to ask on" in said) == (2, True)
     resume = typed(world, "fleet", "resume", "--reason", "racks replaced")
     shown = await resume.until(ASKS)
     assert "1 failure counts no more; " in shown
@@ -245,7 +245,10 @@ async def test_a_fleet_s_abort_says_what_every_team_gets_back(world: World) -> N
     await world.until_fleet(lambda s: sum(m.stage == "enforced" for m in s.members) == 2)
     started = sorted(name for (name,) in world.sql.rows("SELECT cluster FROM rollouts"))
     code, said = await piped(world, "fleet", "abort", "--undo", "--reason", "wrong buffer")
-    assert (code, "Abort the fleet rollout and undo what it has done? Nobody can be asked here" in said) == (2, True)
+    assert (code, "Abort the fleet rollout and undo what it has done? There is no terminal to ask on" in said) == (
+        2,
+        True,
+    )
     asked = typed(world, "fleet", "abort", "--undo", "--reason", "wrong buffer")
     shown = await asked.until(ASKS)
     told = {c: (int(now), int(back)) for c, _, now, back, _ in ROW.findall(shown)}

@@ -111,5 +111,5 @@ async def test_a_payload_that_does_not_unfold_is_refused_like_other_nonsense(spo
     (large,) = await data_converter.encode(["b" * COMPRESS_FROM * 4])
     assert large.metadata["encoding"] == ENCODING
     large.data = spoil(large.data)
-    with pytest.raises(ApplicationError, match=r"its encoding is .*binary/zlib"):
+    with pytest.raises(ApplicationError, match=r"the encoding is .*binary/zlib"):
         await data_converter.decode([large], [CommandRequest])

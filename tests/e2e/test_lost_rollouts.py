@@ -76,7 +76,7 @@ async def test_lost_rollouts_are_named_and_adopted_all_at_once(sqlite_ledger_url
 
         words = ("launch", "--adopt", "--all", "--reason", "the database is gone")
         code, refused = await said(server, tmp_path, *words)
-        assert (code, "Nobody can be asked here, and nothing was changed" in refused) == (2, True)
+        assert (code, "There is no terminal to ask on, so nothing was changed" in refused) == (2, True)
         assert {name: world.sql.row("clusters", name=name)["open_rollout"] for name in names} == lost
         code, adopted = await said(server, tmp_path, *words, "--yes")
         assert code == 0, adopted
@@ -136,7 +136,7 @@ async def test_a_lost_fleet_rollout_is_named_and_goes_on_where_it_was(sqlite_led
 
         words = ("launch", "--fleet", "--adopt", "--reason", "the database is gone")
         code, refused = await said(server, tmp_path, *words)
-        assert (code, "Take over fleet rollout fleet/lost? Nobody can be asked" in refused) == (2, True)
+        assert (code, "Take over fleet rollout fleet/lost? There is no terminal" in refused) == (2, True)
         assert world.sql.one("SELECT COUNT(*) FROM rollouts") == 2
         code, adopted = await said(server, tmp_path, *words, "--yes")
         assert code == 0, adopted

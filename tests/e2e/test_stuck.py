@@ -208,7 +208,7 @@ async def test_a_close_says_what_stays_and_what_ends(night: Night) -> None:
 
     assert "close needs a reason while stuck" in await night.says("close", "--yes", code=3)
     said = await night.says("close", "--reason", "by hand from here", code=2)
-    assert f"Close {night.name}? Nobody can be asked here, and nothing was changed" in said
+    assert f"Close {night.name}? There is no terminal to ask on, so nothing was changed" in said
     out = await night.says("close", "--reason", "by hand from here", "--yes")
     closed, undo = out.splitlines()
     assert closed == f"{night.name} (closed): closed as it is; the values and limits stay, nothing more is undone"

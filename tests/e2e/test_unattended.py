@@ -34,18 +34,18 @@ async def test_without_a_worker_the_ledger_answers_and_says_so(
         # Its last poll is a moment old: the server still lists it.
         code, status = await said(server, tmp_path, "status")
         assert code == 0
-        assert "This is the ledger's word of " in status
-        assert "no worker has answered yet; if none runs, nobody guards" in status
+        assert "This is what the ledger had at " in status
+        assert "no worker has answered yet; if none is running, nobody guards the quotas" in status
         assert any(cluster in row and "buffered" in row for row in status.splitlines()), status
 
     shutil.rmtree(tmp_path / "temporal")
     server = EmbeddedTemporal(tmp_path / "temporal", None, None)
     async with server:
-        nobody = "no worker is running, and nobody guards. Start one: `backstop up` or `backstop worker`."
+        nobody = "no worker is running, so nobody guards the quotas. Start one: `backstop up` or `backstop worker`."
         code, status = await said(server, tmp_path, "status", "--stage", "buffered")
         assert (code, nobody in status, cluster in status) == (0, True, True)
         code, status = await said(server, tmp_path, "status", "--stage", "planned")
-        assert (code, "The only open rollout is not like that." in status) == (0, True)
+        assert (code, "The only open rollout does not match." in status) == (0, True)
         code, status = await said(server, tmp_path, "status", cluster)
         assert (code, nobody in status) == (0, True)
         assert f"{cluster}: buffered, {rollout} of " in status
@@ -62,4 +62,4 @@ async def test_without_a_worker_the_ledger_answers_and_says_so(
     monkeypatch.setenv("BACKSTOP_LEDGER_URL", sqlite_ledger_url)
     code, status = await said(server, tmp_path, "status")
     assert (code, f"Temporal does not answer at {server.address}" in status, cluster in status) == (0, True, True)
-    assert "Nobody can say whether a worker guards." in status
+    assert "It is unknown whether a worker guards the quotas." in status

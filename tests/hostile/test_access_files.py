@@ -43,7 +43,7 @@ def grants(*more: dict[str, Any], **rest: Any) -> dict[str, Any]:
 
 
 FAULTS: dict[str, tuple[Any, str]] = {
-    "empty": ("", "FILE is empty: an access file has at least the field grants"),
+    "empty": ("", "FILE is empty: an access file needs at least the field grants"),
     "a list": ("[]", "FILE must be a mapping with the field grants, not []"),
     "no grants": ({"two_person": True}, "FILE, line 1: grants is missing"),
     "none": ({"grants": []}, "FILE, line 1: grants must have at least 1 entry"),
@@ -131,7 +131,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "a yes that is text": (grants(two_person="no"), "FILE, line 6: two_person must be true or false, not 'no'"),
     "a misspelt switch": (
         grants(two_persons=False),
-        "FILE, line 6: two_persons is not a field that is known here (its value is false; did you mean two_person?)",
+        "FILE, line 6: two_persons is not a known field (its value is false; did you mean two_person?)",
     ),
     "a number for a subject": (
         grants(people=[{"name": "a", "oidc": [{"issuer": "https://i", "subject": 7}]}]),

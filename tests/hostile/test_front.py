@@ -266,4 +266,4 @@ async def test_a_fault_of_ours_is_one_sentence_and_no_more(tmp_path: Path) -> No
         answer = await http.get("/rollouts")
     assert answer.status_code == 500
     assert "a secret of the inside" not in answer.text
-    assert "fault of Backstop's own" in one_sentence(answer)
+    assert "a bug in Backstop" in one_sentence(answer)

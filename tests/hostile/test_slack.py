@@ -169,7 +169,7 @@ BAD_PAYLOADS: list[tuple[Any, str]] = [
     ("[]", "payload: "),
     ("7", "payload: "),
     ("[" * 50_000, "payload: "),
-    ({"type": "view_submission"}, "'view_submission' is not taken"),
+    ({"type": "view_submission"}, "'view_submission' is not supported"),
     ({"type": 7}, "payload: type"),
     ({"type": "x" * 5000}, "payload: type"),
     ({"actions": []}, "payload: actions"),

@@ -397,7 +397,7 @@ def test_an_import_from_slurm_leaves_no_island_that_slurm_has_no_more(
         rows = ledger.execute("SELECT name, total_gpus FROM islands WHERE cluster = 'bad'").fetchall()
     assert rows == [("rack1", 24)]
     assert capsys.readouterr().err == (
-        "backstop: warning: bad: Slurm has no GPU in island sold (8 GPUs) any more, so it is gone from the ledger\n"
+        "backstop: warning: bad: Slurm has no GPU in island sold (8 GPUs) any more, so the ledger no longer has it\n"
     )
 
 

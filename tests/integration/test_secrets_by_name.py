@@ -152,13 +152,18 @@ def test_tokens_in_clear_are_refused_once_access_is_configured(tmp_path: Path) -
     assert ledger.fleet.teams_in_clear() == ()
     ledger.fleet.tokens_in_clear = lambda: False
     (check,) = contacts_checks(ledger.fleet.teams_in_clear())  # what stands there already is named by doctor
-    assert (check.ok, check.text) == (False, "contacts of clear hold a token in clear, as an import no longer may")
+    assert (check.ok, check.text) == (
+        False,
+        "contacts of clear contain a token in clear text, which an import now refuses",
+    )
     assert "import secret:NAME in its place, and renew the token (docs/secrets.md, Contacts)" in check.remedy
     assert contacts_checks(()) == []
     teams[0]["contacts"] = ["slack://***"]  # it stands for what the ledger has
     take("third")
     assert in_clear({"clear": ["slack://***"]}) == ""
-    assert in_clear({"clear": ["slack://***"]}, masked=True).startswith("contacts of clear hold a token in clear")
+    assert in_clear({"clear": ["slack://***"]}, masked=True).startswith(
+        "contacts of clear contain a token in clear text"
+    )
 
 
 def test_the_folder_is_an_absolute_path_of_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -79,4 +79,4 @@ async def test_without_the_keys_it_stands_still(tmp_path: Path, caplog: pytest.L
         caplog.clear()
         with pytest.raises(RuntimeError, match="activation completion failed"):
             await played(history, ring)
-        assert "it is encrypted, and not with a key that is known here" in caplog.text
+        assert "the payload is encrypted with a key that this process does not have" in caplog.text

@@ -350,7 +350,7 @@ def test_a_bad_file_is_refused_with_its_line_and_value(
 def test_torn_gzip_data_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "h.csv.gz"
     path.write_bytes(gzip.compress((HOURLY + hourly("a", 50)).encode())[:60])
-    with pytest.raises(BadInput, match="not whole gzip data"):
+    with pytest.raises(BadInput, match="not complete gzip data"):
         read_series(path)
 
 
@@ -545,13 +545,16 @@ def test_the_page_and_the_picture_show_ceilings_and_breaks(file: str, tmp_path: 
         (["--target", "1"], "--target must be from 0.5 to 0.99999, not 1"),
         (["--cluster", "c"], "--cluster 'c' is not in"),
         (["--policy", "gut"], "'gut' is not one of"),
-        (["--json", "--csv", "-"], "--csv - is given beside --json"),
+        (["--json", "--csv", "-"], "--csv - is given together with --json"),
         (["--png", "/nowhere/x.png"], "--png /nowhere/x.png: cannot be written"),
-        (["--gpus-per-node", "8"], "counts nodes: how many GPUs each has (--gpus-per-node) does not matter"),
+        (["--gpus-per-node", "8"], "counts nodes: leave --gpus-per-node out"),
         (["--fixed", "0.07,x"], "--fixed must be a number, not 'x'"),
         (["--fixed", "7"], "--fixed must be from 0 to 0.99, not 7"),
-        (["--decisions", "-", "--json"], "--decisions - is given beside --json: standard output takes one of them"),
-        (["--csv", "-", "--html", "-"], "--csv - is given beside --html -: standard output takes one of them"),
+        (
+            ["--decisions", "-", "--json"],
+            "--decisions - is given together with --json: standard output takes one of them",
+        ),
+        (["--csv", "-", "--html", "-"], "--csv - is given together with --html -: standard output takes one of them"),
         (["--decisions", "/nowhere/x.csv"], "--decisions /nowhere/x.csv: cannot be written"),
         (["--gpus-per-node", "8.5"], "--gpus-per-node must be a whole number, not 8.5"),
     ],

@@ -47,7 +47,7 @@ def refused(folder: Path, **recipe: Any) -> list[str]:
         ({"provision": [STEP, STEP]}, "recipes[0].provision[1].name: step 'one' is given twice"),
         (
             {"provision": [STEP | {"shell": "rm -rf x"}]},
-            "recipes[0].provision[0].shell is not a field that is known here",
+            "recipes[0].provision[0].shell is not a known field",
         ),
         ({"provision": [STEP | {"run": ["site/one"]}]}, "must be the absolute path of a program, without placeholders"),
         ({"provision": [STEP | {"run": ["/opt/../bin/sh"]}]}, "must be the absolute path of a program"),
@@ -164,7 +164,7 @@ def test_kinds_are_not_mixed_and_one_table_of_each_is_given(tmp_path: Path) -> N
     table = written(tmp_path, "b.csv", BRINGUP_TEMPLATES["bringups"])
     for files, sentence in (
         ([table, "b.yaml"], "is a table and b.yaml is not: give one kind"),
-        ([table, table], "are both tables of bringups: put them into one"),
+        ([table, table], "are both tables of bringups: join them into one"),
         ([written(tmp_path, "q.csv", BRINGUP_TEMPLATES["quotas"])], "a table of bringups is missing"),
         (["a.yaml", "b.yaml"], "2 files of entries are given: give one"),
     ):

@@ -46,7 +46,7 @@ def fault(model: type[BaseModel], data: Any) -> str:
         (
             "provision.0.withs",
             "command",
-            "provision[0].withs is not a field that is known here (its value is 'command'",
+            "provision[0].withs is not a known field (its value is 'command'",
         ),
         ("provision.0.with", "jenkins", "provision[0].with must be 'command', 'buildkite' or 'http', not 'jenkins'"),
         (

@@ -205,9 +205,7 @@ def test_an_unknown_zone_of_any_property_leaves_the_event_out_and_is_named(line:
     field = line.rpartition("\n")[2].partition(";")[0]
     assert [each.source for each in read.declared] == ["ics 2"]
     (sentence,) = read.left_out
-    assert (
-        sentence == f"m.ics: event 'new firmware': {field} has a time zone that is not known, 'PDT': 2026-12-15T16:15"
-    )
+    assert sentence == f"m.ics: event 'new firmware': {field} has an unknown time zone, 'PDT': 2026-12-15T16:15"
 
 
 def test_a_cancelled_time_without_a_zone_could_be_any(tmp_path: Path) -> None:
@@ -235,7 +233,7 @@ def test_a_cancelled_event_takes_back_what_it_declared(tmp_path: Path) -> None:
     ("events", "said"),
     [
         ([], "m.ics has no event"),
-        ([event().replace("UID:1\n", "")], "m.ics: event 'new firmware' has no UID, by which a later import"),
+        ([event().replace("UID:1\n", "")], "m.ics: event 'new firmware' has no UID, which a later import"),
         ([event().replace("LOCATION:alpha\\, beta\n", "")], "m.ics: event 'new firmware' has no location"),
         ([event("20261201T060000", "20261201T070000")], "m.ics: event 'new firmware': DTSTART has no time zone"),
         ([event(more="X-BACKSTOP-GPUS:many")], "m.ics: event 'new firmware': gpus must be a whole number"),
@@ -243,21 +241,21 @@ def test_a_cancelled_event_takes_back_what_it_declared(tmp_path: Path) -> None:
         ([event(more="RRULE:FREQ=DAILY;INTERVAL=0")], "m.ics: event 'new firmware' repeats at an INTERVAL below 1"),
         (
             [event("19001101T060000Z", "19001101T060001Z", "RRULE:FREQ=HOURLY")],
-            "m.ics: event 'new firmware' began 1900-11-01: no series is followed that far",
+            "m.ics: event 'new firmware' began 1900-11-01, too long ago to follow its series: give a later DTSTART",
         ),
         (
             [event("20261101T060000Z", "20261101T060001Z", "RRULE:FREQ=SECONDLY")],
-            "m.ics: event 'new firmware' repeats every second or minute: that is no window",
+            "m.ics: event 'new firmware' repeats every second or minute, which is too often for a window",
         ),
         (
             [event("20261101T060000Z", "20261101T060001Z", "RRULE:FREQ=HOURLY")],
-            "m.ics: event 'new firmware' takes place 8784 times within a year: at most 5000 are taken",
+            "m.ics: event 'new firmware' takes place 8784 times within a year: the most is 5000",
         ),
         ([event("20261202T060000Z", "20261201T070000Z")], "m.ics: event 'new firmware' ends before it starts"),
         ([event().replace("DTSTART:20261201T060000Z\n", "")], "m.ics: event 'new firmware' has no DTSTART"),
         (
             [event().replace("DTSTART:20261201T060000Z\n", "DTSTART:-PT5H\n")],
-            "m.ics: event 'new firmware': DTSTART is no day and no time",
+            "m.ics: event 'new firmware': DTSTART is neither a day nor a time",
         ),
     ],
 )
@@ -323,7 +321,7 @@ def test_a_hold_takes_globs_of_the_ledger(words: str, capsys: pytest.CaptureFixt
     more = "--kind freeze --reason board --actor oncall"
     with answering(Declaring(specs=(WORKED,))) as door:
         assert run(shlex.split(f"hold {words} {more}")) == 2
-        assert "Hold 1 cluster? Nobody can be asked here" in capsys.readouterr().err
+        assert "Hold 1 cluster? There is no terminal to ask on" in capsys.readouterr().err
         assert run(shlex.split(f"hold {words} {more} --yes")) == 0
     ((declared,),) = [each.windows for each in door.declared]
     assert declared[0] == "h100-worked"
@@ -401,7 +399,7 @@ def test_one_that_had_begun_is_over(capsys: pytest.CaptureFixture[str]) -> None:
         (["calendar", "end", "c", "--reason", "r"], "ID is missing: name a window by CLUSTER and ID, or give --hold"),
         (
             ["calendar", "end", "c", "7", "--hold", "x", "--reason", "r"],
-            "--hold 'x' is given beside CLUSTER 'c': give one of them",
+            "--hold 'x' is given together with CLUSTER 'c': give one of them",
         ),
         (["hold", "", "--kind", "sev", "--until", "1h", "--reason", "x"], "CLUSTER is empty: name a cluster"),
         (["approve", " ", "--plan", "x"], "CLUSTER is empty: name a cluster"),
@@ -467,12 +465,12 @@ def test_what_is_left_out_of_an_import_is_named_and_the_rest_is_declared(
     [
         ("--until never", "--until must be a time such as 2026-12-01T18:00Z, or 4h, not 'never'"),
         ("--until 2026-12-01T18:00", "--until needs a time zone (for example a final Z): 2026-12-01T18:00"),
-        ("--until 2001-01-01T00:00Z --from 2000-01-01T00:00Z", "--until 2001-01-01T00:00Z is over: it is "),
+        ("--until 2001-01-01T00:00Z --from 2000-01-01T00:00Z", "--until 2001-01-01T00:00Z is in the past: it is "),
         ("--until 2000-01-01T00:00Z --from 2001-01-01T00:00Z", "--until 2000-01-01T00:00Z is not after its start, "),
         ("--until 0s", "--until 0s is not after its start, "),
         ("--until 10000d", "--until a duration cannot be longer than ten years: '10000d'"),
-        ("--until 1h --kind freeze --gpus 5", "--gpus is given, and a freeze takes no capacity"),
-        ("--until 1h --kind freeze --islands a", "--islands is given, and a freeze takes no capacity"),
+        ("--until 1h --kind freeze --gpus 5", "--gpus is given, but a freeze takes no capacity: leave it out"),
+        ("--until 1h --kind freeze --islands a", "--islands is given, but a freeze takes no capacity: leave it out"),
         ("--until 1h --kind party", "Invalid value for '--kind': 'party' is not one of 'maintenance', 'sev', 'freeze'"),
     ],
 )

@@ -229,7 +229,7 @@ def test_doctor_says_whether_access_is_configured_and_what_is_odd() -> None:
     assert [c.text for c in access_checks(well, tickets=True)] == ["2 admins by name"]
     (past,) = access_checks(well, tickets=False)
     assert (past.ok, past.remedy.partition(",")[0]) == (False, "backstop keys new")
-    assert "whoever reaches Temporal goes past all of it" in past.text
+    assert "everybody who reaches Temporal bypasses the access file" in past.text
     odd = {
         "two_person is off": AccessCheck(configured=True, admins=2, two_person=False),
         "nobody could countersign": AccessCheck(configured=True, admins=1),

@@ -106,7 +106,7 @@ def test_what_ends_something_shows_where_it_is_and_asks(
     assert len(door.orders) == (answer == "y")
     out, err = capsys.readouterr()
     if answer == "nobody":
-        assert f"{question} Nobody can be asked here, and nothing was changed" in err
+        assert f"{question} There is no terminal to ask on, so nothing was changed" in err
     else:
         assert questions == [question]
         assert "planned" in out

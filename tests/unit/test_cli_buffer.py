@@ -105,12 +105,12 @@ def test_what_is_exported_to_standard_output_is_alone_there(
     ("arguments", "said"),
     [
         (["--health", "h.csv", "--export", "x.csv"], "--export writes the ledger's history"),
-        (["--gpus-per-node", "4"], "--gpus-per-node is for --health"),
+        (["--gpus-per-node", "4"], "--gpus-per-node goes with --health"),
         (["--horizon", "1,4"], "--horizon takes one number of weeks here, not 1,4"),
         (["--target", "0.2"], "--target must be from 0.5 to 0.99999, not 0.2"),
         (["--floor", "0.7"], "--floor must be from 0 to 0.5, not 0.7"),
         (["--export", "/nowhere/x.csv"], "--export /nowhere/x.csv: cannot be written"),
-        (["--export", "-", "--json"], "--export - is given beside --json"),
+        (["--export", "-", "--json"], "--export - is given together with --json"),
         (["--png", "-"], "--png takes the name of a file, not -"),
     ],
 )
@@ -259,7 +259,7 @@ def test_a_plan_that_cannot_honestly_be_promised_says_so(tmp_path: Path, capsys:
 def test_a_history_that_no_buffer_goes_by_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "fleet.yaml").write_text(FLEET)
     assert run(["plan", "--file", str(tmp_path / "fleet.yaml"), "--health", "h.csv"]) == 2
-    assert "--health is given, and no buffer goes by it: give --buffer health too" in capsys.readouterr().err
+    assert "--health is given, but the buffer does not use it: give --buffer health too" in capsys.readouterr().err
 
 
 def test_a_history_without_a_file_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

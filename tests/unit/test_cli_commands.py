@@ -148,7 +148,7 @@ def test_each_failure_has_its_exit_code_and_one_sentence(
     [
         (["plan", "--bogus"], "No such option"),
         (["nothing"], "No such command"),
-        (["approve", "c"], "--plan is missing: nobody can be shown a plan and asked here"),
+        (["approve", "c"], "--plan is missing: there is no terminal to show a plan and ask"),
         (["status", "a", "b"], "unexpected extra argument"),
         (["watch", "c", "--every", "often"], "--every must be a number, not 'often'"),
         (["watch", "c", "--every", "0"], "--every must be from 0.1 to 3600, not 0"),
@@ -199,10 +199,13 @@ def test_launch_sends_what_lies_over_the_policy_and_shows_how_to_approve(
         (["--buffer", "2"], "--buffer must be at least 0 and below 1, not 2"),
         (["--max-tier", "deep"], "--max-tier must be 'unallocated', 'unscheduled', 'idle' or 'busy', not 'deep'"),
         (["--policy", "notice=soon"], "--policy notice must be a duration"),
-        (["--policy", "sok=1"], "--policy sok is not a field that is known here"),
+        (["--policy", "sok=1"], "--policy sok is not a known field"),
         (["--policy", "notice"], "--policy takes KEY=VALUE, not 'notice'"),
         (["--policy", "attempts=NaN"], "--policy attempts must be a whole number, not nan"),
-        (["--policy", "buffer=0.1", "--buffer", "0.2"], "--buffer '0.2' is given beside buffer=0.1: give one of them"),
+        (
+            ["--policy", "buffer=0.1", "--buffer", "0.2"],
+            "--buffer '0.2' is given together with buffer=0.1: give one of them",
+        ),
     ],
 )
 @pytest.mark.parametrize("command", [["launch", "h100-worked"], ["plan", "h100-worked"]])
@@ -235,7 +238,7 @@ def test_no_launch_says_what_belongs_to_the_cluster(
     ("arguments", "said"),
     [
         (["--reason", "x" * 5_000_000], "reason must be at most 2000 characters long; it begins 'xxx"),
-        (["--reason", "a\udcff"], "reason must be whole Unicode text, not 'a\\udcff'"),
+        (["--reason", "a\udcff"], "reason must be valid Unicode text, not 'a\\udcff'"),
         (["--reason", "r", "--actor", "x" * 201], "must be at most 200 characters long; it begins 'xxx"),
     ],
     ids=["5 MB", "a byte that is no text", "a long actor"],
@@ -381,7 +384,7 @@ def test_what_is_of_no_cluster_is_told_from_the_archive(
     assert "approved" in capsys.readouterr().out
     assert fake.asked[-1] == ("archived", chain_of)
     fake.archive = ([], None)
-    assert run(["audit", chain_of]) == 0, "nothing is archived of it yet"
+    assert run(["audit", chain_of]) == 0, "the archive has nothing about it yet"
 
 
 @pytest.mark.parametrize("option", [[], ["--archive"], ["--verify"]])

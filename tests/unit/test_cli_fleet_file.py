@@ -229,8 +229,8 @@ def test_pruning_asks_and_is_refused_where_nobody_can_be_asked(
     code, out, err = told(capsys, "import", file, "--prune")
     assert (code, out) == (2, "")
     assert (
-        err
-        == "backstop: Remove 2 entries? Nobody can be asked here, and nothing was changed: say --yes if that is meant\n"
+        err == "backstop: Remove 2 entries? There is no terminal to ask on, so nothing was changed: give --yes if "
+        "you mean it\n"
     )
     assert [terms.dry_run for _, _, terms in fake.asked] == [True]
     code, out, _ = told(capsys, "import", file, "--prune", "--yes")
@@ -267,8 +267,8 @@ def test_nothing_is_pruned_of_a_slurm_whose_limits_are_the_quotas(capsys: pytest
     code, out, err = told(capsys, "import", "--slurm", "h100", "--prune")
     assert (code, out) == (2, "")
     assert err == (
-        "backstop: --prune is given with --slurm, whose quotas are the limits that it has now: nothing is left to "
-        "remove (a whole cluster goes by: backstop fleet remove)\n"
+        "backstop: --prune is given with --slurm, which imports the limits that Slurm has now, so there is nothing to "
+        "remove (to remove a whole cluster: backstop fleet remove)\n"
     )
 
 
@@ -317,7 +317,8 @@ def test_an_export_is_a_file_and_says_what_it_could_not_write(
         (
             "backstop: contacts of 1 team hold secrets and are written as ***: an import here keeps them\n"
             "backstop: left out: i: makes no sense\n"
-            "backstop: k: written with smaller floors, as their quotas, or what they are part of, stand below them: a\n"
+            "backstop: k: written with smaller floors, because the quotas, or their parent quotas, are below "
+            "the floors: a\n"
         ),
     )
     out = tmp_path / "out.yaml"
@@ -339,7 +340,7 @@ def test_a_cluster_goes_or_is_called_otherwise_after_a_yes(
 ) -> None:
     code, out, err = told(capsys, *arguments)
     assert (code, out, [q[-1] for q in fake.asked]) == (2, "", [True])
-    assert "say --yes if that is meant" in err
+    assert "give --yes if you mean it" in err
     assert told(capsys, *arguments, "--yes") == (0, f"h: {done} (1 island).\nUndo: {undo}\n", "")
     code, out, _ = told(capsys, *arguments, "--yes", "--json")
     validator("fleet-undone").validate(json.loads(out))
@@ -362,7 +363,7 @@ def test_what_was_removed_is_written_whole(fake: FakeBackstop, capsys: pytest.Ca
     assert told(capsys, "export", "--removed", "b", "--cluster", "a") == (
         2,
         "",
-        "backstop: --cluster a is given beside --removed b: give one of them\n",
+        "backstop: --cluster a is given together with --removed b: give one of them\n",
     )
     assert fake.asked == []
 
@@ -383,4 +384,4 @@ def test_json_on_a_terminal_is_not_asked_beside(
     monkeypatch.setattr("typer.confirm", lambda _: pytest.fail("nobody is to be asked"))
     code, out, err = told(capsys, *[file if word == "FILE" else word for word in words], "--json")
     assert (code, out) == (2, "")
-    assert "say --yes if that is meant" in err
+    assert "give --yes if you mean it" in err

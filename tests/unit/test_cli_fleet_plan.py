@@ -207,8 +207,11 @@ def test_the_plan_before_a_launch_is_the_one_that_the_launch_would_make(
     ("words", "said"),
     [
         (["fleet", "approve", "no-such.json"], "no-such.json"),
-        (["fleet", "approve", "plan.json", "--plan", "x"], "--plan 'x' is given beside FILE 'plan.json': give one"),
-        (["fleet", "approve", "plan.json", "--yes"], "--yes is given beside FILE 'plan.json': give one"),
+        (
+            ["fleet", "approve", "plan.json", "--plan", "x"],
+            "--plan 'x' is given together with FILE 'plan.json': give one",
+        ),
+        (["fleet", "approve", "plan.json", "--yes"], "--yes is given together with FILE 'plan.json': give one"),
         (["fleet", "plan", "--wave", "seven"], "--wave must be one of"),
         (["fleet", "plan", "--policy", "notice=soon"], "notice"),
     ],

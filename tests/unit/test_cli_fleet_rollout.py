@@ -265,12 +265,12 @@ def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.Capt
     ("words", "said"),
     [
         (["launch"], "CLUSTER is empty: name a cluster"),
-        (["launch", "a", "--fleet"], "CLUSTER 'a' is given beside --fleet, --wave or --pilot"),
-        (["launch", "--wave", "1", "--adopt"], "--adopt is given beside --fleet"),
-        (["launch", "--fleet", "--wave", "1"], "--wave '1' is given beside --fleet, which takes all waves"),
+        (["launch", "a", "--fleet"], "CLUSTER 'a' is given together with --fleet, --wave or --pilot"),
+        (["launch", "--wave", "1", "--adopt"], "--adopt is given together with --fleet"),
+        (["launch", "--fleet", "--wave", "1"], "--wave '1' is given together with --fleet, which takes all waves"),
         (
             ["launch", "a", "--pace", "parallel=3"],
-            "--pace 'parallel=3' is of a fleet: give --fleet, --wave or --pilot too",
+            "--pace 'parallel=3' is for a fleet rollout: give --fleet, --wave or --pilot too",
         ),
         (["launch", "--fleet", "--pace", "parallel"], "--pace takes KEY=VALUE, not 'parallel'"),
         (
@@ -285,15 +285,15 @@ def test_a_launch_of_a_fleet_sends_its_waves_pilots_and_pace(capsys: pytest.Capt
         (["launch", "--pilot", "a,,b"], "--pilot takes names with commas between, not 'a,,b'"),
         (["fleet", "move", "a", "--wave", "x", "--reason", "r"], "--wave must be one of"),
         (["fleet", "pace", "parallel=0", "--reason", "r"], "KEY=VALUE parallel must be at least 1, not 0"),
-        (["fleet", "pace", "paralel=1", "--reason", "r"], "KEY=VALUE paralel is not a field"),
+        (["fleet", "pace", "paralel=1", "--reason", "r"], "KEY=VALUE paralel is not a known field"),
         (["fleet", "pace", "bake=soon", "--reason", "r"], "KEY=VALUE bake must be a duration"),
         (["fleet", "pace", "bake", "--reason", "r"], "KEY=VALUE takes KEY=VALUE, not 'bake'"),
         (
             ["hold", "--kind", "freeze", "--until", "1d", "--reason", "r"],
             "CLUSTER is missing: name clusters, or give --fleet",
         ),
-        (["hold", "a", "--fleet", "--kind", "freeze", "--until", "1d", "--reason", "r"], "given beside --fleet"),
-        (["audit", "a", "--fleet"], "CLUSTER 'a' is given beside --fleet: give one of them"),
+        (["hold", "a", "--fleet", "--kind", "freeze", "--until", "1d", "--reason", "r"], "given together with --fleet"),
+        (["audit", "a", "--fleet"], "CLUSTER 'a' is given together with --fleet: give one of them"),
         (["audit"], "CLUSTER is empty: name a cluster"),
     ],
 )

@@ -50,7 +50,7 @@ def test_names_and_globs_of_clusters_without_a_rollout_are_launched(words: list[
         (["h100-w*"], "h100-w*: the glob matches no cluster without an open rollout (the 1 that it matches have one"),
         (["h100-01", "", "h100-02"], "CLUSTER is empty: name a cluster"),
         (["h100-01", "h100-02", "--adopt"], "--adopt takes over one cluster, or with --all every rollout that is lost"),
-        (["h100-01", "h100-02", "--fleet"], "CLUSTER 'h100-01 h100-02' is given beside --fleet"),
+        (["h100-01", "h100-02", "--fleet"], "CLUSTER 'h100-01 h100-02' is given together with --fleet"),
     ],
 )
 def test_what_means_no_cluster_is_refused_before_anything_is_launched(
@@ -68,7 +68,7 @@ def test_without_a_terminal_and_a_yes_nothing_is_launched(capsys: pytest.Capture
     with answering(fake):
         assert run(["launch", "h100-*"]) == 2
     assert launched(fake) == []
-    assert "Nobody can be asked here, and nothing was changed: say --yes" in capsys.readouterr().err
+    assert "There is no terminal to ask on, so nothing was changed: give --yes" in capsys.readouterr().err
 
 
 def test_a_glob_that_matches_nothing_is_told_before_a_yes_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

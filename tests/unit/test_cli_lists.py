@@ -128,7 +128,7 @@ def test_every_list_has_every_form(
     for option in (["--sort", "nonsense"], ["--filter", "nonsense=1"]):
         assert run([*words, *option]) == 2
         err = capsys.readouterr().err
-        assert f"{option[0]} 'nonsense' is no field of these rows; they have " in err
+        assert f"{option[0]} 'nonsense' is not a field of these rows; they have " in err
         assert field in err
     assert "match" in told(capsys, *words, "--filter", f"{field}=no such thing")
 
@@ -158,14 +158,14 @@ def test_what_is_asked_for_is_left_in_that_order(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("status --json -o yaml", "--json is given beside -o yaml"),
-        ("status h100-worked --sort stage", "--sort is given beside CLUSTER 'h100-worked'"),
-        ("fleet show h100-worked --filter stage=x", "--filter is given beside CLUSTER 'h100-worked'"),
+        ("status --json -o yaml", "--json is given together with -o yaml"),
+        ("status h100-worked --sort stage", "--sort is given together with CLUSTER 'h100-worked'"),
+        ("fleet show h100-worked --filter stage=x", "--filter is given together with CLUSTER 'h100-worked'"),
         ("status --filter stage", "--filter takes FIELD=VALUE, FIELD!=VALUE, FIELD>N or FIELD<N, not 'stage'"),
-        ("status --filter unbacked_gpus>many", "--filter unbacked_gpus>many: 'many' is no number"),
-        ("status --filter stage>3", "--filter stage>3: the field is no number"),
-        ("haircut --file examples/fleet.yaml --sort cut_gpus", "--sort is given beside --by fleet"),
-        ("audit h100-worked -o name", "-o name: what happened has no name"),
+        ("status --filter unbacked_gpus>many", "--filter unbacked_gpus>many: 'many' is not a number"),
+        ("status --filter stage>3", "--filter stage>3: the field is not a number"),
+        ("haircut --file examples/fleet.yaml --sort cut_gpus", "--sort is given together with --by fleet"),
+        ("audit h100-worked -o name", "-o name: audit entries have no names"),
     ],
 )
 def test_a_slip_is_one_sentence(fake: FakeBackstop, words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

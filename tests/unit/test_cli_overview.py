@@ -229,7 +229,7 @@ def test_a_dead_watch_is_said(words: list[str], capsys: pytest.CaptureFixture[st
     [
         (["--stage", "sleeping"], "--stage must be one of planned, "),
         (["--wave", "9"], "--wave must be one of unallocated, unscheduled, idle, busy, not '9'"),
-        (["c", "--needs"], "--needs is given beside CLUSTER 'c': a filter is for all of them"),
+        (["c", "--needs"], "--needs is given together with CLUSTER 'c': a filter is for all of them"),
     ],
 )
 def test_bad_filters_are_one_sentence(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,12 +269,12 @@ def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(
     ("words", "said"),
     [
         (["--all"], "--all goes with --adopt"),
-        (["--all", "--adopt", "c"], "CLUSTER 'c' is given beside --adopt --all"),
-        (["--all", "--adopt", "--fleet"], "--all is given beside --fleet --adopt"),
-        (["--all", "--adopt", "--wave", "1"], "what is of a fleet is given beside"),
-        (["--all", "--adopt", "--shadow"], "--shadow is given beside"),
-        (["--fleet", "--adopt", "c"], "CLUSTER 'c' is given beside --fleet --adopt"),
-        (["--fleet", "--adopt", "--wave", "1"], "--wave or --pilot is given beside --fleet --adopt"),
+        (["--all", "--adopt", "c"], "CLUSTER 'c' is given together with --adopt --all"),
+        (["--all", "--adopt", "--fleet"], "--all is given together with --fleet --adopt"),
+        (["--all", "--adopt", "--wave", "1"], "what is of a fleet is given together with"),
+        (["--all", "--adopt", "--shadow"], "--shadow is given together with"),
+        (["--fleet", "--adopt", "c"], "CLUSTER 'c' is given together with --fleet --adopt"),
+        (["--fleet", "--adopt", "--wave", "1"], "--wave or --pilot is given together with --fleet --adopt"),
     ],
 )
 def test_all_goes_with_adopt_alone(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,7 +307,7 @@ AWAY = LastWord(
         for name, stage in (("h100-1", "buffered"), ("h100-2", "monitored"))
     ),
     at=NOON,
-    why="no worker is running, and nobody guards.",
+    why="no worker is running, so nobody guards the quotas.",
 )
 
 
@@ -317,7 +317,12 @@ AWAY = LastWord(
         (["--stage", "monitored", "-o", "name"], 0, "h100-2\n", f"backstop: {AWAY.sentence}\n"),
         (["-o", "name"], 0, "h100-1\nh100-2\n", f"backstop: {AWAY.sentence}\n"),
         *(
-            (words, 1, "", f"{AWAY.sentence} Waves and what is unbacked are not in it, so {asked} cannot be told.")
+            (
+                words,
+                1,
+                "",
+                f"{AWAY.sentence} The ledger has no waves and no unbacked GPUs, so {asked} cannot be answered.",
+            )
             for words, asked in (
                 (["--wave", "busy"], "--wave"),
                 (["--at-risk"], "--at-risk"),

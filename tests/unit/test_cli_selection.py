@@ -71,9 +71,9 @@ def test_names_globs_and_filters_leave_the_clusters_that_are_meant(
         ([" "], {}, "CLUSTER is empty: name a cluster"),
         (["b200-*"], {}, "b200-*: the glob matches no open rollout (5 are open: backstop status --open)"),
         (["h100-1", "b200-*"], {}, "b200-*: the glob matches no open rollout"),
-        (["b200"], {"wave": "busy"}, "b200: the name is that of no open rollout"),
-        (["a100-*"], {"wave": "busy"}, "no open rollout is like that: a100-* --wave busy (5 are open"),
-        ([], {"stage": "stuck"}, "no open rollout is like that: --stage stuck"),
+        (["b200"], {"wave": "busy"}, "b200: this cluster has no open rollout"),
+        (["a100-*"], {"wave": "busy"}, "no open rollout matches a100-* --wave busy (5 are open"),
+        ([], {"stage": "stuck"}, "no open rollout matches --stage stuck"),
         ([], {"stage": "closed"}, "--stage must be one of planned, buffered"),
         ([], {"wave": "5"}, "--wave must be one of 1 (unallocated), 2 (unscheduled), 3 (idle), 4 (busy), not '5'"),
     ],
@@ -85,7 +85,7 @@ def test_what_means_nothing_is_one_sentence(names: list[str], filters: dict[str,
 
 
 def test_where_no_worker_says_what_rollouts_need_none_is_taken_to_need_nothing() -> None:
-    with pytest.raises(BadInput, match="--needs: no worker says what rollouts need"):
+    with pytest.raises(BadInput, match="--needs: no worker answers what rollouts need"):
         chosen(selection([], "", "", needs=True), [rollout("h100-1", needs=None)])
 
 
@@ -148,8 +148,8 @@ def test_without_a_terminal_nothing_is_done_that_a_person_would_be_asked_for(
     fake.aheads["h100-risk"] = AHEAD.model_copy(update={"at_risk": {"research": 6}})
     assert run(line.split()) == 2
     error = capsys.readouterr().err
-    assert "obody can be" in error
-    assert ("--plan" if "approve" in line else "say --yes if that is meant") in error
+    assert "here is no terminal" in error
+    assert ("--plan" if "approve" in line else "give --yes if you mean it") in error
     assert error.count("\n") == 1
     assert not [a for a in fake.asked if a[0] in ("command", "fleet_command")]
 

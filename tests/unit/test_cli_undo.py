@@ -192,7 +192,7 @@ def test_the_undo_of_an_import_is_of_what_it_changed(
             "detach h100-worked --reason r --yes --json",
             "Undo: import it again with its quota system, by backstop fleet import",
         ),
-        ("confirm --source prometheus/local --reason r --json", "It cannot be undone; mend the source if it is wrong"),
+        ("confirm --source prometheus/local --reason r --json", "It cannot be undone. If the source is wrong"),
     ],
 )
 def test_programs_read_the_undo_as_people_do(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,7 +239,7 @@ def test_a_hold_of_several_is_asked_for(
     held = [name for each in door.declared for name, _ in each.windows]
     assert held == (["h100-worked", "b"] if answer == "y" else [])
     if answer == "nobody":
-        assert "say --yes if that is meant" in err
+        assert "give --yes if you mean it" in err
         return
     assert questions == ["Hold 2 clusters?"]
     assert "2 clusters: h100-worked, b." in out

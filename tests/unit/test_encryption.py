@@ -49,7 +49,7 @@ async def test_the_same_is_hidden_otherwise_each_time(ring: KeyRing) -> None:
 
 async def test_what_is_of_one_workflow_is_none_of_another(ring: KeyRing) -> None:
     (hidden,) = await of(ring, "rollout/a").encode([SAID])
-    with pytest.raises(Unavailable, match="not with a key that is known here for this workflow"):
+    with pytest.raises(Unavailable, match="that this process does not have for this workflow"):
         await of(ring, "rollout/b").decode([hidden], [CommandRequest])
     hidden.metadata[WORKFLOW_ID] = b"rollout/b"  # which it then says of itself
     for converter in (of(ring, "rollout/b"), converter_with(ring)):
@@ -104,7 +104,7 @@ async def test_what_came_in_clear_is_refused_in_runs_that_began_after(ring: KeyR
             await of(ring, "w").decode([result], [str])
     finally:
         run_began.reset(token)
-    with pytest.raises(Unavailable, match="what Temporal answered cannot be used: it came in clear"):
+    with pytest.raises(Unavailable, match="what Temporal answered cannot be used: the payload is not encrypted"):
         await of(ring, "w").decode([forged], [CommandRequest])
 
 
@@ -115,7 +115,7 @@ async def test_a_worker_without_the_keys_waits_and_refuses_nobody_s_rollout(ring
     token = run_began.set(datetime.now(UTC))
     try:
         for keys in (None, other):
-            with pytest.raises(ValueError, match="it is encrypted"):
+            with pytest.raises(ValueError, match="the payload is encrypted"):
                 await of(keys, "w").decode([hidden], [RolloutInput])
             with pytest.raises(ApplicationError, match=r"the payload is encrypted.*\(BACKSTOP_PAYLOAD_KEYS\)"):
                 await of(keys, "w").decode([hidden], [CommandRequest])

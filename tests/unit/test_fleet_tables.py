@@ -93,12 +93,15 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a fraction": (CLUSTERS.replace(",90,", ",90.5,"), "line 2: healthy_gpus must be a whole number, .* not '90.5'"),
     "a leading zero": (CLUSTERS.replace(",90,", ",090,"), "line 2: healthy_gpus must be a whole number, .* not '090'"),
     "a formula": (CLUSTERS.replace(",90,", ",=B2-1,"), "line 2: healthy_gpus is a formula, not a value: '=B2-1'"),
-    "a failed one": (CLUSTERS.replace(",90,", ",#REF!,"), "line 2: healthy_gpus is what came of a formula that failed"),
+    "a failed one": (
+        CLUSTERS.replace(",90,", ",#REF!,"),
+        "line 2: healthy_gpus is the result of a formula that failed",
+    ),
     "an empty count": (CLUSTERS.replace(",90,", ",,"), "line 2: healthy_gpus is missing"),
     "another column": (CLUSTERS.replace("gpu_model", "modell"), "line 1: column 'modell' is not known"),
     "another setting": (
         CLUSTERS.replace("buffer", "bufer"),
-        r"line 1: column 'policy.bufer' is no setting of a policy",
+        r"line 1: column 'policy.bufer' is not a setting of a policy",
     ),
     "no header": ("h,1,2\n", "its header says neither clusters nor quotas nor teams"),
     "too many cells": (CLUSTERS.replace("0.1\n", "0.1,7\n"), "line 2: 7 values for 6 columns"),
@@ -134,7 +137,7 @@ def test_one_bad_cell_is_told_once(tmp_path: Path) -> None:
 def test_quotas_alone_and_two_tables_of_one_kind_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="a table of clusters is missing"):
         read(tmp_path, quotas=QUOTAS)
-    with pytest.raises(BadInput, match="are both tables of quotas: put them into one"):
+    with pytest.raises(BadInput, match="are both tables of quotas: join them into one"):
         read(tmp_path, clusters=CLUSTERS, quotas=QUOTAS, more=QUOTAS)
 
 

@@ -226,7 +226,7 @@ A, B = {"team": "a", "demand_gpus": 4}, {"team": "b", "demand_gpus": 4}
         ({"capacity_gpus": -1, "teams": [A]}, "capacity_gpus must be"),
         ({"capacity_gpus": 4, "teams": [{**A, "demand_gpus": 1.5}]}, "teams[0].demand_gpus must be a whole number"),
         ({"capacity_gpus": 4, "teams": [{**A, "weight": -1}]}, "teams[0].weight must be at least 0, not -1"),
-        ({"capacity_gpus": 4, "teams": [{**A, "wait": 1}]}, "teams[0].wait is not a field that is known"),
+        ({"capacity_gpus": 4, "teams": [{**A, "wait": 1}]}, "teams[0].wait is not a known field"),
         ({"capacity_gpus": 4, "teams": [A, A]}, "team 'a' is given twice"),
         ({"capacity_gpus": 4, "teams": [{**A, "parent": "a"}]}, "the parents of 'a' go round in a circle: a -> a"),
         ({"capacity_gpus": 4, "teams": [{**A, "parent": "b"}, {**B, "parent": "a"}]}, "circle: a -> b -> a"),

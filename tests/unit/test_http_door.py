@@ -167,7 +167,7 @@ def test_an_error_comes_back_as_it_was(kind: type[BackstopError]) -> None:
 def test_what_is_no_front_of_ours_is_told_as_such(body: bytes) -> None:
     failure = told(502, body)
     assert isinstance(failure, Unavailable)
-    assert "no front of Backstop's" in failure.message
+    assert "not a front of Backstop" in failure.message
 
 
 # --- what comes over the line ---------------------------------------------------------------------------
@@ -214,7 +214,7 @@ async def test_whoever_asks_too_often_waits_as_the_front_says() -> None:
 async def test_an_answer_that_was_cut_short_is_none(data: bytes, tmp_path: Path) -> None:
     with (
         a_front(tmp_path / "s", lambda _: data),
-        pytest.raises(Unavailable, match="hung up before its answer was whole"),
+        pytest.raises(Unavailable, match="closed the connection before its answer was complete"),
     ):
         await asyncio.wait_for(http_door(AtSocket(tmp_path / "s")).unserved(), PATIENCE)
 

@@ -148,7 +148,7 @@ ONE = "milestones:\n  - name: pilot\n    measure: monitored_clusters\n    target
             "m.yaml, line 3: milestones[0].measure must be monitored_clusters, phantom_gpus, rolled_out_waves, or",
         ),
         (ONE + ONE.removeprefix("milestones:\n"), "m.yaml, line 1: milestone 'pilot' is given twice"),
-        (ONE + "    done: true\n", "m.yaml, line 6: milestones[0].done is not a field that is known here"),
+        (ONE + "    done: true\n", "m.yaml, line 6: milestones[0].done is not a known field"),
     ],
 )
 def test_a_bad_plan_is_one_sentence(

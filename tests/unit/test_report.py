@@ -480,7 +480,7 @@ def test_a_report_is_written_beside_its_page(tmp_path: Path, capsys: pytest.Capt
     [
         ("report", "--weekly is missing"),
         ("report --weekly --at soon", "--at must be such as 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
-        ("report --weekly --at 2199-01-01", "--at 2199-01-01 lies ahead: it is "),
+        ("report --weekly --at 2199-01-01", "--at 2199-01-01 is in the future: it is "),
         ("report --weekly --at 2026-01-01T12:00", "--at needs a time zone"),
         ("report --weekly --out /dev/null/x", "--out /dev/null/x: cannot be made: Not a directory"),
         ("burndown --since soon", "--since must be such as 28d, 2026-11-01 or 2026-11-01T12:00Z, not 'soon'"),
@@ -488,7 +488,7 @@ def test_a_report_is_written_beside_its_page(tmp_path: Path, capsys: pytest.Capt
         ("burndown --since 0s", "--since 0s is not over yet"),
         ("burndown --since 99999d", "--since a duration cannot be longer than ten years"),
         ("burndown --cluster nope", "the ledger has no cluster 'nope'"),
-        ("burndown --csv - --json", "--csv - is given beside --json"),
+        ("burndown --csv - --json", "--csv - is given together with --json"),
         ("burndown --csv /dev/null/x", "--csv /dev/null/x: cannot be written"),
     ],
 )

@@ -71,7 +71,7 @@ def test_without_a_file_nothing_is_run(monkeypatch: pytest.MonkeyPatch, tmp_path
     [
         ("/opt/site/apply", "apply", "line 3: programs[0].program must be an absolute path, not 'apply'"),
         ("/opt/site/apply", "../apply", "line 3: programs[0].program must be an absolute path"),
-        ("first: [plan, -no-color]", "frist: [plan]", "line 5: programs[1].frist is not a field that is known here"),
+        ("first: [plan, -no-color]", "frist: [plan]", "line 5: programs[1].frist is not a known field"),
         ("first: [plan, -no-color]", "first: [2]", "line 5: programs[1].first[0] must be text, not 2"),
         ("[KUBECONFIG]", "['A=B']", "line 6: pass_environment[0]"),
         ("grace: 1m", "grace: 1y", "line 8: grace must be a duration such as"),

@@ -373,7 +373,7 @@ def test_the_secret_is_given_by_its_name_alone(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "slack").write_text("short\n")
     (check,) = slack_checks()
     assert not check.ok
-    assert "holds no signing secret" in check.text
+    assert "does not hold a signing secret" in check.text
     assert "short" not in check.text
     (tmp_path / "slack").write_text(f"{SECRET}\n")
     (check,) = slack_checks()

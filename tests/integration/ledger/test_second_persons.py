@@ -136,7 +136,7 @@ def test_another_human_takes_it_and_gives_it_once(desk: Desk, tool: ForeignTool)
     desk.turns(HW, waits.hash, Turn.DONE)
     assert rows(tool) == [("bringup.add", "user:sre", "user:hw-lead", "given")]
     for who in (HW, RESEARCH):
-        with pytest.raises(Refusal, match="is given already: user:hw-lead countersigned it"):
+        with pytest.raises(Refusal, match="user:hw-lead has already countersigned"):
             desk.turns(who, waits.hash)
     assert desk.desk.waiting() == ()
     told = [(actor, text) for actor, text, _ in desk.archive("new")][1:]
