@@ -125,19 +125,19 @@ def _object(body: bytes) -> dict[str, Any]:
     try:
         given = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise not_json(f"the body is no JSON: {str(error)[:200]}") from None
+        raise not_json(f"the body is not valid JSON: {str(error)[:200]}") from None
     if not isinstance(given, dict):
         raise BadInput(f"the body must be a JSON object, not {brief(given)}")
     return given
 
 
 def _no_number(text: str) -> Any:
-    raise ValueError(f"{text} is no number of JSON's")
+    raise ValueError(f"{text} is not a number in JSON")
 
 
 def _name(name: str, value: str) -> str:
     if len(value) > 600 or any(c < " " or c == "\x7f" for c in value):
-        raise BadInput(f"{name} must be one line of ordinary length, not {brief(value)}")
+        raise BadInput(f"{name} must be one line of at most 600 characters, not {brief(value)}")
     return value
 
 
@@ -145,7 +145,7 @@ def _refuse_unknown(given: Mapping[str, Any], known: tuple[str, ...], what: str)
     for name in given:
         if name not in known:
             there = f"there are {', '.join(known)}" if known else "there are none"
-            raise BadInput(f"{brief(name)} is no {what} here: {there}")
+            raise BadInput(f"{brief(name)} is not a {what} here: {there}")
 
 
 def _sentence(name: str, value: Any, error: ValidationError) -> str:

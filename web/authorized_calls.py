@@ -147,7 +147,11 @@ async def within(seconds: float, work: Any) -> Any:
     try:
         return await asyncio.wait_for(work, seconds)
     except TimeoutError:
-        raise too_slow(504, f"there was no answer within {seconds:.0f} s: it may be done all the same") from None
+        raise too_slow(
+            504,
+            f"there was no answer within {seconds:.0f} s: the command may have been carried out, so look at the "
+            "status first",
+        ) from None
 
 
 def question_asking(who: Principal, operation: Operation, question: Question[Any], key: str = "") -> Asking:

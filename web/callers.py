@@ -48,4 +48,4 @@ class Callers:
             principal = await one.principal(token)
             if principal is not None:
                 return principal
-        raise unauthenticated("this front knows no such token: `backstop login`, or ask an admin for one")
+        raise unauthenticated("this front does not know the token: `backstop login`, or ask an admin for a token")

@@ -32,7 +32,9 @@ class Streams:
     def one_more(self, caller: str) -> Any:
         """Errors: Problem 429."""
         if self._of.get(caller, 0) >= _MOST_OF_ONE or sum(self._of.values()) >= _MOST_STREAMS:
-            raise too_many(f"{caller} follows {self._of.get(caller, 0)} things already: end one of them first", 5)
+            raise too_many(
+                f"{caller} follows {self._of.get(caller, 0)} event streams already: end one of them first", 5
+            )
         self._of[caller] = self._of.get(caller, 0) + 1
         try:
             yield

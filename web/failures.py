@@ -26,25 +26,25 @@ class Problem(Exception):
 
 
 def not_found(detail: str) -> Problem:
-    return Problem("not-found", 404, "There is no such place.", detail)
+    return Problem("not-found", 404, "There is no such address.", detail)
 
 
 def unauthenticated(detail: str) -> Problem:
     return Problem(
-        "unauthenticated", 401, "Nobody knows who you are.", detail, {"www-authenticate": 'Bearer realm="backstop"'}
+        "unauthenticated", 401, "You are not logged in.", detail, {"www-authenticate": 'Bearer realm="backstop"'}
     )
 
 
 def forbidden(detail: str) -> Problem:
-    return Problem("forbidden", 403, "It is not for you to do.", detail)
+    return Problem("forbidden", 403, "You may not do this.", detail)
 
 
 def too_large(detail: str) -> Problem:
-    return Problem("too-large", 413, "It is too large.", detail, {"connection": "close"})
+    return Problem("too-large", 413, "The request is too large.", detail, {"connection": "close"})
 
 
 def not_json(detail: str) -> Problem:
-    return Problem("not-json", 400, "The body is no JSON.", detail)
+    return Problem("not-json", 400, "The body is not JSON.", detail)
 
 
 def too_many(detail: str, seconds: int) -> Problem:

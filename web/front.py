@@ -158,7 +158,7 @@ class Front:
             response = told(failure, request_id)
         except Exception as error:
             logger.exception("request %s", request_id)
-            text = f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}"
+            text = f"this should not have happened, and is a bug in Backstop: {type(error).__name__}"
             response = told(Problem("fault", 500, "The front failed.", text), request_id)
         response.headers["x-request-id"] = request_id
         if self.doors.heard_lately:
@@ -197,9 +197,9 @@ class Front:
     def _link(self, principal: Principal) -> Response:
         """For whoever the kernel knows: a link that begins a browser's session, once and soon."""
         if self.console is None or not self.console_at:
-            raise not_found("this front shows no console: start it with `backstop serve --listen HOST:PORT`")
+            raise not_found("this front has no console: start it with `backstop serve --listen HOST:PORT`")
         if principal.proof is not Proof.PEER:
-            raise forbidden("a link is made for whoever asks at this machine's socket; others log in in the browser")
+            raise forbidden("a login link is given only over this machine's own socket: log in in the browser instead")
         return JSONResponse({"url": f"{self.console_at}/open/{self.console.sessions.link(principal)}"})
 
     async def _may_read(self, request: Request) -> tuple[int, str] | None:
@@ -272,7 +272,10 @@ async def _body(request: Request) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if body and kind != "application/json":
         raise Problem(
-            "not-json", 415, "It is no JSON.", f"a body is application/json, and this one says {kind[:80] or 'nothing'}"
+            "not-json",
+            415,
+            "The body is not JSON.",
+            f"the Content-Type must be application/json, not {kind[:80] or 'missing'}",
         )
     return body
 

@@ -39,7 +39,7 @@ class Rate:
             self._left.popitem(last=False)
         if left < 1:
             seconds = max(1, math.ceil((1 - left) / self._each_second))
-            text = f"{caller} has asked more than {self._burst:g} times at once: come again in {seconds} s"
+            text = f"{caller} has asked more than {self._burst:g} times at once: try again in {seconds} s"
             raise too_many(text, seconds)
 
 
@@ -51,9 +51,9 @@ async def body_of(request: Request, most: int = MOST_BYTES) -> bytes:
     try:
         return await asyncio.wait_for(_read(request, most), BODY_SECONDS)
     except TimeoutError:
-        raise too_slow(408, f"the body was not there within {BODY_SECONDS:.0f} s") from None
+        raise too_slow(408, f"the body did not arrive within {BODY_SECONDS:.0f} s") from None
     except ClientDisconnect:
-        raise not_json("the body ended before all of it was there") from None
+        raise not_json("the body ended too early") from None
 
 
 def _too_large(most: int) -> Problem:

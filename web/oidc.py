@@ -69,10 +69,10 @@ class Provider:
         try:
             claims = jwt.decode(token, keys, algorithms=list(ALGORITHMS)).claims
         except (JoseError, ValueError, TypeError):
-            raise Refusal("the token's signature is none of its provider's") from None
+            raise Refusal("the token's signature does not match the provider's keys") from None
         principal = _principal(claims, self.terms, self._clock())
         if nonce and claims.get("nonce") != nonce:
-            raise Refusal("the token answers another login than this one")
+            raise Refusal("the token belongs to another login than this one")
         if nonce and claims.get("azp", self.terms.client) != self.terms.client:
             raise Refusal(f"the token was made for another client than {self.terms.client}")
         return principal
@@ -82,7 +82,10 @@ class Provider:
         if not self._known:
             found = dict(await _fetched(f"{self.terms.issuer.rstrip('/')}/.well-known/openid-configuration"))
             if found.get("issuer") != self.terms.issuer:
-                raise Unavailable(f"the provider at {self.terms.issuer} calls itself otherwise: mend the issuer")
+                raise Unavailable(
+                    f"the provider at {self.terms.issuer} gives itself another name: set BACKSTOP_OIDC_ISSUER to "
+                    "what it names itself"
+                )
             self._known = found
         return self._known
 
@@ -107,11 +110,11 @@ def _checked_head(token: str) -> str:
     try:
         head = jws.extract_compact(token.encode()).headers()
     except (JoseError, ValueError, UnicodeEncodeError):
-        raise Refusal("the token is none that a provider makes") from None
+        raise Refusal("the token is malformed") from None
     if head.get("alg") not in ALGORITHMS:
-        raise Refusal(f"the token is not signed in a way that counts: {', '.join(ALGORITHMS)} do")
+        raise Refusal(f"the token must be signed with one of {', '.join(ALGORITHMS)}")
     if "crit" in head:
-        raise Refusal("the token asks for more than this front understands")
+        raise Refusal("the token has a critical header (crit) that this front does not understand")
     return str(head.get("kid", ""))
 
 
@@ -135,7 +138,7 @@ _PRIVATE = ("d", "p", "q", "dp", "dq", "qi", "oth", "k")
 def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal:
     """Errors: Refusal for claims of somebody else, for somebody else, or of another time."""
     if claims.get("iss") != terms.issuer:
-        raise Refusal(f"the token is of another issuer than {terms.issuer}")
+        raise Refusal(f"the token has another issuer than {terms.issuer}")
     audience = claims.get("aud")
     if terms.audience not in (audience if isinstance(audience, list) else [audience]):
         raise Refusal(f"the token is not for this front, which is {terms.audience}")
@@ -143,12 +146,12 @@ def _principal(claims: Mapping[str, Any], terms: Terms, now: float) -> Principal
     if now >= ends + _SKEW_SECONDS:
         raise Refusal("the token has expired: log in again with `backstop login`")
     if ("nbf" in claims and now < _time(claims, "nbf") - _SKEW_SECONDS) or now < issued - _SKEW_SECONDS:
-        raise Refusal("the token is of a time to come: the clocks of the provider and the front differ")
+        raise Refusal("the token was issued in the future: set the clocks of the provider and the front right")
     if now - issued > MOST_SECONDS + _SKEW_SECONDS:
         raise Refusal("the token was issued more than 15 minutes ago, and groups may have changed: get a new one")
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= 300 or not subject.isprintable():
-        raise Refusal("the token names nobody: its claim sub is missing, or no ordinary text")
+        raise Refusal("the token names nobody: its claim sub is missing, or not ordinary text")
     name = f"oidc:{subject}@{terms.issuer}"
     return Principal(name=name, human=name, proof=Proof.OIDC, how=terms.issuer, groups=_groups(claims, terms.groups))
 
@@ -166,16 +169,20 @@ def _groups(claims: Mapping[str, Any], claim: str) -> tuple[str, ...]:
         return ()
     elsewhere = claims.get("_claim_names")
     if (isinstance(elsewhere, dict) and claim in elsewhere) or claims.get("hasgroups"):
-        raise Refusal(f"the provider does not tell all groups in {claim}: let it tell those alone that matter")
+        raise Refusal(
+            f"the provider does not list all groups in {claim}: configure it to send only the groups that matter"
+        )
     found = claims.get(claim)
     if found is None:
         raise Refusal(
             f"the token has no claim {claim}: let the provider add it, or name another in BACKSTOP_OIDC_GROUPS"
         )
     if not isinstance(found, list) or not all(isinstance(g, str) and 0 < len(g) <= _MOST_GROUP for g in found):
-        raise Refusal(f"the token's claim {claim} is no list of groups' names")
+        raise Refusal(f"the token's claim {claim} is not a list of group names")
     if len(found) > _MOST_GROUPS:
-        raise Refusal(f"the token names {len(found)} groups, and {_MOST_GROUPS} are read: let the provider tell fewer")
+        raise Refusal(
+            f"the token names {len(found)} groups, and the most is {_MOST_GROUPS}: configure the provider to send fewer"
+        )
     return tuple(sorted(set(found)))
 
 
@@ -192,7 +199,7 @@ async def _fetched(url: str) -> Mapping[str, Any]:
     except (httpx.HTTPError, ValueError, httpx.InvalidURL):
         raise Unavailable(f"the provider does not answer at {url}") from None
     if not isinstance(found, dict):
-        raise Unavailable(f"the provider's answer at {url} is no document of a provider's")
+        raise Unavailable(f"the provider's answer at {url} is not a document of an OpenID Connect provider")
     return found
 
 

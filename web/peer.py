@@ -88,8 +88,8 @@ class Listening(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.close()
             return
-        detail = f"this is no HTTP request that the front understands: {msg.rstrip('.').lower()}"
-        document = own_problem("not-json", 400, "It is no HTTP request.", detail, "none")
+        detail = f"the front does not understand this HTTP request: {msg.rstrip('.').lower()}"
+        document = own_problem("not-json", 400, "This is not an HTTP request.", detail, "none")
         self._refuse(400, document)
 
     def _refuse(self, status: int, document: dict[str, Any]) -> None:

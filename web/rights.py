@@ -35,7 +35,7 @@ _TOKENS_SECONDS = 15.0
 """A token that is revoked counts no longer than that."""
 _FRONT = Principal(name="service:front", proof=Proof.SERVICE, how="the front itself")
 _ANSWER_SECONDS, _AWAY_SECONDS = 5.0, 2.0
-_NOBODY = "no worker answers, and nobody can say who may do what: start one with `backstop up` or `backstop worker`"
+_NOBODY = "no worker answers, so it is unknown who may do what: start one with `backstop up` or `backstop worker`"
 _OF_ALL = frozenset({"read.unserved"})
 """Whether anybody answers is asked while nobody does."""
 _NOT_SET_UP = (

@@ -33,22 +33,22 @@ class Routes:
         segments = self._segments(raw_path)
         fitting = [asked for one in self._operations if (asked := _fits(one, segments)) is not None]
         if not fitting:
-            raise not_found(f"there is nothing at this path: {API}/openapi.json has all that there is")
+            raise not_found(f"there is nothing at this path: {API}/openapi.json lists all paths")
         found = [asked for asked in fitting if asked.operation.verb == verb]
         if not found:
             verbs = ", ".join(sorted({asked.operation.verb for asked in fitting}))
             text = f"{verb} is not answered at this path, {verbs} is"
-            raise Problem("not-allowed", 405, "It is not asked that way.", text, {"allow": verbs})
+            raise Problem("not-allowed", 405, "The method is not allowed.", text, {"allow": verbs})
         return min(found, key=lambda asked: len(asked.in_path))
 
     def _segments(self, raw_path: bytes) -> tuple[str, ...]:
         prefix = f"{API}/".encode()
         if len(raw_path) > _MOST or not raw_path.startswith(prefix):
-            raise not_found(f"there is nothing at this path: all there is begins with {API}")
+            raise not_found(f"there is nothing at this path: all paths begin with {API}")
         try:
             return tuple(unquote(part, errors="strict") for part in raw_path[len(prefix) :].decode("ascii").split("/"))
         except UnicodeDecodeError:
-            raise BadInput("the path is no text: names in it are UTF-8, percent-encoded") from None
+            raise BadInput("the path is not valid text: write names in UTF-8, percent-encoded") from None
 
 
 def _fits(operation: Operation, segments: tuple[str, ...]) -> Asked | None:

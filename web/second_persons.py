@@ -142,7 +142,9 @@ class SecondPersons:
         """Once, however often it is asked: Temporal knows it by its hash."""
         way = WAYS.get(taken.command)
         if way is None:
-            raise Refusal(f"this front is of another build, and does not know how {taken.command} is countersigned")
+            raise Refusal(
+                f"this front runs another version of Backstop and does not know {taken.command}: upgrade the front"
+            )
         message = way.message.model_validate(taken.message).but(actor=who.name)
         door = await self._doors.of(who, two_person=True, second=taken.ticket)
         key = repeat_key.set(f"countersign\0{taken.waiting.hash}")

@@ -107,9 +107,9 @@ def _own_socket(path: Path, shared: bool, temporal: Mapping[str, str]) -> Iterat
     else:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.exists() and not stat.S_ISSOCK(path.lstat().st_mode):
-        raise Unavailable(f"{path} is no socket: remove it, or name another place in BACKSTOP_SOCKET")
+        raise Unavailable(f"{path} is not a socket: remove it, or set BACKSTOP_SOCKET to another path")
     if AtSocket(path).answers():
-        raise Unavailable(f"another front listens at {path} already")
+        raise Unavailable(f"another front already listens at {path}")
     path.unlink(missing_ok=True)
     line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

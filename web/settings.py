@@ -42,7 +42,7 @@ class FrontSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     public_url: str = ""
-    """Where browsers find it, behind what speaks TLS; empty: where it listens."""
+    """Where browsers find it, behind a TLS proxy; empty: where it listens."""
     codec_origins: tuple[str, ...] = ()
     """Of Temporal UIs whose pages may ask what is encrypted."""
     oidc: Terms | None = None
@@ -70,8 +70,9 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
         raise BadInput("--tls-cert is for --listen HOST:PORT: give that too")
     if address is not None and not address.loopback and not tls_cert:
         raise BadInput(
-            f"--listen {listen}: plain HTTP would show everybody on the way each token; give --tls-cert and --tls-key, "
-            "or listen at 127.0.0.1 behind what speaks TLS"
+            f"--listen {listen}: plain HTTP would show tokens to everybody on the network; give --tls-cert "
+            "and --tls-key, "
+            "or listen at 127.0.0.1 behind a TLS proxy"
         )
     return FrontSettings(
         socket=front_socket(),
@@ -139,7 +140,10 @@ def _oidc() -> Terms | None:
     if not safe_address(issuer) or issuer.split() != [issuer]:
         raise BadInput(f"BACKSTOP_OIDC_ISSUER must begin with https://, not {brief(issuer)}")
     if not audience:
-        raise BadInput("BACKSTOP_OIDC_AUDIENCE is missing: a token for somebody else must not count here")
+        raise BadInput(
+            "BACKSTOP_OIDC_AUDIENCE is missing: set it to this front's client ID, so that tokens for other "
+            "applications are refused"
+        )
     return Terms(issuer, audience, client, os.environ.get("BACKSTOP_OIDC_GROUPS", "groups"))
 
 

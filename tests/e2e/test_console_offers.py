@@ -62,7 +62,7 @@ async def test_a_command_that_would_be_refused_for_a_hold_is_grey_with_the_same_
         "objected": {Command.RESUME, Command.RESOLVE},
     }
     assert "not paused" in free.words
-    assert "no hold stands that a person can lift" in free.words
+    assert "there is no hold that a person can lift" in free.words
     assert "already paused" in paused.words
     assert not any("hold=paused" in link for link in paused.links), "a pause is resumed, not resolved"
     assert not any("/launch/" in link for link in nowhere.links)

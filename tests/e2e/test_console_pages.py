@@ -355,7 +355,7 @@ async def _by_two(world: World, tpm: Browser, lead: Browser, viewer: Browser) ->
     assert by == "user:tpm"
     where = path("access", "waiting", digest)
     assert where in (await lead.look("/access")).links
-    assert "you gave it yourself" in (await tpm.look(where)).words
+    assert "you gave the command yourself" in (await tpm.look(where)).words
     assert "viewer" in (await viewer.look(where)).words or "may not" in (await viewer.look(where)).words
     refused = await viewer.refused(where, key(), do="countersign")
     assert "It was refused" in refused.words
@@ -365,5 +365,5 @@ async def _by_two(world: World, tpm: Browser, lead: Browser, viewer: Browser) ->
     assert "Given by user:tpm, countersigned by user:sre-lead" in done.words
     assert world.sql.rows("SELECT second, ended FROM waiting_commands") == [("user:sre-lead", "given")]
     assert world.sql.rows("SELECT name FROM clusters") != []
-    assert "it is given already" in (await lead.look(where)).words
+    assert "it has already been given" in (await lead.look(where)).words
     await lead.look(path("access", "waiting", "rubbish"), 400)

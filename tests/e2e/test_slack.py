@@ -200,7 +200,7 @@ async def test_who_may_not_is_told_so_and_nothing_is_done(site: Site) -> None:
     assert [e for e in site.commands() if e[1] != "launch"] == before
     (asked,) = await chat.press("U0SRE", status, "Approve…")
     (other,) = await chat.press("U0RESEARCH", asked, labels(asked)[0])
-    assert "somebody else was asked this" in words(other)
+    assert "somebody else was asked to confirm this" in words(other)
     assert [e for e in site.commands() if e[1] != "launch"] == before
     assert site.world.sql.gpus(name) == {"research": 345}
 
@@ -247,14 +247,14 @@ async def test_what_is_outside_what_was_approved_is_approved_from_the_owners_not
     assert labels(shown) == ["Show me"]
     await eventually(lambda: [c for _, c in site.commands()].count("approve") == 2, "both are archived")
     (again,) = await chat.press("U0SRE", notice, "Approve…")
-    assert f"plan {now} is approved already, by user:sre" in words(again)
+    assert f"plan {now} is already approved, by user:sre" in words(again)
     payload = chat.pressed("U0SRE", asked, f"Approve plan {now}")
     payload["actions"][0]["value"] = "0" * 64 + payload["actions"][0]["value"][64:]
     body = urlencode({"payload": json.dumps(payload)}).encode()
     before = len(chat.answers())
     assert (await chat.sent("/slack/interactive", body)).status_code == 200
     await eventually(lambda: len(chat.answers()) > before, "it is answered")
-    assert "this button is none of Backstop's" in words(chat.answers()[-1])
+    assert "this button is not from Backstop" in words(chat.answers()[-1])
 
 
 async def test_what_was_taken_once_is_not_taken_again(site: Site) -> None:
@@ -267,7 +267,7 @@ async def test_what_was_taken_once_is_not_taken_again(site: Site) -> None:
     again = await chat.sent("/slack/command", body, timestamp=now)
     assert (again.status_code, again.json()["detail"]) == (
         409,
-        "this very request was taken before: nothing is done twice",
+        "this same request was handled before, so nothing is done again",
     )
     secrets = site.world.home / "elsewhere"
     secrets.mkdir()

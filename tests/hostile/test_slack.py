@@ -117,18 +117,32 @@ def payload(web: Web, **more: Any) -> dict[str, Any]:
 
 BODY = form(user_id="U1", team_id=WORKSPACE, text="help", response_url="https://hooks.slack.com/commands/1")
 FORGED = [
-    pytest.param(dict, "it has no X-Slack-Request-Timestamp and X-Slack-Signature", id="unsigned"),
+    pytest.param(dict, "the request has no valid X-Slack-Request-Timestamp and X-Slack-Signature", id="unsigned"),
     pytest.param(
-        lambda: signed(BODY, secret="another" * 5), "it is not signed with this app's signing secret", id="forged"
+        lambda: signed(BODY, secret="another" * 5),
+        "the request is not signed with this app's signing secret",
+        id="forged",
     ),
-    pytest.param(lambda: signed(BODY + b"x"), "it is not signed with this app's signing secret", id="of-another-body"),
-    pytest.param(lambda: {**signed(BODY), "x-slack-signature": "v0="}, "it has no X-Slack", id="empty"),
     pytest.param(
-        lambda: {**signed(BODY), "x-slack-signature": "v1=" + "0" * 64}, "it has no X-Slack", id="another-version"
+        lambda: signed(BODY + b"x"), "the request is not signed with this app's signing secret", id="of-another-body"
     ),
-    pytest.param(lambda: {**signed(BODY), "x-slack-request-timestamp": "²"}, "it has no X-Slack", id="no-number"),
-    pytest.param(lambda: {**signed(BODY), "x-slack-request-timestamp": "-1"}, "it has no X-Slack", id="negative"),
-    pytest.param(lambda: {**signed(BODY), "x-slack-request-timestamp": "9" * 400}, "it has no X-Slack", id="endless"),
+    pytest.param(lambda: {**signed(BODY), "x-slack-signature": "v0="}, "the request has no valid X-Slack", id="empty"),
+    pytest.param(
+        lambda: {**signed(BODY), "x-slack-signature": "v1=" + "0" * 64},
+        "the request has no valid X-Slack",
+        id="another-version",
+    ),
+    pytest.param(
+        lambda: {**signed(BODY), "x-slack-request-timestamp": "²"}, "the request has no valid X-Slack", id="no-number"
+    ),
+    pytest.param(
+        lambda: {**signed(BODY), "x-slack-request-timestamp": "-1"}, "the request has no valid X-Slack", id="negative"
+    ),
+    pytest.param(
+        lambda: {**signed(BODY), "x-slack-request-timestamp": "9" * 400},
+        "the request has no valid X-Slack",
+        id="endless",
+    ),
 ]
 
 
@@ -176,7 +190,7 @@ BAD_PAYLOADS: list[tuple[Any, str]] = [
     ({"actions": "all"}, "payload: actions"),
     ({"actions": [{"type": "button", "action_id": 7}]}, "payload: actions"),
     ({"actions": [{"type": "button", "action_id": "a", "value": "x" * 2001}]}, "payload: actions"),
-    ({"actions": [{"type": "datepicker", "action_id": "a"}]}, "'datepicker' is no button"),
+    ({"actions": [{"type": "datepicker", "action_id": "a"}]}, "'datepicker' is not a button"),
     ({"actions": [{"type": "button", "action_id": "a"}] * 2}, "payload: actions"),
     ({"user": "U1"}, "payload: user"),
     ({"user": {"id": ""}}, "payload: user"),
@@ -210,9 +224,9 @@ async def test_a_payload_of_another_shape_is_refused_in_a_sentence(
     [
         (b"", FORM, 422, "the form has no payload"),
         (b"payload=", FORM, 422, "the form has no payload"),
-        (b"payload=%ff%fe", FORM, 400, "its fields are no text"),
-        (b"\xff\xfe", FORM, 400, "its fields are no text"),
-        (b"a=1&" * 200, FORM, 400, "its fields are no text"),
+        (b"payload=%ff%fe", FORM, 400, "its fields are not valid text"),
+        (b"\xff\xfe", FORM, 400, "its fields are not valid text"),
+        (b"a=1&" * 200, FORM, 400, "its fields are not valid text"),
         (b'{"payload": {}}', "application/json", 415, "Slack sends application/x-www-form-urlencoded"),
         (b"payload=" + b"x" * MOST_BYTES, FORM, 413, f"at most {MOST_BYTES} bytes"),
     ],
@@ -232,9 +246,9 @@ async def test_who_types_without_ids_is_nobody(http: httpx.AsyncClient, web: Web
 
 
 async def test_other_places_and_ways_of_asking_are_told_apart(http: httpx.AsyncClient) -> None:
-    assert "POST is answered here" in one_sentence(await http.get(INTERACTIVE), 405)
-    assert "Slack's requests come to" in one_sentence(await http.post("/slack/events", content=b""), 404)
-    assert "Slack's requests come to" in one_sentence(await http.post("/slack/command/more", content=b""), 404)
+    assert "this address answers only POST" in one_sentence(await http.get(INTERACTIVE), 405)
+    assert "Slack must send its requests to" in one_sentence(await http.post("/slack/events", content=b""), 404)
+    assert "Slack must send its requests to" in one_sentence(await http.post("/slack/command/more", content=b""), 404)
 
 
 async def test_slack_may_look_whether_somebody_listens(http: httpx.AsyncClient, web: Web) -> None:
@@ -283,7 +297,7 @@ async def test_without_its_secret_the_front_takes_nothing(tmp_path: Path, web: W
         body = typed(web, "help", trigger_id="2")
         answer = await http.post(COMMAND, content=body, headers=signed(body))
         assert answer.status_code == 200
-        assert "no access file is in force, so nobody in Slack is known" in answer.json()["text"]
+        assert "no access file is in force, so Backstop knows nobody in Slack" in answer.json()["text"]
 
 
 async def test_a_front_that_takes_nothing_from_slack_has_no_such_place(tmp_path: Path) -> None:

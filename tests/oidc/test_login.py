@@ -174,14 +174,14 @@ async def test_a_token_counts_for_whom_where_and_when_it_is_meant(issuer: str, t
     status, why = await said(Provider(terms, lambda: time.time() - 600), token)
     assert (status, "issued in the future" in why) == (401, True)
     status, why = await said(Provider(terms), unsigned(token))
-    assert (status, "not signed in a way that counts" in why) == (401, True)
+    assert (status, "must be signed with one of" in why) == (401, True)
     head, body, signature = token.split(".")
     for altered in (f"{head}.{body}.{signature[:-4]}AAAA", f"{head}.{body[:-4]}AAAA.{signature}", f"{head}.{body}."):
         status, why = await said(Provider(terms), altered)
         assert (status, "signature" in why) == (401, True)
     with provider(tmp_path, keys[0]) as other:  # another issuer with the same keys
         status, why = await said(Provider(terms), await asyncio.to_thread(token_of, other, "ana"))
-        assert (status, "of another issuer" in why) == (401, True)
+        assert (status, "another issuer" in why) == (401, True)
 
 
 def token_of_a_job(issuer: str, client: str, audience: str) -> str:
@@ -216,7 +216,7 @@ async def test_groups_that_are_not_told_fail_closed(issuer: str) -> None:
     crowd = await asyncio.to_thread(token_of, issuer, "crowd")
     assert await said(Provider(terms), crowd) == (
         401,
-        "the token names 900 groups, and 500 are read: let the provider tell fewer",
+        "the token names 900 groups, and the most is 500: configure the provider to send fewer",
     )
     loner = await asyncio.to_thread(token_of, issuer, "loner")
     status, why = await said(Provider(terms), loner)

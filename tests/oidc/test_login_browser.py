@@ -117,7 +117,7 @@ async def test_somebody_logs_in_and_is_where_they_wanted_to_be(tmp_path: Path, s
         assert len(cookies) == 2
         assert all("HttpOnly" in cookie and "SameSite=Lax" in cookie for cookie in cookies)
         again = await browser.get(back)
-        assert (again.status_code, "was not begun in this browser" in sentence(again)) == (403, True), "it counts once"
+        assert (again.status_code, "began in another browser" in sentence(again)) == (403, True), "it counts once"
 
 
 async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(tmp_path: Path) -> None:
@@ -126,19 +126,19 @@ async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(tm
         stolen = await another.get(back)  # somebody was sent the answer of another's login
         assert (stolen.status_code, site.who(another)) == (403, "")
         assert sentence(stolen) == (
-            "this login was not begun in this browser, or was over ten minutes ago: begin again at /login."
+            "this login began in another browser, or more than ten minutes ago: begin again at /login."
         )
         wrong = await browser.get(re.sub(r"state=[^&]*", "state=guessed", back))
-        assert (wrong.status_code, "was not begun in this browser" in sentence(wrong)) == (403, True)
+        assert (wrong.status_code, "began in another browser" in sentence(wrong)) == (403, True)
         mixed = await browser.get(back.replace("iss=", "iss=https%3A%2F%2Fanother.example&x="))
-        assert (mixed.status_code, "of another provider" in sentence(mixed)) == (403, True)
+        assert (mixed.status_code, "another provider" in sentence(mixed)) == (403, True)
 
         back = await at_provider(browser, await begun(site, browser))
         [(key, kept)] = site.login._begun.items()
         site.login._begun[key] = kept._replace(nonce="another")
         answer = await browser.get(back)
         assert (answer.status_code, site.who(browser)) == (403, "")
-        assert sentence(answer) == "the token answers another login than this one; nobody is logged in."
+        assert sentence(answer) == "the token belongs to another login than this one; nobody is logged in."
 
         back = await at_provider(browser, await begun(site, browser))
         [(key, kept)] = site.login._begun.items()
@@ -149,7 +149,7 @@ async def test_an_answer_counts_in_the_browser_that_asked_and_as_it_was_asked(tm
         back = await at_provider(browser, await begun(site, browser))
         [(key, kept)] = site.login._begun.items()
         site.login._begun[key] = kept._replace(until=0.0)
-        assert "over ten minutes ago" in sentence(await browser.get(back))
+        assert "more than ten minutes ago" in sentence(await browser.get(back))
         assert site.who(browser) == ""
 
 
@@ -159,7 +159,7 @@ async def test_who_says_no_is_not_logged_in(tmp_path: Path) -> None:
         assert "error=access_denied" in back
         answer = await browser.get(back)
         assert (answer.status_code, site.who(browser)) == (403, "")
-        assert sentence(answer) == "you did not say yes at the provider, so nobody is logged in: begin again at /login."
+        assert sentence(answer) == "you did not confirm the login at the provider: begin again at /login."
 
 
 async def test_a_wrong_secret_and_a_provider_away_are_said(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_nothing_is_encrypted_for_others(ring: KeyRing) -> None:
     answer = asked(ring, "/encode", {"payloads": [{"metadata": {}, "data": ""}]})
     assert (answer.status_code, answer.json()["detail"]) == (
         403,
-        "nothing is encrypted here for others: commands go through backstop",
+        "this address only decrypts: give commands with `backstop`",
     )
 
 

@@ -28,7 +28,10 @@ FAILURES = {
     "refused": (Refusal("not now"), "not now"),
     "nobody answers": (Unavailable("Temporal at h:1: connection refused"), "Temporal at h:1: connection refused"),
     "not allowed": (forbidden("ana has no role here"), "ana has no role here"),
-    "too slow": (TimeoutError(), "there was no answer within N s: it may be done all the same"),
+    "too slow": (
+        TimeoutError(),
+        "there was no answer within N s: the command may have been carried out, so look at the status first",
+    ),
 }
 TYPED = "a flaky switch, seen by eve"
 
@@ -98,7 +101,7 @@ def test_a_command_that_fails_leaves_the_form_as_it_was_typed(page: Any, path: t
 def test_a_command_that_awaits_a_second_person_has_not_failed(page: Any, path: tuple[str, ...]) -> None:
     made, said = given(page, path, AwaitsSecond("bob has to say the same"))
     assert made == Elsewhere("/clusters/c")
-    assert said == ["Nothing is done yet: bob has to say the same. It stands under Access."]
+    assert said == ["Nothing is done yet: bob has to say the same. The page Access lists it."]
 
 
 def test_a_launch_is_done_where_nobody_says_who_may_lift_its_holds() -> None:

@@ -71,7 +71,7 @@ class Console:
             return self._failed(request, 504, "It took too long.", f"there was no answer within {_SECONDS:.0f} s")
         except Exception as error:
             logger.exception("page %s", request_id)
-            text = f"this should not have happened, and is a fault of Backstop's own: {type(error).__name__}"
+            text = f"this should not have happened, and is a bug in Backstop: {type(error).__name__}"
             return self._failed(request, 500, "The page failed.", f"{text} ({request_id})")
 
     def begun(self, request: Request, principal: Principal, to: str = "/") -> Response:
@@ -163,14 +163,14 @@ class Console:
     def _by_link(self, request: Request, word: str) -> Response:
         principal = self.sessions.by_link(word)
         if principal is None:
-            raise forbidden("this link was used already, or is older than two minutes: `backstop open` makes another")
+            raise forbidden("this link has been used, or is older than two minutes: `backstop open` makes another one")
         return self.begun(request, principal)
 
     async def _login(self, request: Request) -> Response:
         if self.log_in is not None:
             return await self.log_in(request)
         detail = "on this machine `backstop open` makes a link that knows who you are, and opens it"
-        return self._failed(request, 401, "Nobody knows who you are.", detail)
+        return self._failed(request, 401, "You are not logged in.", detail)
 
     def _logout(self, request: Request, session: Session | None, principal: Principal, *, everywhere: bool) -> Response:
         if everywhere:
@@ -185,20 +185,20 @@ class Console:
         """What a form of ours sent. Errors: Problem for one of somebody else, and for what is none."""
         from_our_page(request, self.public_url)
         if session is None:
-            raise forbidden("a form counts only from a page that you are logged in at")
+            raise forbidden("this form was not sent from a logged-in page: reload the page, log in, and send it again")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != _FORM:
-            raise Problem("not-a-form", 415, "It is no form.", f"a form is {_FORM}")
+            raise Problem("not-a-form", 415, "This is not a form.", f"a form is {_FORM}")
         body = await body_of(request)
         if len(body) > _MOST_FORM:
-            raise Problem("too-large", 413, "It is too large.", f"a form has at most {_MOST_FORM} bytes")
+            raise Problem("too-large", 413, "The form is too large.", f"a form has at most {_MOST_FORM} bytes")
         try:
             fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=200, errors="strict")
         except ValueError:
-            raise Problem("not-a-form", 400, "It is no form.", "its fields are no text") from None
+            raise Problem("not-a-form", 400, "This is not a form.", "its fields are not valid text") from None
         found = {name: values[-1] for name, values in fields.items()}
         if not session.wrote(found.pop("form_token", "")):
-            raise forbidden("this form is of another session: look at the page again, and give it from there")
+            raise forbidden("this form is from another session: reload the page, and send it again from there")
         return {"given": "1", **found}
 
 
@@ -213,5 +213,5 @@ def _segments(request: Request) -> tuple[str, ...]:
     try:
         parts = tuple(unquote(part, errors="strict") for part in raw.decode("ascii").strip("/").split("/"))
     except UnicodeDecodeError:
-        raise not_found("the path is no text") from None
+        raise not_found("the path is not valid text") from None
     return parts if parts != ("",) else ("fleet",)

@@ -24,7 +24,7 @@ async def tried(visit: Visit, work: Awaitable[_T]) -> tuple[_T | None, str]:
     try:
         return await work, ""
     except AwaitsSecond as waits:
-        visit.said(f"Nothing is done yet: {waits.message}. It stands under Access.")
+        visit.said(f"Nothing is done yet: {waits.message}. The page Access lists it.")
         return None, ""
     except (BackstopError, Problem) as error:
         return None, why_of(error)
@@ -59,7 +59,7 @@ def day_ahead(name: str, text: str, now: datetime) -> datetime:
     """The end of a day, a time, or a duration from now. Errors: BadInput naming the field and the value."""
     end = _moment(name, text, now, timedelta(1))
     if end <= now:
-        raise BadInput(f"{name} {text} is past")
+        raise BadInput(f"{name} {text} is in the past")
     return end
 
 

@@ -54,8 +54,8 @@ def of_this_machine(request: Request, public_url: str) -> None:
         raise Problem(
             "misdirected",
             421,
-            "It is another place.",
-            "over plain HTTP the console is at 127.0.0.1 alone",
+            "This is the wrong address.",
+            "over plain HTTP the console answers only at 127.0.0.1",
         )
 
 
@@ -64,4 +64,4 @@ def from_our_page(request: Request, public_url: str) -> None:
     site, origin = request.headers.get("sec-fetch-site", ""), request.headers.get("origin", "")
     own = (f"{request.url.scheme}://{request.headers.get('host', '')}", public_url)
     if site not in ("", "same-origin", "none") or (origin and origin not in own):
-        raise forbidden("a form counts only from a page of this console")
+        raise forbidden("this form was not sent from a page of this console: reload the page, and send it again")

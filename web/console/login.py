@@ -36,8 +36,8 @@ _HTTP_SECONDS = 10.0
 _MOST_BYTES = 1_000_000
 _COOKIE = "backstop-login"
 _ERROR = re.compile(r"[a-z_]{1,40}")
-_DENIED = "you did not say yes at the provider, so nobody is logged in: begin again at /login"
-_AGAIN = "this login was not begun in this browser, or was over ten minutes ago: begin again at /login"
+_DENIED = "you did not confirm the login at the provider: begin again at /login"
+_AGAIN = "this login began in another browser, or more than ten minutes ago: begin again at /login"
 
 Begin = Callable[[Request, Principal, str], Response]
 
@@ -79,7 +79,7 @@ class Login:
         if request.url.path == BACK:
             return await self._back(request)
         if request.method != "GET" or request.headers.get("sec-fetch-mode", "navigate") != "navigate":
-            raise unauthenticated("this browser is logged in no more: log in again at /login")
+            raise unauthenticated("this browser is no longer logged in: log in again at /login")
         if urlsplit(self.address()).netloc != request.headers.get("host", ""):
             return RedirectResponse(f"{self.address()}/login", 303, headers=HEADERS)  # what it is known by there
         return await self._away(request)
@@ -88,7 +88,7 @@ class Login:
         where = _endpoint(await self._provider.endpoints(), "authorization_endpoint")
         self._forget()
         if len(self._begun) >= _MOST:
-            raise Unavailable("too many log in at once: come again in ten minutes")
+            raise Unavailable("too many people are logging in at once: try again in ten minutes")
         state, nonce, verifier, browser = (secrets.token_urlsafe(32) for _ in range(4))
         until = self.clock() + _SECONDS
         self._begun[hash_of(state)] = _Begun(hash_of(browser), verifier, nonce, _page(request), until)
@@ -117,7 +117,7 @@ class Login:
             raise forbidden(_AGAIN)
         del self._begun[hash_of(said["state"])]  # an answer counts once
         if said.get("iss", self.terms.issuer) != self.terms.issuer:
-            raise forbidden("the answer is of another provider than the one that was asked: begin again at /login")
+            raise forbidden("the answer came from another provider than the one that was asked: begin again at /login")
         if "error" in said or "code" not in said:
             raise forbidden(_told(said.get("error", "")))
         token = await self._token(said["code"], begun.verifier)
@@ -126,7 +126,7 @@ class Login:
         except Refusal as refusal:
             raise forbidden(f"{refusal.message}; nobody is logged in") from None
         if principal is None:
-            raise forbidden("the provider's answer is no token of an identity; nobody is logged in")
+            raise forbidden("the provider did not answer with an ID token; nobody is logged in")
         response = self.begin(request, principal, begun.to)
         response.headers.append("set-cookie", self._cookie(""))
         return response

@@ -83,7 +83,7 @@ class Sessions:
         for key in own[: max(0, len(own) - _MOST_OF_ONE + 1)]:
             del self._by_hash[key]  # the oldest goes
         if len(self._by_hash) >= _MOST:
-            raise Refusal(f"this front has {_MOST} sessions already: come again later")
+            raise Refusal(f"this front already has {_MOST} sessions: try again later")
         secret = secrets.token_urlsafe(_BYTES)
         self._by_hash[hash_of(secret)] = Session(principal, self._clock() + seconds_of(principal))
         return secret

@@ -92,9 +92,11 @@ class Acts:
         try:
             press = Press.model_validate_json(given.value)
         except ValidationError:
-            raise BadInput("this button is none of Backstop's, or of another build") from None
+            raise BadInput(
+                "this button is not from Backstop, or from another version: use the newest message"
+            ) from None
         if given.button != f"backstop.{press.act}":
-            raise BadInput("this button is none of Backstop's")
+            raise BadInput("this button is not from Backstop")
         return await _ACTS[press.act](self, who, given, press)
 
     async def _ack(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
@@ -109,7 +111,7 @@ class Acts:
         if ahead.plan is None:
             status: RolloutStatus = await who.visit.call("status", cluster=press.cluster)
             done = status.approved_by and status.plan_hash == press.plan
-            already = f"plan {press.plan} is approved already, by {status.approved_by}"
+            already = f"plan {press.plan} is already approved, by {status.approved_by}"
             raise Refusal(already if done else f"nothing awaits an approval in {press.cluster}")
         if ahead.plan.hash != press.plan:
             raise Refusal(f"{other_plan(ahead.plan.hash, press.plan)} (/backstop status {_quoted(press.cluster)})")
@@ -189,7 +191,7 @@ class Acts:
                 return messages.to_one(text=_undoable(words[1], answer))
             case "help", _:
                 return messages.to_one(text=HELP)
-        raise BadInput(f"that is no command here. {HELP}")
+        raise BadInput(f"Slack has no such command. {HELP}")
 
     async def _why(self, who: Caller, team: str, cluster: str = "", gpus: str = "") -> Message:
         """As `backstop why` says it; of one cluster every reason."""

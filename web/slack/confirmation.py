@@ -35,7 +35,9 @@ class Sure(Model):
         """Errors: Refusal for names that are too long for a button."""
         text = self.model_dump_json(exclude_defaults=True)
         if len(text) + _MAC_CHARS > VALUE_CHARS:
-            raise Refusal("these names are too long for a button: give the command on the page, or in a shell")
+            raise Refusal(
+                "these names are too long for a button: give the command in the console or on the command line"
+            )
         return _mac(secret, text) + text
 
 
@@ -43,15 +45,17 @@ def sure_of(value: str, secret: str, who: SlackPerson, now: float) -> Sure:
     """What was asked, of whom it was asked, not long ago. Errors: BadInput, Refusal."""
     mac, text = value[:_MAC_CHARS], value[_MAC_CHARS:]
     if not hmac.compare_digest(_mac(secret, text).encode(), mac.encode(errors="replace")):
-        raise BadInput("this button is none of Backstop's")
+        raise BadInput("this button is not from Backstop")
     try:
         found = Sure.model_validate_json(text)
     except ValidationError:
-        raise BadInput("this button is of another build: begin again") from None
+        raise BadInput(
+            "Backstop was upgraded since this button was sent: begin again with the newest message"
+        ) from None
     if (found.workspace, found.user) != who:
-        raise Refusal("somebody else was asked this: press the button in the message yourself")
+        raise Refusal("somebody else was asked to confirm this: press the button in the message yourself")
     if now > found.until:
-        raise Refusal(f"this was asked more than {SECONDS // 60} minutes ago: begin again, and look at what is so now")
+        raise Refusal(f"this confirmation is more than {SECONDS // 60} minutes old: begin again from the message")
     return found
 
 

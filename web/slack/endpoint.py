@@ -69,9 +69,11 @@ class SlackDesk:
         """Errors: Problem, BackstopError: nothing was done."""
         path = request.scope["path"]
         if path not in (INTERACTIVE, COMMAND):
-            raise not_found(f"Slack's requests come to {INTERACTIVE} and {COMMAND}")
+            raise not_found(f"Slack must send its requests to {INTERACTIVE} and {COMMAND}")
         if request.method != "POST":
-            raise Problem("not-allowed", 405, "It is not asked that way.", "POST is answered here", {"allow": "POST"})
+            raise Problem(
+                "not-allowed", 405, "The method is not allowed.", "this address answers only POST", {"allow": "POST"}
+            )
         try:
             return await self._taken(request)
         except Exception as error:
@@ -96,7 +98,12 @@ class SlackDesk:
 
     async def _answered(self, given: Pressed | Typed, mark: str) -> Response:
         if len(self._working) >= _MOST_AT_ONCE:
-            raise Problem("too-many", 429, "Too many requests.", "too much is under way: press it again in a moment")
+            raise Problem(
+                "too-many",
+                429,
+                "Too many requests.",
+                "too many requests are under way: press the button again in a moment",
+            )
         work = self._begun(self._work(given, mark))
         if isinstance(given, Pressed):
             await asyncio.wait({self._begun(_sent(work))}, timeout=_PATIENCE_SECONDS)
@@ -139,7 +146,8 @@ class SlackDesk:
         """Whoever the access file says that this is. Errors: Refusal for one whom it does not name; Unavailable."""
         if not await self.giving.rights.in_force():
             raise Refusal(
-                "no access file is in force, so nobody in Slack is known: import one that says who is who "
+                "no access file is in force, so Backstop knows nobody in Slack: import one that names their "
+                "Slack users "
                 "(docs/slack.md)"
             )
         principal = in_slack(slack.workspace, slack.user)
@@ -159,7 +167,7 @@ def _said_of(error: Exception, given: Pressed | Typed) -> str:
     if isinstance(error, BackstopError | Problem):
         return f"{'Nothing was done' if _does(given) else 'Not possible'}: {why_of(error).rstrip('.')}."
     logger.error("a request of Slack's", exc_info=error)
-    return f"This should not have happened, and is a fault of Backstop's own: {type(error).__name__}."
+    return f"This should not have happened, and is a bug in Backstop: {type(error).__name__}."
 
 
 def _does(given: Pressed | Typed) -> bool:

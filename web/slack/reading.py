@@ -98,13 +98,13 @@ def pressed(form: Mapping[str, str], replies: tuple[str, ...]) -> Pressed:
     try:
         kind = _Payload.model_validate_json(text).type
         if kind != "block_actions":
-            raise BadInput(f"{brief(kind)} is not taken: there are buttons in messages alone")
+            raise BadInput(f"{brief(kind)} is not supported: Backstop has buttons only in messages")
         found = _Pressed.model_validate_json(text)
     except ValidationError as error:
         raise BadInput(f"payload: {in_one_sentence(error)}") from None
     action = found.actions[0]
     if action.type != "button":
-        raise BadInput(f"{brief(action.type)} is no button")
+        raise BadInput(f"{brief(action.type)} is not a button")
     team = found.user.team_id or (found.team.id if found.team is not None else "")
     fields = {} if found.state is None else {k: v for block in found.state.values.values() for k, v in block.items()}
     typed = {name: one.value or "" for name, one in fields.items()}
@@ -124,7 +124,7 @@ def _ours(url: str, replies: tuple[str, ...]) -> str:
     """Where an answer may be sent to. Errors: BadInput for what leads elsewhere than to Slack."""
     plain = url.isascii() and url.isprintable() and " " not in url and "\\" not in url and len(url) <= _URL_CHARS
     if not plain or not any(url.startswith(f"{origin}/") for origin in replies):
-        raise BadInput("response_url does not lead to Slack, and an answer goes nowhere else")
+        raise BadInput("response_url does not lead to Slack, so no answer is sent there")
     return url
 
 
@@ -133,10 +133,13 @@ def form_of(content_type: str, body: bytes) -> Mapping[str, str]:
     kind = content_type.partition(";")[0].strip().lower()
     if kind != _FORM:
         raise Problem(
-            "not-a-form", 415, "It is no form.", f"Slack sends {_FORM}, and this says {kind[:80] or 'nothing'}"
+            "not-a-form",
+            415,
+            "This is not a form.",
+            f"Slack sends {_FORM}, not {kind[:80] or 'a missing Content-Type'}",
         )
     try:
         found = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict")
     except ValueError:
-        raise Problem("not-a-form", 400, "It is no form.", "its fields are no text") from None
+        raise Problem("not-a-form", 400, "This is not a form.", "its fields are not valid text") from None
     return {name: values[-1] for name, values in found.items()}

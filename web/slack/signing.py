@@ -40,16 +40,21 @@ class Signatures:
         """The mark of a request that Slack sent. Errors: Problem 401, 409 for one that was taken already, 503."""
         timestamp, signature = headers.get("x-slack-request-timestamp", ""), headers.get("x-slack-signature", "")
         if not _STAMP.fullmatch(timestamp) or not _SIGNATURE.fullmatch(signature):
-            raise _not_slack("it has no X-Slack-Request-Timestamp and X-Slack-Signature as Slack writes them")
+            raise _not_slack("the request has no valid X-Slack-Request-Timestamp and X-Slack-Signature")
         now = self._clock()
         if abs(now - int(timestamp)) > SKEW_SECONDS:
-            raise _not_slack(f"its time is more than {SKEW_SECONDS / 60:.0f} minutes from this front's")
+            raise _not_slack(
+                f"the request's time is more than {SKEW_SECONDS / 60:.0f} minutes away from this front's clock"
+            )
         if not hmac.compare_digest(signature_of(self.secret(), timestamp, body), signature):
-            raise _not_slack("it is not signed with this app's signing secret")
+            raise _not_slack("the request is not signed with this app's signing secret")
         self._forget(now)
         if signature in self._seen:
             raise Problem(
-                "repeated", 409, "It was taken already.", "this very request was taken before: nothing is done twice"
+                "repeated",
+                409,
+                "The request was handled before.",
+                "this same request was handled before, so nothing is done again",
             )
         self._seen[signature] = now
         return hashlib.sha256(signature.encode()).hexdigest()[:32]

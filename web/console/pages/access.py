@@ -23,7 +23,7 @@ from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
 
 _WEEK = timedelta(days=7)
-_ENDED = {"given": "it is given already", "withdrawn": "it was withdrawn"}
+_ENDED = {"given": "it has already been given", "withdrawn": "it was withdrawn"}
 
 
 async def access(visit: Visit) -> Page | Elsewhere:
@@ -99,9 +99,9 @@ async def _acted(visit: Visit) -> str:
     if not (number.isascii() and number.isdigit() and int(number[:18])):
         raise BadInput("name an emergency of the list")
     if not reason:
-        raise BadInput("looking at an emergency needs a reason: what you found")
+        raise BadInput("the review of an emergency needs a reason: say what you found")
     seen = await visit.ask(SeenEmergency(number=int(number[:18]), reason=reason))
-    return f"Emergency {seen.number} is looked at, by {seen.seen_by}."
+    return f"Emergency {seen.number} has been reviewed by {seen.seen_by}."
 
 
 # --- one that waits -------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ async def _waiting(visit: Visit, digest: str, failed: str = "", reason: str = ""
     may_not = _ENDED.get(one.ended, "") or await visit.why_not("countersign", digest=digest)
     own = one.by == await visit.name()
     if not may_not and own:
-        may_not = "you gave it yourself: it takes another person"
+        may_not = "you gave the command yourself: another person must countersign it"
     values = {
         "digest": digest,
         "one": one,
@@ -129,7 +129,7 @@ async def _countersign(visit: Visit, digest: str) -> Elsewhere | Page:
     reason = visit.form.get("reason", "").strip()
     if visit.form.get("do") == "withdraw":
         gone, failed = await tried(visit, _withdrawn(visit, digest, reason))
-        news = "" if gone is None else f"To {gone.what} waits for nobody any more."
+        news = "" if gone is None else f"Withdrawn: nobody needs to countersign to {gone.what} any more."
     else:
         done, failed = await tried(visit, _given(visit, digest))
         news = "" if done is None else " ".join(given_words(done))

@@ -131,7 +131,7 @@ async def _why_not(visit: Visit, status: RolloutStatus, ahead: Ahead | None, com
     if command in (Command.PAUSE, Command.RESUME) and paused is (command is Command.PAUSE):
         return "already paused" if paused else "not paused"
     if command is Command.RESOLVE and not status.lifts.keys() - pauses and status.proposal is None:
-        return "no hold stands that a person can lift"
+        return "there is no hold that a person can lift"
     request = CommandRequest(actor=visit.principal.name, reason="may it")
     return await visit.why_not("command", cluster=status.cluster, command=command, request=request)
 
@@ -141,7 +141,7 @@ async def _hardware(visit: Visit, name: str) -> dict[str, Any]:
     found, why = await visit.try_ask(FlexOf(cluster=name))
     one = found[0] if found else None
     if one is None or one.health_at is None:
-        return {"islands": [], "no_islands": why or "nobody knows its health"}
+        return {"islands": [], "no_islands": why or "its health is unknown"}
     rows = table("=ISLAND", ">HEALTHY", ">TOTAL", ">HEALTHY BLOCK", ">LARGEST FREE BLOCK")
     for i in one.islands:
         style = "yellow" if i.healthy_gpus < i.total_gpus else ""

@@ -47,7 +47,7 @@ async def _standing(visit: Visit) -> Page:
     status, why_not = await visit.try_call("fleet_status")
     lost, _ = (None, "") if status is None or status.stage.has_ended else await visit.try_call("lost_fleet")
     if lost is not None:  # one that was terminated still answers, as it last stood
-        why_not = f"{lost_fleet_sentence(lost)}; what stands here is where it stood when it ended"
+        why_not = f"{lost_fleet_sentence(lost)}; this page shows where it was when it ended"
     elif status is not None and not status.stage.has_ended:
         asked, _ = await visit.try_call("ask_rollouts", clusters=to_ask(status), seconds=_ASKED_SECONDS)
         calendar, _ = await visit.try_ask(Calendar(since=visit.now))
