@@ -97,7 +97,7 @@ class Rollouts(Questions):
         except BackstopError:
             who = "it is just being opened"
         line = command_line("status", request.cluster)
-        why = f"a rollout of {request.cluster} is already open ({who}): see `{line}`"
+        why = f"a rollout of {request.cluster} is open already ({who}): see `{line}`"
         await self._archive_refusal(request.cluster, "launch", request.reason, why)
         return Refusal(why)
 

@@ -263,7 +263,7 @@ async def test_a_team_asks_for_more_and_an_owner_decides(ana: Browser, story: St
     assert f"{story.worked} may promise 306 GPUs, and 345 are spoken for" in refused.words
     assert "must be a whole number" in (await ana.refused(ask, key(), cluster=story.roomy, gpus="8.5")).words
     past = await ana.refused(ask, key(), cluster=story.roomy, gpus="8", until="2001-01-01")
-    assert "Until 2001-01-01 is past" in past.words
+    assert "Until 2001-01-01 is in the past" in past.words
     assert [stage for (stage,) in world.sql.rows("SELECT stage FROM requests")] in ([], ["refused"])
 
     once = key()

@@ -207,7 +207,7 @@ async def test_two_fronts_beside_each_other_answer_alike(world: World, socket: P
             again = await two.post(f"/rollouts/{name}/pause", json=body, headers=key)
             assert (first.status_code, again.status_code) == (200, 200)
             assert first.json() == again.json()
-        with pytest.raises(Unavailable, match="another front listens"):
+        with pytest.raises(Unavailable, match="another front already listens"):
             async with front_of(world.client, socket):
                 pass
     assert not (tmp_path / "second.sock").exists()
