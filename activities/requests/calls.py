@@ -86,13 +86,15 @@ class RequestActivities:
                 raise Refusal(f"the quota of {ask.team!r} in cluster {ask.cluster} {what}")
             owners = _owners(policy, opened)
             ticketed = None if self._warrants is None else self._warrants.is_required
-            assessment = Assessment(fits=False, owners=owners, quota_gpus=quota.gpus, ticketed=ticketed)
+            assessment = Assessment(
+                fits=False, owners=owners, quota_gpus=quota.gpus, ticketed=ticketed, by_roles=self._by_roles
+            )
             if ask.namespace and not quota.admits(ask.namespace):
                 whom = ", ".join(quota.namespaces or ()) or "nobody"
                 return assessment.model_copy(
                     update={"why": f"{ask.namespace} may not target the quota of {ask.team}: {whom} may"}
                 )
-            if not owners:
+            if not owners and not self._by_roles:
                 why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
                 return assessment.model_copy(update={"why": why})
             barred = self._by_policy(opened, policy)
@@ -115,6 +117,10 @@ class RequestActivities:
         with translate_errors():
             facts = self._registry.facts(request.cluster)
             return Owners(names=_owners(facts.policy, self._registry.open_rollout_of(request.cluster)))
+
+    @property
+    def _by_roles(self) -> bool:
+        return self._warrants is not None and self._warrants.by_roles
 
     def _by_policy(self, opened: OpenRollout | None, policy: Policy) -> str:
         if opened is None or policy.requests is Requests.WAIT or _takes_grants(opened):
@@ -147,7 +153,7 @@ class RequestActivities:
             headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned_gpus())
             has = ask.team in snapshot.tree.leaves
             if headroom and has:
-                may_ask = _owners(policy, opened) and not self._by_policy(opened, policy)
+                may_ask = (_owners(policy, opened) or self._by_roles) and not self._by_policy(opened, policy)
                 headroom = room(claimed, policy, ask.team, headroom).fits_gpus if may_ask else 0
             elif headroom:
                 headroom = min(headroom, back(claimed).surplus_gpus)

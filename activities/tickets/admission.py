@@ -109,6 +109,11 @@ class Admission:
         return LoneDeed(deed_of(command, target), chain_of(command, target), str(getattr(message, "reason", "") or ""))
 
     @property
+    def by_roles(self) -> bool:
+        """An access file is in force: its roles say who decides, and not a policy's owners. Errors: Unavailable."""
+        return self._access.access() is not None
+
+    @property
     def two_persons(self) -> bool:
         """An access file is in force, and wants a second person where the table does. Errors: Unavailable."""
         in_force = self._access.access()

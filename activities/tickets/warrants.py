@@ -117,6 +117,11 @@ class Warrants:
         """Nothing is done without one. Errors: Unavailable."""
         return self.can_verify and self._wanted()
 
+    @property
+    def by_roles(self) -> bool:
+        """The access file's roles say who decides, and not a policy's owners. Errors: Unavailable."""
+        return self.is_required and self._admission is not None and self._admission.by_roles
+
     def judges(self, message: Model) -> bool:
         """The message's ticket is to be checked: it has one, or needs one."""
         return self.can_verify and (bool(getattr(message, "ticket", "")) or self.is_required)

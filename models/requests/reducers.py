@@ -41,7 +41,8 @@ def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> Reques
             refused=True,
             **on,
         )
-    state = state.but(said=f"waits for {any_of(assessment.owners)} to approve it")
+    decides = "an approver" if assessment.by_roles else any_of(assessment.owners)
+    state = state.but(said=f"waits for {decides} to approve it")
     behalf = f" on behalf of {ask.namespace}" if ask.namespace else ""
     on["gpus"] = ask.gpus
     asked = state.record(

@@ -97,6 +97,8 @@ class Assessment(Model):
     """Those that have room first; ranked."""
     ticketed: bool | None = Field(default=None, exclude_if=lambda so: so is None)
     """Every command needs a ticket; None: whoever assessed it did not say, and the request's own says it."""
+    by_roles: bool = Field(default=False, exclude_if=lambda so: not so)
+    """The access file says who decides, and not the owners."""
 
 
 class RequestState(Lifecycle):

@@ -249,6 +249,19 @@ async def test_what_waits_for_a_person_names_who_could_act_and_not_who_began_it(
         assert (await http.post("/who-could", json=needs)).json() == ["user:hw-lead"]
 
 
+async def test_where_roles_decide_a_request_needs_no_owner_in_the_policy(
+    front: Front2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, name = front.world, fresh("ownerless")
+    await fleet_of_two(front, cluster(name, {"main": (400, 400)}, [team("research", 100)]))
+    asked = QuotaAsk(request=f"q-{name}", team="research", cluster=name, gpus=20, actor="x")
+    assert (await front.door("research-lead").request(asked)).said == "waits for an approver to approve it"
+    words = ("request", "approve", asked.request, "--reason", "there is room")
+    code, _, err = await front.typed("hw-lead", *words, monkeypatch=monkeypatch)
+    assert (code, err) == (0, "")
+    await eventually(lambda: world.sql.gpus(name) == {"research": 120}, "the grant")
+
+
 async def test_a_change_of_policy_takes_two_admins_and_the_rest_of_a_file_one(
     front: Front2, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
