@@ -23,7 +23,7 @@ import httpx
 
 from benchmarks.console_fleet import cluster_name, console_on, making_up, team_name
 from web.settings import Address, FrontSettings
-from workers.garbage_collection import tended
+from workers.garbage_collection import tend_garbage
 
 _AS_A_BROWSER = {"accept-encoding": "gzip", "sec-fetch-site": "none"}
 CLUSTER, TEAM = cluster_name(0), team_name(0)
@@ -80,7 +80,7 @@ async def page(http: httpx.AsyncClient, name: str, path: str, looks: int) -> dic
 
 async def measured(folder: Path, clusters: int, looks: int, only: str) -> None:
     settings = FrontSettings(socket=folder / "front.sock", listen=Address("127.0.0.1", 0))
-    async with console_on(folder, clusters, settings), tended():  # as a worker
+    async with console_on(folder, clusters, settings), tend_garbage():  # as a worker
         transport = httpx.AsyncHTTPTransport(uds=str(settings.socket))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120) as http:
             for name, path in PAGES.items():

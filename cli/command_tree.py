@@ -19,7 +19,7 @@ _WORDS = {
 }
 
 
-def made() -> dict[str, Any]:
+def make_tree() -> dict[str, Any]:
     """Of all of `backstop`."""
     from cli.app import app
 

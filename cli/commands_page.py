@@ -109,7 +109,7 @@ def _leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         yield from _leaves(f"{name} {inner}", command.commands[inner])
 
 
-def generated() -> str:
+def generate_page() -> str:
     """The index, what many commands take, and each command."""
     panels = commands_by_panel()
     counts = Counter(_explained(p) for commands in panels.values() for c in commands.values() for p in c.params)
@@ -176,7 +176,10 @@ def _spelling(parameter: Any) -> str:
 def with_commands(text: str) -> str:
     """The page with what is between `<!-- commands -->` and `<!-- end -->` made anew."""
     return re.sub(
-        r"(<!-- commands -->\n).*(<!-- end -->)", lambda m: f"{m[1]}\n{generated()}\n\n{m[2]}", text, flags=re.DOTALL
+        r"(<!-- commands -->\n).*(<!-- end -->)",
+        lambda m: f"{m[1]}\n{generate_page()}\n\n{m[2]}",
+        text,
+        flags=re.DOTALL,
     )
 
 

@@ -31,7 +31,7 @@ Offer = tuple[str, str]
 """A word, and what it is."""
 
 
-def asked() -> bool:
+def is_shell_asking() -> bool:
     """Whether a shell asks, in a way that is answered here; typer knows others."""
     return os.environ.get(ASKED_BY, "") in [f"complete_{shell}" for shell in _SHELLS]
 
@@ -40,7 +40,7 @@ def answer() -> int:
     """Tells the shell. The exit code matters to fish alone: whether there is anything to offer."""
     shell = os.environ[ASKED_BY].removeprefix("complete_")
     words, begun = _typed(shell)
-    offers = [(word, what) for word, what in offered(_tree(), names.kept(), words, begun) if _plain(word)]
+    offers = [(word, what) for word, what in offers_for(_tree(), names.kept_names(), words, begun) if _plain(word)]
     if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
         return 0 if offers else 1
     text = "\n".join(_lines(shell, offers))
@@ -64,7 +64,7 @@ def _typed(shell: str) -> tuple[list[str], str]:
     return (words[:-1], words[-1]) if words and not line[-1:].isspace() else (words, "")
 
 
-def offered(tree: Mapping[str, Any], names_of: Mapping[str, Any], words: Sequence[str], begun: str) -> list[Offer]:
+def offers_for(tree: Mapping[str, Any], names_of: Mapping[str, Any], words: Sequence[str], begun: str) -> list[Offer]:
     """What may come next, as far as it begins like that."""
     node, at, waits, first = tree, 0, None, ""
     for word in words:
@@ -143,9 +143,9 @@ def _tree() -> Mapping[str, Any]:
     path, stamp = os.path.join(names.folder(), "commands.json"), _stamp()
     kept = names.read(path)
     if kept.get("stamp") != stamp:
-        from cli.command_tree import made
+        from cli.command_tree import make_tree
 
-        kept = {"stamp": stamp, "tree": made()}
+        kept = {"stamp": stamp, "tree": make_tree()}
         names.write(path, kept)
     tree: Mapping[str, Any] = kept["tree"]
     return tree

@@ -40,32 +40,32 @@ def file() -> str:
     return os.path.join(folder(), f"names-{zlib.crc32(which.encode()):08x}.json")
 
 
-def kept() -> Kept:
+def kept_names() -> Kept:
     """By kind: clusters with their stages, teams, holds and windows by cluster, requests with what they are."""
     return read(file())
 
 
 def age() -> float:
     """Seconds since all clusters were seen; infinite where they never were."""
-    seen = kept().get("seen")
+    seen = kept_names().get("seen")
     return time.time() - seen if isinstance(seen, int | float) else float("inf")
 
 
 def note_fleet(clusters: Mapping[str, str], teams: Iterable[str]) -> None:
     """All clusters that there are, each with the stage of its open rollout or nothing, and all teams."""
-    before = kept().get("holds", {})
+    before = kept_names().get("holds", {})
     holds = {cluster: before[cluster] for cluster in clusters if cluster in before}
     _keep({"clusters": dict(clusters), "teams": sorted({*teams}), "holds": holds, "seen": time.time()})
 
 
 def note_stages(stages: Mapping[str, str]) -> None:
     """Of some clusters."""
-    _keep({"clusters": {**kept().get("clusters", {}), **stages}})
+    _keep({"clusters": {**kept_names().get("clusters", {}), **stages}})
 
 
 def note_holds(cluster: str, holds: Iterable[str]) -> None:
     """Of one rollout."""
-    _keep({"holds": {**kept().get("holds", {}), cluster: [*holds]}})
+    _keep({"holds": {**kept_names().get("holds", {}), cluster: [*holds]}})
 
 
 def note_windows(windows: Iterable[tuple[str, int]]) -> None:
@@ -82,7 +82,7 @@ def note_requests(requests: Mapping[str, str]) -> None:
 
 
 def _keep(news: Kept) -> None:
-    write(file(), {**kept(), **news})
+    write(file(), {**kept_names(), **news})
 
 
 def read(path: str) -> Kept:

@@ -50,14 +50,14 @@ def ask_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T
 
     Errors: Unavailable, saying what to start, where neither can be had; those of the question.
     """
-    from cli.session import prepared
+    from cli.session import prepare_imports
 
-    prepared(actor)  # the time that imports take is no silence
+    prepare_imports(actor)  # the time that imports take is no silence
     return asyncio.run(_asked_or_read(actor, question))
 
 
 async def _asked_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T | LastWord:
-    from cli.session import asked
+    from cli.session import ask_inside
 
     opened: asyncio.Future[Backstop] = asyncio.get_running_loop().create_future()
 
@@ -69,7 +69,7 @@ async def _asked_or_read(actor: str, question: Callable[[Backstop], Awaitable[_T
     async def heard() -> None:
         await (await asyncio.shield(opened)).heard.wait()
 
-    answer = asyncio.ensure_future(asked(actor, with_door))
+    answer = asyncio.ensure_future(ask_inside(actor, with_door))
     hearing, deserted = asyncio.ensure_future(heard()), asyncio.ensure_future(_deserted(opened))
     reading = asyncio.ensure_future(_read())
     try:

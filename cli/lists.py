@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args, get_origin
 
 import typer
 
-from cli.options import AsJson, taking
+from cli.options import AsJson, with_options
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Listing:
         return self.form in (Form.TABLE, Form.WIDE)
 
     @property
-    def asked(self) -> str:
+    def form_text(self) -> str:
         """The form as it was given."""
         return "--json" if self.form is Form.JSON else f"-o {self.form}"
 
@@ -122,18 +122,18 @@ class Listing:
                 show(*parts(), wide=self.form is Form.WIDE if self.forms else None)
 
 
-def listing(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> Listing:
+def read_listing(output: Output = None, sort: Sort = "", filters: Filter = None, as_json: AsJson = False) -> Listing:
     """What the options say. Errors: BadInput where two of them contradict each other."""
     if as_json and output not in (None, Form.JSON):
         raise BadInput(f"--json is given together with -o {output}: give one of them")
     return Listing(Form.JSON if as_json else output or Form.TABLE, sort, tuple(filters or ()))
 
 
-listed = taking("how", listing)
+listed = with_options("how", read_listing)
 """The command takes `how`: a listing by its options."""
 
 
-def told(as_json: bool) -> Listing:
+def plain_listing(as_json: bool) -> Listing:
     """How a command that changes something tells what stands then."""
     return Listing(Form.JSON if as_json else Form.TABLE, forms=False)
 
@@ -206,10 +206,10 @@ def _condition(text: str, fields: dict[str, tuple[str, ...]]) -> Callable[[BaseM
     path = _path("--filter", field, fields)
     if sign in _COMPARED:
         return _compared(text, path, sign, wanted)
-    return lambda row: like(wanted, _text(row, field, path[0])) == (sign == "=")
+    return lambda row: matches(wanted, _text(row, field, path[0])) == (sign == "=")
 
 
-def like(pattern: str, text: str) -> bool:
+def matches(pattern: str, text: str) -> bool:
     """Whether it is that, where a * stands for anything."""
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), text, re.DOTALL) is not None
 

@@ -107,7 +107,7 @@ def main() -> NoReturn:
     if any(name.endswith("_COMPLETE") for name in os.environ):
         from cli import completion
 
-        if completion.asked():
+        if completion.is_shell_asking():
             os._exit(completion.answer())
     import logging
 

@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 _AnswerT = TypeVar("_AnswerT")
 
 
-async def each(
+async def act_on_each(
     items: Iterable[_T], act: Callable[[_T], Awaitable[_AnswerT]]
 ) -> list[tuple[_T, _AnswerT | BackstopError]]:
     """What became of each, in their order."""

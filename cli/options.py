@@ -26,7 +26,7 @@ LOOK = "Look"
 ROLL_OUT = "Roll out"
 
 
-def named(cluster: str) -> str:
+def optional_cluster(cluster: str) -> str:
     """What can be a cluster's name, or nothing. Errors: BadInput."""
     if len(cluster) > 200 or any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in cluster):
         shown = cluster if len(cluster) <= 80 else f"{cluster[:80]}..."
@@ -34,11 +34,11 @@ def named(cluster: str) -> str:
     return cluster
 
 
-def needed(cluster: str) -> str:
+def needed_cluster(cluster: str) -> str:
     """A cluster's name. Errors: BadInput, also for none: an unset variable of a shell must not mean anything."""
     if not cluster.strip():
         raise BadInput("CLUSTER is empty: name a cluster")
-    return named(cluster)
+    return optional_cluster(cluster)
 
 
 def named_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster: str) -> str:
@@ -46,11 +46,11 @@ def named_or_all(context: typer.Context, parameter: typer.CallbackParam, cluster
     source = context.get_parameter_source(parameter.name or "")
     if not cluster.strip() and source is not None and source.name == "COMMANDLINE":
         raise BadInput("CLUSTER is empty: name a cluster, or leave it out")
-    return named(cluster)
+    return optional_cluster(cluster)
 
 
 Cluster = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False, callback=needed)
+    str, typer.Argument(metavar="CLUSTER", help="The cluster's name.", show_default=False, callback=needed_cluster)
 ]
 ClusterOrAll = Annotated[
     str,
@@ -128,7 +128,7 @@ def examples(*lines: str) -> str:
     return "\n\n".join(("Examples:", *lines))
 
 
-def who(actor: str) -> str:
+def actor_of(actor: str) -> str:
     """The actor that was named, else the login name."""
     if actor.strip():
         return actor.strip()
@@ -162,7 +162,7 @@ class Overlay:
         """The part that a snapshot is taken by: a buffer may need the cluster's health history."""
         return {key: value for key, value in self.settings.items() if key == "buffer"}
 
-    def on(self, policy: Policy) -> Policy:
+    def apply_to(self, policy: Policy) -> Policy:
         """The policy with the settings laid over it. Errors: BadInput naming the option and the value."""
         from client.inputs.documents import read_policy
 
@@ -228,7 +228,7 @@ def _value(text: str) -> Any:
 _ModelT = TypeVar("_ModelT", bound="BaseModel")
 
 
-def checked(model: type[_ModelT], **fields: Any) -> _ModelT:
+def check_model(model: type[_ModelT], **fields: Any) -> _ModelT:
     """What is sent to the server. Errors: BadInput naming the option and the value."""
     from pydantic import ValidationError
 
@@ -240,7 +240,7 @@ def checked(model: type[_ModelT], **fields: Any) -> _ModelT:
         raise BadInput(f"--{first_problem(error, fields).text}") from None
 
 
-def taking(name: str, read: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_options(name: str, read: Callable[..., object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """A decorator: a command's parameter of this name is what `read` makes of its own options, which come in its
     place.
 

@@ -22,7 +22,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from models.errors import BadInput
-from views.layout import FactSheet, Grid, wrapped
+from views.layout import FactSheet, Grid, wrap_lines
 from views.words import ENDLESS, clean
 
 
@@ -168,7 +168,7 @@ def progress(what: str, total: int) -> Iterator[Callable[[int, int], object]]:
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[None]:
+def show_waiting(what: str) -> Iterator[None]:
     """Says on a terminal what is waited for, while it lasts."""
     if not sys.stderr.isatty():
         yield
@@ -183,5 +183,5 @@ def complain(sentence: str) -> None:
 
 
 def to_stderr(text: str) -> None:
-    shown = wrapped(Text(text), Console(file=sys.stderr).width) if sys.stderr.isatty() else (Text(text),)
+    shown = wrap_lines(Text(text), Console(file=sys.stderr).width) if sys.stderr.isatty() else (Text(text),)
     sys.stderr.write("".join(f"{one.plain}\n" for one in shown))

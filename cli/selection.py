@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import needed, taking
+from cli.options import needed_cluster, with_options
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -50,17 +50,17 @@ class Selection:
     needs: bool = False
 
     @property
-    def plain(self) -> str:
+    def plain_cluster(self) -> str:
         """The one cluster that is meant whatever is open; empty: what is open decides, or several are meant."""
         return self.names[0] if len(self.names) == 1 and not self.looks else ""
 
     @property
     def looks(self) -> bool:
         """What is open must be known."""
-        return self.filtered or any(map(GLOB.search, self.names))
+        return self.is_filtered or any(map(GLOB.search, self.names))
 
     @property
-    def filtered(self) -> bool:
+    def is_filtered(self) -> bool:
         return bool(self.wave or self.stage or self.needs)
 
     @property
@@ -77,17 +77,17 @@ def selection(
     """Errors: BadInput for nothing at all, an empty name, and a wave or stage that there is not."""
     from models.rollout.stages import Stage
 
-    names = tuple(dict.fromkeys(needed(name) for name in clusters or ()))
+    names = tuple(dict.fromkeys(needed_cluster(name) for name in clusters or ()))
     stages = [s.value for s in Stage if not s.has_ended]
     if stage and stage not in stages:
         raise BadInput(f"--stage must be one of {', '.join(stages)}, not {stage!r}")
     answer = Selection(names=names, wave=_tier(wave) if wave else "", stage=stage, needs=needs)
-    if not names and not answer.filtered:
+    if not names and not answer.is_filtered:
         raise BadInput("CLUSTER is missing: name clusters, or open rollouts by --wave, --stage or --needs")
     return answer
 
 
-on_selected = taking("of", selection)
+on_selected = with_options("of", selection)
 """The command takes `of`: a selection by its arguments and options."""
 
 
@@ -101,7 +101,7 @@ def _tier(text: str) -> str:
     raise BadInput(f"--wave must be one of {choices}, not {text!r}")
 
 
-def chosen(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[str, ...]:
+def chosen_clusters(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[str, ...]:
     """The clusters, those that were named first, each once. A name without a filter needs no open rollout.
 
     Errors: BadInput for a glob or a filter that leaves none, and where it is not known what needs a person.
@@ -109,10 +109,10 @@ def chosen(of: Selection, rollouts: Sequence[RolloutSummary]) -> tuple[str, ...]
     opened = {r.cluster: r for r in rollouts if r.open}
     meant: dict[str, None] = {}
     for name in of.names or ("*",):
-        meant.update(dict.fromkeys(_meant(name, opened, alone=not of.filtered)))
+        meant.update(dict.fromkeys(_meant(name, opened, alone=not of.is_filtered)))
     if of.needs and any(opened[name].needs is None for name in meant):
         raise BadInput("--needs: no worker answers what rollouts need (see backstop doctor); name clusters instead")
-    left = [name for name in meant if not of.filtered or _left(of, opened[name])]
+    left = [name for name in meant if not of.is_filtered or _left(of, opened[name])]
     if not left:
         raise BadInput(f"no open rollout matches {of.text} ({_are(len(opened))} open: backstop status --open)")
     return tuple(left)

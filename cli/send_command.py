@@ -12,7 +12,7 @@ import typer
 
 from cli.commands_from_rows import TypedOrder
 from cli.consent import can_ask, consent, needs_somebody, shown_and_asked
-from cli.options import checked, who
+from cli.options import actor_of, check_model
 from cli.session import ask
 from models.base import count_text
 from models.errors import BackstopError, BadInput, Refusal
@@ -38,15 +38,15 @@ def give(order: TypedOrder) -> None:
         if not (plan := order.fields["plan_hash"]):
             _approve(order)
             return
-        if not order.of.plain:
+        if not order.of.plain_cluster:
             raise BadInput(f"--plan {plan} is one cluster's plan: name that cluster, and no other")
         order = order._replace(yes=True)
-    person = who(order.actor)
-    checked(CommandRequest, actor=person, reason=order.reason, **order.fields)
+    person = actor_of(order.actor)
+    check_model(CommandRequest, actor=person, reason=order.reason, **order.fields)
     clusters = clusters_of(order.of, person)
     left = {} if order.yes else _consent(order, clusters, person)
     outcomes = {**dict(_said(order, [c for c in clusters if c not in left], person, lambda _: order.fields)), **left}
-    answered([(cluster, outcomes[cluster]) for cluster in clusters], order.of, as_json=order.as_json)
+    print_outcomes([(cluster, outcomes[cluster]) for cluster in clusters], order.of, as_json=order.as_json)
 
 
 def _approve(order: TypedOrder) -> None:
@@ -56,33 +56,35 @@ def _approve(order: TypedOrder) -> None:
             "--plan is missing: there is no terminal to show a plan and ask; `backstop status CLUSTER` shows its hash, "
             "and --yes approves the current plan"
         )
-    person = who(order.actor)
+    person = actor_of(order.actor)
     aheads, silent = aheads_of(clusters_of(order.of, person), person)
-    hashes, left = agreed(aheads, silent, yes=order.yes)
+    hashes, left = agree_each(aheads, silent, yes=order.yes)
     outcomes = _said(order, tuple(hashes), person, lambda name: {"plan_hash": hashes[name]})
-    answered([*outcomes, *left.items()], order.of, as_json=order.as_json)
+    print_outcomes([*outcomes, *left.items()], order.of, as_json=order.as_json)
 
 
 def clusters_of(of: Selection, person: str) -> tuple[str, ...]:
     """Errors: BadInput where a glob or filter leaves none."""
-    from cli.selection import chosen
+    from cli.selection import chosen_clusters
 
     if not of.looks:
         return of.names
-    return chosen(of, ask(person, lambda door: door.overview() if of.needs else door.rollouts()))
+    return chosen_clusters(of, ask(person, lambda door: door.overview() if of.needs else door.rollouts()))
 
 
 def _said(
     order: TypedOrder, clusters: Sequence[str], person: str, fields: Callable[[str], Mapping[str, str]]
 ) -> list[Outcome]:
     """What became of the command in each. Errors: those of the client, where there is but one."""
-    from cli.many import each
+    from cli.many import act_on_each
     from models.rollout.commands import CommandRequest
     from models.rollout.stages import Command
 
     command = Command(order.row.name)
-    requests = {c: checked(CommandRequest, actor=person, reason=order.reason, **fields(c)) for c in clusters}
-    return ask(person, lambda door: each(clusters, lambda cluster: door.command(cluster, command, requests[cluster])))
+    requests = {c: check_model(CommandRequest, actor=person, reason=order.reason, **fields(c)) for c in clusters}
+    return ask(
+        person, lambda door: act_on_each(clusters, lambda cluster: door.command(cluster, command, requests[cluster]))
+    )
 
 
 # --- before it ------------------------------------------------------------------------------------
@@ -163,9 +165,9 @@ def aheads_of(clusters: Sequence[str], person: str) -> tuple[list[Ahead], dict[s
 
     Errors: those of the client, where none answers.
     """
-    from cli.many import each
+    from cli.many import act_on_each
 
-    answers = ask(person, lambda door: each(clusters, door.ahead))
+    answers = ask(person, lambda door: act_on_each(clusters, door.ahead))
     aheads = [a for _, a in answers if not isinstance(a, BackstopError)]
     silent = {cluster: a for cluster, a in answers if isinstance(a, BackstopError)}
     if not aheads:
@@ -178,7 +180,7 @@ def _statuses(clusters: Sequence[str], person: str) -> list[RolloutStatus | None
     return [answers[cluster] for cluster in clusters]
 
 
-def agreed(
+def agree_each(
     aheads: Sequence[Ahead], silent: Mapping[str, BackstopError], *, yes: bool
 ) -> tuple[dict[str, str], dict[str, BackstopError]]:
     """By cluster the plan that was shown and agreed to, and which were left out and not shown so.
@@ -210,13 +212,13 @@ def agreed(
 # --- after it -------------------------------------------------------------------------------------
 
 
-def answered(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool) -> None:
+def print_outcomes(outcomes: Sequence[Outcome], of: Selection, *, as_json: bool) -> None:
     """One plain name is answered as such; several with a line each, and 1 as exit code where one was refused."""
     from cli.json_answers import CommandTaken
     from cli.output import show, show_json
     from views.words import line
 
-    if not of.plain:
+    if not of.plain_cluster:
         _answered_many(outcomes, as_json=as_json)
         return
     ((_, answer),) = outcomes

@@ -25,10 +25,10 @@ _T = TypeVar("_T")
 
 def ask(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
     """The answer to one question. Errors: models.errors, Unavailable when nothing answers."""
-    return asyncio.run(asked(actor, question))
+    return asyncio.run(ask_inside(actor, question))
 
 
-async def asked(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
+async def ask_inside(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T:
     """The same, inside a loop."""
     import_lightly()
     from client import telemetry
@@ -36,7 +36,7 @@ async def asked(actor: str, question: Callable[[Backstop], Awaitable[_T]]) -> _T
     place = front(actor)
     if place is None and acts_alone.get():
         raise BadInput(NEEDS_FRONT)
-    if place is not None and not telemetry.traced():
+    if place is not None and not telemetry.is_traced():
         from client.http_door import http_door
 
         return await question(_noting(http_door(place, bearer(place))))
@@ -71,7 +71,7 @@ def _noting(door: Backstop) -> Backstop:
     return door
 
 
-def prepared(actor: str) -> None:
+def prepare_imports(actor: str) -> None:
     """What the conversation takes is imported."""
     import_lightly()
     if front(actor) is None:
@@ -103,10 +103,10 @@ def front(actor: str) -> FrontPlace | None:
 
 
 def _own_name() -> str:
-    from cli.options import who
+    from cli.options import actor_of
 
     try:
-        return who("")
+        return actor_of("")
     except BadInput:
         return ""
 

@@ -36,7 +36,7 @@ class Build(Model):
     created: Time
 
     @property
-    def stranded(self) -> bool:
+    def is_stranded(self) -> bool:
         """It holds rollouts, and nobody serves them."""
         return self.rollouts > 0 and self.workers == 0
 

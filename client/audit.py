@@ -43,7 +43,7 @@ async def audit_of(histories: AsyncIterable[WorkflowHistory], converter: DataCon
         reader = readers.setdefault(first, _Reader(converter))
         for event in history.events:
             await reader.read(event)
-    return [record for reader in readers.values() for record in reader.told()]
+    return [record for reader in readers.values() for record in reader.tell_records()]
 
 
 def sent_by_rounds(records: Sequence[AuditRecord], archived: Iterable[AuditEntry]) -> list[AuditRecord]:
@@ -90,7 +90,7 @@ class _Reader:
         self._given: dict[int, tuple[int, str]] = {}
         """By the event that took a command in: where its record stands, and which command it is."""
 
-    def told(self) -> list[AuditRecord]:
+    def tell_records(self) -> list[AuditRecord]:
         """What was recorded, and of the rest what only the events tell."""
         recorded = max((r.at for r in self._records if r.kind is AuditKind.EFFECT), default=None)
         launched = any(_is_launch(r) for r in self._records)

@@ -34,8 +34,8 @@ from client.doctor import (
     seals_check,
     senseless_check,
     temporal_checks,
-    unheard,
     watch_check,
+    without_answers,
 )
 from client.fleet_rollouts import FleetRollouts
 from client.health_pushes import HealthPushes
@@ -89,7 +89,7 @@ class Backstop(Rollouts, FleetRollouts, QuotaRequests, Bringups, HealthPushes):
             ledger = await asyncio.wait_for(self.ask(CheckLedger()), _DOCTOR_SECONDS)
         except (BackstopError, TimeoutError) as error:
             heard, ours = self.heard.is_set(), error if isinstance(error, BackstopError) else None
-            checks = checks if heard else [unheard(check) for check in checks]
+            checks = checks if heard else [without_answers(check) for check in checks]
             return [*checks, no_ledger_check(ours, heard=heard, seconds=_DOCTOR_SECONDS)]
         checks.append(
             Check(name="ledger", ok=True, text=f"answers; {count_text(ledger.open_rollouts, 'rollout')} open")

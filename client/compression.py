@@ -31,7 +31,7 @@ class Zlib(PayloadCodec):
         return [smaller(p) for p in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [unfolded(p) for p in payloads]
+        return [unfold(p) for p in payloads]
 
 
 def smaller(payload: Payload) -> Payload:
@@ -44,7 +44,7 @@ def smaller(payload: Payload) -> Payload:
     return Payload(metadata={"encoding": ENCODING}, data=data) if len(data) < payload.ByteSize() else payload
 
 
-def unfolded(payload: Payload) -> Payload:
+def unfold(payload: Payload) -> Payload:
     if payload.metadata.get("encoding") != ENCODING:
         return payload
     unfolding = zlib.decompressobj()

@@ -101,7 +101,7 @@ def _last_poll(poller: PollerInfo) -> str:
 async def _builds(client: Client) -> Check:
     every, polling = await builds(client), by_build(by_last_poll(await pollers(client))[0])
     current = current_of(every)
-    stranded = [b for b in every if b.stranded]
+    stranded = [b for b in every if b.is_stranded]
     if stranded:
         text = ", ".join(
             f"build {b.build} holds {count_text(b.rollouts, 'rollout')} and has no worker" for b in stranded
@@ -174,7 +174,7 @@ def contacts_checks(teams: Sequence[str]) -> list[Check]:
     return [Check(name="contacts", ok=False, text=whose, remedy=remedy)]
 
 
-def unheard(check: Check) -> Check:
+def without_answers(check: Check) -> Check:
     """Where nobody answered a question: Temporal lists a worker for minutes after its death, and its last heartbeat."""
     if not check.ok or check.name not in ("workers", "watch"):
         return check

@@ -28,7 +28,7 @@ from temporalio.converter import (
     WorkflowSerializationContext,
 )
 
-from client.compression import smaller, unfolded
+from client.compression import smaller, unfold
 from client.payload_keys import KeyRing, cipher_of
 
 ENCRYPTED = b"binary/encrypted"
@@ -66,7 +66,7 @@ class Encrypted(PayloadCodec, WithSerializationContext):
         return [self._read(p) for p in payloads]
 
     def _hidden(self, payload: Payload) -> Payload:
-        key_id, key = self.ring.encrypting()
+        key_id, key = self.ring.encrypting_key()
         workflow = self._workflow or ""
         nonce = os.urandom(_NONCE_BYTES)
         sealed = cipher_of(key, workflow).encrypt(nonce, payload.SerializeToString(), _bound(key_id, workflow))
@@ -75,9 +75,9 @@ class Encrypted(PayloadCodec, WithSerializationContext):
 
     def _read(self, payload: Payload) -> Payload:
         if payload.metadata.get("encoding") != ENCRYPTED:
-            return self._marked(unfolded(payload))
+            return self._marked(unfold(payload))
         plain = self._opened(payload)
-        return payload if plain is None else unfolded(plain)
+        return payload if plain is None else unfold(plain)
 
     def _opened(self, payload: Payload) -> Payload | None:
         """None: it is of another workflow, of a key that we do not know, or was changed."""
@@ -87,7 +87,7 @@ class Encrypted(PayloadCodec, WithSerializationContext):
             return None
         # By the context where one is known: what a payload says of itself is not asked.
         workflow = named if self._workflow is None else self._workflow
-        key = self.ring.known(key_id)
+        key = self.ring.key_of(key_id)
         if key is None:
             return None
         nonce, sealed = payload.data[:_NONCE_BYTES], payload.data[_NONCE_BYTES:]

@@ -16,9 +16,9 @@ from urllib.parse import quote
 
 from client.emergency import acts_alone
 from client.http_exchange import FrontPlace, NotHeard, Reply
-from client.operations import API, Operation, by_method, composed, type_of
-from client.problems import told
-from client.telemetry import traced
+from client.operations import API, Operation, by_method, composed_method, type_of
+from client.problems import error_from
+from client.telemetry import is_traced
 from models.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class HttpDoor:
         return answer
 
     def __getattr__(self, name: str) -> Any:
-        if (method := composed(self, name)) is not None:
+        if (method := composed_method(self, name)) is not None:
             return method
         operation = by_method().get(name)
         if operation is None:
@@ -133,7 +133,7 @@ class HttpDoor:
                 await asyncio.sleep(_patience(reply))
                 continue
             if reply.status >= 300:
-                raise told(reply.status, reply.body)
+                raise error_from(reply.status, reply.body)
             return reply.body
         raise AssertionError("the last try neither answered nor failed")
 
@@ -179,7 +179,7 @@ def _read(adapter: Any, body: bytes) -> Any:
 
 def _traced() -> dict[str, str]:
     """The span that this belongs to, where somebody traces."""
-    if not traced():
+    if not is_traced():
         return {}
     from opentelemetry import propagate
 

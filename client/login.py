@@ -20,7 +20,7 @@ from client.http_exchange import AtUrl, FrontPlace
 from client.operations import API
 from client.places import login_file
 from client.private_files import write_private
-from client.problems import told
+from client.problems import error_from
 from models.base import json_object
 from models.errors import BadInput, Refusal, Unavailable
 
@@ -30,11 +30,11 @@ _SLOWER_SECONDS = 5.0
 DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 
 
-def about(place: FrontPlace) -> dict[str, Any]:
+def fetch_login(place: FrontPlace) -> dict[str, Any]:
     """What the front says of logging in. Errors: those of models.errors."""
     reply = place.exchange("GET", f"{API}/auth", {"accept": "application/json"}, b"", _HTTP_SECONDS)
     if reply.status != 200:
-        raise told(reply.status, reply.body)
+        raise error_from(reply.status, reply.body)
     document: dict[str, Any] = json.loads(reply.body)
     return document
 
@@ -44,7 +44,7 @@ def log_in(place: AtUrl, tell: Callable[[str, str], None], pause: Callable[[floa
 
     Errors: Refusal where it was declined or took too long, BadInput for a front without a provider, Unavailable.
     """
-    oidc = about(place).get("oidc")
+    oidc = fetch_login(place).get("oidc")
     if not isinstance(oidc, dict):
         raise BadInput(f"the front at {place.url} has no provider to log in with: ask its admin for a token")
     if not oidc.get("device_authorization_endpoint"):

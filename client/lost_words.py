@@ -56,7 +56,7 @@ def lost_fleet_sentence(kept: KeptFleet) -> str:
     )
 
 
-def noted(row: Overview) -> RolloutSummary:
+def summary_of(row: Overview) -> RolloutSummary:
     """An open rollout as the ledger alone has it."""
     summary = as_summary(row, None)
     return summary.but(needs=row.needs, lost=False)

@@ -347,7 +347,7 @@ INNER = frozenset({"archive", "token_of", "aim", "keep_waiting", "turn_waiting",
 """Questions that only the door and the front ask: what people say goes into the archive by what they do."""
 
 
-def composed(door: Any, name: str) -> Any:
+def composed_method(door: Any, name: str) -> Any:
     """A method of `client.composed.Composed` as one of this door, which has `ask`. None: it has no such method."""
     if name not in COMPOSED and name not in _THEIR_OWN:
         return None

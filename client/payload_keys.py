@@ -70,7 +70,7 @@ class PayloadKeys(Model):
             raise ValueError("two keys have the same key_id")
         return self
 
-    def encrypting(self, now: datetime) -> PayloadKey:
+    def encrypting_key(self, now: datetime) -> PayloadKey:
         """The newest that is in use; before any is, the first that will be."""
         by_age = sorted(self.keys, key=lambda key: key.use_from)
         return next((key for key in reversed(by_age) if key.use_from <= now), by_age[0])
@@ -129,13 +129,13 @@ class KeyRing:
     def since(self) -> datetime:
         return self._keys.since
 
-    def encrypting(self) -> tuple[str, bytes]:
+    def encrypting_key(self) -> tuple[str, bytes]:
         """The key that encrypts now: its id, and itself."""
         self._look()
-        key = self._keys.encrypting(self._now())
+        key = self._keys.encrypting_key(self._now())
         return key.key_id, base64.b64decode(key.key)
 
-    def known(self, key_id: str) -> bytes | None:
+    def key_of(self, key_id: str) -> bytes | None:
         """A key by its id; None: it is in no file that we know."""
         self._look()
         return next((base64.b64decode(key.key) for key in self._keys.keys if key.key_id == key_id), None)
@@ -182,6 +182,6 @@ def write_keys(path: Path, keys: PayloadKeys) -> None:
     write_private(path, f"{keys.model_dump_json(indent=2)}\n".encode())
 
 
-def rotated(keys: PayloadKeys, now: datetime, after: timedelta) -> PayloadKeys:
+def rotate_keys(keys: PayloadKeys, now: datetime, after: timedelta) -> PayloadKeys:
     """With a new key, which begins to encrypt `after` so long: until then every worker has to have it."""
     return keys.but(keys=(*keys.keys, new_key(now, now + after)))

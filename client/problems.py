@@ -73,7 +73,7 @@ def exit_code(error: BackstopError) -> int:
     return 3 if isinstance(error, Refusal) else 1
 
 
-def told(status: int, body: bytes) -> BackstopError:
+def error_from(status: int, body: bytes) -> BackstopError:
     """The error that the front told of. What is no problem of ours is Unavailable: something else answers there."""
     try:
         document = json.loads(body)

@@ -17,9 +17,9 @@ from temporalio.service import RPCError, RPCStatusCode
 from client.answer_models import STALE, AuditRecord
 from client.audit import WAITS, audit_of, sent_by_rounds
 from client.lost_rollouts import is_running, lost_of
-from client.lost_words import as_summary, lost_sentence, noted
+from client.lost_words import as_summary, lost_sentence, summary_of
 from client.questions import Questions
-from client.visibility_query import quoted
+from client.visibility_query import quote
 from client.who_could_act import could_act_now, key_awaited, who_could_now
 from client.workflow_calls import QUERY_FAILED, UPDATE_FAILED
 from models.access.decision import Target
@@ -213,7 +213,7 @@ class Rollouts(Questions):
         with_needs = [_noted(s, in_ledger.get((s.cluster, s.open))) for s in summaries]
         lost = await self._lost_among(with_needs, rows)
         listed = {s.cluster for s in (*lost, *with_needs) if s.open}
-        unlisted = [noted(row) for row in rows if not row.ended and row.cluster not in listed]
+        unlisted = [summary_of(row) for row in rows if not row.ended and row.cluster not in listed]
         elsewhere = {one.cluster for one in (*lost, *unlisted)}
         with_needs = [*unlisted, *(s for s in with_needs if s.cluster not in elsewhere)]
         now = self._now()
@@ -268,8 +268,8 @@ class Rollouts(Questions):
         What became of notices that waited in the ledger only its archive has; without a worker they read as waiting.
         """
         own = rollout_workflow_id(cluster)
-        rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = {quoted(own)}"
-        requests = f"WorkflowType = '{REQUEST_WORKFLOW}' AND {SearchName.CLUSTER} = {quoted(cluster)}"
+        rollouts = f"WorkflowType = '{ROLLOUT_WORKFLOW}' AND WorkflowId = {quote(own)}"
+        requests = f"WorkflowType = '{REQUEST_WORKFLOW}' AND {SearchName.CLUSTER} = {quote(cluster)}"
         try:
             asked = [(run.id, run.run_id) async for run in self._client.list_workflows(requests)]
             runs = sorted([run async for run in self._client.list_workflows(rollouts)], key=lambda r: r.start_time)

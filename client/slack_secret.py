@@ -48,7 +48,7 @@ class SigningSecret:
         self._files = SecretFiles(folder, "front")
 
     @classmethod
-    def configured(cls) -> SigningSecret | None:
+    def from_settings(cls) -> SigningSecret | None:
         """Errors: BadInput."""
         name, folder = configured_name(), os.environ.get("BACKSTOP_SECRETS", "")
         if folder and not folder.startswith("/"):
@@ -69,7 +69,7 @@ class SigningSecret:
 def slack_checks() -> list[Check]:
     """Of this process, where it is a front that takes presses from Slack; none where it does not."""
     try:
-        secret = SigningSecret.configured()
+        secret = SigningSecret.from_settings()
         if secret is None:
             return []
         secret.read()

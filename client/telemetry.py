@@ -49,8 +49,8 @@ def spoken(command: str) -> Iterator[tuple[tuple[Plugin, ...], Runtime | None]]:
         with trace.get_tracer("backstop").start_as_current_span(f"backstop {command}"):
             yield (plugin,), None
     finally:
-        if listens is None or listens.after(_CONNECT_SECONDS):
-            within(_GOODBYE_SECONDS, flush)
+        if listens is None or listens.listens_within(_CONNECT_SECONDS):
+            run_within(_GOODBYE_SECONDS, flush)
 
 
 def of_worker(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Flush]:
@@ -66,13 +66,13 @@ def of_worker(service: str) -> tuple[tuple[Plugin, ...], Runtime | None, Flush]:
     runtime, flush_metrics = _metrics(service, endpoint, outage)
 
     def flush() -> None:
-        within(_WORKER_SECONDS, flush_traces)
-        within(_WORKER_SECONDS, flush_metrics)
+        run_within(_WORKER_SECONDS, flush_traces)
+        run_within(_WORKER_SECONDS, flush_metrics)
 
     return (plugin,), runtime, flush
 
 
-def traced() -> bool:
+def is_traced() -> bool:
     """Somebody wants to see spans."""
     return any(_asked_for())
 
@@ -81,7 +81,7 @@ def _asked_for() -> tuple[str | None, bool]:
     return os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None, os.environ.get(TRACE, "") == "console"
 
 
-def within(seconds: float, do: Flush) -> None:
+def run_within(seconds: float, do: Flush) -> None:
     """It is done, or goes on in the background and ends with the process. What goes wrong there is nobody's concern."""
 
     def quietly() -> None:
@@ -107,7 +107,7 @@ class _Listens:
         with contextlib.suppress(OSError, ValueError), socket.create_connection(self._place, timeout=30):
             self._so = True
 
-    def after(self, seconds: float) -> bool:
+    def listens_within(self, seconds: float) -> bool:
         """Whether it is known to be so, after that long at most."""
         self._thread.join(seconds)
         return self._so
@@ -121,7 +121,7 @@ class _Outage:
         self._away = False
         self._lock = threading.Lock()
 
-    def noted(self, result: _T) -> _T:
+    def note_result(self, result: _T) -> _T:
         """The result of an export, which is what both kinds name SUCCESS or FAILURE."""
         failed = getattr(result, "name", "") != "SUCCESS"
         with self._lock:
@@ -151,7 +151,7 @@ def _traces(service: str, endpoint: str | None, to_console: bool, outage: _Outag
 
         class Spans(OTLPSpanExporter):
             def export(self, spans: Any) -> Any:
-                return outage.noted(super().export(spans))
+                return outage.note_result(super().export(spans))
 
         tracers.add_span_processor(BatchSpanProcessor(Spans(endpoint=endpoint, insecure=_insecure(endpoint))))
     trace.set_tracer_provider(tracers)
@@ -168,7 +168,7 @@ def _metrics(service: str, endpoint: str, outage: _Outage) -> tuple[Runtime, Flu
 
     class Metrics(OTLPMetricExporter):
         def export(self, *given: Any, **more: Any) -> Any:
-            return outage.noted(super().export(*given, **more))
+            return outage.note_result(super().export(*given, **more))
 
     exporter = Metrics(endpoint=endpoint, insecure=_insecure(endpoint))
     reader = PeriodicExportingMetricReader(exporter, export_interval_millis=10_000)

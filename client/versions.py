@@ -22,7 +22,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from client.answer_models import Build
-from client.visibility_query import quoted
+from client.visibility_query import quote
 from models.errors import BadInput, Refusal
 from models.temporal_names import DEPLOYMENT, ROLLOUT_WORKFLOW, TASK_QUEUE
 
@@ -49,7 +49,7 @@ async def builds(client: Client) -> list[Build]:
     for summary in deployment.version_summaries:
         build = summary.deployment_version.build_id
         held = await client.count_workflows(
-            f"{_VERSION} = {quoted(f'{DEPLOYMENT}:{build}')} AND WorkflowType = '{ROLLOUT_WORKFLOW}' "
+            f"{_VERSION} = {quote(f'{DEPLOYMENT}:{build}')} AND WorkflowType = '{ROLLOUT_WORKFLOW}' "
             "AND ExecutionStatus = 'Running'"
         )
         every.append(

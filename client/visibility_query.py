@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     """The text as a literal of a query, whatever is in it."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 
 from models.base import some_of
 from models.cluster.import_lines import Departure, FilePlace, FleetOutcome, Line, Verb
-from views.words import count, indented, line
+from views.words import count, indent, line
 
 _MOST = 200
 """Lines of one kind; all of them are in the JSON."""
@@ -117,7 +117,7 @@ def left_out_parts(outcome: FleetOutcome) -> list[RenderableType]:
         return []
     lines = outcome.of(Verb.LEFT_OUT)
     shown = [line(f"{each.what}{' (' + each.before + ')' if each.before else ''}") for each in lines[:_MOST]]
-    return [line(f"{text}."), *indented(_bounded(shown, outcome, Verb.LEFT_OUT))]
+    return [line(f"{text}."), *indent(_bounded(shown, outcome, Verb.LEFT_OUT))]
 
 
 def summary_text(outcome: FleetOutcome) -> str:

@@ -64,7 +64,7 @@ class Sentence(Text):
     """A sentence. It is wrapped between words; a command in it is not."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for text in wrapped(self, options.max_width):
+        for text in wrap_lines(self, options.max_width):
             yield from _printed(console, text)
 
 
@@ -73,7 +73,7 @@ def _printed(console: Console, text: Text) -> Iterator[Segment]:
     yield Segment.line()
 
 
-def wrapped(sentence: Text, width: int) -> Iterator[Text]:
+def wrap_lines(sentence: Text, width: int) -> Iterator[Text]:
     """Its lines. None but those of a command alone, or of a word that is longer, is wider than `width`."""
     if cell_len(sentence.plain) <= width or not sentence.plain.strip():
         yield sentence
@@ -172,13 +172,13 @@ class Column:
 
 def _apart_from(texts: set[str], names: set[str], width: int) -> bool:
     """Each short form can stand for one of the names alone."""
-    short_forms = {shortened(text, width) for text in texts}
+    short_forms = {shorten_cells(text, width) for text in texts}
     whole = (name for name in names if cell_len(name) <= width)
     # Where each character takes a cell, two names that fit one form have the same form.
     uneven = [text for text in texts if not text.isascii() and cell_len(text) > width]
     return (
         len(short_forms) == len(texts)
-        and sum(shortened(name, width) in short_forms for name in names) == len(texts)
+        and sum(shorten_cells(name, width) in short_forms for name in names) == len(texts)
         and not any(_form(name, width) in short_forms for name in whole)
         and all(sum(_may_be(_form(text, width), name) for name in names) == 1 for text in uneven)
     )
@@ -189,7 +189,7 @@ def _may_be(form: str, name: str) -> bool:
     return name.startswith(start) and name.endswith(end)
 
 
-def shortened(text: str, width: int) -> str:
+def shorten_cells(text: str, width: int) -> str:
     """In the middle, to `width` cells; as it is where it fits."""
     return text if cell_len(text) <= width else _form(text, width)
 
@@ -317,7 +317,7 @@ class Grid:
             names = ", ".join(c.name for c in self.columns if c in fit.left_out)
             them = "it" if len(fit.left_out) == 1 else "them"
             how = "-o wide" if self.listed else f"a wider terminal shows {them}"
-            yield from wrapped(Text(f"No room for {names}: {how}", style="dim"), width)
+            yield from wrap_lines(Text(f"No room for {names}: {how}", style="dim"), width)
 
     def _records(self, width: int) -> Iterator[Text]:
         """Each row as a list of its cells, with an empty line between two."""
@@ -376,7 +376,7 @@ def _beside(columns: Sequence[tuple[Column, int]], cells: Sequence[Text], margin
     blocks, commands = [], []
     for (column, width), cell in zip(columns, cells, strict=True):
         if column.kind != "prose" or cell_len(cell.plain) <= width:
-            short = shortened(cell.plain, width) if column.kind == "name" else cell.plain
+            short = shorten_cells(cell.plain, width) if column.kind == "name" else cell.plain
             blocks.append([cell if short == cell.plain else Text(short, style=cell.style)])
             continue
         block: list[Text] = []
@@ -415,13 +415,13 @@ def _begun(cell: Text, width: int) -> Text:
 
 
 def _indented(cell: Text, margin: str, width: int) -> Iterator[Text]:
-    for text in wrapped(cell, width - cell_len(margin)):
+    for text in wrap_lines(cell, width - cell_len(margin)):
         yield Text(margin) + text
 
 
 def _labelled(label: Text, cell: Text, indent: int, width: int) -> Iterator[Text]:
     """A label and its text beside it; further lines stand below the text."""
-    shown = list(wrapped(cell, width - indent)) or [Text()]
+    shown = list(wrap_lines(cell, width - indent)) or [Text()]
     yield label + shown[0]
     yield from (Text(" " * indent) + text for text in shown[1:])
 
@@ -448,5 +448,7 @@ Fitted = Text | Grid | FactSheet
 
 def height(parts: Iterable[Fitted], width: int) -> int:
     """Rows of a terminal that sentences, tables and fact sheets take, with those that it wraps by itself."""
-    lines = (text for part in parts for text in (wrapped(part, width) if isinstance(part, Text) else part.lines(width)))
+    lines = (
+        text for part in parts for text in (wrap_lines(part, width) if isinstance(part, Text) else part.lines(width))
+    )
     return sum(max(1, -(-cell_len(text.plain) // width)) for text in lines)

@@ -34,7 +34,7 @@ def milestones_parts(standings: Sequence[MilestoneStanding], of: int = 0) -> lis
             s.milestone.target,
             s.milestone.due,
             s.state.value,
-            noted(s) or None,
+            note_text(s) or None,
             style=STYLE[s.state],
         )
     return [rows, Text(), line(RULE)]
@@ -50,5 +50,5 @@ def words(measure: str) -> str:
     return measure.replace("_", " ").replace("gpus", "GPUs")
 
 
-def noted(s: MilestoneStanding) -> str:
+def note_text(s: MilestoneStanding) -> str:
     return "" if s.note is None else f"{moment(s.note.at)} {s.note.actor}: {s.note.reason}"

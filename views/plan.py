@@ -18,7 +18,7 @@ from models.planning.ceiling import after_buffer
 from models.planning.cut_reasons import ShortIslands, no_room_text
 from models.planning.plan import Cut, Plan, QuotaPlan
 from views.layout import Grid
-from views.words import count, gpus, indented, line, moment, none_of, row, span, table
+from views.words import count, gpus, indent, line, moment, none_of, row, span, table
 
 _COUNT_OR_NAMES = re.compile(r"\([^()]*\)|(?<![\w.:/-])\d{4,15}(?![\w.:/-])")
 """A count in a cut's reason; what stands in brackets there are islands' names, and are left alone."""
@@ -59,7 +59,7 @@ def plan_parts(plan: Plan, now: datetime | None = None) -> list[RenderableType]:
         for cut in quota.cuts
     ]
     if why:
-        parts += [Text(), Text("Why"), *indented(why)]
+        parts += [Text(), Text("Why"), *indent(why)]
     if plan.advice:
         parts += [Text(), line(f"{plan.advice} (docs/flex.md, Classes).")]
     wave = "after all waves" if plan.why_last else f"wave {plan.wave}"

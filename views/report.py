@@ -15,8 +15,8 @@ from models.reports.bringups import BringupsWeek
 from models.reports.tallies import Point
 from models.reports.weekly import AtRisk, BeforeAndAfter, Week
 from models.rollout.stages import Stage
-from views.milestones import RULE, noted, words
-from views.words import clean, count, spaced
+from views.milestones import RULE, note_text, words
+from views.words import clean, count, space_name
 
 MOST = 8
 """Lines of a list; --json has all."""
@@ -122,7 +122,7 @@ def every_cluster(week: Week) -> Section:
             if outcome is None
             else (_of(outcome, "before", "phantom_gpus"), _of(outcome, "after", "phantom_gpus"))
         )
-        rows.append((clean(each.cluster), spaced(each.stands) or "-", *map(_big, taken), *phantom))
+        rows.append((clean(each.cluster), space_name(each.stands) or "-", *map(_big, taken), *phantom))
     columns = (
         *("Cluster", "Stands", "Cut", "Phantom removed", "Moved to flex", "Withdrawn by breaches"),
         *("Phantom before", "Phantom after"),
@@ -269,7 +269,7 @@ def _done(week: Week) -> Section:
     stands = {one.cluster: one.stands for one in week.every}
     for m in reversed(week.done):
         since = stands.get(m.cluster, Stage.MONITORED)
-        why = "" if since == Stage.MONITORED else f"{spaced(since)} since"
+        why = "" if since == Stage.MONITORED else f"{space_name(since)} since"
         rows.append((clean(m.cluster), "monitored", f"{m.at:%a %d %b}", why))
     return _cut("Done", ("Cluster", "Reached", "On", "Why"), rows, "Nothing reached monitored this week.")
 
@@ -296,7 +296,7 @@ def _live(week: Week) -> list[Section]:
     ]
     windows = [(clean(where), clean(what), clean(why)) for where, what, why in _windows(live.windows)]
     blocked = [
-        (clean(b.cluster), clean(spaced(b.kind)), clean(b.by), _day(b.since), clean(b.reason)) for b in live.blocked
+        (clean(b.cluster), clean(space_name(b.kind)), clean(b.by), _day(b.since), clean(b.reason)) for b in live.blocked
     ]
     return [
         _cut(
@@ -360,7 +360,7 @@ def _milestones(week: Week) -> Section:
             "-" if s.expected is None else _big(s.expected),
             _big(s.milestone.target),
             s.state.value,
-            clean(noted(s)),
+            clean(note_text(s)),
         )
         for s in week.milestones
     ]

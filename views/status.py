@@ -56,7 +56,7 @@ def status_line(s: RolloutStatus) -> str:
     if s.undoing is not None:
         parts.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
     if not s.holds:
-        parts += [f"waits for {awaited(condition)}" for condition in s.waiting_for]
+        parts += [f"waits for {awaited_text(condition)}" for condition in s.waiting_for]
     if s.needs:
         parts.append(f"needs: {s.needs}")
     return clean("; ".join(parts))
@@ -189,7 +189,7 @@ def _ahead(s: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterator[tu
     for condition in s.waiting_for:
         if condition.name != "holds" and not tracked:  # holds have their own lines
             until = f", until {moment(condition.until)}" if condition.until else ""
-            yield "waits for", line(f"{awaited(condition)}{until}")
+            yield "waits for", line(f"{awaited_text(condition)}{until}")
     if s.next_at is not None:
         yield "next look", line(moment(s.next_at))
     choices = s.undoing.choices if s.undoing is not None else ()
@@ -240,13 +240,13 @@ def _in_full(s: RolloutStatus) -> str:
     return f"{command_line('status', s.cluster)} --json"
 
 
-def awaited(condition: Condition) -> str:
+def awaited_text(condition: Condition) -> str:
     return condition.text.removeprefix("waits for ")
 
 
 def awaited_alone(condition: Condition, needs: str) -> str:
     """Without a command that stands with what the rollout needs anyway."""
-    text = awaited(condition)
+    text = awaited_text(condition)
     for start, end in commands_in(text):
         if text[start:end] in needs:
             return text[:start].rstrip(" :`")

@@ -12,7 +12,7 @@ from models.reports.flex_offers import FlexThere, flex_offers
 from models.reports.why import Cause, Reason, TeamWhy, WhyAnswers
 from models.rollout.stages import command_line
 from models.rollout.status_models import RolloutStatus
-from views.words import count, gpus, indented, line, moment, spaced
+from views.words import count, gpus, indent, line, moment, space_name
 
 _ELSEWHERE = 3
 
@@ -132,7 +132,7 @@ def _paragraph(one: TeamWhy, status: RolloutStatus | None, flex: FlexThere | Non
     else:
         sums = f". Of {one.wanted_gpus:,} of it, {could}."
     parts: list[RenderableType] = [line((one.team, "bold"), has, sums)]
-    parts += indented(line(_told(r, one)) for r in one.reasons)
+    parts += indent(line(_told(r, one)) for r in one.reasons)
     if one.weaker is not None:
         parts.append(line(f"What would free it: {one.weaker.text}."))
     parts += _gate(one)
@@ -181,14 +181,14 @@ def _rollout(one: TeamWhy, status: RolloutStatus) -> str:
     was = next((t.baseline_gpus for t in status.teams if t.team == one.team), one.quota_gpus)
     before = "" if was == one.quota_gpus else f": the quota was {was} before it"
     kind = "A rehearsal (shadow: nothing is written)" if status.shadow else "A rollout"
-    stands = f"{kind} of {one.cluster} is {spaced(status.stage)}{before}{_next(status)}"
+    stands = f"{kind} of {one.cluster} is {space_name(status.stage)}{before}{_next(status)}"
     return f"{stands}. See `{command_line('status', one.cluster)}`."
 
 
 def _next(status: RolloutStatus) -> str:
     """What holds it, who has to act, or when its next gate can open by itself: not when it looks next."""
     held = "".join(
-        f"; held: {spaced(h.kind)}, {h.reason}" + (f", until {moment(h.until)}" if h.until is not None else "")
+        f"; held: {space_name(h.kind)}, {h.reason}" + (f", until {moment(h.until)}" if h.until is not None else "")
         for h in status.holds
     )
     if status.needs:

@@ -66,7 +66,7 @@ def line(*parts: str | tuple[str, str]) -> Text:
     return Sentence.assemble(*((clean(p), "") if isinstance(p, str) else (clean(p[0]), p[1]) for p in parts))
 
 
-def indented(parts: Iterable[RenderableType]) -> list[RenderableType]:
+def indent(parts: Iterable[RenderableType]) -> list[RenderableType]:
     return [Padding(part, (0, 0, 0, 2), expand=False) for part in parts]
 
 
@@ -84,6 +84,6 @@ def span(length: timedelta) -> str:
     return f"{seconds}s"
 
 
-def spaced(name: str) -> str:
+def space_name(name: str) -> str:
     """A name of ours, such as a stage's, inside a sentence."""
     return name.replace("_", " ")

@@ -20,7 +20,7 @@ _OF_NOW = frozenset({"at", "asked_at"})
 """When it was looked: another look at the same is the same."""
 
 
-def answered(
+def answer_response(
     adapter: TypeAdapter[Any], answer: Any, path: str, query: QueryParams, wanted_tag: str, *, paged: bool, tagged: bool
 ) -> Response:
     """200 with the answer, or 304 where the caller has it. `wanted_tag`: what If-None-Match says."""

@@ -46,7 +46,7 @@ class Hints:
     def adapter(self, name: str) -> TypeAdapter[Any]:
         return self._adapters[name]
 
-    def checked(self, name: str, value: Any, *, of_json: bool = False) -> Any:
+    def check_value(self, name: str, value: Any, *, of_json: bool = False) -> Any:
         """Errors: BadInput naming the argument."""
         adapter = self._adapters[name]
         try:
@@ -71,7 +71,7 @@ def arguments(
     if operation.question:
         return _question(operation.question, body)
     declared = hints(operation.method)
-    found = {name: declared.checked(name, _name(name, value)) for name, value in in_path.items()}
+    found = {name: declared.check_value(name, _name(name, value)) for name, value in in_path.items()}
     if operation.body:
         given = _object(body) | {name: _name(name, query[name]) for name in operation.in_query if name in query}
         wanted = declared.type_of(operation.body)
@@ -79,11 +79,13 @@ def arguments(
     elif operation.verb == "POST":
         given = _object(body)
         _refuse_unknown(given, operation.fields, "field")
-        found |= {name: declared.checked(name, value, of_json=True) for name, value in given.items()}
+        found |= {name: declared.check_value(name, value, of_json=True) for name, value in given.items()}
     else:
         beside = (*(OF_LISTS if operation.paged else ()), *([WATCH] if operation.watched else []))
         _refuse_unknown(query, (*operation.fields, *beside), "parameter")
-        found |= {name: declared.checked(name, _name(name, query[name])) for name in operation.fields if name in query}
+        found |= {
+            name: declared.check_value(name, _name(name, query[name])) for name in operation.fields if name in query
+        }
     missing = declared.needed - found.keys()
     if missing:
         raise BadInput(f"{sorted(missing)[0]} is missing")

@@ -23,7 +23,7 @@ from models.questions import Question
 from models.rollout.commands import CommandRequest
 from web.arguments import PAYLOAD
 from web.doors import Doors
-from web.failures import forbidden, too_slow
+from web.failures import forbidden_problem, too_slow
 from web.permission import Everybody, Judged, Rights, command_key, reason_of
 from web.second_persons import SecondPersons
 
@@ -54,13 +54,13 @@ class Giving:
     def second_persons(self) -> SecondPersons:
         return SecondPersons(self.doors)
 
-    async def known(self, principal: Principal, operation: Operation | None) -> Principal:
+    async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
         """Whoever the access file says that this is."""
         if operation is not None and operation.method == "unserved":
             return principal  # whether anybody answers is asked while nobody does
-        return await self.rights.known(principal, operation)
+        return await self.rights.principal_for(principal, operation)
 
-    async def judged(self, asking: Asking) -> Judged:
+    async def judge(self, asking: Asking) -> Judged:
         """Whether they may. Errors: those of the rights.
 
         Who may not lift an objection as a hold may be of the team whose it is: then it is asked in the team's name.
@@ -77,25 +77,25 @@ class Giving:
         return judged
 
     async def _judged(self, asking: Asking) -> Judged:
-        return await self.rights.judged(
+        return await self.rights.judge(
             asking.who, asking.operation, asking.command, asking.found, emergency=asking.emergency
         )
 
     async def _objects(self, asking: Asking, hold: str) -> str:
         """The team whose objection it is; where it does not stand (any more), as its id goes."""
         try:
-            door = await self.doors.of(asking.who)
+            door = await self.doors.door_of(asking.who)
             status = await door.status(str(asking.found.get("cluster") or ""))
             standing = (*status.holds, *status.recorded_objections)
         except BackstopError:
             standing = ()
         return next((h.team for h in standing if h.id == hold and h.team), hold.removeprefix(OBJECTION_ID))
 
-    async def allowed(self, asking: Asking) -> Backstop:
+    async def allow(self, asking: Asking) -> Backstop:
         """A door at which it may be asked. Errors: Problem 403; AwaitsSecond where it waits for another person."""
-        judged = await self.judged(asking)
+        judged = await self.judge(asking)
         if isinstance(judged.decision, Denied):
-            raise forbidden(judged.decision.reason)
+            raise forbidden_problem(judged.decision.reason)
         door = await self._door(asking.who, judged.decision)
         before = repeat_key.set(asking.key)
         try:
@@ -104,24 +104,24 @@ class Giving:
             repeat_key.reset(before)
         return door
 
-    async def done(self, asking: Asking, door: Backstop) -> Any:
+    async def carry_out(self, asking: Asking, door: Backstop) -> Any:
         """The answer. Errors: those of the operation; Problem 504."""
         before = repeat_key.set(asking.key)
         try:
             if asking.operation.command == COUNTERSIGN:
-                return await within(
+                return await run_within(
                     asking.operation.seconds, self.second_persons.give(asking.who, asking.found["digest"])
                 )
-            return await within(asking.operation.seconds, called(asking.operation, door, asking.found))
+            return await run_within(asking.operation.seconds, call_operation(asking.operation, door, asking.found))
         finally:
             repeat_key.reset(before)
 
-    async def given(self, asking: Asking) -> Any:
+    async def give(self, asking: Asking) -> Any:
         """Asked and answered. Errors: as `allowed` and `done`."""
-        return await self.done(asking, await self.allowed(asking))
+        return await self.carry_out(asking, await self.allow(asking))
 
     async def _door(self, who: Principal, permitted: Permitted) -> Backstop:
-        return await self.doors.of(
+        return await self.doors.door_of(
             who, two_person=self.rights.two_person, roles=permitted.roles, emergency=permitted.emergency
         )
 
@@ -130,20 +130,20 @@ class Giving:
         if not permitted.complete and asking.command not in WAITS_BY_ITSELF:
             raise await self.second_persons.keep(asking.who, asking.command, judged.target, asking.found, permitted)
         if permitted.emergency:
-            await self.second_persons.alone(asking.who, asking.command, judged.target, reason_of(asking.found))
+            await self.second_persons.act_alone(asking.who, asking.command, judged.target, reason_of(asking.found))
 
 
 def _names_objection(request: CommandRequest) -> bool:
     return request.hold.startswith(OBJECTION_ID) and not request.team
 
 
-async def called(operation: Operation, door: Backstop, found: dict[str, Any]) -> Any:
+async def call_operation(operation: Operation, door: Backstop, found: dict[str, Any]) -> Any:
     if operation.question:
         return await door.ask(found["question"], found[PAYLOAD])
     return await getattr(door, operation.method)(**found)
 
 
-async def within(seconds: float, work: Any) -> Any:
+async def run_within(seconds: float, work: Any) -> Any:
     try:
         return await asyncio.wait_for(work, seconds)
     except TimeoutError:

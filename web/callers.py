@@ -7,7 +7,7 @@ from typing import Protocol
 from starlette.requests import Request
 
 from models.access.principals import Principal, Proof
-from web.failures import unauthenticated
+from web.failures import unauthenticated_problem
 from web.peer import PEER, Peer
 
 THIS_MACHINE = "this machine"
@@ -33,19 +33,23 @@ class Callers:
     def __init__(self, tokens: tuple[Tokens, ...] = ()) -> None:
         self._tokens = tokens
 
-    async def of(self, request: Request) -> Principal:
+    async def principal_of(self, request: Request) -> Principal:
         """Errors: Problem 401; Refusal for a token that does not count."""
         peer = getattr(request.state, PEER, None)
         if isinstance(peer, Peer):
             return at_the_socket(peer)
         given = request.headers.get("authorization", "")
         if not given:
-            raise unauthenticated("this front does not know you: `backstop login`, or give a token in BACKSTOP_TOKEN")
+            raise unauthenticated_problem(
+                "this front does not know you: `backstop login`, or give a token in BACKSTOP_TOKEN"
+            )
         token = given[len(_BEARER) :].strip()
         if not given.lower().startswith(_BEARER) or not token or len(token) > _MOST_TOKEN:
-            raise unauthenticated("the Authorization header must be `Bearer TOKEN`")
+            raise unauthenticated_problem("the Authorization header must be `Bearer TOKEN`")
         for one in self._tokens:
             principal = await one.principal(token)
             if principal is not None:
                 return principal
-        raise unauthenticated("this front does not know the token: `backstop login`, or ask an admin for a token")
+        raise unauthenticated_problem(
+            "this front does not know the token: `backstop login`, or ask an admin for a token"
+        )

@@ -36,7 +36,7 @@ class Doors:
         self._turn = asyncio.Lock()
         self._heard_at = float("-inf")
 
-    async def of(
+    async def door_of(
         self,
         principal: Principal,
         *,
@@ -59,7 +59,7 @@ class Doors:
         door.heard = _Heard(self)
         return door
 
-    def signed(
+    def sign(
         self, message: SignedT, command: str, workflow: str, principal: Principal, roles: tuple[str, ...]
     ) -> SignedT:
         """The message as this one gives it now, to be kept; as it is where this front has no key."""

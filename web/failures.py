@@ -29,13 +29,13 @@ def not_found(detail: str) -> Problem:
     return Problem("not-found", 404, "There is no such address.", detail)
 
 
-def unauthenticated(detail: str) -> Problem:
+def unauthenticated_problem(detail: str) -> Problem:
     return Problem(
         "unauthenticated", 401, "You are not logged in.", detail, {"www-authenticate": 'Bearer realm="backstop"'}
     )
 
 
-def forbidden(detail: str) -> Problem:
+def forbidden_problem(detail: str) -> Problem:
     return Problem("forbidden", 403, "You may not do this.", detail)
 
 
@@ -55,7 +55,7 @@ def too_slow(status: int, detail: str) -> Problem:
     return Problem("too-slow", status, "It took too long.", detail, {"connection": "close"} if status == 408 else {})
 
 
-def told(failure: Problem | BackstopError, request_id: str) -> Response:
+def failure_response(failure: Problem | BackstopError, request_id: str) -> Response:
     """As HTTP answers it."""
     if isinstance(failure, Problem):
         return JSONResponse(failure.document(request_id), failure.status, headers=failure.headers, media_type=MEDIA)

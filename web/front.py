@@ -31,18 +31,18 @@ from models.access.principals import Principal, Proof
 from models.access.second_persons import COUNTERSIGN
 from models.errors import BackstopError, BadInput, Refusal
 from models.questions import QUESTIONS
-from web.answers import answered
+from web.answers import answer_response
 from web.arguments import WATCH, arguments, hints
-from web.authorized_calls import Asking, Giving, called
+from web.authorized_calls import Asking, Giving, call_operation
 from web.callers import Callers
 from web.codec import CODEC, CodecEndpoint
 from web.console.console import Console
 from web.console.login import BrowserClient, Login
 from web.doors import Doors
 from web.events import Streams, changes
-from web.failures import Problem, forbidden, not_found, told, unauthenticated
+from web.failures import Problem, failure_response, forbidden_problem, not_found, unauthenticated_problem
 from web.limits import Rate, body_of
-from web.metrics import FrontDoor, took
+from web.metrics import FrontDoor, record_time
 from web.openapi import document
 from web.permission import Everybody, Rights
 from web.routes import Routes, all_routes
@@ -102,7 +102,7 @@ class Front:
             return None
         made = Console(self.giving, stopping=self.stopping, public_url=self.public_url)
         if self.browsers is not None:
-            made.log_in = Login(self.browsers.terms, lambda: self.console_at, made.begun, self.browsers.secret)
+            made.log_in = Login(self.browsers.terms, lambda: self.console_at, made.begin_session, self.browsers.secret)
         return made
 
     @cached_property
@@ -144,8 +144,8 @@ class Front:
             self.rate.take(f"a browser at {client.host if client else 'the socket'}")
             response = await console.answer(request)
         except Problem as failure:
-            response = told(failure, uuid.uuid4().hex)
-        took(FrontDoor.PAGE, response.status_code, time.monotonic() - began)
+            response = failure_response(failure, uuid.uuid4().hex)
+        record_time(FrontDoor.PAGE, response.status_code, time.monotonic() - began)
         with contextlib.suppress(OSError):
             await response(request.scope, request.receive, send)
 
@@ -155,16 +155,16 @@ class Front:
         try:
             response = await self._answer(request, request_id)
         except (Problem, BackstopError) as failure:
-            response = told(failure, request_id)
+            response = failure_response(failure, request_id)
         except Exception as error:
             logger.exception("request %s", request_id)
             text = f"this should not have happened, and is a bug in Backstop: {type(error).__name__}"
-            response = told(Problem("fault", 500, "The front failed.", text), request_id)
+            response = failure_response(Problem("fault", 500, "The front failed.", text), request_id)
         response.headers["x-request-id"] = request_id
         if self.doors.heard_lately:
             response.headers[HEARD] = "1"
         seconds = time.monotonic() - began
-        took(FrontDoor.SLACK if self._is_slacks(request) else FrontDoor.API, response.status_code, seconds)
+        record_time(FrontDoor.SLACK if self._is_slacks(request) else FrontDoor.API, response.status_code, seconds)
         logger.info("%s %s %s %.3f s", request.method, request.url.path, response.status_code, seconds)
         return response
 
@@ -178,15 +178,15 @@ class Front:
         if request.method == "POST" and request.scope["raw_path"] == f"{API}/console-link".encode():
             return self._link(principal)
         if request.method == "GET" and request.scope["raw_path"] == f"{API}/whoami".encode():
-            return JSONResponse((await self.rights.known(principal, None)).model_dump(mode="json"))
-        asked = self.routes.of(request.method, request.scope["raw_path"])
+            return JSONResponse((await self.rights.principal_for(principal, None)).model_dump(mode="json"))
+        asked = self.routes.route_of(request.method, request.scope["raw_path"])
         body = await _body(request)
-        principal = await self.giving.known(principal, asked.operation)
+        principal = await self.giving.principal_for(principal, asked.operation)
         read = partial(arguments, asked.operation, asked.in_path, request.query_params, body, principal)
         found = await asyncio.to_thread(read) if len(body) > _LARGE else read()
         alone = request.headers.get(ALONE) == "1"
         asking = Asking(principal, asked.operation, asked.in_path, found, alone, _key(request, principal))
-        door = await self.giving.allowed(asking)
+        door = await self.giving.allow(asking)
         # The caller's trace goes on behind us; of what else the header could carry along nothing is taken.
         trace = traces.attach(_TRACE.extract(request.headers))
         try:
@@ -199,15 +199,17 @@ class Front:
         if self.console is None or not self.console_at:
             raise not_found("this front has no console: start it with `backstop serve --listen HOST:PORT`")
         if principal.proof is not Proof.PEER:
-            raise forbidden("a login link is given only over this machine's own socket: log in in the browser instead")
+            raise forbidden_problem(
+                "a login link is given only over this machine's own socket: log in in the browser instead"
+            )
         return JSONResponse({"url": f"{self.console_at}/open/{self.console.sessions.link(principal)}"})
 
     async def _may_read(self, request: Request) -> tuple[int, str] | None:
         """Whether who calls may read what Temporal keeps: everything, so what a viewer of all clusters may."""
         try:
             principal = await self._principal(request)
-            principal = await self.rights.known(principal, by_method()["audit"])
-            judged = await self.rights.judged(principal, by_method()["audit"], "read.audit", {"cluster": ""})
+            principal = await self.rights.principal_for(principal, by_method()["audit"])
+            judged = await self.rights.judge(principal, by_method()["audit"], "read.audit", {"cluster": ""})
         except Problem as failure:
             return failure.status, failure.detail
         except BackstopError as error:
@@ -227,17 +229,17 @@ class Front:
     async def _principal(self, request: Request) -> Principal:
         """Whoever calls, and has not called too often."""
         try:
-            principal = await self.callers.of(request)
+            principal = await self.callers.principal_of(request)
         except (Problem, Refusal) as failure:
             client = request.client
             self.rate.take(f"somebody at {client.host if client else 'the socket'}")
-            raise (failure if isinstance(failure, Problem) else unauthenticated(failure.message)) from None
+            raise (failure if isinstance(failure, Problem) else unauthenticated_problem(failure.message)) from None
         self.rate.take(principal.name)
         return principal
 
     async def _done(self, asking: Asking, door: Backstop, request: Request, request_id: str) -> Response:
         operation = asking.operation
-        answer = await self.giving.done(asking, door)
+        answer = await self.giving.carry_out(asking, door)
         if operation.command == COUNTERSIGN:
             return JSONResponse(answer.model_dump(mode="json"))
         adapter: TypeAdapter[Any] = (
@@ -247,7 +249,7 @@ class Front:
             return StreamingResponse(
                 self._followed(asking, door, adapter, answer, request_id), media_type="text/event-stream"
             )
-        return answered(
+        return answer_response(
             adapter,
             answer,
             request.scope["raw_path"].decode("ascii"),
@@ -262,7 +264,7 @@ class Front:
     ) -> AsyncIterator[bytes]:
         with self.streams.one_more(asking.who.name):
             async for part in changes(
-                lambda: called(asking.operation, door, asking.found), adapter, first, request_id, self.stopping
+                lambda: call_operation(asking.operation, door, asking.found), adapter, first, request_id, self.stopping
             ):
                 yield part
 

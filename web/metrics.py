@@ -43,7 +43,7 @@ class SlackEnd(StrEnum):
 _UNPROVEN = (401, 409)
 
 
-def took(door: FrontDoor, status: int, seconds: float) -> None:
+def record_time(door: FrontDoor, status: int, seconds: float) -> None:
     """A front has begun its answer; what streams on after that is not in it."""
     _seconds.record(seconds, {"door": door.value, "status": str(status)})
 

@@ -29,7 +29,7 @@ ALLOWED = Judged(Permitted(roles=()))
 class Rights(Protocol):
     """Of who comes in."""
 
-    async def known(self, principal: Principal, operation: Operation | None) -> Principal:
+    async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
         """Whoever the access file says that this is: the same human by whichever way they come in."""
         ...
 
@@ -42,7 +42,7 @@ class Rights(Protocol):
         """Whether a second person is wanted where the table of rights has one, as it was known last."""
         ...
 
-    async def judged(
+    async def judge(
         self,
         principal: Principal,
         operation: Operation,
@@ -63,10 +63,10 @@ class Everybody:
     async def in_force(self) -> bool:
         return False
 
-    async def known(self, principal: Principal, operation: Operation | None) -> Principal:
+    async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
         return principal
 
-    async def judged(
+    async def judge(
         self,
         principal: Principal,
         operation: Operation,

@@ -61,18 +61,18 @@ class LedgerRights:
     async def in_force(self) -> bool:
         return await self._access(anew=True) is not None
 
-    async def known(self, principal: Principal, operation: Operation | None) -> Principal:
+    async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
         try:
             file = await self._access(anew=operation is None or _changes(operation))
         except Unavailable:
             return principal  # by its own name: what it asks for is judged, and refused, by itself
         return principal if file is None else file.principal_of(principal)
 
-    async def whose(self, token_hash: str) -> Principal | None:
+    async def principal_by_token(self, token_hash: str) -> Principal | None:
         """Errors: Refusal for one that counts no more."""
         at, token = self._tokens.get(token_hash, (float("-inf"), None))
         if time.monotonic() - at > _TOKENS_SECONDS:
-            door = await self._doors.of(_FRONT)
+            door = await self._doors.door_of(_FRONT)
             token = await door.ask(TokenOf(hash=token_hash))
             if len(self._tokens) > 10_000:
                 self._tokens.clear()
@@ -86,7 +86,7 @@ class LedgerRights:
         self._scopes[principal.how] = token.scope
         return principal
 
-    async def judged(
+    async def judge(
         self,
         principal: Principal,
         operation: Operation,
@@ -100,7 +100,7 @@ class LedgerRights:
         file = await self._access(anew=_changes(operation))
         if file is None:
             return _without_file(principal, command)
-        door = await self._doors.of(_FRONT)
+        door = await self._doors.door_of(_FRONT)
         target = await _target(door, command, found)
         scope = self._scopes.get(principal.how) if principal.proof is Proof.TOKEN else None
         answer = decide(file, principal, command, target, emergency=emergency, reason=reason_of(found), scope=scope)
@@ -114,7 +114,7 @@ class LedgerRights:
         try:
             if now - self._failed_at < _AWAY_SECONDS:
                 raise Unavailable(_NOBODY)
-            door = await self._doors.of(_FRONT)
+            door = await self._doors.door_of(_FRONT)
             stands = await asyncio.wait_for(door.ask(AccessNow()), _ANSWER_SECONDS)
         except (Unavailable, TimeoutError):
             self._failed_at = time.monotonic()

@@ -28,7 +28,7 @@ class Routes:
     def __init__(self, operations: Iterable[Operation]) -> None:
         self._operations = tuple(operations)
 
-    def of(self, verb: str, raw_path: bytes) -> Asked:
+    def route_of(self, verb: str, raw_path: bytes) -> Asked:
         """Words of the table win over names. Errors: Problem 404, 405; BadInput for what is no text."""
         segments = self._segments(raw_path)
         fitting = [asked for one in self._operations if (asked := _fits(one, segments)) is not None]

@@ -99,8 +99,8 @@ class SecondPersons:
         if way is None:
             return Refusal(f"{who.name} may not {deed_of(command, target)} alone: {permitted.sentence}")
         message = way.wrapped(found[way.argument])
-        signed = self._doors.signed(message, command, way.workflow(message), who, permitted.roles)
-        door = await self._doors.of(who)
+        signed = self._doors.sign(message, command, way.workflow(message), who, permitted.roles)
+        door = await self._doors.door_of(who)
         waits = await door.ask(
             KeepWaiting(
                 command=command,
@@ -117,14 +117,14 @@ class SecondPersons:
         )
         return AwaitsSecond(text, digits, waits.until)
 
-    async def alone(self, who: Principal, command: str, target: Target, reason: str) -> None:
+    async def act_alone(self, who: Principal, command: str, target: Target, reason: str) -> None:
         """All admins are told, before anything is done. Errors: those of the desk."""
-        door = await self._doors.of(who)
+        door = await self._doors.door_of(who)
         await door.ask(TellEmergency(command=command, target=target, reason=reason))
 
     async def give(self, who: Principal, digits: str) -> Countersigned:
         """The kept command is carried out for both. Errors: Refusal, those of the command."""
-        door = await self._doors.of(who)
+        door = await self._doors.door_of(who)
         taken = await door.ask(TurnWaiting(hash=digits, turn=Turn.TAKE))
         try:
             done = await self._carried_out(who, taken)
@@ -146,7 +146,7 @@ class SecondPersons:
                 f"this front runs another version of Backstop and does not know {taken.command}: upgrade the front"
             )
         message = way.message.model_validate(taken.message).but(actor=who.name)
-        door = await self._doors.of(who, two_person=True, second=taken.ticket)
+        door = await self._doors.door_of(who, two_person=True, second=taken.ticket)
         key = repeat_key.set(f"countersign\0{taken.waiting.hash}")
         try:
             return await way.give(door, message)

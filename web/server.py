@@ -72,7 +72,7 @@ async def listening(front: Front, settings: FrontSettings, temporal: Mapping[str
                 server.should_exit = True
             await asyncio.gather(*running, return_exceptions=True)
             if front.slack_desk is not None:
-                await front.slack_desk.finished()
+                await front.slack_desk.finish()
 
 
 def _server(front: Front, settings: FrontSettings, *, tls: bool) -> _Server:

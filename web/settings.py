@@ -84,7 +84,7 @@ def load_front_settings(listen: str = "", tls_cert: str = "", tls_key: str = "")
         codec_origins=_origins(os.environ.get("BACKSTOP_CODEC_ORIGINS", "")),
         oidc=_oidc(),
         oidc_secret=_secret(os.environ.get("BACKSTOP_OIDC_CLIENT_SECRET_FILE", "")),
-        slack=SigningSecret.configured(),
+        slack=SigningSecret.from_settings(),
         slack_replies=_slack_replies(os.environ.get("BACKSTOP_SLACK_REPLIES", "")),
     )
 

@@ -13,7 +13,7 @@ PREFIX = "bst_"
 class TokenBook(Protocol):
     """Where hashes of tokens are looked up."""
 
-    async def whose(self, token_hash: str) -> Principal | None:
+    async def principal_by_token(self, token_hash: str) -> Principal | None:
         """None where there is none. Errors: Refusal for one that expired or was revoked, Unavailable."""
         ...
 
@@ -27,4 +27,4 @@ class OwnTokens:
     async def principal(self, token: str) -> Principal | None:
         if not token.startswith(PREFIX):
             return None
-        return await self._book.whose(hashlib.sha256(token.encode()).hexdigest())
+        return await self._book.principal_by_token(hashlib.sha256(token.encode()).hexdigest())

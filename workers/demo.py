@@ -30,7 +30,7 @@ def demo_fleet() -> Path:
     return Path(__file__).resolve().parents[1] / "examples" / "fleet.yaml"
 
 
-def compressed(path: Path, to: Path) -> None:
+def compress_days(path: Path, to: Path) -> None:
     """The same fleet with days turned into seconds, for all of its clusters."""
     fleet = yaml.safe_load(path.read_text())
     fleet["policy"] = {**fleet.get("policy", {}), **CLOCKS}
@@ -42,7 +42,7 @@ def compressed(path: Path, to: Path) -> None:
 
 async def tell(story: Story) -> None:
     fleet = story.home / "fleet.yaml"
-    compressed(demo_fleet(), fleet)
+    compress_days(demo_fleet(), fleet)
     island = next(c for c in yaml.safe_load(fleet.read_text())["clusters"] if c["name"] == CLUSTER)["islands"][0][
         "name"
     ]
@@ -56,7 +56,7 @@ async def tell(story: Story) -> None:
 
     say(f"\n--- 4. How large a buffer is honest? Half a year of made-up health of {STEADY}, hour by hour.")
     history = simulate_health(Recipe(nodes=64, weeks=26), seed=2)
-    await story.lived(STEADY, "main", history, gpus_per_node=8)
+    await story.live_hours(STEADY, "main", history, gpus_per_node=8)
     story.run("buffer", STEADY)
     story.run("plan", STEADY, "--buffer", "health")
 

@@ -78,7 +78,7 @@ class Story:
         )
         await self.backstop.add_health([sample])
 
-    async def lived(self, cluster: str, island: str, series: Series, gpus_per_node: int) -> None:
+    async def live_hours(self, cluster: str, island: str, series: Series, gpus_per_node: int) -> None:
         """The health source has reported each of these hours, up to the present one. Units: the series' are nodes."""
         total, worst = (gpus_per_node * row for row in (series.total, series.worst))
         first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=len(total))

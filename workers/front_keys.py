@@ -48,7 +48,7 @@ class TicketsWanted:
         self._configured = configured
         self._known: bool | None = True if configured is None else None
 
-    def known(self) -> bool:
+    def is_known(self) -> bool:
         """As of the last time it was asked. Where the ledger has not answered yet they are: it may say so."""
         return self._known is not False
 

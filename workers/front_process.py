@@ -29,7 +29,7 @@ class FrontBeside:
         self._ready = asyncio.Event()
         self._process: Process | None = None
 
-    async def ready(self) -> None:
+    async def wait_until_ready(self) -> None:
         """It answers, or it will not: then the error stream says why, and everything else goes on."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), _START_SECONDS)

@@ -19,7 +19,7 @@ _ROUNDS = 60
 
 
 @asynccontextmanager
-async def tended(seconds: float = _SECONDS, rounds: int = _ROUNDS) -> AsyncIterator[None]:
+async def tend_garbage(seconds: float = _SECONDS, rounds: int = _ROUNDS) -> AsyncIterator[None]:
     """Within, what lives on is set aside every so many seconds; every so many rounds all is looked through."""
     task = asyncio.create_task(_tend(seconds, rounds))
     try:

@@ -66,7 +66,7 @@ from models.notice_digests import MailPace
 from models.temporal_names import DEPLOYMENT, GUARD_QUEUE, NOTICE_QUEUE, TASK_QUEUE, WATCH_WORKFLOW, WatchInput
 from workers.bringups import BringupParts, bringup_parts
 from workers.front_keys import KeysKept, TicketsWanted, renewed
-from workers.garbage_collection import tended
+from workers.garbage_collection import tend_garbage
 from workers.heartbeats import Heartbeats
 from workers.private_files import keep_private
 from workers.quiet_log import quiet_log
@@ -178,7 +178,7 @@ def make_worker(
     ledger.fleet.tokens_in_clear = lambda: not warrants.is_required
     ledger.fleet.policy_takes_two = lambda: warrants.is_required and admission.two_persons
     calls = _calls(client, ledger, notify, held, slurms, git, prometheuses, telling or Telling(), warrants, now)
-    tickets = [] if keys is None else [TicketsChecked(keys, wanted.known, now)]
+    tickets = [] if keys is None else [TicketsChecked(keys, wanted.is_known, now)]
     shared: dict[str, Any] = {
         "interceptors": [Heartbeats(), *nothing_in_clear(client.data_converter.payload_codec), *tickets],
         "max_concurrent_activities": _THREADS,
@@ -453,7 +453,7 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
         )
         seals = sealing(ledger, keepers_of(settings.seals), settings.home / "keys" / "seal.pem", settings.seal_every)
         watched = watch_kept(client, settings.watch_interval_seconds, settings.watch_shards)
-        async with seals, tended(), renewed(keys, wanted), worker, watched:
+        async with seals, tend_garbage(), renewed(keys, wanted), worker, watched:
             yield client
     flush()
 

@@ -110,7 +110,7 @@ async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event)
             print(f"UI         {server.ui_url}")
         print(f"state      {settings.home}")
         print(f"notices    {settings.home / 'notices.jsonl'}")
-        await front.ready()
+        await front.wait_until_ready()
         for place in front.places:
             if place.startswith("http"):
                 print(f"console    {place} (backstop open)")

@@ -28,8 +28,8 @@ with workflow.unsafe.imports_passed_through():
     from models.lifecycle.actions import Finish, Wait
     from models.temporal_names import LAUNCHED_UPDATE, STATUS_QUERY
     from workflows.bringup_runs import BringupRuns
-    from workflows.cancellation import lived
-    from workflows.durable import missing_input, refused
+    from workflows.cancellation import live_through
+    from workflows.durable import missing_input, raise_if_refused
     from workflows.next_run import begin_next_run
     from workflows.options import BRINGUP_LONG_CALL, LAST_FLEET_CALL, LONG_ASKED_CALL, LONG_CALL
     from workflows.query_clock import asked_at
@@ -58,7 +58,7 @@ class BringupWorkflow(BringupRuns):
         """The bring-up has ended, or continues as new."""
         if start is None:
             raise missing_input("a bring-up needs its entry")
-        return await lived(self._live(start), self._cancelled)
+        return await live_through(self._live(start), self._cancelled)
 
     async def _live(self, start: messages.BringupInput) -> messages.BringupAnswer:
         if self._value is None:
@@ -141,7 +141,7 @@ class BringupWorkflow(BringupRuns):
             asked = [name for action in self._tasks if isinstance(action, actions.AskChecks) for name in action.names]
             state = reducers.let_go(self._state, asked).fit(workflow.now())
             self._let_go()
-            begin_next_run(start.but(state=state, runs=start.runs + 1, spent=self._tickets.carried()))
+            begin_next_run(start.but(state=state, runs=start.runs + 1, spent=self._tickets.carry_over()))
 
     def _let_go(self) -> None:
         for task in (*self._sides, *self._tasks.values()):
@@ -233,7 +233,7 @@ class BringupWorkflow(BringupRuns):
         return messages.BringupAnswer(begun=True, cluster=b.cluster, stage=b.stage, reason=b.because)
 
     def _check(self, command: BringupCommand, order: BringupOrder) -> None:
-        refused(refusal(self._state, command, order, workflow.now(), tuple(self._tasks)))
+        raise_if_refused(refusal(self._state, command, order, workflow.now(), tuple(self._tasks)))
 
     def _obey(self, command: BringupCommand, order: BringupOrder) -> messages.BringupCommandAnswer:
         before, now = self._state, workflow.now()

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 _T = TypeVar("_T")
 
 
-async def lived(life: Coroutine[Any, Any, _T], cancelled: Callable[[], None]) -> _T:
+async def live_through(life: Coroutine[Any, Any, _T], cancelled: Callable[[], None]) -> _T:
     """What the life comes to. Temporal's cancel is told to it, and it goes on: what stands has to be undone first."""
     living = asyncio.create_task(life)
     while True:

@@ -37,8 +37,8 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.status_models import RolloutStatus
     from models.rollout.undo_lines import undo_line
     from workflows import options, patches
-    from workflows.cancellation import lived
-    from workflows.durable import missing_input, refused
+    from workflows.cancellation import live_through
+    from workflows.durable import missing_input, raise_if_refused
     from workflows.failures import reason_of
     from workflows.history_lapses import WAS_RESET
     from workflows.next_run import begin_next_run, next_run_is_due
@@ -47,7 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.query_clock import asked_at
     from workflows.rollout_actions import RolloutActions
     from workflows.search_attributes import rollout_attributes
-    from workflows.ticket_admission import TicketBook, signed
+    from workflows.ticket_admission import TicketBook, is_signed
     from workflows.updates import take_commands
 
 _NOTHING = messages.RolloutInput(launch=messages.LaunchRequest(cluster="none", rollout="none", owner="none"))
@@ -74,7 +74,7 @@ class ClusterRollout(RolloutActions):
         self._lapses.runs = True
         if start is None:
             raise missing_input("a rollout needs its launch")
-        return await lived(self._live(), self._cancelled)
+        return await live_through(self._live(), self._cancelled)
 
     async def _live(self) -> messages.RolloutResult:
         if self._value is None and not await self._open():
@@ -118,7 +118,7 @@ class ClusterRollout(RolloutActions):
     async def _loop(self) -> None:
         while True:
             if self._lapses.may_be(self._state):
-                outcome = await self._lapses.compared(lambda: self._state, self._unsent)
+                outcome = await self._lapses.compare_histories(lambda: self._state, self._unsent)
                 if isinstance(outcome, str):
                     self._refused_launch, self._leaving = outcome, True
                     return
@@ -178,7 +178,7 @@ class ClusterRollout(RolloutActions):
         elif isinstance(action, Look):
             return
         if self._may_continue(now):
-            begin_next_run(self._start.next_run(fit_rollout(self._state, now), self._tickets.carried()))
+            begin_next_run(self._start.next_run(fit_rollout(self._state, now), self._tickets.carry_over()))
         self._leaving = True
 
     @property
@@ -229,7 +229,7 @@ class ClusterRollout(RolloutActions):
     def _check(self, command: Command, request: CommandRequest) -> None:
         if self._lapses.reset:
             raise ApplicationError(WAS_RESET, type="Unavailable", non_retryable=True)
-        refused(refusal(self._state, command, request, by_roles=self._tickets.by_roles(request)))
+        raise_if_refused(refusal(self._state, command, request, by_roles=self._tickets.by_roles(request)))
 
     def _obey(self, command: Command, request: CommandRequest) -> messages.CommandAnswer:
         r = self._state
@@ -238,7 +238,7 @@ class ClusterRollout(RolloutActions):
         accepts = command is Command.RESOLVE and request.hold == "drift" and request.how != "restore" and is_bounded(r)
         refits = accepts and workflow.patched(patches.REFITS)
         after, sentence = obey(r, command, request, workflow.now(), one_objection=one, refits=refits)
-        self._set(without_approval(after) if signed(request) and command in GOES_BACK else after)
+        self._set(without_approval(after) if is_signed(request) and command in GOES_BACK else after)
         undo = undo_line(r, after, command, request, by_roles=self._tickets.by_roles(request))
         return messages.CommandAnswer(cluster=r.cluster, command=command, stage=after.stage, said=sentence, undo=undo)
 

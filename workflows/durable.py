@@ -211,13 +211,13 @@ def missing_input(needs: str) -> ApplicationError:
     return ApplicationError(f"{needs} as its input", type="BadInput", non_retryable=True)
 
 
-def refused(why: str | None) -> None:
+def raise_if_refused(why: str | None) -> None:
     """Errors: ApplicationError of type Refusal where there is a reason why not."""
     if why is not None:
         raise ApplicationError(why, type="Refusal", non_retryable=True)
 
 
-async def over(tasks: Iterable[asyncio.Task[None]]) -> None:
+async def stop_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
     """These tasks run no more."""
     ending = tuple(tasks)
     for task in ending:

@@ -27,8 +27,8 @@ with workflow.unsafe.imports_passed_through():
     from models.fleet.undo_lines import fleet_undo_line
     from models.lifecycle.actions import Finish, Wait
     from models.temporal_names import LAUNCHED_UPDATE, TellAnswer
-    from workflows.cancellation import lived
-    from workflows.durable import Durable, missing_input, over, refused
+    from workflows.cancellation import live_through
+    from workflows.durable import Durable, missing_input, raise_if_refused, stop_tasks
     from workflows.failures import reason_of
     from workflows.next_run import begin_next_run
     from workflows.options import FLEET_CALL, LAST_FLEET_CALL, LAST_WHOLE_FLEET_CALL, WHOLE_FLEET_CALL
@@ -59,7 +59,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         """The fleet rollout has ended, or continues as new."""
         if start is None:
             raise missing_input(_NEEDS)
-        return await lived(self._live(), self._cancelled)
+        return await live_through(self._live(), self._cancelled)
 
     async def _live(self) -> messages.FleetResult:
         sides = [asyncio.create_task(loop()) for loop in (self._record, self._mail, self._follow)]
@@ -69,9 +69,9 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         except GeneratorExit:  # the worker has let go of it: what awaits then is complained of
             raise
         except BaseException:
-            await over(sides)
+            await stop_tasks(sides)
             raise
-        await over(sides)
+        await stop_tasks(sides)
         await workflow.wait_condition(workflow.all_handlers_finished)
         f = self._state
         done = sum(m.state is MemberState.DONE for m in f.members.values())
@@ -109,7 +109,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
     def _leave(self) -> None:
         """Continues as new where that is due. Every call of a side loop can be repeated, so none is waited for."""
         if self._may_leave():
-            state, spent = self._state.fit(workflow.now()), self._tickets.carried()
+            state, spent = self._state.fit(workflow.now()), self._tickets.carry_over()
             begin_next_run(self._launch.but(state=state, runs=self._launch.runs + 1, spent=spent))
 
     # --- actions ----------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         )
 
     def _check(self, command: FleetCommand, request: FleetCommandRequest) -> None:
-        refused(refusal(self._state, command, request))
+        raise_if_refused(refusal(self._state, command, request))
 
     def _obey(self, command: FleetCommand, request: FleetCommandRequest) -> messages.FleetCommandAnswer:
         before = self._state

@@ -48,7 +48,7 @@ class Lapses:
         """The history is to be compared with the ledger before anything else is done."""
         return (self.suspected or has_lapsed(r)) and not r.superseded
 
-    async def compared(
+    async def compare_histories(
         self, state: Callable[[], Rollout], unsent: Callable[[], tuple[AuditEntry, ...]]
     ) -> Rollout | str | None:
         """The rollout as it begins anew where effects were lacking; None: goes on. A text: the ledger refuses that.

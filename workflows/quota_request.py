@@ -29,8 +29,8 @@ with workflow.unsafe.imports_passed_through():
     from models.requests.state import RequestState
     from models.temporal_names import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
     from workflows import patches
-    from workflows.cancellation import lived
-    from workflows.durable import Durable, missing_input, refused
+    from workflows.cancellation import live_through
+    from workflows.durable import Durable, missing_input, raise_if_refused
     from workflows.failures import reason_of, to_application_error
     from workflows.no_empty_tasks import leave_mark
     from workflows.options import ASKED_CALL, CALL, LONG_ASKED_CALL, LONG_CALL, MAIL_CALL, MAIL_PAUSE, CallOptions
@@ -60,7 +60,7 @@ class QuotaRequest(Durable[RequestState]):
         """The request has ended, or was granted for good."""
         if start is None:
             raise missing_input("a request needs what is asked for")
-        return await lived(self._life(start), self._cancel)
+        return await live_through(self._life(start), self._cancel)
 
     def _cancel(self) -> None:
         self._cancelled = True
@@ -124,7 +124,7 @@ class QuotaRequest(Durable[RequestState]):
         idle = not self._telling and not self._state.outbox and not self._cancelled and workflow.all_handlers_finished()
         due = workflow.info().is_continue_as_new_suggested() and idle
         if due and (not self._state.mail or workflow.patched(patches.GIVES_UP)):
-            workflow.continue_as_new(start.but(state=self._state, spent=self._tickets.carried()))
+            workflow.continue_as_new(start.but(state=self._state, spent=self._tickets.carry_over()))
 
     async def _write(self) -> None:
         """One try to write the order, or to take it back."""
@@ -232,7 +232,7 @@ class QuotaRequest(Durable[RequestState]):
         why = refusal(self._state, command, request, owners, by_roles=self._tickets.by_roles(request))
         if why is None and self._writing and command is RequestCommand.WITHDRAW:
             why = "the request is being written at this moment: try again"
-        refused(why)
+        raise_if_refused(why)
 
     async def _obey(self, command: RequestCommand, request: RequestOrder) -> RequestState:
         """By who owns the cluster today, whoever did when it was asked for."""

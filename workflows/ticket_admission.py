@@ -44,7 +44,7 @@ class TicketBook:
         self._admitted: dict[str, bool | None] = {}
         """Of what is being obeyed: whether roles allowed it."""
 
-    def carried(self) -> tuple[Spent, ...]:
+    def carry_over(self) -> tuple[Spent, ...]:
         """For the next run: what could be used again still."""
         now = workflow.now()
         return tuple(one for one in self._spent.values() if now - one.at < _KEPT)[-_MOST:]
@@ -65,7 +65,7 @@ class TicketBook:
         nonce = _nonce(message)
         return self._admitted.get(nonce, True) if nonce else None
 
-    async def obeyed(
+    async def admit_and_obey(
         self, command: str, message: Model, check: Callable[[], None], obey: Callable[[], Awaitable[object]]
     ) -> object:
         """Admitted, looked at again (the workflow may have moved on meanwhile), and obeyed: one at a time."""
@@ -79,7 +79,7 @@ class TicketBook:
         nonce = _nonce(message)
         if nonce:
             self._spent[nonce] = Spent(nonce=nonce, update=update_id(), at=workflow.now())
-            self._spent = {one.nonce: one for one in self.carried()}
+            self._spent = {one.nonce: one for one in self.carry_over()}
         request = AdmitRequest(
             kind=self._of,
             command=command,
@@ -97,7 +97,7 @@ class TicketBook:
         self._admitted = {nonce: None if answer.roles is None else bool(answer.roles)}
 
 
-def signed(message: Model) -> bool:
+def is_signed(message: Model) -> bool:
     """It has a ticket, or comes from a machine that names a warrant."""
     return bool(getattr(message, "ticket", "") or getattr(message, "warrant", ""))
 

@@ -23,7 +23,7 @@ from temporalio.exceptions import ApplicationError
 with workflow.unsafe.imports_passed_through():
     from models.base import Model
     from models.temporal_names import TAKE_BACK_SIGNAL
-    from workflows.ticket_admission import TicketBook, signed, update_id
+    from workflows.ticket_admission import TicketBook, is_signed, update_id
 
 _Command = TypeVar("_Command", bound=str)
 _Request = TypeVar("_Request", bound=Model)
@@ -51,9 +51,9 @@ def take_commands(
             return await answer if isawaitable(answer) else answer
 
         async def handler(given: _Request) -> object:
-            if not signed(given):
+            if not is_signed(given):
                 return await obeyed(given)
-            return await tickets.obeyed(command, given, lambda: check(command, given), lambda: obeyed(given))
+            return await tickets.admit_and_obey(command, given, lambda: check(command, given), lambda: obeyed(given))
 
         def validator(given: _Request) -> None:
             if update_id() in taken_back:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from client.operations import by_method, composed
+from client.operations import by_method, composed_method
 from models.access.rights import READS_DESK
 from models.errors import Refusal
 
@@ -42,7 +42,7 @@ class ReadingDoor:
         return await self._door.ask(question, payload)
 
     def __getattr__(self, name: str) -> Any:
-        if (method := composed(self, name)) is not None:  # made of questions, each of which comes back here
+        if (method := composed_method(self, name)) is not None:  # made of questions, each of which comes back here
             return method
         operation = by_method().get(name)
         if operation is None:

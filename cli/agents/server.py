@@ -16,7 +16,7 @@ from mcp_types import ToolAnnotations
 
 from cli.agents.read_only import PROPOSES, ReadingDoor
 from cli.agents.tools import TOOLS, Tool
-from cli.session import asked
+from cli.session import ask_inside
 from models.errors import BackstopError
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _bound(tool: Tool, actor: str) -> Any:
             return await tool.call(ReadingDoor(door), **own, **given)
 
         try:
-            return await asked(actor, question)
+            return await ask_inside(actor, question)
         except BackstopError as error:
             raise ToolError(error.message) from None
 

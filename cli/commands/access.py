@@ -12,7 +12,17 @@ import typer
 
 from cli.consent import Yes, consent
 from cli.lists import Listing, listed
-from cli.options import SET_UP, Actor, AsJson, NeededReason, ReasonOption, checked, examples, named, who
+from cli.options import (
+    SET_UP,
+    Actor,
+    AsJson,
+    NeededReason,
+    ReasonOption,
+    actor_of,
+    check_model,
+    examples,
+    optional_cluster,
+)
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
@@ -50,7 +60,7 @@ FileOption = Annotated[
 ]
 OfTeam = Annotated[str, typer.Option(metavar="TEAM", help="For this team.")]
 ClusterOrNone = Annotated[
-    str, typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all.", callback=named)
+    str, typer.Argument(metavar="CLUSTER", help="The cluster's name; without it, all.", callback=optional_cluster)
 ]
 
 
@@ -123,7 +133,7 @@ def import_(
         raise BadInput("give a FILE to import, or --confirm HASH of a file that waits")
     rules = _read(file) if file else None
     question = ImportAccess(file=rules, confirm=confirm, dry_run=dry_run, reason=reason)
-    outcome = ask(who(actor), lambda door: door.ask(question))
+    outcome = ask(actor_of(actor), lambda door: door.ask(question))
     if as_json:
         show_json(AccessImportAnswer.grown_from(outcome).as_json())
         return
@@ -159,7 +169,7 @@ def seen(
     from models.countersign_questions import SeenEmergency
     from views.words import line
 
-    looked = ask(who(actor), lambda door: door.ask(SeenEmergency(number=number, reason=reason)))
+    looked = ask(actor_of(actor), lambda door: door.ask(SeenEmergency(number=number, reason=reason)))
     undo = "It cannot be undone; the audit keeps both."
     if as_json:
         show_json(EmergencySeenAnswer.grown_from(looked, undo=undo).as_json())
@@ -187,7 +197,7 @@ def recover(
 
     if not reason.strip():
         raise BadInput("--reason must say why")
-    rules, person = _read(file), who(actor)
+    rules, person = _read(file), actor_of(actor)
 
     def ahead() -> list[object]:
         admins = ", ".join(rules.admins[:5])
@@ -294,7 +304,7 @@ def _principal(user: str, groups: list[str]) -> Principal:
     if not user.strip():
         raise BadInput("USER is empty: name a user or a service")
     proof = Proof.SERVICE if name.startswith(SERVICE) else Proof.OIDC
-    return checked(Principal, name=name, human=name, proof=proof, groups=tuple(groups))
+    return check_model(Principal, name=name, human=name, proof=proof, groups=tuple(groups))
 
 
 # --- tokens ----------------------------------------------------------------------------------------
@@ -333,10 +343,10 @@ def token_new(
     from views.words import line
 
     bounds = {"clusters": cluster, "teams": team, "commands": command}
-    scope = checked(TokenScope, roles=tuple(role), **{k: tuple(v) for k, v in bounds.items() if v})
+    scope = check_model(TokenScope, roles=tuple(role), **{k: tuple(v) for k, v in bounds.items() if v})
     token = TOKEN_PREFIX + base64.urlsafe_b64encode(secrets.token_bytes(TOKEN_BYTES)).rstrip(b"=").decode()
     question = MakeToken(name=name, hash=token_hash(token), owner=owner, scope=scope, days=days, reason=reason)
-    token_line = ask(who(actor), lambda door: door.ask(question))
+    token_line = ask(actor_of(actor), lambda door: door.ask(question))
     undo = f"backstop access token revoke {shlex.quote(token_line.name)}"
     if as_json:
         show_json(TokenMadeAnswer.grown_from(token_line, token=token, undo=undo).as_json())
@@ -365,7 +375,7 @@ def token_list(
     from models.questions import Tokens
     from views.access import token_parts
 
-    tokens = ask(who(actor), lambda door: door.ask(Tokens(ended=every)))
+    tokens = ask(actor_of(actor), lambda door: door.ask(Tokens(ended=every)))
     lines = how.rows(tokens, TokenLine)
     now = datetime.now(UTC)
     names = [one.name for one in lines]
@@ -384,7 +394,7 @@ def token_revoke(
     from models.questions import RevokeToken
     from views.words import line
 
-    gone = ask(who(actor), lambda door: door.ask(RevokeToken(name=name, reason=reason)))
+    gone = ask(actor_of(actor), lambda door: door.ask(RevokeToken(name=name, reason=reason)))
     undo = "It cannot be undone: make another one with backstop access token new."
     if as_json:
         show_json(TokenMadeAnswer.grown_from(gone, undo=undo).as_json())
@@ -404,7 +414,7 @@ def _read(file: str) -> AccessFile:
 def _stands(actor: str) -> AccessStands:
     from models.questions import AccessNow
 
-    return ask(who(actor), lambda door: door.ask(AccessNow()))
+    return ask(actor_of(actor), lambda door: door.ask(AccessNow()))
 
 
 def _access(file: str, actor: str) -> AccessFile:

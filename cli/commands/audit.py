@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.commands.burndown import moment_of
-from cli.lists import Form, Listing, like, listed, listing
-from cli.options import LOOK, examples, named_or_all, needed, who
+from cli.lists import Form, Listing, listed, matches, read_listing
+from cli.options import LOOK, actor_of, examples, named_or_all, needed_cluster
 from cli.session import ask
 from models.base import verb_of
 from models.errors import BadInput, Refusal
@@ -114,8 +114,8 @@ def audit(
         raise BadInput(f"CLUSTER {cluster!r} is given together with --fleet: give one of them")
     if (seals and not verify) or (seal_key and not seals):
         raise BadInput("--seals goes with --verify, and --seal-key with --seals")
-    cluster = FLEET if fleet else cluster if seals else needed(cluster)
-    person = who(os.environ.get("BACKSTOP_ACTOR", ""))
+    cluster = FLEET if fleet else cluster if seals else needed_cluster(cluster)
+    person = actor_of(os.environ.get("BACKSTOP_ACTOR", ""))
     wanted = _wanted(since, until, actor or (), kind or ())
     if verify:
         how.of_one("--verify")
@@ -141,7 +141,7 @@ class _Wanted:
         return (
             (self.since is None or self.since <= line.at)
             and (self.until is None or line.at < self.until)
-            and (not self.actors or any(like(actor, line.actor) for actor in self.actors))
+            and (not self.actors or any(matches(actor, line.actor) for actor in self.actors))
             and (not self.kinds or line.kind in self.kinds)
         )
 
@@ -248,7 +248,7 @@ def tell_bringups(cluster: str, person: str, *, as_json: bool) -> None:
     lines = [each for each in _archived(cluster, person) if each.rollout == bringup_workflow_id(cluster)]
     if not lines:
         raise Refusal(f"the archive has no bring-up of {cluster}")
-    _answer(lines, _Wanted(None, None, (), ()), listing(as_json=as_json))
+    _answer(lines, _Wanted(None, None, (), ()), read_listing(as_json=as_json))
 
 
 def _time_line(lines: Iterable[AuditLine | ArchiveLine], few: str) -> list[RenderableType]:

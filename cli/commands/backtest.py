@@ -109,7 +109,7 @@ def backtest(
 
 
 def _one_to_standard_output(outputs: Mapping[str, str], how: Listing) -> None:
-    claims = [f"{option} -" for option, file in outputs.items() if file == "-"] + [how.asked] * (not how.for_people)
+    claims = [f"{option} -" for option, file in outputs.items() if file == "-"] + [how.form_text] * (not how.for_people)
     if len(claims) > 1:
         raise BadInput(f"{claims[0]} is given together with {claims[1]}: standard output takes one of them")
 

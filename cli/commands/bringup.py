@@ -20,10 +20,10 @@ from cli.options import (
     ClusterOrAll,
     NeededReason,
     ReasonOption,
-    checked,
+    actor_of,
+    check_model,
     examples,
     number,
-    who,
 )
 from cli.session import ask
 from models.bringup.command_rows import BRINGUP_ROWS
@@ -165,9 +165,11 @@ def add(
 
         show(*entries_parts(entries), line("Nothing was entered: leave --dry-run out to do so."))
         return
-    person = who(actor)
+    person = actor_of(actor)
     by_name = {recipe.name: recipe for recipe in recipe_file.recipes}
-    starts = [checked(BringupStart, entry=e, recipe=by_name[e.recipe], actor=person, reason=reason) for e in entries]
+    starts = [
+        check_model(BringupStart, entry=e, recipe=by_name[e.recipe], actor=person, reason=reason) for e in entries
+    ]
     answers = ask(person, lambda door: _entered(door, starts))
     _tell_entered(answers, as_json=as_json)
     if any(not answer.begun for answer in answers):
@@ -247,7 +249,7 @@ def status(
             status = await door.bringup_status(cluster)
             return status, await door.who_could(status.needs, cluster) if status.needs else []
 
-        graph, could = ask(who(actor), of_one)
+        graph, could = ask(actor_of(actor), of_one)
         how.tell(lambda: graph, lambda: status_parts(graph, could), None)
         return
     from cli.json_answers_bringup import BringupsAnswer
@@ -259,7 +261,7 @@ def status(
 
         return await door.ask(BringupsOf(ended=ended))
 
-    rows = ask(who(actor), question)
+    rows = ask(actor_of(actor), question)
     chosen = how.rows(rows, BringupRow)
     how.tell(
         lambda: BringupsAnswer(bringups=tuple(chosen)),
@@ -279,14 +281,14 @@ def watch(
     from cli.watching import follow_bringup
 
     seconds = number("--every", every, 0.1, 3600)
-    ask(who(actor), lambda door: follow_bringup(door, cluster, every=seconds, once=once, as_json=as_json))
+    ask(actor_of(actor), lambda door: follow_bringup(door, cluster, every=seconds, once=once, as_json=as_json))
 
 
 def audit(cluster: Cluster, as_json: AsJson = False, actor: Actor = "") -> None:
     """Show what happened in a cluster's bring-ups: who did what, when, and why. It reads the ledger's archive."""
     from cli.commands.audit import tell_bringups
 
-    tell_bringups(cluster, who(actor), as_json=as_json)
+    tell_bringups(cluster, actor_of(actor), as_json=as_json)
 
 
 # --- commands ----------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ def give_up(
 
     stands = f"Backstop undoes nothing that it built. To continue it instead: add {cluster} again, with the same entry."
     consent(f"Give up the bring-up of {cluster}?", lambda: (line(stands),), yes=yes, as_json=as_json)
-    row = ask(who(actor), lambda door: door.give_up_bringup(cluster, reason))
+    row = ask(actor_of(actor), lambda door: door.give_up_bringup(cluster, reason))
     if as_json:
         from cli.json_answers_bringup import BringupsAnswer
 
@@ -328,7 +330,7 @@ def _give(order: TypedOrder) -> None:
     from models.bringup.stages import BringupCommand
     from views.bringup import status_parts
 
-    person, cluster, fields = who(order.actor), order.of, dict(order.fields)
+    person, cluster, fields = actor_of(order.actor), order.of, dict(order.fields)
     if "deadline" in fields:
         fields["deadline"] = (
             instant("--deadline", fields["deadline"], datetime.now(UTC)) if fields["deadline"] else None
@@ -341,7 +343,7 @@ def _give(order: TypedOrder) -> None:
             yes=order.yes,
             as_json=order.as_json,
         )
-    request = checked(BringupOrder, actor=person, reason=order.reason, **fields)
+    request = check_model(BringupOrder, actor=person, reason=order.reason, **fields)
     answer = ask(person, lambda door: door.bringup_command(cluster, BringupCommand(order.row.name), request))
     if order.as_json:
         from cli.json_answers_bringup import BringupCommandedAnswer

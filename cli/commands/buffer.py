@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.backtest import GpusPerNode, named_series, node_of, terms_of, weeks_of
-from cli.options import LOOK, Actor, AsJson, Cluster, examples, who
+from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, examples
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def buffer(
         (series,) = named_series(read_series(health, node_of(gpus_per_node)), [cluster], health, "CLUSTER")
         _answer(series, asked.over(None), png=png, as_json=as_json)
         return
-    history = _from_ledger(cluster, who(actor))
+    history = _from_ledger(cluster, actor_of(actor))
     if export:
         _export(export, history)
         if export == "-":

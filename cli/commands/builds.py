@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.lists import Listing, listed
-from cli.options import SET_UP, Actor, examples, who
+from cli.options import SET_UP, Actor, actor_of, examples
 from cli.session import ask
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def show_(*, how: Listing, actor: Actor = "") -> None:
     """
     from cli.json_answers import BuildLine, BuildsAnswer
 
-    by_build = {b.build: b for b in ask(who(actor), lambda door: door.builds())}
+    by_build = {b.build: b for b in ask(actor_of(actor), lambda door: door.builds())}
     lines = how.rows((BuildLine.model_validate(b.model_dump()) for b in by_build.values()), BuildLine)
     names = [one.build for one in lines]
     how.tell(
@@ -70,7 +70,7 @@ def use(
     from cli.output import show
     from views.words import line
 
-    before = ask(who(actor), lambda door: door.use_build(build))
+    before = ask(actor_of(actor), lambda door: door.use_build(build))
     show(
         line(
             ("Serving", "bold"), f" build {build}, before {before or 'none'}. Keep the workers of others running until"
@@ -80,7 +80,7 @@ def use(
 
 
 def _note(build: Build) -> tuple[str, str]:
-    if build.stranded:
+    if build.is_stranded:
         return "its rollouts stand still: start a worker of it", "red"
     if build.status != "current" and build.workers and not build.rollouts:
         return "its workers may be stopped", ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.lists import Listing, listed
-from cli.options import LOOK, Actor, examples, named, who
+from cli.options import LOOK, Actor, actor_of, examples, optional_cluster
 from cli.session import ask
 from models.errors import BadInput
 
@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
 
 @listed
 def burndown(
-    cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster.", callback=named)] = "",
+    cluster: Annotated[str, typer.Option(metavar="NAME", help="Only this cluster.", callback=optional_cluster)] = "",
     since: Annotated[
         str, typer.Option(metavar="TIME", help="From this time on: an age such as 28d, or a day such as 2026-11-01.")
     ] = "28d",
@@ -56,15 +56,15 @@ def burndown(
     from views.burndown import as_csv, burndown_parts
 
     if csv == "-" and not how.for_people:
-        raise BadInput(f"--csv - is given together with {how.asked}: standard output takes one of them")
+        raise BadInput(f"--csv - is given together with {how.form_text}: standard output takes one of them")
     now = datetime.now(UTC)
-    begin = beginning("--since", since, now)
+    begin = beginning_of("--since", since, now)
 
     async def question(door: Backstop) -> Curve:
         times, step = points_between(begin, now, (await door.tallies(cluster, [now], CARRIED)).began)
         return await door.tallies(cluster, times, max(step, CARRIED))
 
-    curve = ask(who(actor), question)
+    curve = ask(actor_of(actor), question)
     points, began = how.rows(curve.points, Point), curve.began
     if csv:
         write(csv, "--csv", as_csv(points))
@@ -78,7 +78,7 @@ def burndown(
         )
 
 
-def beginning(option: str, text: str, now: datetime) -> datetime:
+def beginning_of(option: str, text: str, now: datetime) -> datetime:
     """A duration ago, a day or a time that is over. Errors: BadInput naming the option and the value."""
     begin = moment_of(option, text, now, back=True)
     if begin >= now:

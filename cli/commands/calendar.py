@@ -13,7 +13,7 @@ import typer
 
 from cli.completion_names import note_windows
 from cli.consent import Yes
-from cli.lists import Listing, listed, told
+from cli.lists import Listing, listed, plain_listing
 from cli.options import (
     LOOK,
     Actor,
@@ -21,10 +21,10 @@ from cli.options import (
     ClusterOrAll,
     NeededReason,
     Otherwise,
-    checked,
+    actor_of,
+    check_model,
     examples,
-    needed,
-    who,
+    needed_cluster,
 )
 from cli.selection import GLOB
 from cli.session import ask
@@ -133,7 +133,7 @@ def hold(
     from views.words import moment
 
     now = datetime.now(UTC)
-    names = list(dict.fromkeys(needed(name) for name in clusters or ()))
+    names = list(dict.fromkeys(needed_cluster(name) for name in clusters or ()))
     if fleet == bool(names):
         raise BadInput(
             f"CLUSTER {names[0]!r} is given together with --fleet: give one of them"
@@ -150,8 +150,8 @@ def hold(
         raise BadInput(f"--until {until} is not after its start, {moment(starts)}")
     if ends <= now:
         raise BadInput(f"--until {until} is in the past: it is {moment(now)}")
-    window = checked(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
-    person = who(actor)
+    window = check_model(Window, kind=kind, starts=starts, ends=ends, reason=reason, islands=_names(islands), gpus=gpus)
+    person = actor_of(actor)
     ahead_of = now if begins else now - timedelta.resolution  # one from now takes something too: it is named as ahead
     names, globbed = _matching(names, person), any(map(GLOB.search, names))
     if (fleet or globbed or len(names) > 1) and not yes:
@@ -168,7 +168,7 @@ def hold(
         return stand, [c for c in await door.clusters() if c.name in set(held)]
 
     entries, specs = ask(person, question)
-    _answer(entries, (), specs, told(as_json), undo=_ending(entries), now=ahead_of)
+    _answer(entries, (), specs, plain_listing(as_json), undo=_ending(entries), now=ahead_of)
 
 
 def _matching(names: list[str], person: str) -> list[str]:
@@ -228,7 +228,7 @@ def show_calendar(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = ""
     async def question(door: Backstop) -> tuple[Sequence[Entry], list[ClusterSpec]]:
         return await door.calendar(cluster), await door.clusters()
 
-    entries, clusters = ask(who(actor), question)
+    entries, clusters = ask(actor_of(actor), question)
     if not cluster:
         note_windows((e.cluster, e.id) for e in entries)
     chosen = how.rows(entries, Entry)
@@ -260,13 +260,13 @@ def import_calendar(
         declaration, refused = await _declare(door, calendar.declared)
         return declaration, refused, await door.clusters()
 
-    declaration, refused, clusters = ask(who(actor), question)
+    declaration, refused, clusters = ask(actor_of(actor), question)
     wanted = {e.cluster for e in declaration.stand}
     left_out = (*calendar.left_out, *refused)
     specs = [c for c in clusters if c.name in wanted]
     again = [_declared_again([entry]) for entry in declaration.gone]
     undo = "\n".join([*([_ending(declaration.new)] if declaration.new else []), *again])
-    _answer(declaration.stand, declaration.gone, specs, told(as_json), left_out, undo=undo)
+    _answer(declaration.stand, declaration.gone, specs, plain_listing(as_json), left_out, undo=undo)
     if left_out:
         for sentence in left_out:
             complain(f"left out: {sentence}")
@@ -340,7 +340,7 @@ def end(
         clusters = tuple(dict.fromkeys(e.cluster for e in before))
         return before, [*await door.ask(EndHold(source=before[0].source, clusters=clusters, reason=reason))]
 
-    before, ended = ask(who(actor), question)
+    before, ended = ask(actor_of(actor), question)
     undo = _declared_again(before or ended)  # which is over already where it is in no calendar
     if as_json:
         show_json(CalendarAnswer(windows=tuple(ended), foretold={}, undo=undo).as_json())

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.options import Actor, AsJson, NeededReason, examples, who
+from cli.options import Actor, AsJson, NeededReason, actor_of, examples
 from cli.session import ask
 from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
@@ -56,7 +56,7 @@ def confirm(
 
         return await door.ask(ConfirmSource(source=source, reason=reason))
 
-    confirmed = ask(who(actor), question)
+    confirmed = ask(actor_of(actor), question)
     if as_json:
         show_json(ConfirmedAnswer(source=source, clusters=confirmed.clusters, undo=_UNDO).as_json())
         return

@@ -8,7 +8,7 @@ import typer
 
 from cli.consent import Yes, consent
 from cli.lists import Listing, listed
-from cli.options import Actor, AsJson, ReasonOption, examples, who
+from cli.options import Actor, AsJson, ReasonOption, actor_of, examples
 from cli.session import ask
 from models.errors import BadInput
 from models.lifecycle.command_rows import DECIDE
@@ -45,7 +45,7 @@ def list_(*, how: Listing, actor: Actor = "") -> None:
     from models.countersign_questions import WaitingNow
     from views.countersign import waiting_parts
 
-    waiting = ask(who(actor), lambda door: door.ask(WaitingNow()))
+    waiting = ask(actor_of(actor), lambda door: door.ask(WaitingNow()))
     lines = how.rows(waiting, Waiting)
     names = [one.hash[:SHOWN_DIGITS] for one in lines]
     how.tell(lambda: WaitingAnswer(waiting=tuple(lines)), lambda: waiting_parts(lines, of=len(waiting)), names)
@@ -63,7 +63,7 @@ def give(digest: Hash, yes: Yes = False, as_json: AsJson = False, actor: Actor =
     from views.countersign import NO_UNDO, given_words, whole_parts
     from views.words import line
 
-    person, name = who(actor), _hash(digest)
+    person, name = actor_of(actor), _hash(digest)
     consent(
         "Countersign it?",
         lambda: whole_parts(ask(person, lambda door: door.ask(WaitingOne(hash=name)))),
@@ -85,7 +85,7 @@ def withdraw(digest: Hash, reason: ReasonOption = "", as_json: AsJson = False, a
     from views.words import line
 
     name = _hash(digest)
-    gone = ask(who(actor), lambda door: door.ask(WithdrawWaiting(hash=name, reason=reason)))
+    gone = ask(actor_of(actor), lambda door: door.ask(WithdrawWaiting(hash=name, reason=reason)))
     undo = "It cannot be undone: give the command again."
     if as_json:
         show_json(WithdrawnAnswer.grown_from(gone, undo=undo).as_json())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.consent import Yes, consent
-from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, examples, who
+from cli.options import SET_UP, Actor, AsJson, Cluster, NeededReason, actor_of, examples
 from cli.session import ask
 from models.cluster.sources import OF_CLASS
 from models.errors import BadInput
@@ -53,7 +53,7 @@ def detach(
 
     if not reason.strip():
         raise BadInput("--reason must say why")
-    person = who(actor)
+    person = actor_of(actor)
     consent(f"Detach {cluster}?", lambda: _ahead(cluster, restore, reason, person), yes=yes, as_json=as_json)
     back = _detached(cluster, restore, reason, person)
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.lists import Listing, listed
-from cli.options import SET_UP, Actor, examples, who
+from cli.options import SET_UP, Actor, actor_of, examples
 from cli.session import ask
 from models.errors import Unavailable
 
@@ -35,7 +35,7 @@ def doctor(*, how: Listing, actor: Actor = "") -> None:
     """
     from cli.json_answers import CheckLine, DoctorAnswer
 
-    all_checks = _checks(who(actor))
+    all_checks = _checks(actor_of(actor))
     well = all(check.ok for check in all_checks)
     checks = how.rows(all_checks, CheckLine)
     how.tell(

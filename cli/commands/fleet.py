@@ -7,7 +7,7 @@ import typer
 from cli.commands import fleet_file, fleet_import, fleet_rollout
 from cli.completion_names import note_fleet
 from cli.lists import Listing, listed
-from cli.options import ROLL_OUT, Actor, ClusterOrAll, examples, who
+from cli.options import ROLL_OUT, Actor, ClusterOrAll, actor_of, examples
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
@@ -37,7 +37,7 @@ def show_(cluster: ClusterOrAll = "", *, how: Listing, actor: Actor = "") -> Non
 
     if cluster:
         how.of_one(f"CLUSTER {cluster!r}")
-    described = ask(who(actor), lambda door: door.described())
+    described = ask(actor_of(actor), lambda door: door.described())
     wrong = {one.name: one.wrong for one in described if one.cluster is None}
     if cluster in wrong:
         raise Refusal(wrong[cluster])

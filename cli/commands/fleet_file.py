@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.consent import Yes, consent
-from cli.options import Actor, AsJson, Cluster, ReasonOption, examples, needed, who
+from cli.options import Actor, AsJson, Cluster, ReasonOption, actor_of, examples, needed_cluster
 from cli.session import ask
 from models.errors import BadInput, Refusal
 
@@ -57,7 +57,7 @@ def add_to(group: typer.Typer) -> None:
     group.command("rename", epilog=examples("backstop fleet rename h100-wroked h100-worked --reason 'a typo'"))(rename)
 
 
-async def taken(door: Backstop, document: FleetDocument, terms: ImportTerms) -> FleetOutcome:
+async def take_file(door: Backstop, document: FleetDocument, terms: ImportTerms) -> FleetOutcome:
     """What became of the file, or on a dry run would. Its contacts' secrets go straight into the ledger."""
     from cli.ledger_direct import stage_import
 
@@ -65,7 +65,7 @@ async def taken(door: Backstop, document: FleetDocument, terms: ImportTerms) -> 
     return await door.take_fleet(document.fleet, terms.model_copy(update=source), stage_import)
 
 
-def placed(document: FleetDocument, outcome: FleetOutcome) -> dict[tuple[str | int, ...], str]:
+def places_of(document: FleetDocument, outcome: FleetOutcome) -> dict[tuple[str | int, ...], str]:
     """Where each refused line stands in the file."""
     from models.cluster.import_lines import Verb
 
@@ -88,7 +88,7 @@ def _places(document: FleetDocument, lines: Sequence[Line | Oddity]) -> list[str
     return [where.get(each.path, document.name) for each in lines]
 
 
-def answered(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> FleetDiffAnswer:
+def diff_answer(document: FleetDocument, outcome: FleetOutcome, *, prune: bool) -> FleetDiffAnswer:
     """What became of each line, or would, as JSON."""
     from cli.json_answers_fleet import FleetDiffAnswer, FleetLine, FleetWarning
     from models.cluster.import_lines import Verb
@@ -132,12 +132,14 @@ def diff(
     from views.words import line
 
     document = read_fleet_files(files)
-    outcome = ask(who(actor), lambda door: taken(door, document, ImportTerms(dry_run=True, prune=prune, reset=reset)))
+    outcome = ask(
+        actor_of(actor), lambda door: take_file(door, document, ImportTerms(dry_run=True, prune=prune, reset=reset))
+    )
     warn(document, outcome)
     if as_json:
-        show_json(answered(document, outcome, prune=prune).as_json())
+        show_json(diff_answer(document, outcome, prune=prune).as_json())
     else:
-        parts = diff_parts(outcome, placed(document, outcome))
+        parts = diff_parts(outcome, places_of(document, outcome))
         show(*parts, *left_out_parts(outcome), line((f"{document.name}: ", "bold"), f"{summary_text(outcome)}."))
     if exit_code and outcome.differs:
         raise typer.Exit(1)
@@ -164,9 +166,9 @@ def export(
     if removed and cluster:
         raise BadInput(f"--cluster {cluster[0]} is given together with --removed {removed}: give one of them")
     if removed:
-        document = ask(who(actor), lambda door: _removed(door, removed))
+        document = ask(actor_of(actor), lambda door: _removed(door, removed))
     else:
-        pages = ask(who(actor), lambda door: door.fleet_pages())
+        pages = ask(actor_of(actor), lambda door: door.fleet_pages())
         document = _document(pages, cluster or ())
         for page in pages:
             for name, why in sorted(page.wrong.items()):
@@ -250,7 +252,9 @@ def remove(
 
 def rename(
     cluster: Cluster,
-    name: Annotated[str, typer.Argument(metavar="NEW", help="The new name.", show_default=False, callback=needed)],
+    name: Annotated[
+        str, typer.Argument(metavar="NEW", help="The new name.", show_default=False, callback=needed_cluster)
+    ],
     reason: ReasonOption = "",
     yes: Yes = False,
     as_json: AsJson = False,
@@ -284,7 +288,7 @@ def _done(
     """Shown, asked, and done. Errors: Refusal where something is under way; those of `consent`."""
     from views.fleet_diff import undone_parts
 
-    speaker = who(actor)
+    speaker = actor_of(actor)
     shown: Departure = ask(speaker, lambda door: door.ask(asked(True)))
     if shown.barred:
         raise Refusal(f"{shown.cluster} stays as it is: {shown.barred}")

@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cli.commands.fleet_file import Prune, Reset, answered, placed, taken, warn
+from cli.commands.fleet_file import Prune, Reset, diff_answer, places_of, take_file, warn
 from cli.consent import Yes, consent
-from cli.options import Actor, AsJson, Overlay, SettingsOption, checked, examples, named, settings_given, who
+from cli.options import (
+    Actor,
+    AsJson,
+    Overlay,
+    SettingsOption,
+    actor_of,
+    check_model,
+    examples,
+    optional_cluster,
+    settings_given,
+)
 from cli.session import ask
 from models.cluster.classes import those_of
 from models.cluster.import_lines import Verb
@@ -122,15 +132,15 @@ def import_(
     document, samples, by_name = _read(paths, health, jobs)
     source = _source(slurm, root, connection, size_flex, settings)
     policy = settings_given("--policy", settings or ())
-    Overlay(policy).on(Policy())
+    Overlay(policy).apply_to(Policy())
 
     from models.cluster.import_lines import ImportTerms  # with the planner behind it: a refusal need not wait for it
 
     terms = ImportTerms(dry_run=dry_run, prune=prune, reset=reset, whole=whole)
     if document is not None and prune and not (dry_run or yes):
-        terms = _agreed(document, terms, who(actor), as_json=as_json)
+        terms = _agreed(document, terms, actor_of(actor), as_json=as_json)
     asked = _Asked(health, jobs, slurm, document, samples, by_name, source, policy, terms)
-    answer, outcome = ask(who(actor), partial(_brought_in, asked))
+    answer, outcome = ask(actor_of(actor), partial(_brought_in, asked))
     _tell(asked, answer, outcome, as_json=as_json)
 
 
@@ -170,13 +180,15 @@ async def _brought_in(asked: _Asked, door: Backstop) -> tuple[ImportAnswer, Flee
     counts: dict[str, int] = {}
     outcome, unread, gone = None, tuple[str, ...](), tuple[str, ...]()
     if document is not None:
-        outcome = await taken(door, document, asked.terms)
+        outcome = await take_file(door, document, asked.terms)
         counts = outcome.counts
     elif asked.slurm:
         counts, unread, gone = await _from_slurm(door, asked)
     rows, left_out = await _health_rows(door, asked)
     many = await _job_rows(door, asked)
-    fleet_answer = None if document is None or outcome is None else answered(document, outcome, prune=asked.terms.prune)
+    fleet_answer = (
+        None if document is None or outcome is None else diff_answer(document, outcome, prune=asked.terms.prune)
+    )
     answer = ImportAnswer(
         file=asked.slurm if document is None else document.name,
         counts=counts,
@@ -253,7 +265,7 @@ def _agreed(document: FleetDocument, terms: ImportTerms, actor: str, *, as_json:
     from views.words import line
 
     tried = terms.model_copy(update={"dry_run": True})
-    shown = ask(actor, lambda door: taken(door, document, tried))
+    shown = ask(actor, lambda door: take_file(door, document, tried))
     if gone := shown.of(Verb.REMOVED):
         lines = [*(line(("- ", "red"), each.sentence) for each in gone), *lost_parts(shown)]
         many = shown.totals[Verb.REMOVED]
@@ -268,7 +280,7 @@ def _show_beside(document: FleetDocument, outcome: FleetOutcome) -> None:
     from views.fleet_diff import diff_parts, left_out_text, summary_text, undo_text
     from views.words import line
 
-    parts = diff_parts(outcome, placed(document, outcome))
+    parts = diff_parts(outcome, places_of(document, outcome))
     stays = left_out_text(outcome)
     tried = f"{document.name} would be imported: {summary_text(outcome)}. Nothing was changed."
     show(*parts, *([line(f"{stays}.")] if stays else []), *([] if outcome.done else [line(tried)]))
@@ -324,7 +336,7 @@ def _source(
         ):
             if setting:
                 raise BadInput(f"{option} is given without --slurm: write it into the fleet file")
-    checked(SlurmSource, **source)
+    check_model(SlurmSource, **source)
     return source
 
 
@@ -362,7 +374,7 @@ async def _from_slurm(door: Backstop, asked: _Asked) -> tuple[dict[str, int], tu
     from models.cluster.import_lines import ImportTerms
     from models.questions import DescribeSlurm
 
-    name = named(asked.slurm)
+    name = optional_cluster(asked.slurm)
     ours = next((spec for spec in await door.clusters() if spec.name == name), None)
     before = (None if ours is None else ours.slurm) or SlurmSource()
     question = DescribeSlurm(cluster=name, slurm=before.model_copy(update=asked.source))

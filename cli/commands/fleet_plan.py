@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.consent import can_ask, shown_and_asked
-from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, overlay_of, pilots_of, wave_of, who
+from cli.options import Actor, AsJson, Buffer, MaxTier, SettingsOption, actor_of, overlay_of, pilots_of, wave_of
 from cli.session import ask
 from models.base import gpus_text
 from models.errors import BadInput, Refusal
@@ -45,8 +45,8 @@ def plan(
     from views.words import line
 
     overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
-    overlay.on(Policy())
-    person, pilots, waves = who(actor), pilots_of(pilot or ()), tuple(wave_of(text) for text in wave or ())
+    overlay.apply_to(Policy())
+    person, pilots, waves = actor_of(actor), pilots_of(pilot or ()), tuple(wave_of(text) for text in wave or ())
     launch = FleetLaunch(
         fleet=_NOT_LAUNCHED, owner=person, pilots=pilots, waves=waves, pilots_only=bool(pilots) and not waves,
         policy=overlay.settings,

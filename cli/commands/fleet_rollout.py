@@ -14,13 +14,13 @@ from cli.lists import Listing, listed
 from cli.options import (
     Actor,
     AsJson,
-    checked,
+    actor_of,
+    check_model,
     examples,
     number,
     pilots_of,
     settings_given,
     wave_of,
-    who,
 )
 from cli.session import ask
 from models.errors import BadInput
@@ -62,13 +62,13 @@ def launch_fleet(
     import secrets
     from datetime import UTC, datetime
 
-    from cli.output import waiting
+    from cli.output import show_waiting
     from models.fleet.messages import FleetLaunch
 
     names = pilots_of(pilots)
     if whole and waves:
         raise BadInput(f"--wave {waves[0]!r} is given together with --fleet, which takes all waves: give one of them")
-    request = checked(
+    request = check_model(
         FleetLaunch,
         fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         actor=launching.person,
@@ -78,7 +78,7 @@ def launch_fleet(
         pace=_pace(pace),
         **launching.request,
     )
-    with waiting("planning every cluster"):
+    with show_waiting("planning every cluster"):
         plan = ask(launching.person, lambda door: door.launch_fleet(request))
     launched_parts(plan, request, as_json=launching.as_json)
 
@@ -158,7 +158,7 @@ def status(
         could = await door.who_could(status.needs) if status.needs else []
         return status, None if status.stage.has_ended else await door.lost_fleet(), could
 
-    rollout, lost, could = ask(who(actor), question)
+    rollout, lost, could = ask(actor_of(actor), question)
     if lost is not None:  # a workflow that was terminated still answers, as it last stood
         complain(f"{lost_fleet_sentence(lost)}. These figures are from when it ended")
     members = how.rows(rollout.members, Member)
@@ -183,11 +183,11 @@ def watch(
     from cli.watching import follow_fleet
 
     seconds = number("--every", every, 0.1, 3600)
-    ask(who(actor), lambda door: follow_fleet(door, every=seconds, once=once, as_json=as_json))
+    ask(actor_of(actor), lambda door: follow_fleet(door, every=seconds, once=once, as_json=as_json))
 
 
 def _give(order: TypedOrder) -> None:
-    person, fields = who(order.actor), dict(order.fields)
+    person, fields = actor_of(order.actor), dict(order.fields)
     match order.row.asks:
         case Asks.PLAN:
             fields = {"plan_hash": _plan_meant(order, person)}
@@ -274,7 +274,7 @@ def _send(order: TypedOrder, person: str, fields: dict[str, Any]) -> None:
     from models.fleet.commands import FleetCommandRequest
     from views.words import line
 
-    request = checked(FleetCommandRequest, actor=person, reason=order.reason, **fields)
+    request = check_model(FleetCommandRequest, actor=person, reason=order.reason, **fields)
     name = cast("FleetCommand", order.row.name)
     answer = ask(person, lambda door: door.fleet_command(name, request))
     if order.as_json:

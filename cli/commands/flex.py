@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.lists import Listing, listed
-from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, examples, who
+from cli.options import LOOK, Actor, AsJson, ClusterOrAll, Otherwise, actor_of, examples
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def show_flex(
     Flex is the healthy GPUs outside any quota (surplus) and what quotas leave unused (docs/flex.md). `backstop flex
     [CLUSTER]` is short for this.
     """
-    from cli.commands.burndown import CARRIED, beginning
+    from cli.commands.burndown import CARRIED, beginning_of
     from cli.output import left_out
     from cli.session import ask
 
@@ -74,7 +74,7 @@ def show_flex(
     if cluster:
         how.of_one(f"CLUSTER {cluster!r}")
     now = datetime.now(UTC)
-    begin = beginning("--since", since, now)
+    begin = beginning_of("--since", since, now)
     times = hours_between(begin, now)
 
     async def question(door: Backstop) -> tuple[list[FlexNow], list[Point]]:
@@ -86,7 +86,7 @@ def show_flex(
         curve = await door.tallies(cluster, times, min(CARRIED, times[-1] - times[-2]))
         return offers, list(curve.points)
 
-    _tell(*ask(who(actor), question), single=bool(cluster), begin=begin, how=how)
+    _tell(*ask(actor_of(actor), question), single=bool(cluster), begin=begin, how=how)
 
 
 def mode_of(text: str) -> FlexMode:

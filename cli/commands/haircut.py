@@ -10,7 +10,7 @@ import typer
 
 from cli.commands.plan import planned_from
 from cli.lists import Listing, listed
-from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, examples, overlay_of, who
+from cli.options import LOOK, Actor, ClusterOrAll, MaxTier, SettingsOption, actor_of, examples, overlay_of
 from models.base import fraction_text
 from models.errors import BadInput, Refusal
 
@@ -80,14 +80,14 @@ def haircut(
         raise BadInput("--policy buffer is given together with --buffers: the report compares these")
     if by is By.FLEET:
         how.of_one("--by fleet, which is one")
-    taken = ((how.asked, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))
+    taken = ((how.form_text, not how.for_people), ("--csv -", csv == "-"), ("--html -", html == "-"))
     to_screen = [option for option, on in taken if on]
     if len(to_screen) > 1:
         raise BadInput(f"{to_screen[0]} is given together with {to_screen[1]}: standard output takes one of them")
-    snapshots, _ = planned_from(file, named, who(actor))
+    snapshots, _ = planned_from(file, named, actor_of(actor))
     if not snapshots:
         raise Refusal("there is no cluster in the ledger: import one with `backstop fleet import`, or give --file")
-    fleet = [(snapshot, overlay.on(default)) for snapshot, default in snapshots]
+    fleet = [(snapshot, overlay.apply_to(default)) for snapshot, default in snapshots]
     comparison = _report(fleet, wanted)
     _answer(comparison, explained, by=by, html=html, csv=csv, how=how)
 

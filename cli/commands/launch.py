@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.commands.launch_many import Launching, launch_many, planned
+from cli.commands.launch_many import Launching, launch_many, plan_one
 from cli.consent import Yes, can_ask
 from cli.options import (
     ROLL_OUT,
@@ -18,10 +18,10 @@ from cli.options import (
     Overlay,
     ReasonOption,
     SettingsOption,
+    actor_of,
     examples,
-    needed,
+    needed_cluster,
     overlay_of,
-    who,
 )
 from cli.session import ask
 from models.errors import BadInput
@@ -103,8 +103,8 @@ def launch(
     open in the ledger but that Temporal has lost. At a terminal Backstop shows what it will open or take over, and
     asks. A script needs --yes, except for a single cluster.
     """
-    person = who(actor)
-    names = tuple(dict.fromkeys(needed(name) for name in clusters or ()))
+    person = actor_of(actor)
+    names = tuple(dict.fromkeys(needed_cluster(name) for name in clusters or ()))
     overlay = _overlay(buffer, max_tier, policy)
     of_fleet = _OfFleet(fleet, wave or (), pilot or (), pace or ())
     launching = Launching(names, person, overlay, owner=owner, reason=reason, shadow=shadow, yes=yes, as_json=as_json)
@@ -185,7 +185,7 @@ def _launch_one(launching: Launching, *, adopt: bool) -> None:
     """Errors: BadInput where no cluster is named; typer.Exit(1) for a no."""
     from client.who_could_act import lifted_by_others
 
-    cluster = needed(" ".join(launching.names))
+    cluster = needed_cluster(" ".join(launching.names))
     request = launching.request_of(cluster, adopt=adopt)
     if not launching.yes and can_ask(as_json=launching.as_json):
         _confirm(cluster, launching)
@@ -203,7 +203,7 @@ def _overlay(buffer: str, max_tier: str, policy: list[str] | None) -> Overlay:
     from models.cluster.policy import OF_THE_CLUSTER, Policy
 
     overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
-    overlay.on(Policy())
+    overlay.apply_to(Policy())
     for field in OF_THE_CLUSTER:
         if field in overlay.settings:
             raise BadInput(
@@ -218,7 +218,7 @@ def _confirm(cluster: str, launching: Launching) -> None:
     from views.plan import plan_parts
     from views.words import line
 
-    show(*plan_parts(ask(launching.person, lambda door: planned(door, cluster, launching.overlay))))
+    show(*plan_parts(ask(launching.person, lambda door: plan_one(door, cluster, launching.overlay))))
     if not typer.confirm(f"Open a rollout of {cluster}?"):
         show(line("Nothing was opened."))
         raise typer.Exit(1)

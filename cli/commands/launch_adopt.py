@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cli.consent import consent
-from cli.many import each
-from cli.options import checked
+from cli.many import act_on_each
+from cli.options import check_model
 from cli.session import ask
 from models.errors import BackstopError, Refusal
 
@@ -44,7 +44,7 @@ def adopt_all(launching: Launching) -> None:
     if lost:
         what = f"Adopt {count(len(lost), 'lost rollout')}?"
         consent(what, lambda: _lost_parts(lost), yes=launching.yes, as_json=launching.as_json)
-    answers = adopted(launching, lost, launching.overlay.settings)
+    answers = adopt_each(launching, lost, launching.overlay.settings)
     taken = [(a, one.shadow) for one, a in answers if not isinstance(a, BackstopError)]
     refused = [(one.cluster, a.message) for one, a in answers if isinstance(a, BackstopError)]
     if launching.as_json:
@@ -74,7 +74,7 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
     Errors: Refusal where none is lost, and where one of its rollouts could not be taken over.
     """
     from cli.commands.fleet_rollout import pace_of
-    from cli.output import complain, waiting
+    from cli.output import complain, show_waiting
 
     async def question(door: Backstop) -> tuple[KeptFleet | None, list[Overview]]:
         kept = await door.lost_fleet()
@@ -87,7 +87,7 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
     what = f"Take over fleet rollout {kept.fleet}?"
     consent(what, lambda: _kept_parts(kept, launch, lost), yes=launching.yes, as_json=launching.as_json)
     refused = [
-        (one.cluster, a.message) for one, a in adopted(launching, lost, kept.policy) if isinstance(a, BackstopError)
+        (one.cluster, a.message) for one, a in adopt_each(launching, lost, kept.policy) if isinstance(a, BackstopError)
     ]
     for cluster, message in refused:
         complain(f"{cluster} was not adopted: {message}")
@@ -95,25 +95,25 @@ def adopt_fleet(launching: Launching, *, pace: Sequence[str]) -> None:
         raise Refusal(
             f"the fleet rollout cannot be taken over while {len(refused)} of its rollouts are lost: try again"
         )
-    with waiting("planning its clusters"):
+    with show_waiting("planning its clusters"):
         plan = ask(launching.person, lambda door: door.launch_fleet(launch))
     _taken_over(plan, launch, as_json=launching.as_json)
 
 
-def adopted(
+def adopt_each(
     launching: Launching, lost: Sequence[Overview], policy: dict[str, Any]
 ) -> list[tuple[Overview, LaunchAnswer | BackstopError]]:
     """What became of the launch that takes each over."""
     if not lost:
         return []
-    return ask(launching.person, lambda door: each(lost, lambda one: _adopted(door, one, launching, policy)))
+    return ask(launching.person, lambda door: act_on_each(lost, lambda one: _adopted(door, one, launching, policy)))
 
 
 async def _adopted(door: Backstop, lost: Overview, launching: Launching, policy: dict[str, Any]) -> LaunchAnswer:
     from client.rollout_ids import rollout_id
     from models.rollout.messages import LaunchRequest
 
-    request = checked(
+    request = check_model(
         LaunchRequest,
         cluster=lost.cluster,
         rollout=rollout_id(lost.cluster),
@@ -131,7 +131,7 @@ def _taking_over(kept: KeptFleet, launching: Launching, pace: Pace) -> FleetLaun
     from models.fleet.messages import FleetLaunch
     from models.fleet.state import Wave
 
-    return checked(
+    return check_model(
         FleetLaunch,
         fleet=f"fleet/{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}",
         owner=launching.owner or kept.owner,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from cli.consent import needs_somebody, shown_and_asked
-from cli.many import each
-from cli.options import checked
+from cli.many import act_on_each
+from cli.options import check_model
 from cli.selection import GLOB
 from cli.session import ask
 from models.errors import BackstopError, BadInput
@@ -59,7 +59,7 @@ class Launching:
         from models.rollout.messages import LaunchRequest
 
         own = {"cluster": cluster, "rollout": rollout_id(cluster), "actor": self.person, "adopt": adopt}
-        return checked(LaunchRequest, **own, **self.request)
+        return check_model(LaunchRequest, **own, **self.request)
 
 
 def launch_many(of: Launching) -> None:
@@ -91,12 +91,12 @@ def _matching(of: Launching) -> tuple[str, ...]:
     return tuple(meant)
 
 
-async def planned(door: Backstop, cluster: str, overlay: Overlay) -> Plan:
+async def plan_one(door: Backstop, cluster: str, overlay: Overlay) -> Plan:
     """What a launch with these settings would plan now. Errors: those of the door."""
     from models.planning.plan import make_plan
 
     snapshot, default = await door.snapshot(cluster, overlay.buffer)
-    return make_plan(snapshot, overlay.on(default))
+    return make_plan(snapshot, overlay.apply_to(default))
 
 
 def _agreed(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
@@ -104,7 +104,7 @@ def _agreed(of: Launching, clusters: Sequence[str]) -> dict[str, BackstopError]:
     from views.plan import plans_parts
     from views.words import line
 
-    answers = ask(of.person, lambda door: each(clusters, lambda cluster: planned(door, cluster, of.overlay)))
+    answers = ask(of.person, lambda door: act_on_each(clusters, lambda cluster: plan_one(door, cluster, of.overlay)))
     plans = [a for _, a in answers if not isinstance(a, BackstopError)]
     left = {cluster: a for cluster, a in answers if isinstance(a, BackstopError)}
     if not plans:
@@ -127,7 +127,7 @@ def _launched(
     requests = {cluster: of.request_of(cluster) for cluster in clusters}
 
     async def question(door: Backstop) -> tuple[list[tuple[str, LaunchAnswer | BackstopError]], dict[str, str]]:
-        answers = await each(clusters, lambda cluster: door.launch(requests[cluster]))
+        answers = await act_on_each(clusters, lambda cluster: door.launch(requests[cluster]))
         opened = [a for _, a in answers if not isinstance(a, BackstopError)]
         alike = {(a.lifters, a.deciders): a for a in opened}
         texts = {who: await lifted_by_others(door.ask, a, of.person) for who, a in alike.items()}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.lists import told
-from cli.options import SET_UP, AsJson, examples, who
+from cli.lists import plain_listing
+from cli.options import SET_UP, AsJson, actor_of, examples
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def open_(
     from models.errors import Unavailable
     from views.words import line
 
-    place = front(who(""))
+    place = front(actor_of(""))
     if place is None:
         raise Unavailable("no front answers here: start one with `backstop up`, or name one in BACKSTOP_URL")
     if isinstance(place, AtUrl):
@@ -89,9 +89,9 @@ def whoami(as_json: AsJson = False) -> None:
     from client.http_exchange import AtSocket
     from views.words import line
 
-    place = front(who(""))
+    place = front(actor_of(""))
     if place is None:
-        identity = {"name": who(""), "proof": "asserted", "how": "not checked, because no front answers here"}
+        identity = {"name": actor_of(""), "proof": "asserted", "how": "not checked, because no front answers here"}
         where = "Temporal"
     else:
         identity, where = _asked(place), str(place.path if isinstance(place, AtSocket) else getattr(place, "url", ""))
@@ -104,7 +104,7 @@ def whoami(as_json: AsJson = False) -> None:
     )
     proven = "asserted" if answer.proof == "asserted" else f"proven ({answer.proof})"
     groups = [line(f"Groups: {', '.join(answer.groups)}")] if answer.groups else []
-    told(as_json).tell(
+    plain_listing(as_json).tell(
         lambda: answer, lambda: [line((answer.name, "bold"), f", {proven}: {answer.how}; to {where}"), *groups], None
     )
 
@@ -134,7 +134,7 @@ def _answer(place: Any, method: str, path: str, headers: Mapping[str, str]) -> d
     import json
 
     from client.operations import API
-    from client.problems import told as told_of
+    from client.problems import error_from as told_of
 
     reply = place.exchange(method, f"{API}/{path}", headers, b"", 30.0)
     if reply.status != 200:

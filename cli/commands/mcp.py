@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli.options import LOOK, Actor, examples, who
+from cli.options import LOOK, Actor, actor_of, examples
 from models.errors import Refusal
 
 
@@ -24,4 +24,4 @@ def mcp(actor: Actor = "") -> None:
         if (error.name or "").partition(".")[0] not in ("mcp", "mcp_types"):
             raise
         raise Refusal("the Model Context Protocol is not installed: pip install 'backstop[mcp]'") from None
-    server_for(who(actor)).run("stdio")
+    server_for(actor_of(actor)).run("stdio")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Listing, listed, told
-from cli.options import LOOK, Actor, AsJson, NeededReason, examples, who
+from cli.lists import Listing, listed, plain_listing
+from cli.options import LOOK, Actor, AsJson, NeededReason, actor_of, examples
 from cli.session import ask
 from models.errors import BadInput
 
@@ -47,7 +47,7 @@ def set_milestones(
         return await _with_waves(door, await door.ask(PlanMilestones(**dict(milestones))))
 
     undo = "To undo it, set the file as it was before; a milestone that it left out begins anew then."
-    _answer(ask(who(actor), question), told(as_json), undo)
+    _answer(ask(actor_of(actor), question), plain_listing(as_json), undo)
 
 
 def note(
@@ -74,7 +74,7 @@ def note(
         return await _with_waves(door, await door.ask(NoteMilestone(milestone=name, number=number, reason=reason)))
 
     undo = "It cannot be undone: all notes are kept, and the latest counts; to mend it, note the right number."
-    _answer(ask(who(actor), question), told(as_json), undo)
+    _answer(ask(actor_of(actor), question), plain_listing(as_json), undo)
 
 
 @listed
@@ -90,7 +90,7 @@ def show_all(*, how: Listing, actor: Actor = "") -> None:
 
         return await _with_waves(door, await door.ask(MilestonesNow()))
 
-    _answer(ask(who(actor), question), how)
+    _answer(ask(actor_of(actor), question), how)
 
 
 async def _with_waves(door: Backstop, present: PlanNow) -> PlanNow:

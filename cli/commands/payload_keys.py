@@ -63,7 +63,7 @@ def rotate(
     encrypts.
     """
     from cli.output import show
-    from client.payload_keys import keys_file, read_keys, rotated, write_keys
+    from client.payload_keys import keys_file, read_keys, rotate_keys, write_keys
     from models.base import brief, duration_text, parse_duration
     from views.words import line
 
@@ -71,7 +71,7 @@ def rotate(
         path, later = keys_file(), parse_duration(after)
     except ValueError:
         raise BadInput(f"--after must be a duration such as 1h, not {brief(after)}") from None
-    keys = rotated(read_keys(path), datetime.now(UTC), later)
+    keys = rotate_keys(read_keys(path), datetime.now(UTC), later)
     write_keys(path, keys)
     when = f"in {duration_text(later)}" if later else "from now on"
     show(line(("Rotated", "bold"), f": payload key {keys.keys[-1].key_id} encrypts {when}; {path} has it."))
@@ -84,7 +84,7 @@ def show_(*, how: Listing) -> None:
     from client.payload_keys import keys_file, read_keys
 
     keys, now = read_keys(keys_file()), datetime.now(UTC)
-    used = keys.encrypting(now)
+    used = keys.encrypting_key(now)
     lines = how.rows(
         (
             PayloadKeyLine(

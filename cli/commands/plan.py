@@ -17,9 +17,9 @@ from cli.options import (
     MaxTier,
     Overlay,
     SettingsOption,
+    actor_of,
     examples,
     overlay_of,
-    who,
 )
 from models.errors import BadInput
 
@@ -80,12 +80,12 @@ def plan(
     if wanted:
         how.of_one(f"CLUSTER {wanted!r}")
     overlay = overlay_of(policy, buffer=buffer, max_tier=max_tier)
-    overlay.on(Policy())  # a slip is named here, by its option
-    snapshots, unplannable = planned_from(file, wanted, who(actor), overlay)
-    if health and not any(overlay.on(own).terms for _, own in snapshots):
+    overlay.apply_to(Policy())  # a slip is named here, by its option
+    snapshots, unplannable = planned_from(file, wanted, actor_of(actor), overlay)
+    if health and not any(overlay.apply_to(own).terms for _, own in snapshots):
         raise BadInput("--health is given, but the buffer does not use it: give --buffer health too")
     history = _histories(health)
-    plans = [_made(snapshot, overlay.on(own), history) for snapshot, own in snapshots]
+    plans = [_made(snapshot, overlay.apply_to(own), history) for snapshot, own in snapshots]
     _answer(plans, unplannable, bool(wanted), how)
 
 

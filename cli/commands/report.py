@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.commands.burndown import CARRIED, moment_of, points_between
-from cli.options import LOOK, Actor, AsJson, examples, who
+from cli.options import LOOK, Actor, AsJson, actor_of, examples
 from cli.session import ask
 from models.errors import BadInput
 
@@ -61,7 +61,7 @@ def report(
         raise BadInput("--weekly is missing: give it, because there is no other report")
     now = datetime.now(UTC)
     until = _end(at, now)
-    week = _week(until, live=until == now, actor=who(actor))
+    week = _week(until, live=until == now, actor=actor_of(actor))
     written = _written(week, out) if out else ""
     if as_json:
         show_json(WeekAnswer.grown_from(week).as_json())

@@ -21,9 +21,9 @@ from cli.options import (
     ClusterOrAll,
     Otherwise,
     ReasonOption,
-    checked,
+    actor_of,
+    check_model,
     examples,
-    who,
 )
 from cli.session import ask
 from models.errors import BadInput
@@ -110,14 +110,14 @@ def new(
         raise BadInput("TEAM is empty: name a team")
     if not (gpus.isascii() and gpus.isdigit() and 1 <= int(gpus[:20]) <= _MOST):
         raise BadInput(f"GPUS must be a whole number from 1 to {_MOST}, not {gpus!r}")
-    now, person = datetime.now(UTC), who(actor)
+    now, person = datetime.now(UTC), actor_of(actor)
     for option, text in (("--until", until), ("--namespace", namespace)):
         if text is not None and not text.strip():
             raise BadInput(f"{option} is empty: leave it out, or say what is meant")
     if namespace is not None and "," in namespace:
         raise BadInput(f"--namespace is one name, not {namespace!r}")
     ends = None if until is None else _day(until, now)
-    asked = checked(
+    asked = check_model(
         QuotaAsk,
         request=f"q-{secrets.token_hex(4)}",
         team=team,
@@ -152,7 +152,7 @@ def list_all(
 
         return await door.ask(RequestsOf(cluster=cluster, ended=ended))
 
-    all_requests = ask(who(actor), question)
+    all_requests = ask(actor_of(actor), question)
     if not cluster and not ended:
         note_requests({r.ask.request: f"{r.ask.team} {r.ask.cluster} {r.stage}" for r in all_requests})
     requests = how.rows(all_requests, RequestState)
@@ -176,7 +176,7 @@ def show_one(request: Id, as_json: AsJson = False, actor: Actor = "") -> None:
         waits = state.stage is RequestStage.ASKED and not as_json
         return state, await door.who_could("backstop request approve ID", subject=name) if waits else []
 
-    state, could = ask(who(actor), question)
+    state, could = ask(actor_of(actor), question)
     _answer(state, as_json=as_json, could=could)
 
 
@@ -184,9 +184,9 @@ def _decide(typed: TypedOrder) -> None:
     from models.requests.commands import RequestCommand, RequestOrder
     from models.requests.state import RequestStage
 
-    person = who(typed.actor)
+    person = actor_of(typed.actor)
     fields = {name: _day(day, datetime.now(UTC)) for name, day in typed.fields.items()}
-    order, name_of = checked(RequestOrder, actor=person, reason=typed.reason, **fields), _id(typed.of)
+    order, name_of = check_model(RequestOrder, actor=person, reason=typed.reason, **fields), _id(typed.of)
     under_way = (RequestStage.ASKED, RequestStage.APPROVED, RequestStage.RETURNING)
 
     async def question(door: Backstop) -> RequestState:

@@ -13,7 +13,7 @@ from cli.completion_names import note_holds, note_stages
 from cli.lazy_models import import_lightly
 from cli.ledger_fallback import LastWord, ask_or_read
 from cli.lists import Form, Listing, field_of, listed
-from cli.options import LOOK, Actor, ClusterOrAll, examples, who
+from cli.options import LOOK, Actor, ClusterOrAll, actor_of, examples
 from models.errors import BadInput, Unavailable
 from models.rollout.stages import Stage
 
@@ -78,9 +78,9 @@ def status(
 
         _one_of("--wave", wave, [t.value for t in Tier])
     if cluster:
-        _show_one(cluster, who(actor), how)
+        _show_one(cluster, actor_of(actor), how)
     else:
-        _show_all(chosen, bool(options), who(actor), how)
+        _show_all(chosen, bool(options), actor_of(actor), how)
 
 
 @dataclass(frozen=True)
@@ -204,13 +204,13 @@ def _show_last_word(filters: Filters, word: LastWord, how: Listing) -> None:
     """No worker answers. Errors: Unavailable for a filter by what the ledger does not know."""
     from cli.json_answers_status import RolloutsAnswer
     from cli.output import complain
-    from client.lost_words import noted
+    from client.lost_words import summary_of
     from models.reports.rollout_summary import RolloutSummary
     from views.overview import overview_parts
     from views.words import line, none_of
 
     _refuse_unknown(filters, word, how)
-    lines = tuple(how.rows(filter(filters.leave, map(noted, word.rollouts)), RolloutSummary))
+    lines = tuple(how.rows(filter(filters.leave, map(summary_of, word.rollouts)), RolloutSummary))
     if how.form is Form.NAME:
         complain(word.sentence)
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.options import LOOK, Actor, AsJson, Cluster, examples, number, who
+from cli.options import LOOK, Actor, AsJson, Cluster, actor_of, examples, number
 from cli.session import ask
 
 
@@ -28,4 +28,4 @@ def watch(
     from cli.watching import follow
 
     seconds = number("--every", every, 0.1, 3600)
-    ask(who(actor), lambda door: follow(door, cluster, every=seconds, once=once, as_json=as_json))
+    ask(actor_of(actor), lambda door: follow(door, cluster, every=seconds, once=once, as_json=as_json))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.lists import Output, listing
-from cli.options import LOOK, Actor, AsJson, examples, named, who
+from cli.lists import Output, read_listing
+from cli.options import LOOK, Actor, AsJson, actor_of, examples, optional_cluster
 from models.errors import BadInput
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def why(
     cluster: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Only in this cluster; without it, wherever the team has a quota.", callback=named
+            metavar="NAME",
+            help="Only in this cluster; without it, wherever the team has a quota.",
+            callback=optional_cluster,
         ),
     ] = "",
     gpus: Annotated[
@@ -65,7 +67,7 @@ def why(
     """
     if not team.strip():
         raise BadInput("TEAM is empty: name a team")
-    wanted, how = _count(gpus) if gpus else None, listing(output, as_json=as_json)
+    wanted, how = _count(gpus) if gpus else None, read_listing(output, as_json=as_json)
     from cli.session import ask
 
     async def question(door: Backstop) -> tuple[WhyAnswers, dict[str, RolloutStatus], list[FlexNow]]:
@@ -78,7 +80,7 @@ def why(
         statuses = {name: await door.status(name) for name in sorted(rollouts)}
         return answers, statuses, await door.flex() if lacking else []
 
-    answers, statuses, flexes = ask(who(actor), question)
+    answers, statuses, flexes = ask(actor_of(actor), question)
     if not answers.teams:
         raise BadInput("; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}")
     how.tell(

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, rendered, short, style, svg
+from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, render_page, short_name, style, svg
 from models.buffers.backtest import Promised, Record
 from models.buffers.estimator import Hours
 from models.buffers.hourly_health import Series
@@ -38,14 +38,14 @@ def page(series: Sequence[Series], records: Sequence[Record], promised: Promised
             says = _draw(plot, one, promised, "")
             parts.append(
                 {
-                    "title": short(one.cluster, 60),
+                    "title": short_name(one.cluster, 60),
                     "svg": svg(figure),
                     "says": says,
                     "tables": [_table(h, list(rows)) for h, rows in groupby(by_cluster[one.cluster], key=_horizon)],
                 }
             )
     more = len(series) - _MOST
-    return rendered(
+    return render_page(
         "backtest.html",
         made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         clusters=count(len(series), "cluster"),
@@ -64,7 +64,7 @@ def picture(file: str, series: Sequence[Series], promised: Promised) -> None:
         figure = Figure(figsize=(9, 3.3 * len(shown)), layout="constrained")
         plots = figure.subplots(len(shown), squeeze=False)[:, 0]
         for one, plot in zip(shown, plots, strict=True):
-            _draw(plot, one, promised, f"{short(one.cluster, 60)}, ")
+            _draw(plot, one, promised, f"{short_name(one.cluster, 60)}, ")
         try:
             figure.savefig(Path(file), format="png", dpi=110)
         except OSError as error:

@@ -41,7 +41,7 @@ def axes(height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
-def named(bars: BarContainer, name: str) -> BarContainer:
+def name_bars(bars: BarContainer, name: str) -> BarContainer:
     """Each bar can be found in the page, and measured."""
     for number, bar in enumerate(bars):
         bar.set_gid(f"{name}-{number}")
@@ -54,7 +54,7 @@ def svg(figure: Figure) -> str:
     return re.sub(r"^.*?(?=<svg)", "", out.getvalue(), flags=re.DOTALL)  # the page has a head of its own
 
 
-def rendered(template: str, **values: Any) -> str:
+def render_page(template: str, **values: Any) -> str:
     """A page of cli/templates; what people wrote is escaped in it."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("cli"), autoescape=True, trim_blocks=True, lstrip_blocks=True
@@ -62,7 +62,7 @@ def rendered(template: str, **values: Any) -> str:
     return environment.get_template(template).render(**values)
 
 
-def big(number: int) -> str:
+def big_number(number: int) -> str:
     return f"{number:,}"
 
 
@@ -70,7 +70,7 @@ def share(part: int, whole: int) -> str:
     return f"{round(100 * part / whole)}%" if whole else "0%"
 
 
-def short(name: str, most: int = 32) -> str:
+def short_name(name: str, most: int = 32) -> str:
     """Cut in the middle: names of one fleet often begin alike."""
     text = clean(name)
     return text if len(text) <= most else f"{text[: most // 2 - 1]}…{text[-most // 2 :]}"

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from cli.pages.charts import BACKED, FLEX, INK, PHANTOM, axes, big, rendered, share, short, style, svg
+from cli.pages.charts import BACKED, FLEX, INK, PHANTOM, axes, big_number, render_page, share, short_name, style, svg
 from models.planning.haircut import Haircut, Part, TeamPart
 from views.haircut import percent, rows_of, sentence
 from views.words import clean, count
@@ -23,16 +23,19 @@ def page(haircut: Haircut, at: int) -> str:
     works = haircut.works[at] if haircut.works else ()
     with style():
         figures = [_buffers(haircut, at), _clusters(haircut, at), _waves(haircut, at)]
-    return rendered(
+    return render_page(
         "haircut.html",
         made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         clusters=count(fleet.clusters, "cluster"),
         sentence=sentence(haircut, at),
         numbers=[
-            {"value": big(fleet.cut_gpus), "text": f"{_gpus(fleet.cut_gpus)} cut at {percent(haircut.buffers[at])}"},
+            {
+                "value": big_number(fleet.cut_gpus),
+                "text": f"{_gpus(fleet.cut_gpus)} cut at {percent(haircut.buffers[at])}",
+            },
             {"value": share(fleet.phantom_gpus, fleet.cut_gpus), "text": "of them with no healthy GPU behind now"},
-            {"value": big(fleet.to_flex_gpus), "text": _to_flex(fleet.to_flex_gpus)},
-            {"value": big(fleet.unbacked_gpus), "text": _unbacked(fleet.unbacked_gpus)},
+            {"value": big_number(fleet.to_flex_gpus), "text": _to_flex(fleet.to_flex_gpus)},
+            {"value": big_number(fleet.unbacked_gpus), "text": _unbacked(fleet.unbacked_gpus)},
         ],
         figures=figures,
         works=[clean(cut.text) for cut in works[:_MOST]],
@@ -63,7 +66,9 @@ def _buffers(haircut: Haircut, at: int) -> dict[str, str]:
     plot.bar(names, phantom, color=PHANTOM, label="phantom: no healthy GPU behind it", width=0.6)
     plot.bar(names, flex, bottom=phantom, color=FLEX, label="moves to flex", width=0.6)
     for name, part in zip(names, haircut.fleet, strict=True):
-        plot.annotate(big(part.cut_gpus), (name, part.cut_gpus), xytext=(0, 3), textcoords="offset points", ha="center")
+        plot.annotate(
+            big_number(part.cut_gpus), (name, part.cut_gpus), xytext=(0, 3), textcoords="offset points", ha="center"
+        )
     plot.margins(y=0.15)
     plot.set(xlabel="buffer", ylabel="GPUs cut")
     plot.yaxis.set_major_formatter("{x:,.0f}")
@@ -81,7 +86,7 @@ def _clusters(haircut: Haircut, at: int) -> dict[str, str]:
     ranked = sorted(over.items(), key=lambda item: (-max(item[1].cut_gpus, item[1].above_gpus), item[0]))
     shown = dict(ranked[:_MOST])
     figure, plot = axes(height=1.2 + 0.32 * max(1, len(shown)))
-    names = [short(name) for name in shown]
+    names = [short_name(name) for name in shown]
     places = list(range(len(names)))
     backed = [p.assigned_gpus - p.unbacked_gpus for p in shown.values()]
     plot.barh(places, backed, color=BACKED, label="promised, a healthy GPU behind it")
@@ -133,8 +138,8 @@ def _buffer_table(haircut: Haircut, at: int) -> dict[str, Any]:
             "at": number == at,
             "cells": [
                 percent(buffer),
-                *map(big, (part.ceiling_gpus, part.clusters_above, part.above_gpus, part.cut_gpus)),
-                *map(big, (part.phantom_gpus, part.to_flex_gpus, part.short_gpus)),
+                *map(big_number, (part.ceiling_gpus, part.clusters_above, part.above_gpus, part.cut_gpus)),
+                *map(big_number, (part.phantom_gpus, part.to_flex_gpus, part.short_gpus)),
             ],
         }
         for number, (buffer, part) in enumerate(zip(haircut.buffers, haircut.fleet, strict=True))
@@ -150,9 +155,9 @@ def _table(haircut: Haircut, what: str, at: int) -> dict[str, Any]:
             "at": False,
             "cells": [
                 clean(name),
-                big(parts[at].held_gpus),
-                *(big(part.cut_gpus) for part in parts),
-                *map(big, (parts[at].phantom_gpus, parts[at].to_flex_gpus)),
+                big_number(parts[at].held_gpus),
+                *(big_number(part.cut_gpus) for part in parts),
+                *map(big_number, (parts[at].phantom_gpus, parts[at].to_flex_gpus)),
             ],
         }
         for name, parts in ranked[:_MOST]

@@ -9,7 +9,20 @@ from matplotlib import dates
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from cli.pages.charts import BACKED, BAD, FLEX, INK, PHANTOM, axes, big, named, rendered, short, style, svg
+from cli.pages.charts import (
+    BACKED,
+    BAD,
+    FLEX,
+    INK,
+    PHANTOM,
+    axes,
+    big_number,
+    name_bars,
+    render_page,
+    short_name,
+    style,
+    svg,
+)
 from models.base import verb_of
 from models.reports.milestones import MilestoneStanding, State
 from models.reports.tallies import of_same
@@ -26,7 +39,7 @@ def page(week: Week) -> str:
     with style():
         parts = [_part(section, week) for section in sections(week)]
         curve = _curve(week)
-    return rendered(
+    return render_page(
         "report.html",
         title=title(week),
         made_at=f"{week.until:%Y-%m-%d %H:%M} UTC, {count(week.clusters, 'cluster')}",
@@ -83,12 +96,13 @@ def _curve(week: Week) -> dict[str, str] | None:
     figure.legend(frameon=False, loc="outside upper center", ncols=4)
     first, last = stretches[-1][0], stretches[-1][-1]
     went = (
-        f"Phantom GPUs went from {big(first.phantom_gpus)} on {first.at:%d %B %H:%MZ} to {big(last.phantom_gpus)} on "
+        f"Phantom GPUs went from {big_number(first.phantom_gpus)} on {first.at:%d %B %H:%MZ} "
+        f"to {big_number(last.phantom_gpus)} on "
         if first is not last
-        else f"Phantom GPUs were {big(last.phantom_gpus)} on "
+        else f"Phantom GPUs were {big_number(last.phantom_gpus)} on "
     )
     were = verb_of(last.promised_gpus, "was", "were")
-    there = f"{big(last.promised_gpus)} {were} promised and {big(last.healthy_gpus)} healthy"
+    there = f"{big_number(last.promised_gpus)} {were} promised and {big_number(last.healthy_gpus)} healthy"
     says = f"{went}{last.at:%d %B %H:%MZ}, when {there}."
     if len(stretches) > 1:
         says += " Where the line breaks, clusters came, went or were not known: what is before it is of others."
@@ -102,18 +116,18 @@ def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None
         return None
     figure, plot = axes(height=0.9 + 0.34 * len(shown))
     places = list(range(len(shown)))
-    named(plot.barh(places, [100] * len(shown), color="#f0f3f6", height=0.55), "scale")
+    name_bars(plot.barh(places, [100] * len(shown), color="#f0f3f6", height=0.55), "scale")
     numbers = [_on_scale(s, s.number or 0) for s in shown]
-    named(plot.barh(places, numbers, color=[_STATES[s.state] for s in shown], height=0.55), "milestone")
+    name_bars(plot.barh(places, numbers, color=[_STATES[s.state] for s in shown], height=0.55), "milestone")
     lines = [(_on_scale(s, s.expected), n) for n, s in enumerate(shown) if s.expected is not None]
     plot.plot([x for x, _ in lines], [y for _, y in lines], "|", color=INK, ms=13, mew=2)
     targets = [_on_scale(s, s.milestone.target) for s in shown]
     plot.plot(targets, places, "D", color=INK, ms=5, clip_on=False)
     for place, s in zip(places, shown, strict=True):
         joined = ", target" if s.milestone.falls else " of"
-        label = f"{big(s.number or 0)}{joined} {big(s.milestone.target)}: {s.state.value}"
+        label = f"{big_number(s.number or 0)}{joined} {big_number(s.milestone.target)}: {s.state.value}"
         plot.annotate(label, (100, place), xytext=(6, 0), textcoords="offset points", va="center")
-    plot.set_yticks(places, [short(s.milestone.name) for s in shown])
+    plot.set_yticks(places, [short_name(s.milestone.name) for s in shown])
     plot.invert_yaxis()
     plot.set_xlim(0, 140)
     plot.set_xticks([])
@@ -168,9 +182,9 @@ def _bars(changes: Sequence[_Change], words: str) -> Figure:
     ):
         bars = plot.barh([p + by for p in places], values, height=0.36, color=color, label=name)
         plot.bar_label(
-            named(bars, name), [f"{value:,.1f}".removesuffix(".0") for value in values], padding=3, fontsize=8
+            name_bars(bars, name), [f"{value:,.1f}".removesuffix(".0") for value in values], padding=3, fontsize=8
         )
-    plot.set_yticks(list(places), [short(name) for name, _, _ in changes])
+    plot.set_yticks(list(places), [short_name(name) for name, _, _ in changes])
     plot.invert_yaxis()
     plot.margins(y=0.02)
     plot.set_xlim(left=0)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from client.inputs.documents import Handed, handed_in
-from client.inputs.sentences import Path, Problem, all_problems, joined, path_text
+from client.inputs.sentences import Path, Problem, all_problems, join_path, path_text
 from models.access.access_file import AccessFile, Grant, Person, Service
 from models.errors import BadInput
 
@@ -32,7 +32,7 @@ def read_access(path: str | FilePath) -> AccessFile:
         paths = {problem.path for problem in problems}
         problems += [problem for problem in _beside(handed) if problem.path not in paths]
         problems.sort(key=lambda p: [f"{step:09}" if isinstance(step, int) else step for step in p.path])
-        raise handed.refusing(problems) from None
+        raise handed.refusal(problems) from None
     if len(file.model_dump_json()) > ACCESS_FILE_BYTES:
         raise BadInput(f"{handed.name} is too long: an access file has at most {ACCESS_FILE_BYTES:,} bytes")
     return file
@@ -61,4 +61,4 @@ def _beside(handed: Handed) -> Iterator[Problem]:
         if len(where) == 1 and not complete:
             continue  # an admin may be meant by a grant that is refused
         path: Path = where if len(where) == 1 else (where[0], places[str(where[0])][int(where[1])], *where[2:])
-        yield Problem(path, f"{path_text(path)}: {text}" if " is given twice" in text else joined(path, text), 0)
+        yield Problem(path, f"{path_text(path)}: {text}" if " is given twice" in text else join_path(path, text), 0)

@@ -56,7 +56,7 @@ BRINGUP_TEMPLATES = {kind.word: kind.template for kind in _KINDS}
 
 def read_recipes(path: str) -> RecipeFile:
     """The recipes of a file. "-": standard input. Errors: BadFile with all that is wrong with it; BadInput."""
-    return handed_in(path, "the field recipes").checked(RecipeFile)
+    return handed_in(path, "the field recipes").check(RecipeFile)
 
 
 def read_entries(paths: Sequence[str], recipes: RecipeFile) -> tuple[BringupEntry, ...]:
@@ -66,10 +66,10 @@ def read_entries(paths: Sequence[str], recipes: RecipeFile) -> tuple[BringupEntr
     """
     tabled = are_tables(paths, "files of entries", "bringups and quotas")
     handed = _tabled(paths) if tabled else handed_in(paths[0], "the field bringups")
-    entries = handed.checked(BringupFile).bringups
+    entries = handed.check(BringupFile).bringups
     problems = [problem for number, entry in enumerate(entries) for problem in _against(entry, number, recipes)]
     if problems:
-        raise handed.refusing(problems)
+        raise handed.refusal(problems)
     return entries
 
 
@@ -109,7 +109,7 @@ def _tabled(paths: Sequence[str]) -> Handed:
     document = _Entries("bringups")
     for table in one_of_each(tables, _KINDS, "backstop bringup template"):
         document.take(table, document.add_entry if table.kind.word == "bringups" else document.add_quota)
-    return document.handed(paths)
+    return document.hand_over(paths)
 
 
 class _Entries(TabledDocument):

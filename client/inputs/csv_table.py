@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
 
-from client.inputs.documents import content, decoded
+from client.inputs.documents import content, decode_text
 from models.errors import BadInput
 
 _AHEAD = timedelta(days=1)
@@ -51,7 +51,7 @@ def csv_text(path: str | Path) -> tuple[str, str]:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
             raise BadInput(f"{name} is not complete gzip data: {error}") from None
-    return name, decoded(name, raw)
+    return name, decode_text(name, raw)
 
 
 def csv_rows(name: str, text: str, delimiter: str = ",", skipped: int = 0) -> Iterator[CsvRow]:

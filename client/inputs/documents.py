@@ -53,14 +53,14 @@ class Handed:
     places: Callable[[Sequence[Path]], list[str]]
     """Where parts of it stand: `recipes.yaml, line 12`."""
 
-    def checked(self, model: type[_ModelT]) -> _ModelT:
+    def check(self, model: type[_ModelT]) -> _ModelT:
         """Errors: BadFile with all that is wrong with it."""
         try:
             return model.model_validate(self.data)
         except ValidationError as error:
-            raise self.refusing(all_problems(error, self.data)) from None
+            raise self.refusal(all_problems(error, self.data)) from None
 
-    def refusing(self, problems: Sequence[Problem]) -> BadFile:
+    def refusal(self, problems: Sequence[Problem]) -> BadFile:
         first, more = problems[:MOST_PROBLEMS], max(0, len(problems) - MOST_PROBLEMS)
         where = self.places([problem.path for problem in first])
         return BadFile([f"{at}: {problem.text}" for at, problem in zip(where, first, strict=True)], more)
@@ -123,7 +123,7 @@ def fleet_document(handed: Handed, *, partial: bool = False) -> FleetDocument:
         problems = [p for n, c in enumerate(fleet.clusters) for p in _of_policy(fleet.policy, c.policy, n)]
     if fleet is None or problems:
         problems.sort(key=lambda p: [f"{step:09}" if isinstance(step, int) else step for step in p.path])
-        raise handed.refusing(problems)
+        raise handed.refusal(problems)
     return FleetDocument(fleet, handed.name, handed.places, partial)
 
 
@@ -202,7 +202,7 @@ def read_document(path: str | FilePath, model: type[_ModelT], fields: str) -> _M
     """
     handed = handed_in(path, fields)
     try:
-        return handed.checked(model)
+        return handed.check(model)
     except BadFile as fault:
         raise BadInput(fault.message) from None
 
@@ -224,7 +224,7 @@ def read_policy(default: Policy, settings: Mapping[str, Any], options: Mapping[s
 def _text(path: str | FilePath) -> tuple[str, str]:
     """What to call the file, and its text."""
     name, raw = content(path)
-    return name, decoded(name, raw)
+    return name, decode_text(name, raw)
 
 
 def content(path: str | FilePath) -> tuple[str, bytes]:
@@ -243,7 +243,7 @@ def content(path: str | FilePath) -> tuple[str, bytes]:
         raise BadInput(f"{name} cannot be read: {why}") from None
 
 
-def decoded(name: str, raw: bytes) -> str:
+def decode_text(name: str, raw: bytes) -> str:
     """The text of a file. Errors: BadInput naming the line."""
     try:
         return raw.decode("utf-8-sig")

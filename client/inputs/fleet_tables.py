@@ -75,13 +75,13 @@ def read_fleet_tables(paths: Sequence[str]) -> FleetDocument:
     fleet = _Fleet("clusters")
     for table in one_of_each(tables, _KINDS, "backstop fleet template"):
         fleet.take_table(table)
-    return fleet_document(fleet.handed(paths), partial=True)
+    return fleet_document(fleet.hand_over(paths), partial=True)
 
 
 def _of_a_fleet(table: Table) -> Table:
     """Errors: BadInput where a column names a setting that there is not."""
     for column in table.rows[0][1] if table.rows else ():
-        if table.kind.setting(column) and column.removeprefix(POLICY) not in Policy.model_fields:
+        if table.kind.is_setting(column) and column.removeprefix(POLICY) not in Policy.model_fields:
             raise BadInput(
                 f"{table.name}, line 1: column {column!r} is not a setting of a policy (docs/fleet-file.md lists them)"
             )
@@ -113,11 +113,11 @@ class _Fleet(TabledDocument):
         number = self.numbers[name]
         cluster = self.clusters[number]
         _agree(row, cluster, hardware, policy)
-        self.stands(row, "clusters", number, "islands", len(cluster["islands"]))
+        self.note_place(row, "clusters", number, "islands", len(cluster["islands"]))
         cluster["islands"].append(island)
 
     def _team(self, row: TableRow) -> None:
-        self.stands(row, "teams", len(self.data["teams"]))
+        self.note_place(row, "teams", len(self.data["teams"]))
         team = {"name": row.text("team"), "contacts": row.several("contacts"), **row.fields()}
         self.data["teams"].append(team)
 

@@ -97,11 +97,11 @@ def all_problems(error: ValidationError, data: Any, under: Path = ()) -> list[Pr
 
 def _problem(fault: ErrorDetails, data: Any, under: Path = ()) -> Problem:
     path, text = _told(fault, data)
-    text = joined((*under, *path), text)
+    text = join_path((*under, *path), text)
     return Problem((*under, *path), text if len(text) <= _LONG else f"{text[:_LONG]} ...", 0)
 
 
-def joined(path: Path, text: str) -> str:
+def join_path(path: Path, text: str) -> str:
     if not path:
         return text
     return f"{path_text(path)}{' ' if text.startswith(_GOES_ON) else ': '}{text}"

@@ -40,12 +40,12 @@ class TableKind:
     example: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
-    def needed(self) -> tuple[str, ...]:
+    def needed_columns(self) -> tuple[str, ...]:
         return (*self.names, *(column for column, its in self.fields.items() if its.is_required()))
 
     @property
     def optional(self) -> tuple[str, ...]:
-        return tuple(column for column in {**self.example, **self.fields} if column not in self.needed)
+        return tuple(column for column in {**self.example, **self.fields} if column not in self.needed_columns)
 
     @cached_property
     def types(self) -> dict[str, tuple[Any, ...]]:
@@ -56,7 +56,7 @@ class TableKind:
         """A header and one row as an example, as CSV."""
         return f"{','.join(self.example)}\n{','.join(self.example.values())}\n"
 
-    def setting(self, column: str) -> bool:
+    def is_setting(self, column: str) -> bool:
         """The column is named for a setting."""
         return any(column.startswith(prefix) for prefix in self.settings)
 
@@ -98,11 +98,11 @@ def read_table(path: str, kinds: Sequence[TableKind]) -> Table:
     header_cells = [cell.strip() for cell in rows[0][1]] if rows else []
     kind = next((k for k in kinds if k.mark in header_cells), None)
     if kind is None:
-        needed = "; ".join(f"{k.word}: {', '.join(k.needed)}" for k in kinds)
+        needed = "; ".join(f"{k.word}: {', '.join(k.needed_columns)}" for k in kinds)
         words = " nor ".join(k.word for k in kinds)
         raise BadInput(f"{name}: its header says neither {words} ({needed})")
-    settings = [c for c in header_cells if kind.setting(c) and c not in kind.example]
-    table = CsvTable(name, iter(rows), kind.needed, (*kind.optional, *settings))
+    settings = [c for c in header_cells if kind.is_setting(c) and c not in kind.example]
+    table = CsvTable(name, iter(rows), kind.needed_columns, (*kind.optional, *settings))
     return Table(name, kind, [(table.line, row) for row in table.records()])
 
 
@@ -147,7 +147,7 @@ class TableRow:
         for column in columns or self.kind.fields:
             if column not in self.cells:
                 continue
-            if column in self.kind.needed:
+            if column in self.kind.needed_columns:
                 self.text(column)
             if tuple in self.kind.types[column]:
                 values[column] = self._list(column)

@@ -61,14 +61,14 @@ class TabledDocument:
             add(row)
             self._faults += row.faults
 
-    def stands(self, row: TableRow, *path: str | int) -> None:
+    def note_place(self, row: TableRow, *path: str | int) -> None:
         """This part of the document comes from the row."""
         self._lines[path] = row.place
 
     def add_cluster(self, row: TableRow, name: str, cluster: dict[str, Any]) -> None:
         number = len(self.clusters)
         self.numbers.setdefault(name, number)
-        self.stands(row, self._word, number)
+        self.note_place(row, self._word, number)
         self.clusters.append(cluster)
 
     def add_quota(self, row: TableRow) -> None:
@@ -79,10 +79,10 @@ class TabledDocument:
             row.faults.append(f"{row.place}: cluster {name!r} is not in the table of {self._word}")
             return
         quotas = self.clusters[number].setdefault("quotas", [])
-        self.stands(row, self._word, number, "quotas", len(quotas))
+        self.note_place(row, self._word, number, "quotas", len(quotas))
         quotas.append(row.fields())
 
-    def handed(self, paths: Sequence[str]) -> Handed:
+    def hand_over(self, paths: Sequence[str]) -> Handed:
         """All of it. Errors: BadFile with what is wrong with single rows."""
         if self._faults:
             raise BadFile(self._faults[:MOST_PROBLEMS], max(0, len(self._faults) - MOST_PROBLEMS))

@@ -109,7 +109,7 @@ class Browser:
         assert front.console is not None
         self._front, self._url, self._principal = front, url, principal
         self.session = front.console.sessions.begin(principal)
-        found = front.console.sessions.of(self.session)
+        found = front.console.sessions.session_of(self.session)
         assert found is not None
         self.form_token = found.form_token
         cookies = {"backstop": self.session}

@@ -39,7 +39,7 @@ class Overheard(Everybody):
 
     commands: list[str] = field(default_factory=list)
 
-    async def judged(
+    async def judge(
         self, principal: Principal, operation: Any, command: str, found: Mapping[str, Any], *, emergency: bool = False
     ) -> Judged:
         self.commands.append(command)

@@ -19,7 +19,7 @@ from client import payload_keys
 from client.connection import NAMESPACE
 from client.converter import converter_with, data_converter
 from client.encryption import ENCRYPTED, Encrypted
-from client.payload_keys import KeyRing, PayloadKeys, new_key, rotated, write_keys
+from client.payload_keys import KeyRing, PayloadKeys, new_key, rotate_keys, write_keys
 from models.errors import Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import LaunchRequest, RolloutInput
@@ -99,7 +99,7 @@ async def test_a_whole_rollout_leaves_nothing_readable_with_temporal(
         await world.say(name, Command.RESUME, reason=MARKER)
         await nothing_begins_in_clear(hand, fresh("forged"))
 
-        write_keys(tmp_path / "payload.json", rotated(keys, datetime.now(UTC), timedelta(0)))
+        write_keys(tmp_path / "payload.json", rotate_keys(keys, datetime.now(UTC), timedelta(0)))
         await world.approve(name)
         await world.until(name, Stage.MONITORED)
         assert any(MARKER in record.reason for record in await world.tpm.audit(name))

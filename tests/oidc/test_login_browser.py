@@ -45,7 +45,7 @@ class Site:
     def who(self, browser: httpx.AsyncClient) -> str:
         """Whose session the browser has; empty: nobody's."""
         assert self.front.console is not None
-        session = self.front.console.sessions.of(browser.cookies.get("backstop") or "")
+        session = self.front.console.sessions.session_of(browser.cookies.get("backstop") or "")
         return "" if session is None else session.principal.name
 
     def browser(self) -> httpx.AsyncClient:

@@ -35,10 +35,10 @@ async def test_somebody_logs_in_at_the_provider_and_out_again_here(tmp_path: Pat
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Lax")
         assert await page.evaluate("document.cookie") == "", "no script reads it"
         assert site.front.console is not None
-        session = site.front.console.sessions.of(cookie["value"])
+        session = site.front.console.sessions.session_of(cookie["value"])
         assert session is not None
         assert session.principal.name == f"oidc:ana@{site.issuer}"
         await page.get_by_role("button", name="Log out", exact=True).click()
         await page.get_by_text("You are logged out.").wait_for()
-        assert site.front.console.sessions.of(cookie["value"]) is None
+        assert site.front.console.sessions.session_of(cookie["value"]) is None
         assert "backstop" not in {one["name"] for one in await context.cookies()}

@@ -40,7 +40,7 @@ class Front:
     async def may(self, command: str) -> bool:
         who = at_provider(OLD, "sre")
         operation = cast("Operation", SimpleNamespace(command=command))
-        judged = await self.rights.judged(who, operation, command, {"cluster": "h100-a"})
+        judged = await self.rights.judge(who, operation, command, {"cluster": "h100-a"})
         return isinstance(judged.decision, Permitted)
 
 

@@ -13,7 +13,7 @@ from typer._completion_shared import get_completion_script
 
 from cli import completion
 from cli import completion_names as names
-from cli.command_tree import made
+from cli.command_tree import make_tree
 from cli.main import run
 from models.rollout.stages import Stage
 from tests.unit.cli_fakes import WORKED, FakeBackstop, answering, status
@@ -21,7 +21,7 @@ from tests.unit.test_cli_request import asked
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
-TREE = made()
+TREE = make_tree()
 KNOWN: dict[str, Any] = {
     "clusters": {"h100-pods": "monitored", "h100-worked": "", "a100-lab": "stuck"},
     "teams": ["evals", "research"],
@@ -88,7 +88,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_the_next_word_is_offered(typed: str, words: list[str]) -> None:
     *before, begun = typed.split(" ")
-    assert [word for word, _ in completion.offered(TREE, KNOWN, before, begun)] == words
+    assert [word for word, _ in completion.offers_for(TREE, KNOWN, before, begun)] == words
 
 
 def test_every_command_and_option_of_ours_is_in_the_tree() -> None:
@@ -103,8 +103,8 @@ def test_every_command_and_option_of_ours_is_in_the_tree() -> None:
 
 
 def test_a_stage_is_said_beside_its_cluster() -> None:
-    assert completion.offered(TREE, KNOWN, ["status"], "a") == [("a100-lab", "stuck")]
-    assert {*completion.offered(TREE, {}, ["status", "--stage"], "")} == {(stage.value, "") for stage in Stage}
+    assert completion.offers_for(TREE, KNOWN, ["status"], "a") == [("a100-lab", "stuck")]
+    assert {*completion.offers_for(TREE, {}, ["status", "--stage"], "")} == {(stage.value, "") for stage in Stage}
 
 
 # --- names -------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_commands_keep_the_names_that_they_see(kept: Path, clock: Clock) -> None
         assert run(["fleet", "show", "--json"]) == 0
         assert run(["status", WORKED.name, "--json"]) == 0
         assert run(["status", "--json"]) == 0
-    known = names.kept()
+    known = names.kept_names()
     assert known["teams"] == ["research"]
     assert known["clusters"][WORKED.name] == "planned"
     assert known["clusters"]["cluster-with-a-rather-long-name-000000"] == "monitored"
@@ -130,29 +130,29 @@ def test_commands_keep_the_names_that_they_see(kept: Path, clock: Clock) -> None
 def test_names_of_one_temporal_are_not_offered_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
     names.note_stages({"here": "planned"})
     monkeypatch.setenv("TEMPORAL_ADDRESS", "elsewhere:7233")
-    assert names.kept() == {}
+    assert names.kept_names() == {}
 
 
 def test_a_cluster_that_is_gone_is_forgotten() -> None:
     names.note_fleet({"a": "", "b": ""}, [])
     names.note_holds("b", ["drift"])
     names.note_fleet({"a": "planned"}, ["t"])
-    assert (names.kept()["clusters"], names.kept()["holds"]) == ({"a": "planned"}, {})
+    assert (names.kept_names()["clusters"], names.kept_names()["holds"]) == ({"a": "planned"}, {})
 
 
 @pytest.mark.parametrize("broken", ["", "[1]", "{", "\x00", "[" * 100_000])
 def test_a_broken_file_is_no_file(kept: Path, broken: str) -> None:
     kept.mkdir()
     Path(names.file()).write_text(broken)
-    assert names.kept() == {}
+    assert names.kept_names() == {}
     names.note_stages({"a": "planned"})
-    assert names.kept() == {"clusters": {"a": "planned"}}
+    assert names.kept_names() == {"clusters": {"a": "planned"}}
 
 
 def test_where_nothing_can_be_kept_nobody_minds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "folder", lambda: "/proc/none")
     names.note_stages({"a": "planned"})
-    assert names.kept() == {}
+    assert names.kept_names() == {}
 
 
 # --- the shell ---------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_the_look_aside_keeps_all_names(clock: Clock, capsys: pytest.CaptureFixt
     door.ask = ask  # type: ignore[method-assign]
     with answering(door):
         exec(completion._LOOK.format(main="cli.main"), {})
-    assert (WORKED.name in names.kept()["clusters"], [*names.kept()["requests"]]) == (True, ["q-1"])
+    assert (WORKED.name in names.kept_names()["clusters"], [*names.kept_names()["requests"]]) == (True, ["q-1"])
     assert names.age() == 0
 
 

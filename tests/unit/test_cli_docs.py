@@ -132,7 +132,9 @@ def test_the_page_of_commands_is_the_same_on_every_machine(tmp_path: Path) -> No
     """A narrow terminal, one with colours, other settings of Backstop and another home change nothing."""
     odd = {"COLUMNS": "40", "TERM": "xterm-256color", "FORCE_COLOR": "1", "LC_ALL": "C", "HOME": str(tmp_path)}
     ours = {"BACKSTOP_ACTOR": "kim", "BACKSTOP_HOME": str(tmp_path), "BACKSTOP_URL": "http://127.0.0.1:1"}
-    script = "import sys; from cli.commands_page import generated; sys.stdout.buffer.write(generated().encode())"
+    script = (
+        "import sys; from cli.commands_page import generate_page; sys.stdout.buffer.write(generate_page().encode())"
+    )
     page = subprocess.run(
         [sys.executable, "-c", script],
         cwd=ROOT,

@@ -28,7 +28,7 @@ import views
 from cli.main import run
 from cli.output import show
 from cli.selection import Selection
-from cli.send_command import answered
+from cli.send_command import print_outcomes
 from client.answer_models import Check
 from client.inputs.documents import read_fleet, read_flex_demand, read_flex_story
 from models.access.access_file import AccessFile
@@ -724,7 +724,7 @@ def test_what_became_of_a_command_is_told_whole_on_a_narrow_terminal(monkeypatch
         patched.setattr(sys, "stdout", screen)
         patched.setenv("COLUMNS", str(WIDTH))
         with pytest.raises(typer.Exit):
-            answered(outcomes, Selection(tuple(names)), as_json=False)
+            print_outcomes(outcomes, Selection(tuple(names)), as_json=False)
     text = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue())
     assert re.sub(r"\s+", " ", text).count(REFUSED) == 1, text
     assert judge(text, "", names) == [], text

@@ -11,8 +11,8 @@ import pytest
 from rich.text import Text
 
 from cli.output import complain, show
-from views.layout import wrapped
-from views.words import clean, indented, line, moment, row, span, table
+from views.layout import wrap_lines
+from views.words import clean, indent, line, moment, row, span, table
 
 
 class Terminal(io.StringIO):
@@ -28,7 +28,7 @@ def filled() -> object:
 
 
 def test_a_pipe_gets_columns_as_wide_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    show(line(("Title", "bold"), ": ", "said"), filled(), *indented([Text("why")]))  # type: ignore[arg-type]
+    show(line(("Title", "bold"), ": ", "said"), filled(), *indent([Text("why")]))  # type: ignore[arg-type]
     assert capsys.readouterr().out.splitlines() == [
         "Title: said",
         "NAME                                           WORD            GPUS",
@@ -117,7 +117,7 @@ def test_an_error_is_wrapped_at_a_terminal_and_its_command_stands_alone(
 @pytest.mark.parametrize("name", ["../f2.yaml", "./f2.yaml", ".hidden/f2.yaml"])
 def test_a_wrapped_sentence_keeps_the_dots_with_which_it_begins(name: str) -> None:
     text = f"{name}: differences: 2 added, 1 changed, 0 removed, 0 kept, 0 refused; unchanged: 38 clusters, 96 quotas."
-    assert next(iter(wrapped(Text(text), 80))).plain.startswith(f"{name}: ")
+    assert next(iter(wrap_lines(Text(text), 80))).plain.startswith(f"{name}: ")
 
 
 def test_text_without_a_heading_has_no_empty_one_below_its_row(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cli.ledger_fallback import LastWord
 from cli.main import run
 from client.answer_models import Check
-from client.doctor import clock_check, health_check, histories_check, rollouts_check, unheard
+from client.doctor import clock_check, health_check, histories_check, rollouts_check, without_answers
 from models.questions import LedgerCheck, Overview
 from models.reports.rollout_summary import RolloutSummary
 from models.rollout.holds import Hold, HoldKind
@@ -176,7 +176,7 @@ def test_health_says_how_old_it_is_and_what_its_source_has(
 
 def test_what_a_dead_worker_left_behind_is_not_well() -> None:
     listed = [Check(name=name, ok=True, text="so") for name in ("temporal", "workers", "watch")]
-    assert [unheard(check).ok for check in listed] == [True, False, False]
+    assert [without_answers(check).ok for check in listed] == [True, False, False]
     now = datetime.now(UTC)
     rows = [
         Overview(cluster=f"c{n}", rollout="r", stage="monitored", needs="", health_at=now - timedelta(hours=n))

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cli.main import run
-from cli.many import AT_ONCE, each
-from cli.selection import chosen, selection
+from cli.many import AT_ONCE, act_on_each
+from cli.selection import chosen_clusters, selection
 from cli.send_command import _undone_together
 from models.errors import BackstopError, BadInput, Refusal, Unavailable
 from models.reports.rollout_summary import RolloutSummary
@@ -60,8 +60,8 @@ def test_names_globs_and_filters_leave_the_clusters_that_are_meant(
     names: list[str], filters: dict[str, Any], left: str
 ) -> None:
     of = selection(names, filters.get("wave", ""), filters.get("stage", ""), needs=filters.get("needs", False))
-    assert chosen(of, OPEN) == tuple(left.split())
-    assert of.plain == (names[0] if names in (["h100-1"], ["not-open"]) else "")
+    assert chosen_clusters(of, OPEN) == tuple(left.split())
+    assert of.plain_cluster == (names[0] if names in (["h100-1"], ["not-open"]) else "")
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_names_globs_and_filters_leave_the_clusters_that_are_meant(
 )
 def test_what_means_nothing_is_one_sentence(names: list[str], filters: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput) as error:
-        chosen(selection(names, filters.get("wave", ""), filters.get("stage", ""), needs=False), OPEN)
+        chosen_clusters(selection(names, filters.get("wave", ""), filters.get("stage", ""), needs=False), OPEN)
     assert error.value.message.startswith(said)
 
 
 def test_where_no_worker_says_what_rollouts_need_none_is_taken_to_need_nothing() -> None:
     with pytest.raises(BadInput, match="--needs: no worker answers what rollouts need"):
-        chosen(selection([], "", "", needs=True), [rollout("h100-1", needs=None)])
+        chosen_clusters(selection([], "", "", needs=True), [rollout("h100-1", needs=None)])
 
 
 async def test_a_few_go_at_a_time_and_one_that_is_refused_keeps_no_other_from_its_turn() -> None:
@@ -101,7 +101,7 @@ async def test_a_few_go_at_a_time_and_one_that_is_refused_keeps_no_other_from_it
             raise Refusal(f"not {number}")
         return number
 
-    answers = await each(range(50), act)
+    answers = await act_on_each(range(50), act)
     assert [item for item, _ in answers] == list(range(50))
     assert [a if isinstance(a, int) else a.message for _, a in answers] == [
         n if n % 7 else f"not {n}" for n in range(50)

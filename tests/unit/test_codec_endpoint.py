@@ -159,10 +159,10 @@ class NobodyReads:
     async def in_force(self) -> bool:
         return True
 
-    async def known(self, principal: Principal, operation: Operation | None) -> Principal:
+    async def principal_for(self, principal: Principal, operation: Operation | None) -> Principal:
         return principal
 
-    async def judged(
+    async def judge(
         self, principal: Principal, operation: Operation, command: str, found: Mapping[str, Any], **_: bool
     ) -> Judged:
         return Judged(Denied(reason=f"{principal.name} may not {command}: a viewer may"))

@@ -16,7 +16,7 @@ from models.lifecycle.command_rows import CommandRow
 from models.rollout.command_rows import ROLLOUT_ROWS
 from models.rollout.commands import CommandRequest
 from web.console.command_page import command_page
-from web.console.forms import day_ahead, day_behind, filled, number
+from web.console.forms import day_ahead, day_behind, fill_model, number
 from web.console.rendering import page
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
@@ -68,7 +68,7 @@ def test_what_is_no_number_is_refused_by_name(text: str) -> None:
 
 def test_a_fault_of_a_field_is_one_sentence() -> None:
     with pytest.raises(BadInput, match="reason"):
-        filled(CommandRequest, actor="user:ana", reason="x" * 2001)
+        fill_model(CommandRequest, actor="user:ana", reason="x" * 2001)
 
 
 @pytest.mark.parametrize("row", [*ROLLOUT_ROWS.values(), *FLEET_ROWS.values()], ids=lambda row: row.key)

@@ -22,12 +22,12 @@ from web.console.pages.cluster import cluster
 from web.console.pages.launch import launch
 from web.console.visit import Elsewhere, Page, Visit
 from web.doors import Doors
-from web.failures import forbidden
+from web.failures import forbidden_problem
 
 FAILURES = {
     "refused": (Refusal("not now"), "not now"),
     "nobody answers": (Unavailable("Temporal at h:1: connection refused"), "Temporal at h:1: connection refused"),
-    "not allowed": (forbidden("ana has no role here"), "ana has no role here"),
+    "not allowed": (forbidden_problem("ana has no role here"), "ana has no role here"),
     "too slow": (
         TimeoutError(),
         "there was no answer within N s: the command may have been carried out, so look at the status first",
@@ -60,7 +60,7 @@ class Door:
         )
 
     async def ask(self, question: Any, payload: str) -> Any:
-        raise forbidden("ana may not see who has which role")
+        raise forbidden_problem("ana may not see who has which role")
 
 
 def given(page: Any, path: tuple[str, ...], failure: Exception | None) -> tuple[Page | Elsewhere, list[str]]:

@@ -44,7 +44,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _page(live: Live, stopping: asyncio.Event) -> AsyncGenerator[bytes]:
-    return cast("AsyncGenerator[bytes]", live.followed("ana", stopping))
+    return cast("AsyncGenerator[bytes]", live.follow("ana", stopping))
 
 
 async def _until(ledger: Ledger, waiting: int) -> None:

@@ -16,15 +16,15 @@ ANA = Principal(name="user:ana", human="user:ana", proof=Proof.PEER, how="this m
 
 def test_a_form_s_token_is_written_otherwise_each_time_and_counts_in_its_session_alone() -> None:
     sessions = Sessions()
-    one, other = sessions.of(sessions.begin(ANA)), sessions.of(sessions.begin(ANA))
+    one, other = sessions.session_of(sessions.begin(ANA)), sessions.session_of(sessions.begin(ANA))
     assert one is not None
     assert other is not None
     written = {one.form_token for _ in range(20)}
     assert len(written) == 20
-    assert all(one.wrote(token) and not other.wrote(token) for token in written)
+    assert all(one.is_own_form(token) and not other.is_own_form(token) for token in written)
     token = one.form_token
     for wrong in ("", "0" * len(token), token[:-2], token + "00", "é" * 128, token[:64] * 2):
-        assert not one.wrote(wrong)
+        assert not one.is_own_form(wrong)
 
 
 def test_sessions_and_links_end() -> None:
@@ -37,9 +37,9 @@ def test_sessions_and_links_end() -> None:
     now[0] = LINK_SECONDS
     assert sessions.by_link(late) is None, "soon"
     now[0] = SESSION_SECONDS - 1
-    assert sessions.of(secret) is not None
+    assert sessions.session_of(secret) is not None
     now[0] = SESSION_SECONDS
-    assert sessions.of(secret) is None
+    assert sessions.session_of(secret) is None
 
 
 def test_whose_groups_a_provider_told_is_asked_for_anew_once_they_count_no_more() -> None:
@@ -47,9 +47,9 @@ def test_whose_groups_a_provider_told_is_asked_for_anew_once_they_count_no_more(
     sessions = Sessions(lambda: now[0])
     grouped = sessions.begin(ANA.but(groups=("sre",)))
     now[0] = 15 * 60 - 1
-    assert sessions.of(grouped) is not None
+    assert sessions.session_of(grouped) is not None
     now[0] = 15 * 60
-    assert sessions.of(grouped) is None
+    assert sessions.session_of(grouped) is None
 
 
 def test_the_client_s_secret_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from client import payload_keys
 from client.compression import COMPRESS_FROM, ENCODING
 from client.converter import converter_with, data_converter
 from client.encryption import ENCRYPTED, IN_CLEAR, KEY_ID, WORKFLOW_ID, Encrypted, run_began
-from client.payload_keys import KeyRing, configured_ring, new_key, rotated, write_keys
+from client.payload_keys import KeyRing, configured_ring, new_key, rotate_keys, write_keys
 from models.errors import BadInput, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.messages import RolloutInput
@@ -130,7 +130,7 @@ async def test_a_rotation_is_taken_up_without_a_restart(tmp_path: Path, monkeypa
     keys = keys_of()
     ring = ring_of(tmp_path, keys)
     (before,) = await of(ring, "w").encode([SAID])
-    newer = rotated(keys, datetime.now(UTC), timedelta(0))
+    newer = rotate_keys(keys, datetime.now(UTC), timedelta(0))
     write_keys(tmp_path / "payload.json", newer)
     (after,) = await of(ring, "w").encode([SAID])
     assert before.metadata[KEY_ID].decode() == keys.keys[0].key_id
@@ -143,11 +143,11 @@ async def test_a_rotation_is_taken_up_without_a_restart(tmp_path: Path, monkeypa
 
 def test_a_new_key_encrypts_from_its_time_on() -> None:
     now = datetime.now(UTC)
-    keys = rotated(keys_of(), now, timedelta(hours=1))
-    assert keys.encrypting(now) == keys.keys[0]
-    assert keys.encrypting(now + timedelta(hours=1)) == keys.keys[1]
+    keys = rotate_keys(keys_of(), now, timedelta(hours=1))
+    assert keys.encrypting_key(now) == keys.keys[0]
+    assert keys.encrypting_key(now + timedelta(hours=1)) == keys.keys[1]
     first = keys_of().but(keys=(new_key(now, now + timedelta(hours=1)),))
-    assert first.encrypting(now) == first.keys[0], "nothing is sent in clear meanwhile"
+    assert first.encrypting_key(now) == first.keys[0], "nothing is sent in clear meanwhile"
 
 
 def test_without_keys_nothing_is_encrypted_and_a_named_file_must_be_there(

@@ -19,7 +19,7 @@ import pytest
 
 from client.http_door import http_door
 from client.http_exchange import AtSocket, AtUrl, FrontPlace, NotHeard, Reply
-from client.problems import exit_code, problem, told
+from client.problems import error_from, exit_code, problem
 from models.errors import BY_NAME, BackstopError, BadFile, BadInput, BlastRadius, Refusal, Unavailable
 from models.rollout.commands import CommandRequest
 from models.rollout.stages import Command
@@ -152,7 +152,7 @@ def test_an_error_comes_back_as_it_was(kind: type[BackstopError]) -> None:
     error: BackstopError = BadFile(["one", "two"], 3) if kind is BadFile else kind("it is so")
     error = BlastRadius("it is so", at) if kind is BlastRadius else error
     status, document = problem(error, "r1")
-    again = told(status, json.dumps(document).encode())
+    again = error_from(status, json.dumps(document).encode())
     assert (type(again), again.message) == (type(error), error.message)
     assert (
         exit_code(again)
@@ -165,7 +165,7 @@ def test_an_error_comes_back_as_it_was(kind: type[BackstopError]) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"type": 3}', b"[" * 5000, b'{"detail": "x"}'])
 def test_what_is_no_front_of_ours_is_told_as_such(body: bytes) -> None:
-    failure = told(502, body)
+    failure = error_from(502, body)
     assert isinstance(failure, Unavailable)
     assert "not a front of Backstop" in failure.message
 

@@ -9,7 +9,7 @@ import weakref
 import pytest
 
 from tests.waiting import eventually
-from workers.garbage_collection import tended
+from workers.garbage_collection import tend_garbage
 
 pytestmark = pytest.mark.slow  # takes seconds: `make quick` leaves it to `make test`
 
@@ -23,7 +23,7 @@ class Ring:
 
 async def test_what_lives_on_is_set_aside_and_given_back_at_the_end() -> None:
     before = gc.get_freeze_count()
-    async with tended(seconds=60, rounds=2):
+    async with tend_garbage(seconds=60, rounds=2):
         await asyncio.sleep(0)
         aside = gc.get_freeze_count()
     assert aside > before
@@ -31,7 +31,7 @@ async def test_what_lives_on_is_set_aside_and_given_back_at_the_end() -> None:
 
 
 async def test_what_dies_after_it_was_set_aside_is_found() -> None:
-    async with tended(seconds=0.01, rounds=3):
+    async with tend_garbage(seconds=0.01, rounds=3):
         rings = [Ring()]
         gone = weakref.ref(rings[0])
         await eventually(lambda: all(found is not rings[0] for found in gc.get_objects()), "it is set aside")
@@ -50,7 +50,7 @@ async def test_a_worker_sets_aside_in_steps_and_looks_through_everything_seldom(
 
     gc.callbacks.append(looked)
     try:
-        async with tended(seconds=0.01, rounds=4):
+        async with tend_garbage(seconds=0.01, rounds=4):
             await eventually(lambda: len(looks) >= 9, "it has looked nine times")
     finally:
         gc.callbacks.remove(looked)

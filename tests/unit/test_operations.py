@@ -95,5 +95,5 @@ def test_no_two_are_asked_for_in_the_same_way() -> None:
     ],
 )
 def test_a_path_is_divided_before_it_is_decoded(verb: str, path: str, method: str, found: dict[str, str]) -> None:
-    asked = all_routes().of(verb, path.encode())
+    asked = all_routes().route_of(verb, path.encode())
     assert (asked.operation.method, dict(asked.in_path)) == (method, found)

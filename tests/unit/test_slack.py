@@ -30,7 +30,7 @@ from web.slack import messages
 from web.slack.actions import _split
 from web.slack.confirmation import SECONDS, Sure, sure_of
 from web.slack.endpoint import REPLIES
-from web.slack.reading import SlackPerson, typed
+from web.slack.reading import SlackPerson, read_typed
 from web.slack.signing import Signatures, signature_of
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
@@ -65,15 +65,15 @@ def test_a_request_is_taken_once_within_its_time() -> None:
     now = [1_700_000_000.0]
     signatures = Signatures(lambda: SECRET, lambda: now[0])
     first = headers(now[0] + 290, b"a")
-    assert signatures.checked(first, b"a") != signatures.checked(headers(now[0], b"b"), b"b")
+    assert signatures.check(first, b"a") != signatures.check(headers(now[0], b"b"), b"b")
     for later in (0.0, 100.0, 289.0, 580.0):
         now[0] = 1_700_000_000.0 + later
         with pytest.raises(Problem, match="handled before") as told:
-            signatures.checked(first, b"a")
+            signatures.check(first, b"a")
         assert told.value.status == 409
     now[0] += 100
     with pytest.raises(Problem, match="more than 5 minutes"):
-        signatures.checked(first, b"a")
+        signatures.check(first, b"a")
 
 
 def test_a_renewed_secret_counts_at_once() -> None:
@@ -81,7 +81,7 @@ def test_a_renewed_secret_counts_at_once() -> None:
     signatures = Signatures(lambda: secret[0], lambda: 1e9)
     secret[0] = "another-secret-of-32-characters!"
     with pytest.raises(Problem, match="not signed"):
-        signatures.checked(headers(1e9, b""), b"")
+        signatures.check(headers(1e9, b""), b"")
 
 
 # --- buttons and words ----------------------------------------------------------------------------
@@ -152,22 +152,22 @@ def test_no_name_becomes_markup_and_no_value_is_too_long() -> None:
     press = Press(act=Act.OBJECT, cluster=longest, team=longest, plan="f" * 64)
     assert len(press.value) <= VALUE_CHARS
     sure = Sure(press=press, workspace="T" * 32, user="U" * 32, until=1, back="https://hooks.slack.com/" + "x" * 200)
-    assert len(sure.signed(SECRET)) <= VALUE_CHARS
-    printed = messages.printed([Text(f"a ``` b <!here> {evil}")])
+    assert len(sure.sign(SECRET)) <= VALUE_CHARS
+    printed = messages.print_blocks([Text(f"a ``` b <!here> {evil}")])
     assert printed[0]["text"]["text"].count("```") == 2
     assert "<" not in printed[0]["text"]["text"]
 
 
 @pytest.mark.parametrize("text", ["&" * 9000, "x" * 9000, "x" * 2999 + "<" * 2000, "é<" * 5000])
 def test_a_sentence_fits_its_block_once_it_is_escaped(text: str) -> None:
-    shown = messages.plain(text)["text"]["text"]
+    shown = messages.plain_block(text)["text"]["text"]
     assert 1000 < len(shown) <= 3000
     assert shown.endswith("…")
     assert slack_text(text).startswith(shown[:-1])
 
 
 def test_what_is_long_is_cut_where_it_says_so() -> None:
-    blocks = messages.printed([Text("\n".join(f"line {n} " + "x" * 60 for n in range(1000)))])
+    blocks = messages.print_blocks([Text("\n".join(f"line {n} " + "x" * 60 for n in range(1000)))])
     assert all(len(block["text"]["text"]) <= 3000 for block in blocks)
     lines = sum(len(block["text"]["text"].splitlines()) for block in blocks[:-1])
     assert blocks[-1]["text"]["text"] == f"{1000 - lines} more lines are left out here."
@@ -180,7 +180,7 @@ ASKED = Sure(press=Press(act=Act.APPROVE, cluster="a", plan="ab"), workspace="T1
 
 
 def test_the_second_press_is_of_whom_we_asked_and_in_time() -> None:
-    value = ASKED.signed(SECRET)
+    value = ASKED.sign(SECRET)
     assert sure_of(value, SECRET, ANA, 1000) == ASKED
     with pytest.raises(Refusal, match="somebody else"):
         sure_of(value, SECRET, SlackPerson("T1", "U2"), 1000)
@@ -196,9 +196,9 @@ def test_the_second_press_is_of_whom_we_asked_and_in_time() -> None:
 def test_a_second_press_that_we_did_not_ask_for_is_none(change: Any) -> None:
     """Whoever knows a webhook's address can send a button with any value."""
     with pytest.raises(BadInput, match="not from Backstop"):
-        sure_of(change(ASKED.signed(SECRET)), SECRET, ANA, 1000)
+        sure_of(change(ASKED.sign(SECRET)), SECRET, ANA, 1000)
     with pytest.raises(BadInput, match="not from Backstop"):
-        sure_of(ASKED.signed("another secret of this length ok"), SECRET, ANA, 1000)
+        sure_of(ASKED.sign("another secret of this length ok"), SECRET, ANA, 1000)
 
 
 # --- what is typed --------------------------------------------------------------------------------
@@ -231,9 +231,9 @@ HOOKS = "https://hooks.slack.com"
 )
 def test_an_answer_goes_to_slack_and_nowhere_else(url: str) -> None:
     whole = {"user_id": "U1", "team_id": "T1", "text": "help", "response_url": f"{HOOKS}/commands/T1/1/x"}
-    assert typed(whole, REPLIES).reply_at == whole["response_url"]
+    assert read_typed(whole, REPLIES).reply_at == whole["response_url"]
     with pytest.raises(BadInput, match="does not lead to Slack"):
-        typed({**whole, "response_url": url}, REPLIES)
+        read_typed({**whole, "response_url": url}, REPLIES)
 
 
 # --- a notice that was answered -------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_an_answer_goes_to_slack_and_nowhere_else(url: str) -> None:
     ],
 )
 def test_a_message_that_no_worker_wrote_is_left_alone(message: dict[str, Any]) -> None:
-    assert messages.answered(message) is None
+    assert messages.answered_notice(message) is None
 
 
 def test_rubbish_between_our_blocks_is_left_out() -> None:
@@ -263,7 +263,7 @@ def test_rubbish_between_our_blocks_is_left_out() -> None:
         {"type": "actions", "elements": [{"value": "x"}]},
         {"type": "x"},
     ]
-    found = messages.answered({"attachments": [{"text": "a <!here>"}, {"blocks": [*rubbish, *ours]}]})
+    found = messages.answered_notice({"attachments": [{"text": "a <!here>"}, {"blocks": [*rubbish, *ours]}]})
     assert found is not None
     assert found.rows == (ButtonRow("a", (Press(act=Act.SHOW, cluster="a"),)),)
     assert found.words["text"] == "a &lt;!here&gt;"

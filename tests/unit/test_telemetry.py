@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from client.telemetry import _Outage, within
+from client.telemetry import _Outage, run_within
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -57,7 +57,7 @@ def test_a_flush_that_does_not_end_is_left_behind() -> None:
         answered.wait(PATIENCE)
         ended.set()
 
-    within(0.01, flush)
+    run_within(0.01, flush)
     assert not ended.is_set()
     answered.set()
     assert ended.wait(PATIENCE)
@@ -67,7 +67,7 @@ def test_an_outage_is_told_when_it_begins_and_when_it_ends(caplog: pytest.LogCap
     outage = _Outage("http://collector:4317")
     with caplog.at_level(logging.WARNING):
         for name in ("SUCCESS", "FAILURE", "FAILURE", "SUCCESS", "SUCCESS", "FAILURE"):
-            assert outage.noted(Result[name]) is Result[name]
+            assert outage.note_result(Result[name]) is Result[name]
     dropped = "the OTLP collector at http://collector:4317 takes nothing: traces and metrics are dropped"
     again = "the OTLP collector at http://collector:4317 takes traces and metrics again"
     assert [record.getMessage() for record in caplog.records] == [dropped, again, dropped]

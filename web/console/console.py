@@ -25,10 +25,10 @@ from web.callers import at_the_socket
 from web.console.guarding import HEADERS, cookie, cookie_name, from_our_page, of_this_machine
 from web.console.live import Live
 from web.console.pages import NAVIGATION, PAGES
-from web.console.rendering import compressed, download, page, static
+from web.console.rendering import compress, download, page, static
 from web.console.sessions import Session, Sessions, seconds_of
 from web.console.visit import Download, Elsewhere, Page, Visit
-from web.failures import Problem, forbidden, not_found
+from web.failures import Problem, forbidden_problem, not_found
 from web.limits import body_of
 from web.peer import PEER, Peer
 
@@ -60,7 +60,7 @@ class Console:
         request_id = uuid.uuid4().hex
         try:
             of_this_machine(request, self.public_url)
-            return compressed(request, await asyncio.wait_for(self._answer(request), _SECONDS))
+            return compress(request, await asyncio.wait_for(self._answer(request), _SECONDS))
         except Problem as failure:
             return self._failed(request, failure.status, failure.title, failure.detail)
         except Unavailable as error:
@@ -74,7 +74,7 @@ class Console:
             text = f"this should not have happened, and is a bug in Backstop: {type(error).__name__}"
             return self._failed(request, 500, "The page failed.", f"{text} ({request_id})")
 
-    def begun(self, request: Request, principal: Principal, to: str = "/") -> Response:
+    def begin_session(self, request: Request, principal: Principal, to: str = "/") -> Response:
         """The browser has a session from here on. Errors: Refusal."""
         secret = self.sessions.begin(principal)
         response = RedirectResponse(to, 303, headers=HEADERS)
@@ -90,14 +90,14 @@ class Console:
             return found
         if path[0] == "open" and len(path) == 2:
             return self._by_link(request, path[1])
-        session = self.sessions.of(self._secret(request))
+        session = self.sessions.session_of(self._secret(request))
         if path[0] == "login":
             return await self._login(request)
         principal = self._who(request, session)
         if principal is None:
             return await self._login(request)
         if path == ("live",) and request.method == "GET":
-            stream = self.live.followed(principal.name, self.stopping)
+            stream = self.live.follow(principal.name, self.stopping)
             return StreamingResponse(stream, media_type="text/event-stream", headers={**HEADERS, **_NOT_KEPT})
         form = await self._form(request, session) if request.method == "POST" else {}
         if path[0] == "logout" and form:
@@ -138,7 +138,7 @@ class Console:
             "how": "" if principal is None else principal.how,
             "form_token": "" if session is None else session.form_token,
             "once": secrets.token_urlsafe(16),
-            "said": [] if session is None or _made_anew(request) else session.told(),
+            "said": [] if session is None or _made_anew(request) else session.take_sentences(),
             "missed": missed,
             "mark": mark,
             "navigation": [] if principal is None else NAVIGATION,
@@ -148,7 +148,7 @@ class Console:
         return page(made.template, values, made.status)
 
     def _failed(self, request: Request, status: int, title: str, detail: str) -> Response:
-        session = self.sessions.of(self._secret(request))
+        session = self.sessions.session_of(self._secret(request))
         made = Page("failure.html", title, {"detail": detail}, status)
         return self._shown(request, made, session, None if session is None else session.principal)
 
@@ -163,8 +163,10 @@ class Console:
     def _by_link(self, request: Request, word: str) -> Response:
         principal = self.sessions.by_link(word)
         if principal is None:
-            raise forbidden("this link has been used, or is older than two minutes: `backstop open` makes another one")
-        return self.begun(request, principal)
+            raise forbidden_problem(
+                "this link has been used, or is older than two minutes: `backstop open` makes another one"
+            )
+        return self.begin_session(request, principal)
 
     async def _login(self, request: Request) -> Response:
         if self.log_in is not None:
@@ -185,7 +187,9 @@ class Console:
         """What a form of ours sent. Errors: Problem for one of somebody else, and for what is none."""
         from_our_page(request, self.public_url)
         if session is None:
-            raise forbidden("this form was not sent from a logged-in page: reload the page, log in, and send it again")
+            raise forbidden_problem(
+                "this form was not sent from a logged-in page: reload the page, log in, and send it again"
+            )
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != _FORM:
             raise Problem("not-a-form", 415, "This is not a form.", f"a form is {_FORM}")
@@ -197,8 +201,8 @@ class Console:
         except ValueError:
             raise Problem("not-a-form", 400, "This is not a form.", "its fields are not valid text") from None
         found = {name: values[-1] for name, values in fields.items()}
-        if not session.wrote(found.pop("form_token", "")):
-            raise forbidden("this form is from another session: reload the page, and send it again from there")
+        if not session.is_own_form(found.pop("form_token", "")):
+            raise forbidden_problem("this form is from another session: reload the page, and send it again from there")
         return {"given": "1", **found}
 
 

@@ -19,23 +19,23 @@ _ModelT = TypeVar("_ModelT", bound=Model)
 _MOST = 10_000_000
 
 
-async def tried(visit: Visit, work: Awaitable[_T]) -> tuple[_T | None, str]:
+async def try_work(visit: Visit, work: Awaitable[_T]) -> tuple[_T | None, str]:
     """What came of it, and why nothing did. What waits for a second person is kept, and is told as that."""
     try:
         return await work, ""
     except AwaitsSecond as waits:
-        visit.said(f"Nothing is done yet: {waits.message}. The page Access lists it.")
+        visit.add_sentence(f"Nothing is done yet: {waits.message}. The page Access lists it.")
         return None, ""
     except (BackstopError, Problem) as error:
         return None, why_of(error)
 
 
-def given(form: Mapping[str, str], *fields: str) -> dict[str, str]:
+def given_fields(form: Mapping[str, str], *fields: str) -> dict[str, str]:
     """These fields, without blanks around them."""
     return {name: form.get(name, "").strip() for name in fields}
 
 
-def filled(kind: type[_ModelT], **values: Any) -> _ModelT:
+def fill_model(kind: type[_ModelT], **values: Any) -> _ModelT:
     """Errors: BadInput in one sentence."""
     try:
         return kind(**values)

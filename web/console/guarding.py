@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import Request
 
-from web.failures import Problem, forbidden
+from web.failures import Problem, forbidden_problem
 
 HEADERS = {
     "content-security-policy": (
@@ -64,4 +64,6 @@ def from_our_page(request: Request, public_url: str) -> None:
     site, origin = request.headers.get("sec-fetch-site", ""), request.headers.get("origin", "")
     own = (f"{request.url.scheme}://{request.headers.get('host', '')}", public_url)
     if site not in ("", "same-origin", "none") or (origin and origin not in own):
-        raise forbidden("this form was not sent from a page of this console: reload the page, and send it again")
+        raise forbidden_problem(
+            "this form was not sent from a page of this console: reload the page, and send it again"
+        )

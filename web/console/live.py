@@ -44,11 +44,11 @@ class Live:
         """Of no later than now: a page that is made from here on has all of it. Empty where nobody says it in time."""
         if not self.mark:
             with contextlib.suppress(BackstopError, TimeoutError):
-                door = await self._doors.of(_FRONT)
+                door = await self._doors.door_of(_FRONT)
                 return await asyncio.wait_for(door.ask(Pulse()), _MARK_SECONDS)
         return self.mark
 
-    async def followed(self, who: str, stopping: asyncio.Event) -> AsyncIterator[bytes]:
+    async def follow(self, who: str, stopping: asyncio.Event) -> AsyncIterator[bytes]:
         """Server-sent events of one page: `mark`, whenever it is another one; `away`, when nobody says it any more."""
         with self.streams.one_more(who):
             self._open += 1
@@ -95,7 +95,7 @@ class Live:
         """
         while self._open:
             try:
-                door = await self._doors.of(_FRONT)
+                door = await self._doors.door_of(_FRONT)
                 asked = door.ask(Pulse(since=self.mark, seconds=_WAITS_SECONDS))
                 mark = await asyncio.wait_for(asked, _WAITS_SECONDS + _LATE_SECONDS)
             except (BackstopError, TimeoutError) as error:

@@ -26,7 +26,7 @@ from models.access.principals import Principal
 from models.errors import Refusal, Unavailable
 from web.console.guarding import HEADERS, cookie, cookie_name
 from web.console.sessions import hash_of
-from web.failures import Problem, forbidden, unauthenticated
+from web.failures import Problem, forbidden_problem, unauthenticated_problem
 from web.oidc import Provider, Terms, safe_address
 
 BACK = "/login/back"
@@ -79,7 +79,7 @@ class Login:
         if request.url.path == BACK:
             return await self._back(request)
         if request.method != "GET" or request.headers.get("sec-fetch-mode", "navigate") != "navigate":
-            raise unauthenticated("this browser is no longer logged in: log in again at /login")
+            raise unauthenticated_problem("this browser is no longer logged in: log in again at /login")
         if urlsplit(self.address()).netloc != request.headers.get("host", ""):
             return RedirectResponse(f"{self.address()}/login", 303, headers=HEADERS)  # what it is known by there
         return await self._away(request)
@@ -114,19 +114,21 @@ class Login:
         begun = self._begun.get(hash_of(said.get("state", "")))
         browser = hash_of(request.cookies.get(cookie_name(secure=self._secure, name=_COOKIE), ""))
         if begun is None or self.clock() >= begun.until or not hmac.compare_digest(begun.browser, browser):
-            raise forbidden(_AGAIN)
+            raise forbidden_problem(_AGAIN)
         del self._begun[hash_of(said["state"])]  # an answer counts once
         if said.get("iss", self.terms.issuer) != self.terms.issuer:
-            raise forbidden("the answer came from another provider than the one that was asked: begin again at /login")
+            raise forbidden_problem(
+                "the answer came from another provider than the one that was asked: begin again at /login"
+            )
         if "error" in said or "code" not in said:
-            raise forbidden(_told(said.get("error", "")))
+            raise forbidden_problem(_told(said.get("error", "")))
         token = await self._token(said["code"], begun.verifier)
         try:
             principal = await self._provider.principal(token, nonce=begun.nonce)
         except Refusal as refusal:
-            raise forbidden(f"{refusal.message}; nobody is logged in") from None
+            raise forbidden_problem(f"{refusal.message}; nobody is logged in") from None
         if principal is None:
-            raise forbidden("the provider did not answer with an ID token; nobody is logged in")
+            raise forbidden_problem("the provider did not answer with an ID token; nobody is logged in")
         response = self.begin(request, principal, begun.to)
         response.headers.append("set-cookie", self._cookie(""))
         return response
@@ -155,7 +157,7 @@ class Login:
         token = found.get("id_token") if isinstance(found, dict) else None
         if answer.status_code != 200 or not isinstance(token, str):
             why = str(found.get("error", "")) if isinstance(found, dict) else ""
-            raise forbidden(_told(why))
+            raise forbidden_problem(_told(why))
         return token
 
     @property

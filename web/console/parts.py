@@ -61,7 +61,7 @@ def _part(part: RenderableType, label: str) -> Markup:
     raise TypeError(f"nobody has said how {type(part).__name__} looks on a page")
 
 
-def grouped(text: str) -> str:
+def group_digits(text: str) -> str:
     """A cell of counts, as sentences have them: 1,024/1,024, at most 2,352."""
     return _COUNT.sub(lambda digits: number(int(digits[0])), text)
 
@@ -96,7 +96,9 @@ def _heading(name: str) -> str:
 
 def _cell(column: Column, text: Text, _: bool) -> Markup:
     if column.kind == "number" and column.name not in _NAMES:
-        text = Text(grouped(text.plain), text.style, spans=text.spans if text.plain == grouped(text.plain) else [])
+        text = Text(
+            group_digits(text.plain), text.style, spans=text.spans if text.plain == group_digits(text.plain) else []
+        )
     styled = _CLASSES.get(str(text.style), "")
     classes = f"{column.kind} {styled}".strip()
     inner = sentence(Text(text.plain)) if styled else sentence(text)

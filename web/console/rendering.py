@@ -18,7 +18,7 @@ from starlette.responses import Response
 from views.flex import AT_MOST
 from views.words import clean, count, gpus, line, moment, number
 from web.console.guarding import HEADERS
-from web.console.parts import grouped, markup, place, sentence
+from web.console.parts import group_digits, markup, place, sentence
 from web.console.visit import Download
 
 STATIC = Path(__file__).parent / "static"
@@ -62,7 +62,7 @@ def download(made: Download) -> Response:
     return Response(made.text, headers=headers, media_type=made.kind)
 
 
-def compressed(request: Request, response: Response) -> Response:
+def compress(request: Request, response: Response) -> Response:
     """A page as the browser takes it: smaller where it came of itself or from a page of ours.
 
     Nobody else can have it asked for again and again with guesses, to learn from its length what is on it
@@ -80,7 +80,7 @@ def compressed(request: Request, response: Response) -> Response:
 def _number(value: object) -> object:
     """A count as everywhere; what is none stays as it is."""
     if isinstance(value, str):
-        return grouped(value)
+        return group_digits(value)
     return number(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

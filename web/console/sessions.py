@@ -45,7 +45,7 @@ class Session:
         pad = secrets.token_bytes(_BYTES)
         return (pad + _under(pad, self._token)).hex()
 
-    def wrote(self, form_token: str) -> bool:
+    def is_own_form(self, form_token: str) -> bool:
         try:
             given = bytes.fromhex(form_token)
         except ValueError:
@@ -56,7 +56,7 @@ class Session:
     def _token(self) -> bytes:
         return hmac.new(self.secret, b"form", hashlib.sha256).digest()
 
-    def told(self) -> list[str]:
+    def take_sentences(self) -> list[str]:
         """What is to be said on this page, and on no later one."""
         found, self.said = self.said, []
         return found
@@ -88,7 +88,7 @@ class Sessions:
         self._by_hash[hash_of(secret)] = Session(principal, self._clock() + seconds_of(principal))
         return secret
 
-    def of(self, secret: str) -> Session | None:
+    def session_of(self, secret: str) -> Session | None:
         """None for one that never was, has ended, or is over."""
         found = self._by_hash.get(hash_of(secret)) if secret else None
         return found if found is not None and self._clock() < found.until else None

@@ -63,38 +63,38 @@ class Visit:
         return datetime.now(UTC)
 
     @property
-    def looking(self) -> Visit:
+    def without_form(self) -> Visit:
         """The same look without the form: what is asked then repeats nothing of it."""
         return replace(self, form={}, key="")
 
-    def said(self, sentence: str) -> None:
+    def add_sentence(self, sentence: str) -> None:
         """It stands on the next page."""
         if self.session is not None:
             self.session.said.append(sentence)
 
     async def name(self) -> str:
         """Whoever the access file says that this is: how others name them."""
-        return (await self.giving.known(self.principal, by_method()["audit"])).name
+        return (await self.giving.principal_for(self.principal, by_method()["audit"])).name
 
     async def call(self, method: str, **found: Any) -> Any:
         """An operation of the door, as far as they may. Errors: Problem 403, those of the operation."""
-        return await self.giving.given(await self._asking(by_method()[method], found))
+        return await self.giving.give(await self._asking(by_method()[method], found))
 
     async def ask(self, question: Question[_AnswerT]) -> _AnswerT:
         """The same of a question to the desk."""
         operation = by_question()[question.kind]
-        who = await self.giving.known(self.principal, operation)
-        answer: _AnswerT = await self.giving.given(question_asking(who, operation, question, self.key))
+        who = await self.giving.principal_for(self.principal, operation)
+        answer: _AnswerT = await self.giving.give(question_asking(who, operation, question, self.key))
         return answer
 
     async def try_call(self, method: str, **found: Any) -> tuple[Any, str]:
         """The answer, and why there is none: a page says what it can."""
-        return await self.tried(self.call(method, **found))
+        return await self.try_read(self.call(method, **found))
 
     async def try_ask(self, question: Question[_AnswerT]) -> tuple[_AnswerT | None, str]:
-        return await self.tried(self.ask(question))
+        return await self.try_read(self.ask(question))
 
-    async def tried(
+    async def try_read(
         self, reading: Awaitable[_AnswerT], seconds: float = _PATIENCE_SECONDS
     ) -> tuple[_AnswerT | None, str]:
         """What was read, and why it was not, in so much time."""
@@ -112,13 +112,13 @@ class Visit:
     async def why_not(self, method: str, **found: Any) -> str:
         """Why they may not, by the table of rights, or for whom it would wait; empty: they may."""
         try:
-            judged = await self.giving.judged(await self._asking(by_method()[method], found))
+            judged = await self.giving.judge(await self._asking(by_method()[method], found))
         except BackstopError as error:
             return error.message
         return judged.decision.reason if isinstance(judged.decision, Denied) else ""
 
     async def _asking(self, operation: Operation, found: dict[str, Any]) -> Asking:
-        who = await self.giving.known(self.principal, operation)
+        who = await self.giving.principal_for(self.principal, operation)
         in_path = {name: str(found[name]) for name in operation.in_path if name in found}
         emergency = bool(self.form.get("emergency"))
         return Asking(who, operation, in_path, found, emergency, self.key)

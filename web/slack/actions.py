@@ -28,7 +28,7 @@ from views.plan import plan_parts
 from views.status import status_parts
 from views.why import in_full, summary
 from views.words import line, moment
-from web.console.forms import filled, number
+from web.console.forms import fill_model, number
 from web.console.parts import place
 from web.console.visit import Visit
 from web.console.visit_door import door_of
@@ -63,12 +63,12 @@ class Caller(NamedTuple):
 
     async def command(self, cluster: str, command: Command, **said: str) -> CommandAnswer:
         """Errors: BackstopError, Problem: nothing was done."""
-        request = filled(CommandRequest, actor=self.name, **said)
+        request = fill_model(CommandRequest, actor=self.name, **said)
         answer: CommandAnswer = await self.visit.call("command", cluster=cluster, command=command, request=request)
         return answer
 
     async def why_not(self, cluster: str, command: Command, **said: str) -> str:
-        request = filled(CommandRequest, actor=self.name, **said)
+        request = fill_model(CommandRequest, actor=self.name, **said)
         return await self.visit.why_not("command", cluster=cluster, command=command, request=request)
 
 
@@ -85,7 +85,7 @@ class Acts:
 
     # --- buttons ------------------------------------------------------------------------------------
 
-    async def pressed(self, who: Caller, given: Pressed) -> list[Reply]:
+    async def press(self, who: Caller, given: Pressed) -> list[Reply]:
         """Errors: BackstopError, Problem: nothing was done."""
         if given.button == SURE:
             return await self._sure(who, given)
@@ -101,7 +101,9 @@ class Acts:
 
     async def _ack(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
         answer = await who.command(press.cluster, Command.ACK, team=press.team)
-        return [self._told(given.reply_at, messages.answered(given.message), press, _by(press.cluster, answer, who))]
+        return [
+            self._told(given.reply_at, messages.answered_notice(given.message), press, _by(press.cluster, answer, who))
+        ]
 
     async def _approve(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
         """Shows what the plan does now, and asks."""
@@ -118,9 +120,9 @@ class Acts:
         if why := await who.why_not(press.cluster, Command.APPROVE, plan_hash=press.plan):
             raise Refusal(why)
         ask = f"Approve plan {press.plan} of {press.cluster}? {_consequence(Command.APPROVE)}"
-        shown = messages.printed([*plan_parts(ahead.plan), approved_line([ahead])])
-        button = messages.sure(f"Approve plan {press.plan}", self._signed(who, given, press))
-        return [Reply(given.reply_at, messages.to_one(*shown, messages.plain(ask), button, text=ask))]
+        shown = messages.print_blocks([*plan_parts(ahead.plan), approved_line([ahead])])
+        button = messages.sure_button(f"Approve plan {press.plan}", self._signed(who, given, press))
+        return [Reply(given.reply_at, messages.to_one(*shown, messages.plain_block(ask), button, text=ask))]
 
     async def _object(self, who: Caller, given: Pressed, press: Press) -> list[Reply]:
         """Asks for the reason."""
@@ -131,8 +133,8 @@ class Acts:
         typed = f"Where there is no field to type into: {line_}"
         blocks = (
             messages.asks_reason(ask),
-            messages.sure("Object", self._signed(who, given, press), danger=True),
-            messages.plain(f"{_consequence(Command.OBJECT)} {typed}"),
+            messages.sure_button("Object", self._signed(who, given, press), danger=True),
+            messages.plain_block(f"{_consequence(Command.OBJECT)} {typed}"),
         )
         return [Reply(given.reply_at, messages.to_one(*blocks, text=ask))]
 
@@ -157,7 +159,7 @@ class Acts:
 
     def _signed(self, who: Caller, given: Pressed, press: Press) -> str:
         """The value of the second button. Errors: Refusal."""
-        notice = messages.answered(given.message)
+        notice = messages.answered_notice(given.message)
         if notice is not None:
             self.notices[given.reply_at] = notice
             while len(self.notices) > _MOST_KEPT:
@@ -165,7 +167,7 @@ class Acts:
         back = given.reply_at if notice is not None else ""
         until = int(self.clock()) + SECONDS
         sure = Sure(press=press, workspace=who.slack.workspace, user=who.slack.user, until=until, back=back)
-        return sure.signed(self.secret())
+        return sure.sign(self.secret())
 
     def _told(self, at: str, notice: Answered | None, press: Press, said: str) -> Reply:
         """In the channel: under the notice where that is known, else beside it."""
@@ -173,7 +175,7 @@ class Acts:
 
     # --- slash commands -----------------------------------------------------------------------------
 
-    async def typed(self, who: Caller, given: Typed) -> Message:
+    async def type_command(self, who: Caller, given: Typed) -> Message:
         """Errors: BackstopError, Problem: nothing was done."""
         words, _ = _split(given.text, 4)
         command = words[0].lower() if words else "help"
@@ -196,20 +198,20 @@ class Acts:
     async def _why(self, who: Caller, team: str, cluster: str = "", gpus: str = "") -> Message:
         """As `backstop why` says it; of one cluster every reason."""
         wanted = number("GPUS", gpus) if gpus else None
-        answers = await who.visit.ask(filled(WhyNot, team=team, cluster=cluster, gpus=wanted))
+        answers = await who.visit.ask(fill_model(WhyNot, team=team, cluster=cluster, gpus=wanted))
         if not answers.teams:
             raise BadInput(
                 "; ".join(answers.unanswered.values()) or f"no cluster of the ledger has a quota of {team!r}"
             )
         lacking = [one for one in answers.teams if one.gap_gpus or one.over_gpus]
-        flexes, _ = await who.visit.tried(door_of(who.visit).flex()) if lacking else ([], "")
+        flexes, _ = await who.visit.try_read(door_of(who.visit).flex()) if lacking else ([], "")
         parts = summary(answers, flexes or [], hint=False)
         if cluster:
             status, _ = await who.visit.try_call("status", cluster=cluster)
             known = {cluster: status} if status is not None else {}
             parts = [*parts, line(), *in_full(answers, known, flexes or [])]
         return messages.to_one(
-            *messages.printed(parts), *self._link("teams", team), text=f"Why {team} cannot use its quota"
+            *messages.print_blocks(parts), *self._link("teams", team), text=f"Why {team} cannot use its quota"
         )
 
     async def status(self, who: Caller, cluster: str) -> Message:
@@ -220,11 +222,11 @@ class Acts:
             visit.try_call("could_act", cluster=cluster) if status.needs else _nothing([]),
             visit.try_call("ahead", cluster=cluster) if not status.stage.has_ended else _nothing(None),
         )
-        blocks = messages.printed(status_parts(status, visit.now, could=could or ()))
+        blocks = messages.print_blocks(status_parts(status, visit.now, could=could or ()))
         plan = None if ahead is None else ahead.plan
         if plan is not None:
             press = Press(act=Act.APPROVE, cluster=cluster, plan=plan.hash)
-            blocks += [*messages.printed(plan_parts(plan)), *messages.buttons(press)]
+            blocks += [*messages.print_blocks(plan_parts(plan)), *messages.buttons(press)]
         return messages.to_one(*blocks, *self._link("clusters", cluster), text=f"{cluster} is {status.stage}")
 
     def _link(self, *path: str) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ class Sure(Model):
     until: int
     back: str = Field(default="", max_length=500)
 
-    def signed(self, secret: str) -> str:
+    def sign(self, secret: str) -> str:
         """Errors: Refusal for names that are too long for a button."""
         text = self.model_dump_json(exclude_defaults=True)
         if len(text) + _MAC_CHARS > VALUE_CHARS:

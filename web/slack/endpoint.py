@@ -28,7 +28,7 @@ from web.limits import Rate, body_of
 from web.metrics import slack_ended
 from web.slack import messages
 from web.slack.actions import Acts, Caller, Reply
-from web.slack.reading import MOST_BYTES, Pressed, SlackPerson, Typed, form_of, pressed, typed
+from web.slack.reading import MOST_BYTES, Pressed, SlackPerson, Typed, form_of, read_press, read_typed
 from web.slack.replies import send
 from web.slack.signing import Signatures
 
@@ -83,7 +83,7 @@ class SlackDesk:
     async def _taken(self, request: Request) -> Response:
         body = await body_of(request, MOST_BYTES)
         try:
-            mark = self.signatures.checked(request.headers, body)
+            mark = self.signatures.check(request.headers, body)
         except Problem:
             client = request.client
             self.rate.take(f"somebody at {client.host if client else 'the socket'}")
@@ -91,7 +91,7 @@ class SlackDesk:
         form = form_of(request.headers.get("content-type", ""), body)
         if form.get("ssl_check") == "1":  # Slack looks whether somebody listens
             return Response(status_code=200)
-        read = pressed if request.scope["path"] == INTERACTIVE else typed
+        read = read_press if request.scope["path"] == INTERACTIVE else read_typed
         given = read(form, self.terms.replies)
         self.rate.take(f"{given.who.user} of Slack workspace {given.who.workspace}")
         return await self._answered(given, mark)
@@ -121,7 +121,7 @@ class SlackDesk:
         task.add_done_callback(self._working.discard)
         return task
 
-    async def finished(self) -> None:
+    async def finish(self) -> None:
         """What is under way has a moment to end in."""
         if self._working:
             await asyncio.wait(set(self._working), timeout=_GOODBYE_SECONDS)
@@ -139,8 +139,8 @@ class SlackDesk:
     async def _done(self, given: Pressed | Typed, mark: str) -> list[Reply]:
         who = await self._caller(given.who, mark)
         if isinstance(given, Typed):
-            return [Reply(given.reply_at, await self.acts.typed(who, given))]
-        return await self.acts.pressed(who, given)
+            return [Reply(given.reply_at, await self.acts.type_command(who, given))]
+        return await self.acts.press(who, given)
 
     async def _caller(self, slack: SlackPerson, mark: str) -> Caller:
         """Whoever the access file says that this is. Errors: Refusal for one whom it does not name; Unavailable."""
@@ -151,7 +151,7 @@ class SlackDesk:
                 "(docs/slack.md)"
             )
         principal = in_slack(slack.workspace, slack.user)
-        name = (await self.giving.known(principal, None)).name
+        name = (await self.giving.principal_for(principal, None)).name
         if name.startswith(SLACK):
             raise Refusal(
                 f"the access file names nobody as {slack.user} of Slack workspace {slack.workspace}. To be known, have "

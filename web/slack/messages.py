@@ -32,22 +32,22 @@ def to_one(*blocks: dict[str, Any], text: str) -> Message:
         "response_type": "ephemeral",
         "replace_original": False,
         "text": slack_text(text)[:_PIECE],
-        "blocks": list(blocks) or [plain(text)],
+        "blocks": list(blocks) or [plain_block(text)],
     }
 
 
 def in_place(text: str) -> Message:
     """A question of ours is answered: the sentence stands in its place."""
-    return {"replace_original": True, "text": slack_text(text)[:_PIECE], "blocks": [plain(text)]}
+    return {"replace_original": True, "text": slack_text(text)[:_PIECE], "blocks": [plain_block(text)]}
 
 
 def to_all(text: str) -> Message:
     """Another message in the channel."""
-    shown = {"text": slack_text(text)[:_PIECE], "blocks": [plain(text)]}
+    shown = {"text": slack_text(text)[:_PIECE], "blocks": [plain_block(text)]}
     return {"response_type": "in_channel", "replace_original": False, **shown}
 
 
-def plain(text: str, block_id: str = "") -> dict[str, Any]:
+def plain_block(text: str, block_id: str = "") -> dict[str, Any]:
     safe = slack_text(text)
     while len(safe) > _PIECE:  # what is escaped is up to five times as long
         text = text[: max(1, len(text) * _PIECE // len(safe) - 1)]
@@ -56,7 +56,7 @@ def plain(text: str, block_id: str = "") -> dict[str, Any]:
     return block | ({"block_id": block_id} if block_id else {})
 
 
-def printed(parts: Iterable[RenderableType]) -> list[dict[str, Any]]:
+def print_blocks(parts: Iterable[RenderableType]) -> list[dict[str, Any]]:
     """What views make for a terminal, in letters of one width. What is too long ends with a line that says so."""
     out = io.StringIO()
     console = Console(
@@ -76,7 +76,10 @@ def printed(parts: Iterable[RenderableType]) -> list[dict[str, Any]]:
     blocks = [
         {"type": "section", "text": {"type": "mrkdwn", "text": f"```{p}```", "verbatim": True}} for p in pieces if p
     ]
-    return [*blocks, *([plain(f"{count_text(left, 'more line')} {verb_of(left)} left out here.")] if left else [])]
+    return [
+        *blocks,
+        *([plain_block(f"{count_text(left, 'more line')} {verb_of(left)} left out here.")] if left else []),
+    ]
 
 
 def buttons(*presses: Press) -> list[dict[str, Any]]:
@@ -91,7 +94,7 @@ def link(url: str, text: str) -> dict[str, Any]:
     }
 
 
-def sure(label: str, value: str, *, danger: bool = False) -> dict[str, Any]:
+def sure_button(label: str, value: str, *, danger: bool = False) -> dict[str, Any]:
     """The button that does it."""
     button = {
         "type": "button",
@@ -124,7 +127,7 @@ class Answered(NamedTuple):
     @property
     def message(self) -> Message:
         """In place of the notice."""
-        done = [plain(said, f"{_DONE}.{number}") for number, said in enumerate(self.done)]
+        done = [plain_block(said, f"{_DONE}.{number}") for number, said in enumerate(self.done)]
         colour = {"color": self.words["color"]} if "color" in self.words else {}
         below = {**colour, "blocks": [*done, *blocks_of(self.rows)]}
         return {"replace_original": True, "attachments": [dict(self.words), below]}
@@ -133,7 +136,7 @@ class Answered(NamedTuple):
 _WORDS = {"title": 500, "text": 40_000, "color": 20}
 
 
-def answered(message: Mapping[str, Any]) -> Answered | None:
+def answered_notice(message: Mapping[str, Any]) -> Answered | None:
     """The notice that a button stood under, as Slack hands it back; None: it is none that a worker wrote."""
     attachments = message.get("attachments")
     if not isinstance(attachments, list) or len(attachments) != 2 or not all(isinstance(a, dict) for a in attachments):

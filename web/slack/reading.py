@@ -90,7 +90,7 @@ class Typed(NamedTuple):
     reply_at: str
 
 
-def pressed(form: Mapping[str, str], replies: tuple[str, ...]) -> Pressed:
+def read_press(form: Mapping[str, str], replies: tuple[str, ...]) -> Pressed:
     """Errors: BadInput, Problem."""
     text = form.get("payload", "")
     if not text:
@@ -112,7 +112,7 @@ def pressed(form: Mapping[str, str], replies: tuple[str, ...]) -> Pressed:
     return Pressed(who, action.action_id, action.value, typed, found.message, _ours(found.response_url, replies))
 
 
-def typed(form: Mapping[str, str], replies: tuple[str, ...]) -> Typed:
+def read_typed(form: Mapping[str, str], replies: tuple[str, ...]) -> Typed:
     """Errors: BadInput."""
     who = SlackPerson(form.get("team_id", ""), form.get("user_id", ""))
     if not who.user or not all(re.fullmatch(_ID, one) for one in who):

@@ -36,7 +36,7 @@ class Signatures:
         self._secret, self._clock = secret, clock
         self._seen: OrderedDict[str, float] = OrderedDict()
 
-    def checked(self, headers: Mapping[str, str], body: bytes) -> str:
+    def check(self, headers: Mapping[str, str], body: bytes) -> str:
         """The mark of a request that Slack sent. Errors: Problem 401, 409 for one that was taken already, 503."""
         timestamp, signature = headers.get("x-slack-request-timestamp", ""), headers.get("x-slack-signature", "")
         if not _STAMP.fullmatch(timestamp) or not _SIGNATURE.fullmatch(signature):

@@ -17,7 +17,7 @@ from models.questions import PastWeek
 from views.access import access_parts, rights_parts, who_lines
 from views.countersign import given_words, whole_parts
 from views.row_models import RightLine
-from web.console.forms import tried
+from web.console.forms import try_work
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
@@ -82,11 +82,11 @@ def _who_can(file: AccessFile, target: Target, command: str) -> list[RightLine]:
 
 async def _act(visit: Visit) -> Elsewhere | Page:
     """An emergency is looked at, or an access file is confirmed."""
-    done, failed = await tried(visit, _acted(visit))
+    done, failed = await try_work(visit, _acted(visit))
     if failed:
-        return await _standing(visit.looking, failed)
+        return await _standing(visit.without_form, failed)
     if done:
-        visit.said(done)
+        visit.add_sentence(done)
     return Elsewhere(place("access"))
 
 
@@ -128,15 +128,15 @@ async def _waiting(visit: Visit, digest: str, failed: str = "", reason: str = ""
 async def _countersign(visit: Visit, digest: str) -> Elsewhere | Page:
     reason = visit.form.get("reason", "").strip()
     if visit.form.get("do") == "withdraw":
-        gone, failed = await tried(visit, _withdrawn(visit, digest, reason))
+        gone, failed = await try_work(visit, _withdrawn(visit, digest, reason))
         news = "" if gone is None else f"Withdrawn: nobody needs to countersign to {gone.what} any more."
     else:
-        done, failed = await tried(visit, _given(visit, digest))
+        done, failed = await try_work(visit, _given(visit, digest))
         news = "" if done is None else " ".join(given_words(done))
     if failed:
-        return await _waiting(visit.looking, digest, failed, reason)
+        return await _waiting(visit.without_form, digest, failed, reason)
     if news:
-        visit.said(news)
+        visit.add_sentence(news)
     return Elsewhere(place("access"))
 
 

@@ -10,7 +10,7 @@ from models.planning.window_forecast import forecast_windows
 from models.questions import Calendar, EndHold, EndWindow
 from views.calendar import calendar_parts, declarations, which_clusters
 from views.words import count as counted
-from web.console.forms import tried
+from web.console.forms import try_work
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.console.visit_door import door_of
@@ -26,11 +26,11 @@ async def calendar(visit: Visit) -> Page | Elsewhere:
     if not visit.form:
         return await _shown(visit)
     reason, which = visit.form.get("reason", "").strip(), visit.form.get("window", "")
-    done, failed = await tried(visit, _ended(visit, which, reason))
+    done, failed = await try_work(visit, _ended(visit, which, reason))
     if failed:
-        return await _shown(visit.looking, failed, which, reason)
+        return await _shown(visit.without_form, failed, which, reason)
     if done:
-        visit.said(done)
+        visit.add_sentence(done)
     cluster = visit.query.get("cluster", "")
     return Elsewhere(place("calendar") + (f"?cluster={quote(cluster, safe='')}" if cluster else ""))
 
@@ -43,7 +43,7 @@ async def _ended(visit: Visit, which: str, reason: str) -> str:
     if not reason:
         raise BadInput("ending a window needs a reason")
     if which.startswith((HOLD, FLEET_HOLD)):
-        entries = await visit.looking.ask(Calendar(since=visit.now))
+        entries = await visit.without_form.ask(Calendar(since=visit.now))
         clusters = tuple(dict.fromkeys(e.cluster for e in entries if e.source == which))
         if not clusters:
             raise BadInput("that hold is over already")
@@ -62,7 +62,7 @@ async def _shown(visit: Visit, failed: str = "", which: str = "", reason: str = 
     ahead, no_forecast = dict[str, tuple[Foretold, ...]](), ""
     named = {e.cluster for e in entries if e.window.starts > visit.now}
     if named:
-        specs, no_forecast = await tried(visit, door_of(visit).clusters())
+        specs, no_forecast = await try_work(visit, door_of(visit).clusters())
         of = [c for c in specs or () if c.name in named]
         ahead = {c.name: forecast_windows(c.name, c.quotas, c.islands, c.windows, visit.now) for c in of}
     values = {

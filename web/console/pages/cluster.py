@@ -24,11 +24,11 @@ from views.consequence import approved_line, consequence_parts
 from views.flex import at_most_note, block_text
 from views.plan import plan_parts
 from views.status import awaited_alone, status_parts
-from views.words import clean, moment, row, spaced, table
+from views.words import clean, moment, row, space_name, table
 from web.console.command_page import Button, button_of, command_page
-from web.console.forms import filled, given, tried
+from web.console.forms import fill_model, given_fields, try_work
 from web.console.pages.cluster_curve import bands_of, cluster_curve
-from web.console.pages.curves import tallied
+from web.console.pages.curves import tallied_points
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 
@@ -63,7 +63,7 @@ async def _standing(visit: Visit, name: str) -> Page:
         _buttons(visit, status, ahead),
         _hardware(visit, name),
         visit.try_ask(Calendar(cluster=name, since=visit.now - _CURVE)),
-        tallied(visit, _CURVE, _POINTS, name),
+        tallied_points(visit, _CURVE, _POINTS, name),
         visit.try_ask(SnapshotNow(cluster=name)),
     )
     known, no_curve = tallies
@@ -193,7 +193,7 @@ async def _before(
 def _liftable(status: RolloutStatus) -> list[tuple[str, str]]:
     """What the form offers to resolve, each with its id; a pause is resumed instead, and a proposal is declined."""
     holds = [h for h in (*status.holds, *status.recorded_objections) if h.kind is not HoldKind.PAUSED]
-    named = [(h.id, f"{spaced(h.kind)}: {clean(h.reason)}") for h in holds]
+    named = [(h.id, f"{space_name(h.kind)}: {clean(h.reason)}") for h in holds]
     proposal = status.proposal
     return named if proposal is None else [(PROPOSAL, f"decline the proposed plan {proposal.plan_hash}"), *named]
 
@@ -205,17 +205,17 @@ def _consequence(command: Command, ahead: Ahead, now: datetime) -> Sequence[Any]
 
 
 async def _give(visit: Visit, name: str, command: Command) -> Page | Elsewhere:
-    said = given(visit.form, "reason", "plan_hash", "team", "hold", "how")
-    done, failed = await tried(visit, _given(visit, name, command, said))
+    said = given_fields(visit.form, "reason", "plan_hash", "team", "hold", "how")
+    done, failed = await try_work(visit, _given(visit, name, command, said))
     if failed:
-        return await _before(visit.looking, name, command, failed, said["reason"], said["hold"])
+        return await _before(visit.without_form, name, command, failed, said["reason"], said["hold"])
     if done is not None:
-        visit.said(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
+        visit.add_sentence(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
     return Elsewhere(place("clusters", name))
 
 
 async def _given(visit: Visit, name: str, command: Command, said: Mapping[str, str]) -> CommandAnswer:
     """Errors: BadInput for what is no request, those of the command."""
-    request = filled(CommandRequest, actor=await visit.name(), **said)
+    request = fill_model(CommandRequest, actor=await visit.name(), **said)
     answer: CommandAnswer = await visit.call("command", cluster=name, command=command, request=request)
     return answer

@@ -17,7 +17,7 @@ from models.planning.ceiling import ceiling_of
 from models.questions import ArchivePage, Plannable
 from models.reports.tallies import Point
 from models.rollout.stages import Stage
-from web.console.pages.curves import over
+from web.console.pages.curves import over_text
 
 BACKED_AGAIN = "backed again"
 """How the guard's entry begins that ends a breach (models/rollout/time_reducers.py)."""
@@ -68,7 +68,7 @@ def cluster_curve(
     values = [_values(p, plannable, promised=guarded(p.at)) for p in points]
     rows = [(p.at, *each) for p, each in zip(points, values, strict=True)]
     return {
-        "over": over(points),
+        "over": over_text(points),
         "names": _SERIES,
         "data": [[int(p.at.timestamp()) for p in points], *map(list, zip(*values, strict=True))],
         "rows": list(reversed(rows[-_ROWS:])),

@@ -31,7 +31,7 @@ def times_back(now: datetime, length: timedelta, points: int) -> tuple[list[date
     return [*(newest - step * n for n in reversed(range(points - 1))), now], step
 
 
-async def tallied(visit: Visit, length: timedelta, points: int, cluster: str = "") -> tuple[list[Point], str]:
+async def tallied_points(visit: Visit, length: timedelta, points: int, cluster: str = "") -> tuple[list[Point], str]:
     """The points of which a tally is known, oldest first; and why there are none. Without `cluster`: the fleet's."""
     times, step = times_back(visit.now, length, points)
     question = Tallies(cluster=cluster, times=tuple(times), within_seconds=int(step.total_seconds()))
@@ -42,7 +42,7 @@ async def tallied(visit: Visit, length: timedelta, points: int, cluster: str = "
     return known, "" if known else "no tally is known yet"
 
 
-def over(points: Sequence[Point]) -> str:
+def over_text(points: Sequence[Point]) -> str:
     """How much time they tell of: what there is, however far back was asked for."""
     length = points[-1].at - points[0].at
     days, hours = round(length / timedelta(days=1)), round(length / timedelta(hours=1))
@@ -71,7 +71,7 @@ def curve_of(points: Sequence[Point], series: Sequence[tuple[str, str]] = _SERIE
     if len(points) < 2:
         return None
     return {
-        "over": over(points),
+        "over": over_text(points),
         "names": [name for name, _ in series],
         "data": _drawn(points, [field for _, field in series]),
         "rows": [(p.at, *(getattr(p, field) for _, field in series)) for p in reversed(points[-_ROWS:])],

@@ -16,7 +16,7 @@ from models.rollout.stages import Command, Stage
 from views.layout import commands_in
 from views.words import span
 from web.console.forms import is_like
-from web.console.pages.curves import burn_down_of, curve_of, tallied
+from web.console.pages.curves import burn_down_of, curve_of, tallied_points
 from web.console.pages.fleet_rollout import fleet_buttons
 from web.console.parts import place
 from web.console.visit import Page, Visit
@@ -155,7 +155,7 @@ def _grid(rows: Sequence[Row]) -> list[tuple[str, list[int], int, int]]:
 
 async def _burn_down(visit: Visit) -> Mapping[str, Any]:
     """Phantom GPUs of the whole fleet, four weeks back: a picture and its table."""
-    known, why = await tallied(visit, _CURVE, _POINTS)
+    known, why = await tallied_points(visit, _CURVE, _POINTS)
     return {
         "burn_down": burn_down_of(known),
         "curve": curve_of(known),

@@ -21,7 +21,7 @@ from views.consequence import undo_parts
 from views.fleet_rollout import abort_parts, of_interest, plan_parts, resume_parts, status_parts, wave_name
 from views.words import count, line
 from web.console.command_page import Button, button_of, command_page
-from web.console.forms import filled, given, tried
+from web.console.forms import fill_model, given_fields, try_work
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
@@ -88,7 +88,7 @@ async def _why_not(visit: Visit, status: FleetStatus, command: FleetCommand) -> 
 async def _before(visit: Visit, command: FleetCommand, failed: str = "", said: Mapping[str, str] | None = None) -> Page:
     """What it would lead to, and a form that asks for what it needs."""
     status: FleetStatus = await visit.call("fleet_status")
-    consequence, silent = await tried(visit, _consequence(visit, command, status))
+    consequence, silent = await try_work(visit, _consequence(visit, command, status))
     return command_page(
         FLEET_ROWS[command],
         "the fleet rollout",
@@ -157,12 +157,12 @@ def _text(value: Any) -> str:
 
 
 async def _give(visit: Visit, command: FleetCommand) -> Page | Elsewhere:
-    said = given(visit.form, *_FIELDS, *Pace.model_fields)
-    done, failed = await tried(visit, _given(visit, command, said))
+    said = given_fields(visit.form, *_FIELDS, *Pace.model_fields)
+    done, failed = await try_work(visit, _given(visit, command, said))
     if failed:
-        return await _before(visit.looking, command, failed, said)
+        return await _before(visit.without_form, command, failed, said)
     if done is not None:
-        visit.said(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
+        visit.add_sentence(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
     return Elsewhere(place("rollout"))
 
 
@@ -175,9 +175,9 @@ async def _given(visit: Visit, command: FleetCommand, said: Mapping[str, str]) -
         fields["clusters"] = tuple(name for name in said["clusters"].replace(",", " ").split() if name)
         fields["wave"] = said["wave"] or None
     if command == "pace":
-        status: FleetStatus = await visit.looking.call("fleet_status")
+        status: FleetStatus = await visit.without_form.call("fleet_status")
         fields["pace"] = _changed(visit.form, _pace_texts(status.pace))
-    request = filled(FleetCommandRequest, **fields)
+    request = fill_model(FleetCommandRequest, **fields)
     return await visit.call("fleet_command", command=command, request=request)
 
 

@@ -14,7 +14,7 @@ from models.questions import FlexOf, FlexSums
 from views.flex import block_text, by_free_flex, cluster_parts, fleet_parts, fleet_summary
 from views.row_models import FlexOffered
 from web.console.forms import is_like, number
-from web.console.pages.curves import tallied
+from web.console.pages.curves import tallied_points
 from web.console.visit import Page, Visit
 
 _A_PAGE = 100
@@ -123,5 +123,5 @@ async def _one(visit: Visit, cluster: str) -> Page:
 
 
 async def _record(visit: Visit, cluster: str = "") -> list[FlexOffered]:
-    known, _ = await tallied(visit, _RECORD, _POINTS, cluster)
+    known, _ = await tallied_points(visit, _RECORD, _POINTS, cluster)
     return [FlexOffered(at=p.at, flex_gpus=p.flex_gpus, healthy_gpus=p.healthy_gpus) for p in known]

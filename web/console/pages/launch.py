@@ -13,7 +13,7 @@ from client.who_could_act import lifted_by_others
 from models.errors import Refusal
 from models.questions import LedgerCluster, LedgerClusters
 from models.rollout.messages import LaunchAnswer, LaunchRequest
-from web.console.forms import filled, tried
+from web.console.forms import fill_model, try_work
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 
@@ -55,13 +55,13 @@ async def _form(visit: Visit, name: str, failed: str = "") -> Page:
 
 
 async def _launched(visit: Visit, name: str) -> Page | Elsewhere:
-    answer, failed = await tried(visit, _begun(visit, name))
+    answer, failed = await try_work(visit, _begun(visit, name))
     if failed:
         return await _form(visit, name, failed)
     if answer is not None:
-        resolves, _ = await tried(visit, lifted_by_others(visit.ask, answer, visit.principal.name))
+        resolves, _ = await try_work(visit, lifted_by_others(visit.ask, answer, visit.principal.name))
         said = f"A rollout of {name} is open, and its plan waits for an approval."
-        visit.said(f"{said} {resolves}" if resolves else said)
+        visit.add_sentence(f"{said} {resolves}" if resolves else said)
     return Elsewhere(place("clusters", name))
 
 
@@ -73,7 +73,7 @@ async def _begun(visit: Visit, name: str) -> LaunchAnswer:
 
 def _request(name: str, who: str, form: Mapping[str, str]) -> LaunchRequest:
     """Errors: BadInput in one sentence."""
-    return filled(
+    return fill_model(
         LaunchRequest,
         cluster=name,
         rollout=rollout_id(name),

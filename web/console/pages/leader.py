@@ -32,10 +32,10 @@ _LEAST, _MOST, _USUAL = 0, 50, 15
 async def leader(visit: Visit) -> Page:
     if len(visit.path) > 1:
         raise not_found("there is no such page of the leader")
-    week, no_week = await visit.tried(_week(visit), _REPORT_SECONDS)
+    week, no_week = await visit.try_read(_week(visit), _REPORT_SECONDS)
     percent, asked = _percent(visit.query.get("buffer", "")), bool(visit.query.get("buffer"))
     plans = asked or (week is not None and week.clusters <= _AT_ONCE)
-    cost, no_cost = await visit.tried(_haircut(visit, percent), _PLAN_SECONDS) if plans else (None, "")
+    cost, no_cost = await visit.try_read(_haircut(visit, percent), _PLAN_SECONDS) if plans else (None, "")
     values: dict[str, Any] = {
         "no_week": no_week,
         "week": None if week is None else _shown(week),

@@ -11,7 +11,7 @@ from models.requests.command_rows import REQUEST_ROWS
 from models.requests.commands import RequestCommand, RequestOrder, refusal, undo_line
 from models.requests.state import RequestStage, RequestState
 from views.request import request_parts
-from web.console.forms import day_ahead, filled, tried
+from web.console.forms import day_ahead, fill_model, try_work
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 from web.failures import not_found
@@ -80,12 +80,12 @@ async def _why_not(visit: Visit, state: RequestState, command: RequestCommand) -
 async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
     reason = visit.form.get("reason", "").strip()
     command = visit.form.get("command", "")
-    done, failed = await tried(visit, _decided(visit, name, command, reason))
+    done, failed = await try_work(visit, _decided(visit, name, command, reason))
     if failed:
-        return await _one(visit.looking, name, failed, reason)
+        return await _one(visit.without_form, name, failed, reason)
     if done is not None:
         news = f"{done.said[:1].upper()}{done.said[1:]}".rstrip(".")
-        visit.said(f"Request {name} is {done.stage}: {news}. {undo_line(done, command)}")
+        visit.add_sentence(f"Request {name} is {done.stage}: {news}. {undo_line(done, command)}")
     return Elsewhere(place("requests", name))
 
 
@@ -95,6 +95,6 @@ async def _decided(visit: Visit, name: str, command: str, reason: str) -> Reques
         raise BadInput(f"it takes {', '.join(RequestCommand)}, not {command[:80]!r}")
     until = visit.form.get("until", "").strip() if command == RequestCommand.EXTEND else ""
     day = day_ahead("Until", until, visit.now) if until else None
-    order = filled(RequestOrder, actor=await visit.name(), reason=reason, until=day)
+    order = fill_model(RequestOrder, actor=await visit.name(), reason=reason, until=day)
     state: RequestState = await visit.call("decide_request", request=name, command=RequestCommand(command), order=order)
     return state

@@ -17,7 +17,7 @@ from models.rollout.messages import CommandAnswer
 from models.rollout.stages import Command
 from views.request import request_parts
 from web.console.command_page import command_page
-from web.console.forms import day_ahead, filled, given, number, tried
+from web.console.forms import day_ahead, fill_model, given_fields, number, try_work
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 
@@ -34,16 +34,16 @@ async def speak(visit: Visit, team: str, command: Command, cluster: str) -> Page
     if not visit.form:
         return await _before(visit, team, command, cluster)
     reason = visit.form.get("reason", "").strip()
-    done, failed = await tried(visit, _spoken(visit, team, command, cluster, reason))
+    done, failed = await try_work(visit, _spoken(visit, team, command, cluster, reason))
     if failed:
-        return await _before(visit.looking, team, command, cluster, failed, reason)
+        return await _before(visit.without_form, team, command, cluster, failed, reason)
     if done is not None:
-        visit.said(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
+        visit.add_sentence(f"{done.said}.{f' {done.undo}' if done.undo else ''}")
     return Elsewhere(place("teams", team))
 
 
 async def _spoken(visit: Visit, team: str, command: Command, cluster: str, reason: str) -> CommandAnswer:
-    request = filled(CommandRequest, actor=await visit.name(), team=team, reason=reason)
+    request = fill_model(CommandRequest, actor=await visit.name(), team=team, reason=reason)
     answer: CommandAnswer = await visit.call("command", cluster=cluster, command=command, request=request)
     return answer
 
@@ -78,19 +78,19 @@ async def ask(visit: Visit, team: str) -> Page | Elsewhere:
     """The form with what fits, or what came of it: refused at once where it does not fit, with what else there is."""
     if not visit.form:
         return await _asking(visit, team)
-    said = given(visit.form, *_ASKED)
-    state, failed = await tried(visit, _asked(visit, team, said))
+    said = given_fields(visit.form, *_ASKED)
+    state, failed = await try_work(visit, _asked(visit, team, said))
     if failed or (state is not None and state.stage is RequestStage.REFUSED):
-        return await _asking(visit.looking, team, said, failed, state)
+        return await _asking(visit.without_form, team, said, failed, state)
     if state is None:
         return Elsewhere(place("teams", team))
     news = state.said[:1].upper() + state.said[1:].rstrip(".")
-    visit.said(f"Request {state.ask.request}: {state.wanted_text}. {news}. {undo_line(state)}")
+    visit.add_sentence(f"Request {state.ask.request}: {state.wanted_text}. {news}. {undo_line(state)}")
     return Elsewhere(place("requests", state.ask.request))
 
 
 async def _asked(visit: Visit, team: str, said: dict[str, str]) -> RequestState:
-    asked = filled(
+    asked = fill_model(
         QuotaAsk,
         request=_id(visit),
         team=team,

@@ -16,7 +16,7 @@ from models.requests.state import RequestState
 from models.rollout.stages import Command, Stage, answer
 from models.rollout.status_models import RolloutStatus
 from views.flex import by_free_flex
-from views.status import awaited
+from views.status import awaited_text
 from views.why import in_full
 from views.words import gpus, moment
 from web.console.forms import is_like
@@ -195,7 +195,7 @@ def _change(team: str, status: RolloutStatus) -> Change:
         (command.value, label, _why_not(status, command))
         for command, label in ((Command.ACK, "Acknowledge"), (Command.OBJECT, "Object"))
     ]
-    waits = [awaited(c) + ("" if c.until is None else f", until {moment(c.until)}") for c in status.waiting_for]
+    waits = [awaited_text(c) + ("" if c.until is None else f", until {moment(c.until)}") for c in status.waiting_for]
     return Change(
         cluster=status.cluster,
         stage=status.stage.value,
