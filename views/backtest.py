@@ -49,16 +49,16 @@ def parts(records: Sequence[Record], series: Sequence[Series], of: int = 0) -> l
     return [*shown, Text(), line(notes)]
 
 
-def cells(r: Record) -> tuple[object, ...]:
+def cells(record: Record) -> tuple[object, ...]:
     return (
-        r.policy,
-        r.broken_hours,
-        percent(r.broken_fraction),
-        percent(r.worst_shortfall_fraction),
-        percent(r.mean_buffer),
-        percent(r.stranded_fraction),
-        r.changes,
-        f"{100 * r.refused:.0f}%",
+        record.policy,
+        record.broken_hours,
+        percent(record.broken_fraction),
+        percent(record.worst_shortfall_fraction),
+        percent(record.mean_buffer),
+        percent(record.stranded_fraction),
+        record.changes,
+        f"{100 * record.refused:.0f}%",
     )
 
 

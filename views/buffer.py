@@ -85,10 +85,10 @@ def _today(explained: Explained, unit: str) -> str:
     )
 
 
-def _kept(r: Record) -> str:
-    broken = "none" if not r.broken_hours else f"{r.broken_hours} ({percent(r.broken_fraction)})"
-    changes = "no change" if not r.changes else count(r.changes, "change")
-    return f"{broken} of {count(r.hours, 'hour')} broken, a mean of {percent(r.mean_buffer)} kept, {changes}"
+def _kept(record: Record) -> str:
+    broken = "none" if not record.broken_hours else f"{record.broken_hours} ({percent(record.broken_fraction)})"
+    changes = "no change" if not record.changes else count(record.changes, "change")
+    return f"{broken} of {count(record.hours, 'hour')} broken, a mean of {percent(record.mean_buffer)} kept, {changes}"
 
 
 def _grown_up(explained: Explained) -> str:
@@ -127,13 +127,13 @@ def _neighbours(explained: Explained) -> str:
     return "; ".join(clauses) or "no flat buffer up to 60% breaks as little"
 
 
-def _flat(r: Record) -> str:
+def _flat(record: Record) -> str:
     """As it was decided: what whole nodes make of it is another number."""
-    return f"{r.policy.removeprefix('fixed-')}%"
+    return f"{record.policy.removeprefix('fixed-')}%"
 
 
-def _hours(r: Record) -> str:
-    return "none" if not r.broken_hours else count(r.broken_hours, "hour")
+def _hours(record: Record) -> str:
+    return "none" if not record.broken_hours else count(record.broken_hours, "hour")
 
 
 def _picture(explained: Explained) -> list[RenderableType]:

@@ -103,15 +103,15 @@ def _sentence(points: Sequence[Point], cluster: str) -> str:
     )
 
 
-def _carried(p: Point) -> bool:
-    return p.oldest_at is not None and p.at - p.oldest_at > _AGREE
+def _carried(point: Point) -> bool:
+    return point.oldest_at is not None and point.at - point.oldest_at > _AGREE
 
 
-def _late_health(p: Point) -> str:
+def _late_health(point: Point) -> str:
     """Where the figures were read later than the health that they go by was seen."""
-    if p.health_at is None or p.oldest_at is None or p.oldest_at - p.health_at <= _AGREE:
+    if point.health_at is None or point.oldest_at is None or point.oldest_at - point.health_at <= _AGREE:
         return ""
-    return f"The last line goes by the last known health; the oldest is of {moment(p.health_at)}."
+    return f"The last line goes by the last known health; the oldest is of {moment(point.health_at)}."
 
 
 def _nothing(cluster: str, began: datetime | None, since: datetime) -> str:

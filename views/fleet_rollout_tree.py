@@ -80,13 +80,13 @@ def _branches(seen: FleetSeen, rooms: Sequence[int], now: datetime, *, single: b
     return parts
 
 
-def _rooms(s: FleetStatus, left: int) -> list[int]:
+def _rooms(status: FleetStatus, left: int) -> list[int]:
     """How many leaves each wave shows on so many lines: a few of each, then the wave under way has the first choice."""
-    sizes = [wave.clusters for wave in s.waves]
+    sizes = [wave.clusters for wave in status.waves]
     least = next((few for few in _LEAST_LEAVES if sum(_lines(min(few, size), size) for size in sizes) <= left), 0)
     rooms = [min(least, size) for size in sizes]
     left -= sum(map(_lines, rooms, sizes))
-    for n in sorted(range(len(sizes)), key=lambda n: (s.waves[n].wave is not s.wave, n)):
+    for n in sorted(range(len(sizes)), key=lambda n: (status.waves[n].wave is not status.wave, n)):
         before = _lines(rooms[n], sizes[n])
         most = before + left
         rooms[n] = sizes[n] if sizes[n] <= most else max(rooms[n], most - 1)
@@ -99,8 +99,8 @@ def _lines(shown: int, of: int) -> int:
     return shown + (0 < shown < of)
 
 
-def _rank(m: Member) -> tuple[bool, int, str]:
-    return not m.needs, _FIRST.index(m.state) if m.state in _FIRST else len(_FIRST), m.cluster
+def _rank(member: Member) -> tuple[bool, int, str]:
+    return not member.needs, _FIRST.index(member.state) if member.state in _FIRST else len(_FIRST), member.cluster
 
 
 def _progress(wave: WaveStatus, *, over: bool) -> str:
@@ -144,22 +144,22 @@ def _leaves(
     return parts
 
 
-def _stage(m: Member) -> str:
-    return m.stage or m.state.value
+def _stage(member: Member) -> str:
+    return member.stage or member.state.value
 
 
-def _since(m: Member, rollout: RolloutStatus | None) -> datetime | None:
+def _since(member: Member, rollout: RolloutStatus | None) -> datetime | None:
     if rollout is not None:
         return rollout.entered_at
-    if m.state is MemberState.ENDED:
+    if member.state is MemberState.ENDED:
         return None  # nobody noted when
-    return m.failed_at if m.state is MemberState.FAILED else m.started_at
+    return member.failed_at if member.state is MemberState.FAILED else member.started_at
 
 
-def _waits(m: Member) -> str:
+def _waits(member: Member) -> str:
     """What has to be done for it, else what its rollout waits for, else why it has not started."""
-    until = f" (until {moment(m.held_until)})" if m.held and m.held_until is not None else ""
-    return m.needs or clean(f"{m.held or m.waits}{until}")
+    until = f" (until {moment(member.held_until)})" if member.held and member.held_until is not None else ""
+    return member.needs or clean(f"{member.held or member.waits}{until}")
 
 
 def fleet_changes(before: FleetSeen | None, now: FleetSeen, at: datetime) -> list[str]:

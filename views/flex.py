@@ -230,9 +230,9 @@ def story_parts(scenes: Sequence[Scene]) -> list[RenderableType]:
     return [*scene_lines, Text(), teams, *_waiting(last), Text(), line(free)]
 
 
-def _when(s: Scene) -> str:
+def _when(scene: Scene) -> str:
     """The step's number; of what came of itself after it the time."""
-    return f"      at {duration_text(s.at)}" if s.woken else f"{s.step + 1:>4}"
+    return f"      at {duration_text(scene.at)}" if scene.woken else f"{scene.step + 1:>4}"
 
 
 def _waiting(last: Scene) -> list[RenderableType]:
@@ -246,9 +246,9 @@ def _waiting(last: Scene) -> list[RenderableType]:
     return [Text(), jobs, *([line(f"and {count(more, 'job')} more; --json names all.")] if more > 0 else [])]
 
 
-def _what_came(s: Scene) -> str:
-    events = [f"{name} runs" for name in s.started]
-    events += [f"{t.job} of {t.team} gives {_number(t.gpus)} back ({t.why})" for t in s.preempted]
+def _what_came(scene: Scene) -> str:
+    events = [f"{name} runs" for name in scene.started]
+    events += [f"{t.job} of {t.team} gives {_number(t.gpus)} back ({t.why})" for t in scene.preempted]
     return "; ".join(events) or "nothing else"
 
 

@@ -50,5 +50,5 @@ def words(measure: str) -> str:
     return measure.replace("_", " ").replace("gpus", "GPUs")
 
 
-def note_text(s: MilestoneStanding) -> str:
-    return "" if s.note is None else f"{moment(s.note.at)} {s.note.actor}: {s.note.reason}"
+def note_text(standing: MilestoneStanding) -> str:
+    return "" if standing.note is None else f"{moment(standing.note.at)} {standing.note.actor}: {standing.note.reason}"

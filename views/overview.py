@@ -126,8 +126,8 @@ def _asked(rollouts: Sequence[RolloutSummary], most: int) -> list[RenderableType
     return [Text(), line((f"{len(needy)} {verb_of(len(needy), 'needs', 'need')} a person", "yellow")), rows, *more]
 
 
-def _stage(r: RolloutSummary) -> str:
-    return r.stage + _SHADOW * r.shadow
+def _stage(summary: RolloutSummary) -> str:
+    return summary.stage + _SHADOW * summary.shadow
 
 
 def _risks(opened: Sequence[RolloutSummary]) -> list[RenderableType]:

@@ -394,16 +394,16 @@ def _outcome(week: Week) -> Section:
     return section._replace(note=f"{section.note} {note}".strip(), numbers_from=1)
 
 
-def _weight(o: BeforeAndAfter) -> float:
-    if o.before is None:
+def _weight(values: BeforeAndAfter) -> float:
+    if values.before is None:
         return -1.0
-    return 1000.0 * (o.before.lacking_gpus or 0.0) + (o.before.phantom_gpus or 0.0)
+    return 1000.0 * (values.before.lacking_gpus or 0.0) + (values.before.phantom_gpus or 0.0)
 
 
-def _of(o: BeforeAndAfter, when: str, what: str) -> str:
-    mean = getattr(o, when)
+def _of(values: BeforeAndAfter, when: str, what: str) -> str:
+    mean = getattr(values, when)
     if mean is None:
-        return "not yet" if when == "after" and o.monitored_at is None else "unknown"
+        return "not yet" if when == "after" and values.monitored_at is None else "unknown"
     value = getattr(mean, what)
     return "unknown" if value is None else _mean(value)
 

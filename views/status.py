@@ -44,26 +44,28 @@ _AT_ONCE = timedelta(seconds=1)
 """Of quotas, where a rollout is stuck: a person who was called at night reads one screen."""
 
 
-def status_line(s: RolloutStatus) -> str:
+def status_line(status: RolloutStatus) -> str:
     """One line that changes when something a person cares about does."""
-    parts = [f"{s.stage}{' (shadow)' if s.shadow else ''}", _health(s)]
-    if s.stage.has_ended:
-        return clean("; ".join((*parts, s.ended_because or "the rollout has ended")))
-    parts.append(f"{s.assigned_gpus:,} promised" + (f" (would be {s.would.assigned_gpus:,})" if s.would else ""))
-    parts += [f"the last look failed: {s.look_failed}"] if s.look_failed else []
-    parts += [f"{_trouble(s, risk.team)}: {_both(s, risk)}" for risk in s.at_risk]
-    parts += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in s.holds]
-    if s.undoing is not None:
-        parts.append(f"rollback ({s.undoing.why}): {s.undoing.reason}{_left(s.undoing)}")
-    if not s.holds:
-        parts += [f"waits for {awaited_text(condition)}" for condition in s.waiting_for]
-    if s.needs:
-        parts.append(f"needs: {s.needs}")
+    parts = [f"{status.stage}{' (shadow)' if status.shadow else ''}", _health(status)]
+    if status.stage.has_ended:
+        return clean("; ".join((*parts, status.ended_because or "the rollout has ended")))
+    parts.append(
+        f"{status.assigned_gpus:,} promised" + (f" (would be {status.would.assigned_gpus:,})" if status.would else "")
+    )
+    parts += [f"the last look failed: {status.look_failed}"] if status.look_failed else []
+    parts += [f"{_trouble(status, risk.team)}: {_both(status, risk)}" for risk in status.at_risk]
+    parts += [f"hold: {hold.kind} by {hold.actor}, {hold.reason}" for hold in status.holds]
+    if status.undoing is not None:
+        parts.append(f"rollback ({status.undoing.why}): {status.undoing.reason}{_left(status.undoing)}")
+    if not status.holds:
+        parts += [f"waits for {awaited_text(condition)}" for condition in status.waiting_for]
+    if status.needs:
+        parts.append(f"needs: {status.needs}")
     return clean("; ".join(parts))
 
 
 def status_parts(
-    s: RolloutStatus,
+    status: RolloutStatus,
     now: datetime | None = None,
     source_at: datetime | None = None,
     could: Sequence[str] = (),
@@ -73,82 +75,93 @@ def status_parts(
     """Everything about one rollout. `source_at`: of the ledger's latest health, where it was asked. `could`: who could
     give the command that it needs. `tracked`: what the next gate waits for stands beside it already."""
     now = now or datetime.now(UTC)
-    shadow = ("  (shadow: nothing is written)", "magenta") if s.shadow else ""
-    since = f" since {moment(s.entered_at)} ({span(now - s.entered_at)})"
-    ended = [("ended", line(s.ended_because))]
-    facts = FactSheet([*_standing(s, now, source_at), *(ended if s.stage.has_ended else _ahead(s, could, tracked))])
-    title = line((s.cluster, "bold"), "  ", (s.stage.value, _STYLES.get(s.stage, "")), shadow, since)
-    return [title, facts, *((Text(), *_teams_parts(s)) if s.teams else ())]
+    shadow = ("  (shadow: nothing is written)", "magenta") if status.shadow else ""
+    since = f" since {moment(status.entered_at)} ({span(now - status.entered_at)})"
+    ended = [("ended", line(status.ended_because))]
+    facts = FactSheet(
+        [*_standing(status, now, source_at), *(ended if status.stage.has_ended else _ahead(status, could, tracked))]
+    )
+    title = line((status.cluster, "bold"), "  ", (status.stage.value, _STYLES.get(status.stage, "")), shadow, since)
+    return [title, facts, *((Text(), *_teams_parts(status)) if status.teams else ())]
 
 
-def _standing(s: RolloutStatus, now: datetime, source_at: datetime | None) -> Iterator[tuple[str, Text]]:
+def _standing(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Iterator[tuple[str, Text]]:
     """What is so."""
-    failures = f", failed {s.failures} of {count(s.attempts, 'time')}" if s.failures else ""
-    yield "rollout", line(f"{s.rollout}, owner {s.owner}, attempt {s.attempt}{failures}")
-    if s.plan_hash is not None:
-        approved = f"approved by {s.approved_by}" if s.approved_by else "not approved"
-        wave = f", wave {s.wave}" if s.wave else ""
-        yield "plan", line(f"{s.plan_hash}, {approved}{wave}, cuts {gpus(s.cut_gpus)}")
-    if s.buffer is not None:
-        looked = "" if s.buffer_at is None else f"; looked at again {moment(s.buffer_at)}"
-        yield "buffer", line(_buffer(s.buffer), looked)
-    yield "health", _seen(s, now, source_at)
-    if s.look_failed:
-        yield "NOT seen", line((f"the last look failed: {s.look_failed}", "red"))
-    if s.health_fault and not s.stage.has_ended:
-        yield "source", line((s.health_fault, "yellow"))
-    if not s.stage.has_ended:
-        healthy_gpus = s.healthy_gpus if s.doubted_gpus is None else s.doubted_gpus
-        doubt = "" if s.doubted_gpus is None else f"; by a newer sample of {gpus(s.doubted_gpus)} healthy, in doubt"
-        yield _WHEN.get(s.stage, "now"), _sums(s, healthy_gpus, doubt)
-        if s.would is not None:
-            yield "would be", _sums(s.would, healthy_gpus)
-        yield from _published(s)
-    for risk in s.at_risk:
-        due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in s.breach_of else ""
-        yield _trouble(s, risk.team), line((_both(s, risk), "red"), due, f"; {risk.yields}" if risk.yields else "")
-    for foretold in s.foretold:
+    failures = f", failed {status.failures} of {count(status.attempts, 'time')}" if status.failures else ""
+    yield "rollout", line(f"{status.rollout}, owner {status.owner}, attempt {status.attempt}{failures}")
+    if status.plan_hash is not None:
+        approved = f"approved by {status.approved_by}" if status.approved_by else "not approved"
+        wave = f", wave {status.wave}" if status.wave else ""
+        yield "plan", line(f"{status.plan_hash}, {approved}{wave}, cuts {gpus(status.cut_gpus)}")
+    if status.buffer is not None:
+        looked = "" if status.buffer_at is None else f"; looked at again {moment(status.buffer_at)}"
+        yield "buffer", line(_buffer(status.buffer), looked)
+    yield "health", _seen(status, now, source_at)
+    if status.look_failed:
+        yield "NOT seen", line((f"the last look failed: {status.look_failed}", "red"))
+    if status.health_fault and not status.stage.has_ended:
+        yield "source", line((status.health_fault, "yellow"))
+    if not status.stage.has_ended:
+        healthy_gpus = status.healthy_gpus if status.doubted_gpus is None else status.doubted_gpus
+        doubt = (
+            ""
+            if status.doubted_gpus is None
+            else f"; by a newer sample of {gpus(status.doubted_gpus)} healthy, in doubt"
+        )
+        yield _WHEN.get(status.stage, "now"), _sums(status, healthy_gpus, doubt)
+        if status.would is not None:
+            yield "would be", _sums(status.would, healthy_gpus)
+        yield from _published(status)
+    for risk in status.at_risk:
+        due = f"; a breach at {moment(risk.breach_at)}" if risk.breach_at and risk.team not in status.breach_of else ""
+        yield (
+            _trouble(status, risk.team),
+            line((_both(status, risk), "red"), due, f"; {risk.yields}" if risk.yields else ""),
+        )
+    for foretold in status.foretold:
         yield "foretold", foretold_line(foretold, datetime.now(UTC))
 
 
-def _seen(s: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
+def _seen(status: RolloutStatus, now: datetime, source_at: datetime | None) -> Text:
     """The health that the rollout goes by, how old it is, and whether its source knows better."""
-    if s.stage.has_ended or s.health_at is None:
-        return line(_health(s), "" if s.health_at is None else f", as of {moment(s.health_at)}")
-    parts = [f"{_health(s)}, as of {moment(s.health_at)} ({span(now - s.health_at)} ago)"]
-    latest = max(s.health_at, source_at or s.health_at)
-    stale = not s.health_known or (source_at is not None and now - latest >= (s.stale_after or STALE))
-    if latest > s.health_at:
+    if status.stage.has_ended or status.health_at is None:
+        return line(_health(status), "" if status.health_at is None else f", as of {moment(status.health_at)}")
+    parts = [f"{_health(status)}, as of {moment(status.health_at)} ({span(now - status.health_at)} ago)"]
+    latest = max(status.health_at, source_at or status.health_at)
+    stale = not status.health_known or (source_at is not None and now - latest >= (status.stale_after or STALE))
+    if latest > status.health_at:
         parts.append(f"; its source has a sample of {moment(latest)}, which it has not looked at")
     return line(*parts, ("; not known or stale", "yellow") if stale else "")
 
 
-def _sums(s: RolloutStatus | WouldStand, healthy_gpus: int | None, doubt: str = "") -> Text:
+def _sums(status: RolloutStatus | WouldStand, healthy_gpus: int | None, doubt: str = "") -> Text:
     """What quotas leave unused is flex too, so that it is more than the surplus; `backstop flex` has both."""
-    free = None if healthy_gpus is None else max(0, healthy_gpus - s.backed_gpus)
+    free = None if healthy_gpus is None else max(0, healthy_gpus - status.backed_gpus)
     surplus = "" if free is None else f"surplus {free:,}, "
-    unused = "" if free is None or free >= s.flex_gpus else f" ({s.flex_gpus - free:,} that quotas leave unused)"
+    unused = (
+        "" if free is None or free >= status.flex_gpus else f" ({status.flex_gpus - free:,} that quotas leave unused)"
+    )
     return line(
-        f"{s.assigned_gpus:,} promised, {s.backed_gpus:,} backed, ",
-        (f"{s.phantom_gpus:,} phantom", "red" if s.phantom_gpus else ""),
-        f"; {surplus}flex {s.flex_gpus:,}{unused}",
+        f"{status.assigned_gpus:,} promised, {status.backed_gpus:,} backed, ",
+        (f"{status.phantom_gpus:,} phantom", "red" if status.phantom_gpus else ""),
+        f"; {surplus}flex {status.flex_gpus:,}{unused}",
         (doubt, "yellow"),
     )
 
 
-def _published(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+def _published(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
     """The part of the surplus that a scheduler reads, which is no second flex; of a shadow also what it would read."""
-    grows = "" if s.flex_grows_at is None else f"; more if it stands until {moment(s.flex_grows_at)}"
-    if s.would is not None and s.would.flex_published_gpus is not None:
-        is_ = "nothing" if s.flex_published_gpus is None else f"{s.flex_published_gpus:,}"
-        yield "published", line(f"{is_}; {s.would.flex_published_gpus:,} of the surplus would be{grows}")
-    elif s.flex_published_gpus is not None:
-        yield "published", line(f"{s.flex_published_gpus:,} of the surplus{grows}")
+    grows = "" if status.flex_grows_at is None else f"; more if it stands until {moment(status.flex_grows_at)}"
+    if status.would is not None and status.would.flex_published_gpus is not None:
+        is_ = "nothing" if status.flex_published_gpus is None else f"{status.flex_published_gpus:,}"
+        yield "published", line(f"{is_}; {status.would.flex_published_gpus:,} of the surplus would be{grows}")
+    elif status.flex_published_gpus is not None:
+        yield "published", line(f"{status.flex_published_gpus:,} of the surplus{grows}")
 
 
-def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
+def _proposed(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
     """What a plan on the long-run health would change, by team."""
-    p = s.proposal
+    p = status.proposal
     if p is None:
         return
     inside = "inside" if p.inside else "outside"
@@ -159,7 +172,7 @@ def _proposed(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
     for value in p.values[:_ROWS]:
         yield "", line(f"{value.team} {value.quota_gpus:,} -> {value.proposed_gpus:,}")
     if len(p.values) > _ROWS:
-        yield "", line(f"and {count(len(p.values) - _ROWS, 'more quota')}: {_in_full(s)}")
+        yield "", line(f"and {count(len(p.values) - _ROWS, 'more quota')}: {_in_full(status)}")
 
 
 def _buffer(derived: Derived) -> str:
@@ -180,23 +193,23 @@ def foretold_line(foretold: Foretold, now: datetime) -> Text:
     )
 
 
-def _ahead(s: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterator[tuple[str, Text]]:
+def _ahead(status: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterator[tuple[str, Text]]:
     """What keeps it, and what comes next."""
-    yield from _holds(s)
-    if s.undoing is not None:
-        yield from _undone(s, s.undoing)
-    yield from _proposed(s)
-    for condition in s.waiting_for:
+    yield from _holds(status)
+    if status.undoing is not None:
+        yield from _undone(status, status.undoing)
+    yield from _proposed(status)
+    for condition in status.waiting_for:
         if condition.name != "holds" and not tracked:  # holds have their own lines
             until = f", until {moment(condition.until)}" if condition.until else ""
             yield "waits for", line(f"{awaited_text(condition)}{until}")
-    if s.next_at is not None:
-        yield "next look", line(moment(s.next_at))
-    choices = s.undoing.choices if s.undoing is not None else ()
-    if s.needs:
-        yield "needs", line(("a person: nothing happens by itself" if choices else s.needs, "bold"))
-    elif s.unguarded:
-        abort = f"{command_line(Command.ABORT, s.cluster)} --reason '...'"
+    if status.next_at is not None:
+        yield "next look", line(moment(status.next_at))
+    choices = status.undoing.choices if status.undoing is not None else ()
+    if status.needs:
+        yield "needs", line(("a person: nothing happens by itself" if choices else status.needs, "bold"))
+    elif status.unguarded:
+        abort = f"{command_line(Command.ABORT, status.cluster)} --reason '...'"
         yield "unguarded", line((UNGUARDED, "yellow"), f"; restore the baseline: {abort}")
     if could:
         yield "could act", line(some_of(could, 5))
@@ -205,25 +218,25 @@ def _ahead(s: RolloutStatus, could: Sequence[str], tracked: bool) -> Iterator[tu
         yield "", line(choice.does)
 
 
-def _holds(s: RolloutStatus) -> Iterator[tuple[str, Text]]:
-    for hold in s.holds:
+def _holds(status: RolloutStatus) -> Iterator[tuple[str, Text]]:
+    for hold in status.holds:
         until = f", until {moment(hold.until)}" if hold.until else ""
         # A window's hold is no one's to resolve: it ends with the window.
-        ends = f"; see backstop calendar show {shlex.quote(s.cluster)}" if hold.actor == "calendar" else ""
+        ends = f"; see backstop calendar show {shlex.quote(status.cluster)}" if hold.actor == "calendar" else ""
         yield "hold", line((f"{hold.kind} ", "yellow"), f"[{hold.id}] by {hold.actor}: {hold.reason}{until}{ends}")
-        yield from _lifted_by(s, hold)
-    for hold in s.recorded_objections:
+        yield from _lifted_by(status, hold)
+    for hold in status.recorded_objections:
         yield "objection", line(f"recorded, by {hold.actor}: {hold.reason}")
-        yield from _lifted_by(s, hold)
+        yield from _lifted_by(status, hold)
 
 
-def _lifted_by(s: RolloutStatus, hold: Hold) -> Iterator[tuple[str, Text]]:
+def _lifted_by(status: RolloutStatus, hold: Hold) -> Iterator[tuple[str, Text]]:
     """What lifts it, where that is not said as the next thing to do anyway."""
-    if hold.id in s.lifts and s.lifts[hold.id] not in s.needs:
-        yield "", line(f"lift it: {s.lifts[hold.id]}")
+    if hold.id in status.lifts and status.lifts[hold.id] not in status.needs:
+        yield "", line(f"lift it: {status.lifts[hold.id]}")
 
 
-def _undone(s: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]:
+def _undone(status: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]:
     reason = undoing.reason.removeprefix(f"{undoing.why}: ")
     yield "rollback", line(f"{undoing.why}, by {undoing.actor}: {reason}{_left(undoing)}")
     for text in undoing.undone:
@@ -233,11 +246,11 @@ def _undone(s: RolloutStatus, undoing: UndoStatus) -> Iterator[tuple[str, Text]]
     for value in undoing.values[:_ROWS]:
         yield "still", line((value_text(value), "red"))
     if len(undoing.values) > _ROWS:
-        yield "", line(f"and {count(len(undoing.values) - _ROWS, 'more quota')}: {_in_full(s)}")
+        yield "", line(f"and {count(len(undoing.values) - _ROWS, 'more quota')}: {_in_full(status)}")
 
 
-def _in_full(s: RolloutStatus) -> str:
-    return f"{command_line('status', s.cluster)} --json"
+def _in_full(status: RolloutStatus) -> str:
+    return f"{command_line('status', status.cluster)} --json"
 
 
 def awaited_text(condition: Condition) -> str:
@@ -253,32 +266,32 @@ def awaited_alone(condition: Condition, needs: str) -> str:
     return text
 
 
-def _both(s: RolloutStatus, risk: Risk) -> str:
-    has = "would have" if s.shadow else "has"
+def _both(status: RolloutStatus, risk: Risk) -> str:
+    has = "would have" if status.shadow else "has"
     healthy = "1 healthy GPU" if risk.backing_gpus == 1 else f"{risk.backing_gpus:,} healthy GPUs"
     return f"{risk.team} {has} {healthy} behind a quota of {risk.quota_gpus:,}"
 
 
-def _trouble(s: RolloutStatus, team: str) -> str:
-    return "in breach" if team in s.breach_of else "at risk"
+def _trouble(status: RolloutStatus, team: str) -> str:
+    return "in breach" if team in status.breach_of else "at risk"
 
 
-def _health(s: RolloutStatus) -> str:
-    return f"{'?' if s.healthy_gpus is None else number(s.healthy_gpus)} healthy of {s.total_gpus:,}"
+def _health(status: RolloutStatus) -> str:
+    return f"{'?' if status.healthy_gpus is None else number(status.healthy_gpus)} healthy of {status.total_gpus:,}"
 
 
 def _left(undoing: UndoStatus) -> str:
     return f"; left to undo: {', '.join(undoing.left)}" if undoing.left else ""
 
 
-def _teams_parts(s: RolloutStatus) -> Iterator[RenderableType]:
+def _teams_parts(status: RolloutStatus) -> Iterator[RenderableType]:
     """Every team; of a stuck rollout the first ones, so that what to do is not scrolled away."""
-    if s.stage is not Stage.STUCK or len(s.teams) <= _ROWS:
-        yield _teams(s.teams, shadow=s.shadow)
+    if status.stage is not Stage.STUCK or len(status.teams) <= _ROWS:
+        yield _teams(status.teams, shadow=status.shadow)
         return
-    left = {value.team for value in s.undoing.values} if s.undoing is not None else set()
-    yield _teams(sorted(s.teams, key=lambda t: t.team not in left)[:_ROWS], shadow=s.shadow)
-    yield line(f"and {count(len(s.teams) - _ROWS, 'more team')}: {_in_full(s)}")
+    left = {value.team for value in status.undoing.values} if status.undoing is not None else set()
+    yield _teams(sorted(status.teams, key=lambda t: t.team not in left)[:_ROWS], shadow=status.shadow)
+    yield line(f"and {count(len(status.teams) - _ROWS, 'more team')}: {_in_full(status)}")
 
 
 def _teams(teams: Sequence[TeamStatus], *, shadow: bool) -> Grid:

@@ -229,8 +229,8 @@ class BringupWorkflow(BringupRuns):
             assert self._start is not None
             reason = "" if self._trouble is None else self._trouble.message
             return messages.BringupAnswer(begun=False, cluster=self._start.start.entry.cluster, reason=reason)
-        b = self._value
-        return messages.BringupAnswer(begun=True, cluster=b.cluster, stage=b.stage, reason=b.because)
+        bringup = self._value
+        return messages.BringupAnswer(begun=True, cluster=bringup.cluster, stage=bringup.stage, reason=bringup.because)
 
     def _check(self, command: BringupCommand, order: BringupOrder) -> None:
         raise_if_refused(refusal(self._state, command, order, workflow.now(), tuple(self._tasks)))
@@ -238,10 +238,10 @@ class BringupWorkflow(BringupRuns):
     def _obey(self, command: BringupCommand, order: BringupOrder) -> messages.BringupCommandAnswer:
         before, now = self._state, workflow.now()
         self._check(command, order)
-        b, sentence = obey(before, command, order, now)
-        self._set(b)
-        undo = bringup_undo_line(before, b, command, order)
-        return messages.BringupCommandAnswer(command=command.value, stage=b.stage, said=sentence, undo=undo)
+        bringup, sentence = obey(before, command, order, now)
+        self._set(bringup)
+        undo = bringup_undo_line(before, bringup, command, order)
+        return messages.BringupCommandAnswer(command=command.value, stage=bringup.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:
         """Temporal's own cancel."""

@@ -100,8 +100,8 @@ class BringupRuns(Durable[Bringup]):
 
     def _reported(self, run: str, attempt: int, report: RunReport) -> None:
         news = report.phase is RunPhase.RUNNING and _is_news(self._state.runs[run], attempt)
-        b = reducers.apply_report(self._state, run, attempt, report, workflow.now())
-        self._set(reducers.note_running(b, run, workflow.now()) if news else b)
+        bringup = reducers.apply_report(self._state, run, attempt, report, workflow.now())
+        self._set(reducers.note_running(bringup, run, workflow.now()) if news else bringup)
 
     def _unanswered(self, run: str, attempt: int, error: ActivityError) -> None:
         """A call about it failed: it is made again, unless nobody can ever answer it."""
@@ -144,16 +144,16 @@ class _Where(TypedDict):
     schedule_to_start_timeout: timedelta | None
 
 
-def _where(b: Bringup, run: str) -> _Where:
-    host = b.runs[run].host
+def _where(bringup: Bringup, run: str) -> _Where:
+    host = bringup.runs[run].host
     if not host:
         return {"task_queue": BRINGUP_QUEUE, "schedule_to_start_timeout": None}
-    return {"task_queue": runs_queue(host), "schedule_to_start_timeout": b.recipe.settle}
+    return {"task_queue": runs_queue(host), "schedule_to_start_timeout": bringup.recipe.settle}
 
 
-def _needs_host(b: Bringup, run: str) -> bool:
+def _needs_host(bringup: Bringup, run: str) -> bool:
     """A step that runs on a host, which has to be chosen before its start is noted."""
-    step = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
+    step = bringup.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
     return step.runner(undo=run.endswith(UNDO_SUFFIX)) is Runner.COMMAND
 
 
@@ -186,41 +186,41 @@ def _call_for_host(run: str) -> Awaitable[ChosenHost]:
     )
 
 
-def _call_start(b: Bringup, run: str) -> Awaitable[RunReport]:
+def _call_start(bringup: Bringup, run: str) -> Awaitable[RunReport]:
     return workflow.execute_activity_method(
         RunActivities.start,
-        calls.run_order(b, run),
+        calls.run_order(bringup, run),
         **BRINGUP_START_CALL,
-        **_where(b, run),
-        summary=f"start {run} (attempt {b.runs[run].attempt})",
+        **_where(bringup, run),
+        summary=f"start {run} (attempt {bringup.runs[run].attempt})",
     )
 
 
-def _call_follow(b: Bringup, run: str) -> Awaitable[FollowedRun]:
+def _call_follow(bringup: Bringup, run: str) -> Awaitable[FollowedRun]:
     return workflow.execute_activity_method(
         RunActivities.follow,
-        calls.follow_request(b, run),
+        calls.follow_request(bringup, run),
         **BRINGUP_LONG_CALL,
-        **_where(b, run),
+        **_where(bringup, run),
         start_to_close_timeout=NO_TIME_LIMIT,
-        summary=f"follow {run} (attempt {b.runs[run].attempt})",
+        summary=f"follow {run} (attempt {bringup.runs[run].attempt})",
     )
 
 
-def _call_follow_elsewhere(b: Bringup, run: str) -> Awaitable[FollowedRun]:
+def _call_follow_elsewhere(bringup: Bringup, run: str) -> Awaitable[FollowedRun]:
     """Another worker sees the run only where it shares `runs_dir` with the host that is gone."""
     return workflow.execute_activity_method(
         RunActivities.follow,
-        calls.follow_request(b, run).but(seen=False, unheard=None),
+        calls.follow_request(bringup, run).but(seen=False, unheard=None),
         **BRINGUP_LONG_CALL,
         task_queue=BRINGUP_QUEUE,
-        start_to_close_timeout=b.recipe.settle * 3,
-        schedule_to_close_timeout=b.recipe.settle * 3,
-        summary=f"host {b.runs[run].host} is gone: who else sees {run}",
+        start_to_close_timeout=bringup.recipe.settle * 3,
+        schedule_to_close_timeout=bringup.recipe.settle * 3,
+        summary=f"host {bringup.runs[run].host} is gone: who else sees {run}",
     )
 
 
-def _call_stop(b: Bringup, run: str) -> Awaitable[StoppedRun]:
+def _call_stop(bringup: Bringup, run: str) -> Awaitable[StoppedRun]:
     return workflow.execute_activity_method(
-        RunActivities.stop, calls.run_order(b, run), **BRINGUP_CALL, **_where(b, run), summary=f"stop {run}"
+        RunActivities.stop, calls.run_order(bringup, run), **BRINGUP_CALL, **_where(bringup, run), summary=f"stop {run}"
     )

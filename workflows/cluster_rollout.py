@@ -108,9 +108,11 @@ class ClusterRollout(RolloutActions):
         return True
 
     def _result(self) -> messages.RolloutResult:
-        start, r, why = self._start.launch, self._value, self._refused_launch
-        if r is not None and not why:
-            return messages.RolloutResult(cluster=r.cluster, rollout=r.id, stage=r.stage, reason=r.ended_because)
+        start, rollout, why = self._start.launch, self._value, self._refused_launch
+        if rollout is not None and not why:
+            return messages.RolloutResult(
+                cluster=rollout.cluster, rollout=rollout.id, stage=rollout.stage, reason=rollout.ended_because
+            )
         return messages.RolloutResult(cluster=start.cluster, rollout=start.rollout, stage=Stage.ABORTED, reason=why)
 
     # --- the loop ---------------------------------------------------------------------------
@@ -232,15 +234,19 @@ class ClusterRollout(RolloutActions):
         raise_if_refused(refusal(self._state, command, request, by_roles=self._tickets.by_roles(request)))
 
     def _obey(self, command: Command, request: CommandRequest) -> messages.CommandAnswer:
-        r = self._state
-        stood = command is Command.OBJECT and any(objections.of_team(r, request.team))
+        rollout = self._state
+        stood = command is Command.OBJECT and any(objections.of_team(rollout, request.team))
         one = not stood or workflow.patched(patches.ONE_OBJECTION)
-        accepts = command is Command.RESOLVE and request.hold == "drift" and request.how != "restore" and is_bounded(r)
+        accepts = (
+            command is Command.RESOLVE and request.hold == "drift" and request.how != "restore" and is_bounded(rollout)
+        )
         refits = accepts and workflow.patched(patches.REFITS)
-        after, sentence = obey(r, command, request, workflow.now(), one_objection=one, refits=refits)
+        after, sentence = obey(rollout, command, request, workflow.now(), one_objection=one, refits=refits)
         self._set(without_approval(after) if is_signed(request) and command in GOES_BACK else after)
-        undo = undo_line(r, after, command, request, by_roles=self._tickets.by_roles(request))
-        return messages.CommandAnswer(cluster=r.cluster, command=command, stage=after.stage, said=sentence, undo=undo)
+        undo = undo_line(rollout, after, command, request, by_roles=self._tickets.by_roles(request))
+        return messages.CommandAnswer(
+            cluster=rollout.cluster, command=command, stage=after.stage, said=sentence, undo=undo
+        )
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort by whoever sent it; a rollback under way goes on."""

@@ -73,10 +73,10 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
             raise
         await stop_tasks(sides)
         await workflow.wait_condition(workflow.all_handlers_finished)
-        f = self._state
-        done = sum(m.state is MemberState.DONE for m in f.members.values())
+        fleet = self._state
+        done = sum(m.state is MemberState.DONE for m in fleet.members.values())
         return messages.FleetResult(
-            fleet=f.id, stage=f.stage, reason=f.ended_because, clusters=len(f.members), done=done
+            fleet=fleet.id, stage=fleet.stage, reason=fleet.ended_because, clusters=len(fleet.members), done=done
         )
 
     @property
@@ -222,9 +222,13 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         return self._answer()
 
     def _answer(self) -> messages.FleetLaunchAnswer:
-        f = self._state
+        fleet = self._state
         return messages.FleetLaunchAnswer(
-            launched=not f.stage.has_ended, fleet=f.id, stage=f.stage, reason=f.ended_because, plan=self._plan
+            launched=not fleet.stage.has_ended,
+            fleet=fleet.id,
+            stage=fleet.stage,
+            reason=fleet.ended_because,
+            plan=self._plan,
         )
 
     def _check(self, command: FleetCommand, request: FleetCommandRequest) -> None:
@@ -232,10 +236,10 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
 
     def _obey(self, command: FleetCommand, request: FleetCommandRequest) -> messages.FleetCommandAnswer:
         before = self._state
-        f, sentence = obey(before, command, request, workflow.now())
-        self._set(f)
-        undo = fleet_undo_line(before, f, command, request)
-        return messages.FleetCommandAnswer(command=command, stage=f.stage, said=sentence, undo=undo)
+        fleet, sentence = obey(before, command, request, workflow.now())
+        self._set(fleet)
+        undo = fleet_undo_line(before, fleet, command, request)
+        return messages.FleetCommandAnswer(command=command, stage=fleet.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:
         """Temporal's own cancel."""

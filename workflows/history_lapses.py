@@ -44,9 +44,9 @@ class Lapses:
         if self.runs:
             self.suspected = self.reset = True
 
-    def may_be(self, r: Rollout) -> bool:
+    def may_be(self, rollout: Rollout) -> bool:
         """The history is to be compared with the ledger before anything else is done."""
-        return (self.suspected or has_lapsed(r)) and not r.superseded
+        return (self.suspected or has_lapsed(rollout)) and not rollout.superseded
 
     async def compare_histories(
         self, state: Callable[[], Rollout], unsent: Callable[[], tuple[AuditEntry, ...]]
@@ -56,17 +56,20 @@ class Lapses:
         Then the run ends: what stands is lost, as `status` and `doctor` say, and a launch adopts it. `unsent`: entries
         that no call takes to the archive; a call that is under way archives its own.
         """
-        r, again = state(), None
+        rollout, again = state(), None
         try:
             mark = await workflow.execute_activity_method(
-                ClusterActivities.ledger_mark, r.cluster, **READ_CALL, summary="compare the history with the ledger"
+                ClusterActivities.ledger_mark,
+                rollout.cluster,
+                **READ_CALL,
+                summary="compare the history with the ledger",
             )
-            if mark.rollout != r.id or mark.counter > r.fence:
+            if mark.rollout != rollout.id or mark.counter > rollout.fence:
                 opening = await workflow.execute_activity_method(
                     ClusterActivities.open_rollout,
-                    OpenRequest(launch=self._launch, at=workflow.now(), rollout=r.id, fence=r.fence),
+                    OpenRequest(launch=self._launch, at=workflow.now(), rollout=rollout.id, fence=rollout.fence),
                     **FORWARD_CALL,
-                    summary=f"open {r.cluster} again: its history lacks effects",
+                    summary=f"open {rollout.cluster} again: its history lacks effects",
                 )
                 heard = () if self.reset else unsent()  # after a reset: what was archived before it
                 again = reopen_rollout(state(), self._launch, opening, workflow.now(), heard)

@@ -12,10 +12,10 @@ with workflow.unsafe.imports_passed_through():
     from workflows import patches
 
 
-def call_owner(r: Rollout, now: datetime) -> Rollout:
+def call_owner(rollout: Rollout, now: datetime) -> Rollout:
     """With a notice in the mail for each."""
-    if (news := news_for_owner(r, now)) and workflow.patched(patches.CALLS_OWNER):
-        r = owner_told(r, news)
-    if (news := rollback_for_owner(r)) and workflow.patched(patches.OWNER_HEARS_OF_UNDO):
-        r = owner_told(r, news)
-    return r
+    if (news := news_for_owner(rollout, now)) and workflow.patched(patches.CALLS_OWNER):
+        rollout = owner_told(rollout, news)
+    if (news := rollback_for_owner(rollout)) and workflow.patched(patches.OWNER_HEARS_OF_UNDO):
+        rollout = owner_told(rollout, news)
+    return rollout

@@ -38,12 +38,12 @@ class RolloutActions(RolloutPost):
                 await self._perform(action.kind)
 
     async def _look(self, action: Look) -> None:
-        r = self._state
+        rollout = self._state
         try:
             seen = await workflow.execute_activity_method(
                 ClusterActivities.observe,
-                calls.look_at(r, action, workflow.now()),
-                **(options.DUE_READ_CALL if confirms_breach(r, workflow.now()) else options.READ_CALL),
+                calls.look_at(rollout, action, workflow.now()),
+                **(options.DUE_READ_CALL if confirms_breach(rollout, workflow.now()) else options.READ_CALL),
                 summary=f"look: {action.why}",
             )
         except ActivityError as error:
@@ -52,7 +52,7 @@ class RolloutActions(RolloutPost):
         now = workflow.now()
         rises = look_reducers.rise_waits(self._state, seen) and workflow.patched(patches.CONFIRMS_RISES)
         asks = look_reducers.asks_of(self._state, seen) and workflow.patched(patches.ASKS_OF_DRIFT)
-        self._set(look_reducers.apply_look(self._state, seen, now, r.fence, rises=rises, asks=asks))
+        self._set(look_reducers.apply_look(self._state, seen, now, rollout.fence, rises=rises, asks=asks))
         if any(news_of_risk(self._state, now)) and workflow.patched(patches.WARNS):
             self._set(warn_teams(self._state, now))
 

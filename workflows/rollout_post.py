@@ -93,9 +93,9 @@ class RolloutPost(Host[Rollout]):
 
     def _records_now(self) -> bool:
         """Nothing more is about to come; or others count on the stage, as the fleet's brake does on rollbacks."""
-        r = self._state
-        rolls_back = r.stage is Stage.ROLLING_BACK and r.post.noted is not r.stage
-        return self._waits == self._changes or r.stage.has_ended or rolls_back
+        rollout = self._state
+        rolls_back = rollout.stage is Stage.ROLLING_BACK and rollout.post.noted is not rollout.stage
+        return self._waits == self._changes or rollout.stage.has_ended or rolls_back
 
     # --- notices ----------------------------------------------------------------------------
 

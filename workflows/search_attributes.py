@@ -22,25 +22,33 @@ _BY_OWNER = SearchAttributeKey.for_keyword(SearchName.OWNER)
 _UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
 
 
-def rollout_attributes(r: Rollout) -> list[SearchAttributeUpdate[Any]]:
+def rollout_attributes(rollout: Rollout) -> list[SearchAttributeUpdate[Any]]:
     """As the state has it; two that are alike are equal."""
-    stands = backing_now(r)
+    stands = backing_now(rollout)
     return [
-        _BY_CLUSTER.value_set(r.cluster),
-        _BY_STAGE.value_set(r.stage.value),
-        _BY_WAVE.value_set("none" if r.plan is None else r.plan.wave.value),
-        _BY_OWNER.value_set(r.owner),
+        _BY_CLUSTER.value_set(rollout.cluster),
+        _BY_STAGE.value_set(rollout.stage.value),
+        _BY_WAVE.value_set("none" if rollout.plan is None else rollout.plan.wave.value),
+        _BY_OWNER.value_set(rollout.owner),
         _UNBACKED.value_set(max(0, stands.assigned_gpus - stands.backed_gpus)),
     ]
 
 
-def fleet_attributes(f: FleetRollout) -> list[SearchAttributeUpdate[Any]]:
-    return [_BY_STAGE.value_set(f.stage.value), _BY_WAVE.value_set(f.wave.value), _BY_OWNER.value_set(f.owner)]
+def fleet_attributes(fleet: FleetRollout) -> list[SearchAttributeUpdate[Any]]:
+    return [
+        _BY_STAGE.value_set(fleet.stage.value),
+        _BY_WAVE.value_set(fleet.wave.value),
+        _BY_OWNER.value_set(fleet.owner),
+    ]
 
 
 def request_attributes(state: RequestState) -> list[SearchAttributeUpdate[Any]]:
     return [_BY_CLUSTER.value_set(state.ask.cluster), _BY_STAGE.value_set(state.stage.value)]
 
 
-def bringup_attributes(b: Bringup) -> list[SearchAttributeUpdate[Any]]:
-    return [_BY_CLUSTER.value_set(b.cluster), _BY_STAGE.value_set(b.stage.value), _BY_OWNER.value_set(b.entry.owner)]
+def bringup_attributes(bringup: Bringup) -> list[SearchAttributeUpdate[Any]]:
+    return [
+        _BY_CLUSTER.value_set(bringup.cluster),
+        _BY_STAGE.value_set(bringup.stage.value),
+        _BY_OWNER.value_set(bringup.entry.owner),
+    ]

@@ -317,9 +317,9 @@ def _fleet_drawn(hash: str, taken: Sequence[Prospect], plans: Mapping[str, Envel
     return Drawn("fleet", hash, {"clusters": [p.cluster for p in taken], "rows": rows, "envelopes": envelopes})
 
 
-def _with_own(p: Prospect, own: tuple[Noted, datetime] | None) -> Prospect:
+def _with_own(prospect: Prospect, own: tuple[Noted, datetime] | None) -> Prospect:
     """With the rollout of the fleet rollout that is taken over, unless somebody else has opened one since."""
-    if own is None or p.rollout not in ("", own[0].rollout):
-        return p
+    if own is None or prospect.rollout not in ("", own[0].rollout):
+        return prospect
     rollout, opened_at = own
-    return p.model_copy(update={**rollout.model_dump(), "own": True, "started_at": opened_at})
+    return prospect.model_copy(update={**rollout.model_dump(), "own": True, "started_at": opened_at})

@@ -141,8 +141,8 @@ def _held(promises: Hours, weeks: int) -> Hours:
     return np.array([np.fmax.reduce(promises[max(0, n + 1 - weeks) : n + 1]) for n in range(len(promises))])
 
 
-def _horizon(r: Record) -> int:
-    return r.horizon_weeks
+def _horizon(record: Record) -> int:
+    return record.horizon_weeks
 
 
 def _table(horizon: int, rows: Sequence[Record]) -> dict[str, Any]:

@@ -141,9 +141,9 @@ def _milestones(standings: Sequence[MilestoneStanding]) -> dict[str, str] | None
     return {"svg": svg(figure), "says": says}
 
 
-def _on_scale(s: MilestoneStanding, number: int) -> float:
+def _on_scale(standing: MilestoneStanding, number: int) -> float:
     """Per cent of the largest number that its bar has to show."""
-    most = max(s.milestone.target, s.number or 0, s.expected or 0, s.started_from or 0)
+    most = max(standing.milestone.target, standing.number or 0, standing.expected or 0, standing.started_from or 0)
     return 100.0 * number / most if most else 0.0
 
 

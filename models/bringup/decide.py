@@ -40,34 +40,39 @@ MOST_RUNS = 20
 """Of one bring-up at once."""
 
 
-def decide(b: Bringup, now: datetime, under_way: Collection[BringupAction] = ()) -> BringupAction:
+def decide(bringup: Bringup, now: datetime, under_way: Collection[BringupAction] = ()) -> BringupAction:
     """The next action to begin beside those under way."""
-    if b.stage.has_ended:
+    if bringup.stage.has_ended:
         return Finish()
-    first = next((action for action in _wanted_actions(b, now, under_way) if action not in under_way), None)
-    return first or Wait(min((at for at in _times(b, now) if at > now), default=None))
+    first = next((action for action in _wanted_actions(bringup, now, under_way) if action not in under_way), None)
+    return first or Wait(min((at for at in _times(bringup, now) if at > now), default=None))
 
 
-def _wanted_actions(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
-    yield from _run_actions(b, now, under_way)
-    if b.hold is None and sum(run.phase.under_way for run in b.runs.values()) < MOST_RUNS:
-        yield from map(Start, startable_steps(b, now))
-    match b.direction:
+def _wanted_actions(bringup: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
+    yield from _run_actions(bringup, now, under_way)
+    if bringup.hold is None and sum(run.phase.under_way for run in bringup.runs.values()) < MOST_RUNS:
+        yield from map(Start, startable_steps(bringup, now))
+    match bringup.direction:
         case BringupStage.PLANNED:
-            if b.supply is not None and b.supply.colour is not Colour.GREEN and not b.supply.skipped:
+            if bringup.supply is not None and bringup.supply.colour is not Colour.GREEN and not bringup.supply.skipped:
                 yield LookForSupply()
         case BringupStage.PROVISIONING | BringupStage.PROVISIONED:
-            yield from _ask_actions(b, now, under_way)
-            if b.hold is None and b.direction is BringupStage.PROVISIONED and is_soaked(b, now) and not b.fault:
+            yield from _ask_actions(bringup, now, under_way)
+            if (
+                bringup.hold is None
+                and bringup.direction is BringupStage.PROVISIONED
+                and is_soaked(bringup, now)
+                and not bringup.fault
+            ):
                 yield HandOver()
         case BringupStage.IN_PRODUCTION:
-            yield from _ask_actions(b, now, under_way)
-            installed, healthy = b.gpus_there
-            if owes(b, now) and (installed > b.short_of or healthy > b.short_of_healthy):
+            yield from _ask_actions(bringup, now, under_way)
+            installed, healthy = bringup.gpus_there
+            if owes(bringup, now) and (installed > bringup.short_of or healthy > bringup.short_of_healthy):
                 yield GrantOwed()
         case BringupStage.RETIRING:
-            if b.leaving is not None and not b.leaving.empty and not b.fault:
-                at = _next_emptying_look(b.leaving)
+            if bringup.leaving is not None and not bringup.leaving.empty and not bringup.fault:
+                at = _next_emptying_look(bringup.leaving)
                 if at is None or now >= at:
                     yield WindDown()
 
@@ -81,9 +86,9 @@ def _next_emptying_look(leaving: Leaving) -> datetime | None:
     return leaving.looked_at + min(latest, max(soonest, unchanged))
 
 
-def _run_actions(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
+def _run_actions(bringup: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
     """Every run whose start was noted is followed, and stopped where that was said."""
-    for name, run in b.runs.items():
+    for name, run in bringup.runs.items():
         idle = run.phase.under_way and Start(name) not in under_way
         if idle and (run.next_at is None or run.next_at <= now):
             if run.stopping and run.seen:
@@ -94,119 +99,125 @@ def _run_actions(b: Bringup, now: datetime, under_way: Collection[BringupAction]
 # --- steps ------------------------------------------------------------------------------------------
 
 
-def startable_steps(b: Bringup, now: datetime) -> list[str]:
+def startable_steps(bringup: Bringup, now: datetime) -> list[str]:
     """The steps, or undos, that may start now; what blocks one keeps none that does not stand on it."""
-    if b.direction is BringupStage.PROVISIONING:
-        over = {step.name for step, run in b.steps() if run.phase.is_over}
-        waiting = [step.name for step, run in b.steps() if run.phase is StepPhase.WAITING and not step.touch]
-        runs = ready_steps(b.recipe.after, waiting, over)
-    elif may_unmake(b):
-        waiting = [step.name for step, _ in b.steps() if _waits_for_undo(b, step.name)]
-        runs = [step + UNDO_SUFFIX for step in reversed(waiting) if not _steps_above(b, step)]
+    if bringup.direction is BringupStage.PROVISIONING:
+        over = {step.name for step, run in bringup.steps() if run.phase.is_over}
+        waiting = [step.name for step, run in bringup.steps() if run.phase is StepPhase.WAITING and not step.touch]
+        runs = ready_steps(bringup.recipe.after, waiting, over)
+    elif may_unmake(bringup):
+        waiting = [step.name for step, _ in bringup.steps() if _waits_for_undo(bringup, step.name)]
+        runs = [step + UNDO_SUFFIX for step in reversed(waiting) if not _steps_above(bringup, step)]
     else:
         return []
-    return [run for run in runs if (at := b.runs[run].next_at) is None or at <= now]
+    return [run for run in runs if (at := bringup.runs[run].next_at) is None or at <= now]
 
 
-def may_unmake(b: Bringup) -> bool:
+def may_unmake(bringup: Bringup) -> bool:
     """It is being unmade, and no step runs any more."""
-    emptied = b.direction is BringupStage.CANCELLING or (b.leaving is not None and b.leaving.empty)
-    return b.direction.unmakes and emptied and not any(run.phase.under_way for _, run in b.steps())
+    emptied = bringup.direction is BringupStage.CANCELLING or (bringup.leaving is not None and bringup.leaving.empty)
+    return bringup.direction.unmakes and emptied and not any(run.phase.under_way for _, run in bringup.steps())
 
 
-def _waits_for_undo(b: Bringup, step: str) -> bool:
-    undo = b.undo(step)
+def _waits_for_undo(bringup: Bringup, step: str) -> bool:
+    undo = bringup.undo(step)
     return undo is not None and undo.phase is StepPhase.WAITING
 
 
-def _steps_above(b: Bringup, step: str) -> list[str]:
+def _steps_above(bringup: Bringup, step: str) -> list[str]:
     """What stands on this step and is to be unmade before it, or could not be."""
     return [
         other
-        for other in steps_behind(b.recipe.after, step)
-        if (undo := b.undo(other)) is not None and undo.phase is not StepPhase.DONE
+        for other in steps_behind(bringup.recipe.after, step)
+        if (undo := bringup.undo(other)) is not None and undo.phase is not StepPhase.DONE
     ]
 
 
-def spared_steps(b: Bringup) -> dict[str, str]:
+def spared_steps(bringup: Bringup) -> dict[str, str]:
     """Steps that are not unmade because one whose undo did not finish stands on them: that one, by step."""
     failed = [
         step.name
-        for step, _ in b.steps()
-        if (undo := b.undo(step.name)) is not None and (undo.phase.needs_person or undo.phase is StepPhase.SKIPPED)
+        for step, _ in bringup.steps()
+        if (undo := bringup.undo(step.name)) is not None
+        and (undo.phase.needs_person or undo.phase is StepPhase.SKIPPED)
     ]
-    by = {step: other for other in failed for step in steps_before(b.recipe.after, [other])}
-    return {step: by[step] for step in b.recipe.after if step in by and _waits_for_undo(b, step)}
+    by = {step: other for other in failed for step in steps_before(bringup.recipe.after, [other])}
+    return {step: by[step] for step in bringup.recipe.after if step in by and _waits_for_undo(bringup, step)}
 
 
 # --- checks -----------------------------------------------------------------------------------------
 
 
-def checks_to_ask(b: Bringup, now: datetime) -> list[str]:
+def checks_to_ask(bringup: Bringup, now: datetime) -> list[str]:
     """The checks that are asked in this stage, whether or not they are due."""
-    recurring = [name for name, terms in b.rules().items() if not terms.once and not b.checks[name].skipped]
-    if b.direction is BringupStage.PROVISIONING:
-        return [CAPACITY] if b.all_made else []
-    if b.direction is BringupStage.IN_PRODUCTION:
-        assert b.production is not None
-        if now < b.production.probation_until:
+    recurring = [name for name, terms in bringup.rules().items() if not terms.once and not bringup.checks[name].skipped]
+    if bringup.direction is BringupStage.PROVISIONING:
+        return [CAPACITY] if bringup.all_made else []
+    if bringup.direction is BringupStage.IN_PRODUCTION:
+        assert bringup.production is not None
+        if now < bringup.production.probation_until:
             return recurring
-        return [CAPACITY] if owes(b, now) else []
-    if b.direction is not BringupStage.PROVISIONED:
+        return [CAPACITY] if owes(bringup, now) else []
+    if bringup.direction is not BringupStage.PROVISIONED:
         return []
-    colour_of = colours(b.checks, b.rules(), now, b.recipe.stale_after)
+    colour_of = colours(bringup.checks, bringup.rules(), now, bringup.recipe.stale_after)
     if any(colour_of[name] is not Colour.GREEN for name in recurring):
         return recurring
-    wanted = [n for n, t in b.rules().items() if t.once and not b.checks[n].skipped]
-    return recurring + [n for n in wanted if b.checks[n].colour is Colour.UNKNOWN]
+    wanted = [n for n, t in bringup.rules().items() if t.once and not bringup.checks[n].skipped]
+    return recurring + [n for n in wanted if bringup.checks[n].colour is Colour.UNKNOWN]
 
 
-def due_at(b: Bringup, name: str, now: datetime) -> datetime:
+def due_at(bringup: Bringup, name: str, now: datetime) -> datetime:
     """When the check is asked next."""
-    asked_at = b.checks[name].asked_at
-    return now if asked_at is None else asked_at + b.rules()[name].every
+    asked_at = bringup.checks[name].asked_at
+    return now if asked_at is None else asked_at + bringup.rules()[name].every
 
 
-def _ask_actions(b: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
+def _ask_actions(bringup: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
     busy = {name for action in under_way if isinstance(action, AskChecks) for name in action.names}
-    due = tuple(name for name in checks_to_ask(b, now) if name not in busy and due_at(b, name, now) <= now)
+    due = tuple(name for name in checks_to_ask(bringup, now) if name not in busy and due_at(bringup, name, now) <= now)
     if due:
         yield AskChecks(due)
 
 
-def is_soaked(b: Bringup, now: datetime) -> bool:
+def is_soaked(bringup: Bringup, now: datetime) -> bool:
     """All checks are green now, and have been together for long enough."""
-    return b.clock.since is not None and gathered_time(b.clock, now) >= b.recipe.soak
+    return bringup.clock.since is not None and gathered_time(bringup.clock, now) >= bringup.recipe.soak
 
 
-def owes(b: Bringup, now: datetime) -> bool:
-    until = b.entry.owed_until
-    return b.production is not None and bool(b.production.owed) and until is not None and now < until
+def owes(bringup: Bringup, now: datetime) -> bool:
+    until = bringup.entry.owed_until
+    return bringup.production is not None and bool(bringup.production.owed) and until is not None and now < until
 
 
 # --- time -------------------------------------------------------------------------------------------
 
 
-def overlong_at(b: Bringup, run: str) -> datetime | None:
+def overlong_at(bringup: Bringup, run: str) -> datetime | None:
     """When a run that has not ended has taken too long; None: it does not run."""
-    at = b.runs[run].started_at or b.runs[run].noted_at
-    if not b.runs[run].phase.under_way or at is None or b.runs[run].stopping:
+    at = bringup.runs[run].started_at or bringup.runs[run].noted_at
+    if not bringup.runs[run].phase.under_way or at is None or bringup.runs[run].stopping:
         return None
-    step = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
+    step = bringup.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
     return at + step.runs(undo=run.endswith(UNDO_SUFFIX)).limit + GRACE
 
 
-def _times(b: Bringup, now: datetime) -> Iterator[datetime]:
+def _times(bringup: Bringup, now: datetime) -> Iterator[datetime]:
     """When time alone brings something about."""
-    for name, run in b.runs.items():
-        yield from (at for at in (run.next_at, overlong_at(b, name)) if at is not None)
-    for name in checks_to_ask(b, now):
-        yield due_at(b, name, now)
-    if b.direction is BringupStage.PROVISIONED:
-        yield from edge_times(b.clock, b.checks, b.rules(), b.recipe.stale_after, b.recipe.soak)
-    if b.direction in (BringupStage.PROVISIONED, BringupStage.PROVISIONING) and b.validating_since is not None:
-        yield b.validating_since + b.recipe.validate_within
-    if b.production is not None and b.direction is BringupStage.IN_PRODUCTION:
-        yield b.production.probation_until
-    if b.leaving is not None and not b.leaving.empty:
-        yield from (at for at in (b.leaving.deadline, _next_emptying_look(b.leaving)) if at is not None)
+    for name, run in bringup.runs.items():
+        yield from (at for at in (run.next_at, overlong_at(bringup, name)) if at is not None)
+    for name in checks_to_ask(bringup, now):
+        yield due_at(bringup, name, now)
+    if bringup.direction is BringupStage.PROVISIONED:
+        yield from edge_times(
+            bringup.clock, bringup.checks, bringup.rules(), bringup.recipe.stale_after, bringup.recipe.soak
+        )
+    if (
+        bringup.direction in (BringupStage.PROVISIONED, BringupStage.PROVISIONING)
+        and bringup.validating_since is not None
+    ):
+        yield bringup.validating_since + bringup.recipe.validate_within
+    if bringup.production is not None and bringup.direction is BringupStage.IN_PRODUCTION:
+        yield bringup.production.probation_until
+    if bringup.leaving is not None and not bringup.leaving.empty:
+        yield from (at for at in (bringup.leaving.deadline, _next_emptying_look(bringup.leaving)) if at is not None)

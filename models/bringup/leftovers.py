@@ -7,19 +7,19 @@ from models.bringup.recipe import RecipeStep
 from models.bringup.state import Bringup, StepPhase, StepRun
 
 
-def leftover_steps(b: Bringup) -> dict[str, str]:
+def leftover_steps(bringup: Bringup) -> dict[str, str]:
     """Of every step of which something may stand: why it does; in the recipe's order."""
-    by = spared_steps(b)
-    whys = {step.name: _leftover_reason(b, step, run, by) for step, run in b.steps() if run.may_stand}
+    by = spared_steps(bringup)
+    whys = {step.name: _leftover_reason(bringup, step, run, by) for step, run in bringup.steps() if run.may_stand}
     return {step: why for step, why in whys.items() if why}
 
 
-def _leftover_reason(b: Bringup, step: RecipeStep, run: StepRun, by: dict[str, str]) -> str:
+def _leftover_reason(bringup: Bringup, step: RecipeStep, run: StepRun, by: dict[str, str]) -> str:
     if not run.starts and run.phase is StepPhase.SKIPPED:
         return f"it was skipped ({run.reason}): unmake by hand what was made by hand"
     if step.undo is None:
         return "it has no undo"
-    undo = b.undo(step.name)
+    undo = bringup.undo(step.name)
     if undo is None:
         return "its undo has not begun"
     match undo.phase:

@@ -303,32 +303,32 @@ def retires_cluster(cluster: str) -> str:
     return f"retire-{cluster}-"
 
 
-def waits_for(b: Bringup) -> WaitsFor | None:
+def waits_for(bringup: Bringup) -> WaitsFor | None:
     """Whom it waits for; None: nobody."""
-    if b.stage.has_ended or b.stage is BringupStage.IN_PRODUCTION:
+    if bringup.stage.has_ended or bringup.stage is BringupStage.IN_PRODUCTION:
         return None
-    if b.hold is not None or b.stage is BringupStage.BLOCKED:
+    if bringup.hold is not None or bringup.stage is BringupStage.BLOCKED:
         return WaitsFor.PERSON
-    match b.stage:
+    match bringup.stage:
         case BringupStage.PLANNED:
             return WaitsFor.SUPPLY
         case BringupStage.PROVISIONING:
-            if b.all_made:
+            if bringup.all_made:
                 return WaitsFor.CHECK
-            busy = any(run.phase.under_way or run.next_at is not None for run in b.runs.values())
-            return WaitsFor.RUNNER if busy or not touchable_steps(b) else WaitsFor.PERSON
+            busy = any(run.phase.under_way or run.next_at is not None for run in bringup.runs.values())
+            return WaitsFor.RUNNER if busy or not touchable_steps(bringup) else WaitsFor.PERSON
         case BringupStage.PROVISIONED:
             return WaitsFor.CHECK
-        case BringupStage.RETIRING if b.leaving is not None and not b.leaving.empty:
+        case BringupStage.RETIRING if bringup.leaving is not None and not bringup.leaving.empty:
             return WaitsFor.ROLLOUT
     return WaitsFor.RUNNER
 
 
-def touchable_steps(b: Bringup) -> list[RecipeStep]:
+def touchable_steps(bringup: Bringup) -> list[RecipeStep]:
     """The touches that wait for a person now."""
-    over = {step.name for step, run in b.steps() if run.phase.is_over}
+    over = {step.name for step, run in bringup.steps() if run.phase.is_over}
     return [
         step
-        for step, run in b.steps()
+        for step, run in bringup.steps()
         if step.touch and run.phase is StepPhase.WAITING and all(name in over for name in step.after)
     ]

@@ -102,82 +102,84 @@ class BringupStatus(Model):
     runs: PositiveCount = 1
 
 
-def status_of(b: Bringup, now: datetime, *, history_events: int = 0, runs: int = 1) -> BringupStatus:
-    b = b.account_time(now)
-    within = b.recipe.validate_within
+def status_of(bringup: Bringup, now: datetime, *, history_events: int = 0, runs: int = 1) -> BringupStatus:
+    bringup = bringup.account_time(now)
+    within = bringup.recipe.validate_within
     return BringupStatus(
-        cluster=b.cluster,
-        number=b.number,
-        recipe=b.recipe.name,
-        recipe_hash=b.recipe.hash,
-        owner=b.entry.owner,
-        nodes=b.entry.nodes,
-        gpus=b.entry.gpus,
-        entered_by=b.entered_by,
-        entered_at=b.entered_at,
+        cluster=bringup.cluster,
+        number=bringup.number,
+        recipe=bringup.recipe.name,
+        recipe_hash=bringup.recipe.hash,
+        owner=bringup.entry.owner,
+        nodes=bringup.entry.nodes,
+        gpus=bringup.entry.gpus,
+        entered_by=bringup.entered_by,
+        entered_at=bringup.entered_at,
         at=now,
-        stage=b.stage,
-        stage_at=b.stage_at,
-        blocked_from=b.blocked_from,
-        because=b.because,
-        waits_for=waiting_sentence(b, now),
-        needs=needs_of(b, now),
-        hold=b.hold,
-        supply=_supply(b),
-        steps=tuple(_step(b, step.name, now) for step in b.recipe.provision),
-        undos=tuple(_step(b, name, now) for name in b.runs if name.endswith(UNDO_SUFFIX)),
-        checks=tuple(_check(b, name, now) for name in b.checks),
-        soak=b.recipe.soak,
-        soaked=min(b.recipe.soak, gathered_time(b.clock, now)),
-        validate_until=None if b.validating_since is None or b.production else b.validating_since + within,
-        islands=b.islands,
-        production=b.production,
-        leaving=b.leaving,
-        standing=leftover_steps(b) if b.direction.unmakes or b.stage.has_ended else {},
-        touches=b.touches,
-        check_ins=b.check_ins,
-        lasted=b.lasted,
-        waited={whom.value: time for whom, time in b.waited.items()},
+        stage=bringup.stage,
+        stage_at=bringup.stage_at,
+        blocked_from=bringup.blocked_from,
+        because=bringup.because,
+        waits_for=waiting_sentence(bringup, now),
+        needs=needs_of(bringup, now),
+        hold=bringup.hold,
+        supply=_supply(bringup),
+        steps=tuple(_step(bringup, step.name, now) for step in bringup.recipe.provision),
+        undos=tuple(_step(bringup, name, now) for name in bringup.runs if name.endswith(UNDO_SUFFIX)),
+        checks=tuple(_check(bringup, name, now) for name in bringup.checks),
+        soak=bringup.recipe.soak,
+        soaked=min(bringup.recipe.soak, gathered_time(bringup.clock, now)),
+        validate_until=None
+        if bringup.validating_since is None or bringup.production
+        else bringup.validating_since + within,
+        islands=bringup.islands,
+        production=bringup.production,
+        leaving=bringup.leaving,
+        standing=leftover_steps(bringup) if bringup.direction.unmakes or bringup.stage.has_ended else {},
+        touches=bringup.touches,
+        check_ins=bringup.check_ins,
+        lasted=bringup.lasted,
+        waited={whom.value: time for whom, time in bringup.waited.items()},
         history_events=history_events,
         runs=runs,
     )
 
 
-def row_of(b: Bringup, now: datetime) -> BringupRow:
+def row_of(bringup: Bringup, now: datetime) -> BringupRow:
     """For the board and the report."""
-    b = b.account_time(now)
-    production = b.production
+    bringup = bringup.account_time(now)
+    production = bringup.production
     return BringupRow(
-        cluster=b.cluster,
-        number=b.number,
-        recipe=b.recipe.name,
-        recipe_hash=b.recipe.hash,
-        owner=b.entry.owner,
-        entered_by=b.entered_by,
-        entered_at=b.entered_at,
-        stage=b.stage,
-        stage_at=b.stage_at,
-        blocked_from=b.blocked_from,
-        waits_for=waiting_sentence(b, now),
-        needs=needs_of(b, now),
-        nodes=b.entry.nodes,
-        gpus=b.entry.gpus,
-        touches=b.touches,
-        check_ins=b.check_ins,
-        lasted=b.lasted,
-        waited={whom.value: time for whom, time in b.waited.items()},
+        cluster=bringup.cluster,
+        number=bringup.number,
+        recipe=bringup.recipe.name,
+        recipe_hash=bringup.recipe.hash,
+        owner=bringup.entry.owner,
+        entered_by=bringup.entered_by,
+        entered_at=bringup.entered_at,
+        stage=bringup.stage,
+        stage_at=bringup.stage_at,
+        blocked_from=bringup.blocked_from,
+        waits_for=waiting_sentence(bringup, now),
+        needs=needs_of(bringup, now),
+        nodes=bringup.entry.nodes,
+        gpus=bringup.entry.gpus,
+        touches=bringup.touches,
+        check_ins=bringup.check_ins,
+        lasted=bringup.lasted,
+        waited={whom.value: time for whom, time in bringup.waited.items()},
         granted={} if production is None else production.granted,
         owed={} if production is None else production.owed,
-        owed_until=b.entry.owed_until,
+        owed_until=bringup.entry.owed_until,
         probation_until=None if production is None else production.probation_until,
-        red=tuple(name for name, check in b.checks.items() if check.colour is Colour.RED and not check.skipped),
-        whom=waits_for(b) or "",
-        accounted_at=b.accounted_at,
+        red=tuple(name for name, check in bringup.checks.items() if check.colour is Colour.RED and not check.skipped),
+        whom=waits_for(bringup) or "",
+        accounted_at=bringup.accounted_at,
     )
 
 
-def _step(b: Bringup, name: str, now: datetime) -> StepStatus:
-    run, step = b.runs[name], b.recipe.steps[name.removesuffix(UNDO_SUFFIX)]
+def _step(bringup: Bringup, name: str, now: datetime) -> StepStatus:
+    run, step = bringup.runs[name], bringup.recipe.steps[name.removesuffix(UNDO_SUFFIX)]
     undo = name.endswith(UNDO_SUFFIX)
     touch = bool(step.touch) and not undo
     return StepStatus(
@@ -187,7 +189,7 @@ def _step(b: Bringup, name: str, now: datetime) -> StepStatus:
         phase=run.phase,
         attempts=run.attempt,
         took=None if touch else _time_taken(run, now),
-        said=fill_text(step.touch, b.entry.all_values) if touch and run.phase is StepPhase.WAITING else run.said,
+        said=fill_text(step.touch, bringup.entry.all_values) if touch and run.phase is StepPhase.WAITING else run.said,
         by=run.by,
         reason=run.reason,
         code=run.code,
@@ -204,14 +206,14 @@ def _time_taken(run: StepRun, now: datetime) -> Duration | None:
     return None if begun is None else max(begun, run.ended_at or now) - begun
 
 
-def _check(b: Bringup, name: str, now: datetime) -> CheckStatus:
-    check, terms = b.checks[name], b.rules()[name]
-    kinds = {c.name: c.kind.value for c in b.recipe.checks}
-    watched = b.stage.has_ended or b.direction.unmakes
+def _check(bringup: Bringup, name: str, now: datetime) -> CheckStatus:
+    check, terms = bringup.checks[name], bringup.rules()[name]
+    kinds = {c.name: c.kind.value for c in bringup.recipe.checks}
+    watched = bringup.stage.has_ended or bringup.direction.unmakes
     return CheckStatus(
         name=name,
         kind=kinds.get(name, CAPACITY),
-        colour=check.colour if watched else colour_at(check, terms, now, b.recipe.stale_after),
+        colour=check.colour if watched else colour_at(check, terms, now, bringup.recipe.stale_after),
         said=check.said,
         number=check.number,
         at=check.at,
@@ -221,93 +223,93 @@ def _check(b: Bringup, name: str, now: datetime) -> CheckStatus:
     )
 
 
-def _supply(b: Bringup) -> CheckStatus | None:
-    s = b.supply
+def _supply(bringup: Bringup) -> CheckStatus | None:
+    s = bringup.supply
     if s is None:
         return None
     return CheckStatus(name="supply", kind="supply", colour=s.colour, said=s.said, at=s.at, skipped=s.skipped)
 
 
-def waiting_sentence(b: Bringup, now: datetime) -> str:
+def waiting_sentence(bringup: Bringup, now: datetime) -> str:
     """One sentence: what it waits for."""
-    if b.stage.has_ended or b.stage is BringupStage.BLOCKED:
-        return b.because
-    if b.hold is not None and waits_for(b) is not None:
-        return f"held by {b.hold.actor}: {b.hold.reason}"
-    match b.stage:
+    if bringup.stage.has_ended or bringup.stage is BringupStage.BLOCKED:
+        return bringup.because
+    if bringup.hold is not None and waits_for(bringup) is not None:
+        return f"held by {bringup.hold.actor}: {bringup.hold.reason}"
+    match bringup.stage:
         case BringupStage.PLANNED:
-            return f"waits for its supply: {b.supply.said}" if b.supply is not None else "about to begin"
+            return f"waits for its supply: {bringup.supply.said}" if bringup.supply is not None else "about to begin"
         case BringupStage.PROVISIONING:
-            return _making_text(b)
+            return _making_text(bringup)
         case BringupStage.PROVISIONED:
-            return _validating_text(b, now)
-        case BringupStage.RETIRING if b.leaving is not None and not b.leaving.empty:
-            return f"its quotas go to nothing: {b.leaving.said or 'about to begin'}"
+            return _validating_text(bringup, now)
+        case BringupStage.RETIRING if bringup.leaving is not None and not bringup.leaving.empty:
+            return f"its quotas go to nothing: {bringup.leaving.said or 'about to begin'}"
         case BringupStage.CANCELLING | BringupStage.RETIRING:
-            return f"unmakes what was made: {_busy_text(b) or 'about to go on'}"
-    return _production_text(b, now)
+            return f"unmakes what was made: {_busy_text(bringup) or 'about to go on'}"
+    return _production_text(bringup, now)
 
 
-def _busy_text(b: Bringup) -> str:
+def _busy_text(bringup: Bringup) -> str:
     busy = [
         f"{name} is {run.phase}{f' ({run.said})' if run.unheard else ''}"
-        for name, run in b.runs.items()
+        for name, run in bringup.runs.items()
         if run.phase.under_way
     ]
     later = [
         f"{name} is tried again at {run.next_at:{_AT}}{f' ({run.said})' if run.said else ''}"
-        for name, run in b.runs.items()
+        for name, run in bringup.runs.items()
         if run.next_at is not None and run.phase is StepPhase.WAITING
     ]
     return "; ".join(busy + later)
 
 
-def _making_text(b: Bringup) -> str:
-    if b.all_made:
-        return f"every step is done; waits for the nodes: {b.checks[CAPACITY].said}"
-    touches = [f"{step.name} waits for a person" for step in touchable_steps(b)]
-    return "; ".join(([busy] if (busy := _busy_text(b)) else []) + touches) or "about to go on"
+def _making_text(bringup: Bringup) -> str:
+    if bringup.all_made:
+        return f"every step is done; waits for the nodes: {bringup.checks[CAPACITY].said}"
+    touches = [f"{step.name} waits for a person" for step in touchable_steps(bringup)]
+    return "; ".join(([busy] if (busy := _busy_text(bringup)) else []) + touches) or "about to go on"
 
 
-def _validating_text(b: Bringup, now: datetime) -> str:
-    if is_soaked(b, now):
+def _validating_text(bringup: Bringup, now: datetime) -> str:
+    if is_soaked(bringup, now):
         return "all checks were green together for long enough: it is being handed over"
-    rules = b.rules()
-    counted = {name: colour_at(c, rules[name], now, b.recipe.stale_after) for name, c in b.checks.items()}
+    rules = bringup.rules()
+    counted = {name: colour_at(c, rules[name], now, bringup.recipe.stale_after) for name, c in bringup.checks.items()}
     not_green = [f"{name} is {colour}" for name, colour in counted.items() if colour is not Colour.GREEN]
-    left = duration_text(b.recipe.soak)
+    left = duration_text(bringup.recipe.soak)
     if not_green:
         return f"{'; '.join(not_green)} (all must be green together for {left})"
-    since = b.clock.since or now  # a person skipped what was red, and the clock is about to begin
-    until = since + b.recipe.soak - b.clock.gathered
+    since = bringup.clock.since or now  # a person skipped what was red, and the clock is about to begin
+    until = since + bringup.recipe.soak - bringup.clock.gathered
     return f"all checks are green; they must stay so until {until:{_AT}}"
 
 
-def _production_text(b: Bringup, now: datetime) -> str:
-    assert b.production is not None
-    owed = b.production.owed
+def _production_text(bringup: Bringup, now: datetime) -> str:
+    assert bringup.production is not None
+    owed = bringup.production.owed
     text = "in production"
-    if now < b.production.probation_until:
-        text += f", in probation until {b.production.probation_until:{_AT}}"
-    elif not checks_to_ask(b, now):
+    if now < bringup.production.probation_until:
+        text += f", in probation until {bringup.production.probation_until:{_AT}}"
+    elif not checks_to_ask(bringup, now):
         return text
-    if owed and b.entry.owed_until is not None and now < b.entry.owed_until:
+    if owed and bringup.entry.owed_until is not None and now < bringup.entry.owed_until:
         count = sum(owed.values())
-        text += f"; {gpus_text(count)} {verb_of(count)} owed until {b.entry.owed_until:{_AT}}"
+        text += f"; {gpus_text(count)} {verb_of(count)} owed until {bringup.entry.owed_until:{_AT}}"
     return text
 
 
-def needs_of(b: Bringup, now: datetime) -> str:
+def needs_of(bringup: Bringup, now: datetime) -> str:
     """What a person has to do for it to go on; empty when it goes on by itself."""
-    if b.stage.has_ended:
+    if bringup.stage.has_ended:
         return ""
-    if b.hold is not None:
-        return f"held by {b.hold.actor}: {line(b, 'release')}"
-    if b.stage is BringupStage.BLOCKED:
-        return "; ".join(f"{t.text}: {' or '.join(way for _, way in t.ways)}" for t in troubles(b, now))
-    if b.stage is not BringupStage.PROVISIONING:
+    if bringup.hold is not None:
+        return f"held by {bringup.hold.actor}: {line(bringup, 'release')}"
+    if bringup.stage is BringupStage.BLOCKED:
+        return "; ".join(f"{t.text}: {' or '.join(way for _, way in t.ways)}" for t in troubles(bringup, now))
+    if bringup.stage is not BringupStage.PROVISIONING:
         return ""
     return "; ".join(
-        f"{fill_text(step.touch, b.entry.all_values)}, then: {line(b, 'check-in', step.name)}"
-        for step in touchable_steps(b)
+        f"{fill_text(step.touch, bringup.entry.all_values)}, then: {line(bringup, 'check-in', step.name)}"
+        for step in touchable_steps(bringup)
     )

@@ -23,52 +23,56 @@ class Trouble(NamedTuple):
     ways: tuple[tuple[str, str], ...]
 
 
-def troubles(b: Bringup, now: datetime) -> list[Trouble]:
+def troubles(bringup: Bringup, now: datetime) -> list[Trouble]:
     """What a person has to answer; [] where it goes on by itself."""
-    undoing = b.direction.unmakes
+    undoing = bringup.direction.unmakes
     open_troubles = [
-        _of_run(b, name)
-        for name, run in b.runs.items()
+        _of_run(bringup, name)
+        for name, run in bringup.runs.items()
         if run.phase.needs_person and name.endswith(UNDO_SUFFIX) == undoing
-        if undoing or b.direction is BringupStage.PROVISIONING
+        if undoing or bringup.direction is BringupStage.PROVISIONING
     ]
-    if b.fault:
-        open_troubles.append(Trouble(b.fault, (("Try again", line(b, "retry", "--reason '...'")),)))
-    return open_troubles if undoing else open_troubles + _overdue_troubles(b, now)
+    if bringup.fault:
+        open_troubles.append(Trouble(bringup.fault, (("Try again", line(bringup, "retry", "--reason '...'")),)))
+    return open_troubles if undoing else open_troubles + _overdue_troubles(bringup, now)
 
 
-def line(b: Bringup, command: str, *more: str) -> str:
+def line(bringup: Bringup, command: str, *more: str) -> str:
     """A command about it, as it is typed."""
-    return " ".join(("backstop bringup", command, shlex.quote(b.cluster), *more))
+    return " ".join(("backstop bringup", command, shlex.quote(bringup.cluster), *more))
 
 
-def _of_run(b: Bringup, name: str) -> Trouble:
-    run = b.runs[name]
+def _of_run(bringup: Bringup, name: str) -> Trouble:
+    run = bringup.runs[name]
     text = f"step {name} is {run.phase}: {run.said}"
     if run.phase is StepPhase.UNCLEAR:
         text += " (it may run, have run, or never have begun: look first)"
-    again = ("Run it again", line(b, "retry", name, "--reason '...'"))
-    return Trouble(text, (again, ("Go on without it", line(b, "skip", name, "--reason '...'"))))
+    again = ("Run it again", line(bringup, "retry", name, "--reason '...'"))
+    return Trouble(text, (again, ("Go on without it", line(bringup, "skip", name, "--reason '...'"))))
 
 
-def _overdue_troubles(b: Bringup, now: datetime) -> list[Trouble]:
-    since, within = b.validating_since, b.recipe.validate_within
-    if since is None or now < since + within or is_soaked(b, now):
+def _overdue_troubles(bringup: Bringup, now: datetime) -> list[Trouble]:
+    since, within = bringup.validating_since, bringup.recipe.validate_within
+    if since is None or now < since + within or is_soaked(bringup, now):
         return []
-    colour_of = colours(b.checks, b.rules(), now, b.recipe.stale_after)
-    making = b.direction is BringupStage.PROVISIONING
-    not_green = [f"{n} is {c} ({b.checks[n].said})" for n, c in colour_of.items() if c is not Colour.GREEN]
+    colour_of = colours(bringup.checks, bringup.rules(), now, bringup.recipe.stale_after)
+    making = bringup.direction is BringupStage.PROVISIONING
+    not_green = [f"{n} is {c} ({bringup.checks[n].said})" for n, c in colour_of.items() if c is not Colour.GREEN]
     if making:
         not_green = [text for text in not_green if text.startswith(f"{CAPACITY} ")]
-    if (making and not not_green) or not (making or b.direction is BringupStage.PROVISIONED):
+    if (making and not not_green) or not (making or bringup.direction is BringupStage.PROVISIONED):
         return []
-    rest = some_of(not_green) if not_green else f"they have not been green together for {duration_text(b.recipe.soak)}"
+    rest = (
+        some_of(not_green)
+        if not_green
+        else f"they have not been green together for {duration_text(bringup.recipe.soak)}"
+    )
     return [
         Trouble(
             f"its checks were not green in {duration_text(within)}: {rest}",
             (
-                ("Give it as long again", line(b, "retry", "--reason '...'")),
-                ("Leave a check out", line(b, "skip", "--check NAME", "--reason '...'")),
+                ("Give it as long again", line(bringup, "retry", "--reason '...'")),
+                ("Leave a check out", line(bringup, "skip", "--check NAME", "--reason '...'")),
             ),
         )
     ]

@@ -18,55 +18,55 @@ from models.fleet.messages import (
 from models.fleet.state import FleetRollout, FleetStage
 
 
-def pick(f: FleetRollout, action: PickMembers, now: datetime) -> PickRequest:
+def pick(fleet: FleetRollout, action: PickMembers, now: datetime) -> PickRequest:
     """Which of the action's candidates may start."""
     return PickRequest(
-        fleet=f.id,
-        wave=f.wave,
+        fleet=fleet.id,
+        wave=fleet.wave,
         candidates=tuple(Candidate(cluster=m.cluster, wave=m.wave, moved=m.moved) for m in action.candidates),
         most=action.most,
         hour_gpus=action.hour_gpus,
         day_gpus=action.day_gpus,
-        pace=f.pace,
-        policy=f.policy,
-        shadow=f.shadow,
+        pace=fleet.pace,
+        policy=fleet.policy,
+        shadow=fleet.shadow,
         at=now,
     )
 
 
-def start(f: FleetRollout, launch: FleetLaunch, action: StartMembers) -> StartRequest:
+def start(fleet: FleetRollout, launch: FleetLaunch, action: StartMembers) -> StartRequest:
     return StartRequest(
-        launch=launch.but(pace=f.pace),
-        approved_by=f.approved_by,
+        launch=launch.but(pace=fleet.pace),
+        approved_by=fleet.approved_by,
         entrants=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
     )
 
 
-def abort(f: FleetRollout, action: AbortMembers) -> AbortRequest:
+def abort(fleet: FleetRollout, action: AbortMembers) -> AbortRequest:
     return AbortRequest(
         clusters=tuple(Entrant(cluster=m.cluster, rollout=m.rollout) for m in action.members),
-        actor=f.owner,
-        reason=f"fleet rollout aborted: {f.ended_because}",
+        actor=fleet.owner,
+        reason=f"fleet rollout aborted: {fleet.ended_because}",
     )
 
 
-def follow(f: FleetRollout) -> FollowRequest:
+def follow(fleet: FleetRollout) -> FollowRequest:
     """All rollouts of members, with what was last seen of each: the answer comes when something has changed."""
-    members = [m for m in f.members.values() if m.rollout]
+    members = [m for m in fleet.members.values() if m.rollout]
     return FollowRequest(
-        fleet=f.id,
+        fleet=fleet.id,
         known={
             m.rollout: Noted(rollout=m.rollout, stage=m.stage, needs=m.needs, rollbacks=m.rollbacks)
             for m in members
             if m.stage
         },
         unseen=tuple(m.rollout for m in members if not m.stage),
-        waiting=tuple(m.cluster for m in f.waiting_members) if f.stage is FleetStage.RUNNING else (),
-        shadow=f.shadow,
-        every_seconds=_longest_wait(f),
+        waiting=tuple(m.cluster for m in fleet.waiting_members) if fleet.stage is FleetStage.RUNNING else (),
+        shadow=fleet.shadow,
+        every_seconds=_longest_wait(fleet),
     )
 
 
-def _longest_wait(f: FleetRollout) -> float:
+def _longest_wait(fleet: FleetRollout) -> float:
     """How often the members' stages are read, in seconds: often enough beside how often clusters are looked at."""
-    return min(10.0, max(0.2, f.pace.recheck.total_seconds() / 60))
+    return min(10.0, max(0.2, fleet.pace.recheck.total_seconds() / 60))

@@ -53,82 +53,86 @@ class Seen(Protocol):
     def holds(self) -> tuple[Hold, ...]: ...
 
 
-def not_now(f: Seen, command: FleetCommand, *, rests: bool) -> str:
+def not_now(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
     """Why it does not take the command now, whatever is said with it; empty: it may. `rests`: a soak or bake runs."""
-    return _end_text(f) or _refuse_elsewhere(f, command, rests=rests)
+    return _end_text(seen) or _refuse_elsewhere(seen, command, rests=rests)
 
 
-def _end_text(f: Seen) -> str:
-    if f.stage.has_ended:
-        return f"the fleet rollout has ended ({f.stage}): launch a new one"
-    return "the fleet rollout is being aborted, and that cannot be stopped" if f.stage is FleetStage.ABORTING else ""
+def _end_text(fleet: Seen) -> str:
+    if fleet.stage.has_ended:
+        return f"the fleet rollout has ended ({fleet.stage}): launch a new one"
+    return (
+        "the fleet rollout is being aborted, and that cannot be stopped" if fleet.stage is FleetStage.ABORTING else ""
+    )
 
 
-def _refuse_elsewhere(f: Seen, command: FleetCommand, *, rests: bool) -> str:
+def _refuse_elsewhere(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
     match command:
         case "approve":
-            if not f.plan_hash:
+            if not seen.plan_hash:
                 return "no plan awaits approval: Backstop is making one; ask `fleet status` again in a moment"
-            return f"plan {f.plan_hash} is approved already, by {f.approved_by}" if f.approved_by else ""
+            return f"plan {seen.plan_hash} is approved already, by {seen.approved_by}" if seen.approved_by else ""
         case "pause":
-            return "already paused" if any(hold.id == PAUSED for hold in f.holds) else ""
+            return "already paused" if any(hold.id == PAUSED for hold in seen.holds) else ""
         case "resume":
-            return "" if f.holds else "nothing holds the fleet rollout"
+            return "" if seen.holds else "nothing holds the fleet rollout"
         case "promote":
             return "" if rests else "no soak or bake is running that could be waived"
     return ""
 
 
-def refusal(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
+def refusal(fleet: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
     """Why the command cannot be taken now, in one sentence; None when it can."""
-    if why := _end_text(f):
+    if why := _end_text(fleet):
         return why
     if FLEET_ROWS[command].needs_reason and not request.reason.strip():
         return f"{command} needs a reason"
-    if why := _refuse_elsewhere(f, command, rests=rest_until(f) is not None):
+    if why := _refuse_elsewhere(fleet, command, rests=rest_until(fleet) is not None):
         return why
     match command:
-        case "approve" if request.plan_hash != f.plan_hash:
-            return f"the plan is {f.plan_hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
+        case "approve" if request.plan_hash != fleet.plan_hash:
+            return (
+                f"the plan is {fleet.plan_hash}, not {request.plan_hash or '(none given)'}: look at it and approve that"
+            )
         case "skip" | "move":
-            return _refuse_members(f, command, request)
+            return _refuse_members(fleet, command, request)
         case "pace":
-            new = change_pace(f.pace, request.pace)
+            new = change_pace(fleet.pace, request.pace)
             return new if isinstance(new, str) else None
     return None
 
 
-def _refuse_members(f: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
+def _refuse_members(fleet: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
     if not request.clusters:
         return f"{command} needs a cluster"
     if command == "move" and request.wave is None:
         return "move needs a wave"
     for cluster in request.clusters:
-        m = f.members.get(cluster)
-        if m is None:
+        member = fleet.members.get(cluster)
+        if member is None:
             return f"{cluster} is not in this fleet rollout"
-        if command == "move" and (m.state not in (MemberState.WAITING, MemberState.SKIPPED) or m.rollout):
-            return f"{cluster} cannot be moved: it is {m.state}"
-        if command == "move" and request.wave is Wave.PILOT and f.wave is not Wave.PILOT:
-            return f"{cluster} cannot become a pilot: wave {f.wave.number} ({f.wave}) has begun"
-        if command == "skip" and m.state is MemberState.SKIPPED:
+        if command == "move" and (member.state not in (MemberState.WAITING, MemberState.SKIPPED) or member.rollout):
+            return f"{cluster} cannot be moved: it is {member.state}"
+        if command == "move" and request.wave is Wave.PILOT and fleet.wave is not Wave.PILOT:
+            return f"{cluster} cannot become a pilot: wave {fleet.wave.number} ({fleet.wave}) has begun"
+        if command == "skip" and member.state is MemberState.SKIPPED:
             return f"{cluster} is skipped already"
-        if command == "skip" and m.state is MemberState.DONE:
+        if command == "skip" and member.state is MemberState.DONE:
             return f"{cluster} is monitored already: there is nothing to skip"
-        if command == "skip" and m.state is MemberState.STARTING:
+        if command == "skip" and member.state is MemberState.STARTING:
             return f"{cluster} is being launched: try again in a moment"
     return None
 
 
 def obey(
-    f: FleetRollout, command: FleetCommand, request: FleetCommandRequest, now: datetime
+    fleet: FleetRollout, command: FleetCommand, request: FleetCommandRequest, now: datetime
 ) -> tuple[FleetRollout, str]:
     """The fleet rollout after a command that is not refused, and one sentence about what follows."""
     about = f" {', '.join(request.clusters[:20])}" if request.clusters else ""
-    new = change_pace(f.pace, request.pace) if command == "pace" else f.pace
+    new = change_pace(fleet.pace, request.pace) if command == "pace" else fleet.pace
     assert isinstance(new, Pace)
-    about += f" {changes_text(f.pace, new)}" if command == "pace" else ""
-    f = f.record(
+    about += f" {changes_text(fleet.pace, new)}" if command == "pace" else ""
+    fleet = fleet.record(
         AuditKind.COMMAND,
         f"{command}{about} by {request.actor}",
         now,
@@ -142,83 +146,86 @@ def obey(
     )
     match command:
         case "approve":
-            begun = f.but(approved_by=request.actor).enter_stage(
-                FleetStage.RUNNING, now, f"plan {f.plan_hash} is approved", request.actor
+            begun = fleet.but(approved_by=request.actor).enter_stage(
+                FleetStage.RUNNING, now, f"plan {fleet.plan_hash} is approved", request.actor
             )
-            pilots = any(m.wave is Wave.PILOT for m in f.members.values())
-            return begun, f"plan {f.plan_hash} is approved; {'the pilots start' if pilots else 'the first wave starts'}"
+            pilots = any(m.wave is Wave.PILOT for m in fleet.members.values())
+            return (
+                begun,
+                f"plan {fleet.plan_hash} is approved; {'the pilots start' if pilots else 'the first wave starts'}",
+            )
         case "pause":
-            held = f.add_hold(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
+            held = fleet.add_hold(PAUSED, HoldKind.PAUSED, request.reason, now, request.actor)
             return held, "paused: no cluster is started; those on their way go on, each by its own gates"
         case "resume":
-            return _resume(f, request, now)
+            return _resume(fleet, request, now)
         case "promote":
-            return f.but(waived=True), "what is left of this soak or bake is waived"
+            return fleet.but(waived=True), "what is left of this soak or bake is waived"
         case "skip":
-            return _skip(f, request), f"{len(request.clusters)} skipped; a rollout that is open there goes on"
+            return _skip(fleet, request), f"{len(request.clusters)} skipped; a rollout that is open there goes on"
         case "move":
-            return _move(f, request)
+            return _move(fleet, request)
         case "pace":
-            other = f.but(pace=new, found_none=False)
-            return other, f"{changes_text(f.pace, new)}; {counts_from(f, other, now)}{_IN_FLIGHT}"
+            other = fleet.but(pace=new, found_none=False)
+            return other, f"{changes_text(fleet.pace, new)}; {counts_from(fleet, other, now)}{_IN_FLIGHT}"
         case "abort":
-            return _abort(f, request, now)
+            return _abort(fleet, request, now)
 
 
-def apply_cancel(f: FleetRollout, now: datetime, *, by_ticket: bool) -> FleetRollout:
+def apply_cancel(fleet: FleetRollout, now: datetime, *, by_ticket: bool) -> FleetRollout:
     """Temporal's own cancel is an abort that undoes nothing.
 
     `by_ticket`: it was launched so, and then only a ticket aborts it.
     """
     if by_ticket:
-        return f.record(
+        return fleet.record(
             AuditKind.COMMAND,
             "a cancel from Temporal was ignored, because this fleet rollout takes only commands with a ticket",
             now,
         )
     request = FleetCommandRequest(actor="temporal", reason="the workflow was cancelled")
-    return f if refusal(f, "abort", request) is not None else obey(f, "abort", request, now)[0]
+    return fleet if refusal(fleet, "abort", request) is not None else obey(fleet, "abort", request, now)[0]
 
 
-def _resume(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
+def _resume(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
     """Every hold is lifted; failures that are known by now count no more, and what rests begins to rest anew."""
-    members = {c: m.but(forgiven=True) if m.failed_at is not None else m for c, m in f.members.items()}
-    forgiven = len(f.failed_members)
-    holds = f.holds
+    members = {c: m.but(forgiven=True) if m.failed_at is not None else m for c, m in fleet.members.items()}
+    forgiven = len(fleet.failed_members)
+    holds = fleet.holds
     lifted = ", ".join(h.id for h in holds)
-    f = f.but(holds=(), members=members, settled_at=None, picked_at=None, found_none=False).record(
+    fleet = fleet.but(holds=(), members=members, settled_at=None, picked_at=None, found_none=False).record(
         AuditKind.HOLD, f"holds lifted: {lifted}", now, actor=request.actor, reason=request.reason
     )
     failures_text = "1 known failure counts" if forgiven == 1 else f"{forgiven} known failures count"
     more = f"; {failures_text} no more" if forgiven else ""
     what = ", ".join("pause" if h.id == PAUSED else h.id for h in holds)
-    return f, f"resumed: {what} lifted{more}"
+    return fleet, f"resumed: {what} lifted{more}"
 
 
-def _skip(f: FleetRollout, request: FleetCommandRequest) -> FleetRollout:
-    members = dict(f.members)
+def _skip(fleet: FleetRollout, request: FleetCommandRequest) -> FleetRollout:
+    members = dict(fleet.members)
     for cluster in request.clusters:
         members[cluster] = members[cluster].but(
             state=MemberState.SKIPPED, held=shorten(request.reason, _WORDS_BYTES), held_until=None
         )
-    return f.but(members=members)
+    return fleet.but(members=members)
 
 
-def _move(f: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollout, str]:
+def _move(fleet: FleetRollout, request: FleetCommandRequest) -> tuple[FleetRollout, str]:
     assert request.wave is not None
-    members = dict(f.members)
+    members = dict(fleet.members)
     for cluster in request.clusters:
         members[cluster] = members[cluster].but(
             wave=request.wave, moved=True, held="", held_until=None, state=MemberState.WAITING
         )
-    return f.but(
+    return fleet.but(
         members=members, found_none=False
     ), f"{', '.join(request.clusters)}: {request.wave.place_text} from now on"
 
 
-def _abort(f: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
-    f = f.but(undo=request.undo, ended_because=request.reason, holds=())
-    aborting = f.enter_stage(FleetStage.ABORTING, now, request.reason, request.actor)
+def _abort(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
+    fleet = fleet.but(undo=request.undo, ended_because=request.reason, holds=())
+    aborting = fleet.enter_stage(FleetStage.ABORTING, now, request.reason, request.actor)
     ending = len(aborting.to_abort)
     if not ending:
         return aborting, "aborting: no rollout has to be ended"

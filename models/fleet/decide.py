@@ -20,48 +20,48 @@ _AT_ONCE = 20
 """Rollouts that are told to abort in one call."""
 
 
-def decide(f: FleetRollout, now: datetime) -> FleetAction:
+def decide(fleet: FleetRollout, now: datetime) -> FleetAction:
     """The next action. Never the same twice without an outcome in between."""
-    match f.stage:
+    match fleet.stage:
         case FleetStage.PLANNED:
-            return Wait(None) if f.plan_hash else PlanFleet()
+            return Wait(None) if fleet.plan_hash else PlanFleet()
         case FleetStage.RUNNING:
-            return _decide_run(f, now)
+            return _decide_run(fleet, now)
         case FleetStage.ABORTING:
-            return _decide_abort(f, now)
+            return _decide_abort(fleet, now)
         case FleetStage.DONE | FleetStage.ABORTED:
             return Finish()
 
 
-def _decide_abort(f: FleetRollout, now: datetime) -> FleetAction:
-    left = [m for m in f.to_abort if m.cluster not in f.asked and m.stage != "stuck"]
+def _decide_abort(fleet: FleetRollout, now: datetime) -> FleetAction:
+    left = [m for m in fleet.to_abort if m.cluster not in fleet.asked and m.stage != "stuck"]
     now_due = tuple(m for m in left if m.held_until is None or m.held_until <= now)
     if now_due:
         return AbortMembers(now_due[:_AT_ONCE])
     return Wait(min((m.held_until for m in left if m.held_until is not None), default=None))
 
 
-def _decide_run(f: FleetRollout, now: datetime) -> FleetAction:
+def _decide_run(fleet: FleetRollout, now: datetime) -> FleetAction:
     # What has been picked is started even while held: its budget is taken, and it takes but a moment.
-    starting = tuple(f.in_state(MemberState.STARTING))
+    starting = tuple(fleet.in_state(MemberState.STARTING))
     if starting:
         return StartMembers(starting)
-    if f.holds:
+    if fleet.holds:
         return Wait(None)
-    candidates = startable(f, now)
-    hour_gpus, day_gpus = budget_left(f, now)
-    slots = f.pace.parallel - f.in_flight
-    if candidates and slots > 0 and not has_looked_in_vain(f, now):
+    candidates = startable(fleet, now)
+    hour_gpus, day_gpus = budget_left(fleet, now)
+    slots = fleet.pace.parallel - fleet.in_flight
+    if candidates and slots > 0 and not has_looked_in_vain(fleet, now):
         return PickMembers(candidates, slots, hour_gpus, day_gpus)
-    return Wait(min((t for t in _times(f) if t > now), default=None))
+    return Wait(min((t for t in _times(fleet) if t > now), default=None))
 
 
-def _times(f: FleetRollout) -> Iterable[datetime]:
+def _times(fleet: FleetRollout) -> Iterable[datetime]:
     """When time alone brings something about."""
-    rests = rest_until(f)
+    rests = rest_until(fleet)
     if rests is not None:
         yield rests
-    for m in f.waiting_members:
+    for m in fleet.waiting_members:
         yield from (at for at in (m.held_until, m.retry_at) if at is not None)
-    if f.waiting_members and f.found_none and f.picked_at is not None:
-        yield f.picked_at + f.pace.recheck
+    if fleet.waiting_members and fleet.found_none and fleet.picked_at is not None:
+        yield fleet.picked_at + fleet.pace.recheck

@@ -8,80 +8,88 @@ from models.base import DAY, HOUR
 from models.fleet.state import FleetRollout, Member, MemberState, Wave
 
 
-def startable(f: FleetRollout, now: datetime) -> tuple[Member, ...]:
+def startable(fleet: FleetRollout, now: datetime) -> tuple[Member, ...]:
     """Clusters that may start as far as waves go: those of this wave, and of earlier ones that were passed over.
 
     Those of later waves are looked at too, while there are any before them: fresh snapshots may move them forward.
     """
-    waiting = [m for m in f.in_state(MemberState.WAITING) if m.retry_at is None or m.retry_at <= now]
-    if not any(m.wave.number <= f.wave.number for m in waiting):
+    waiting = [m for m in fleet.in_state(MemberState.WAITING) if m.retry_at is None or m.retry_at <= now]
+    if not any(m.wave.number <= fleet.wave.number for m in waiting):
         return ()
     return tuple(waiting)
 
 
-def has_looked_in_vain(f: FleetRollout, now: datetime) -> bool:
+def has_looked_in_vain(fleet: FleetRollout, now: datetime) -> bool:
     """Nothing could start when it was looked at last, and nothing that was in the way has ended since."""
-    if not f.found_none or f.picked_at is None:
+    if not fleet.found_none or fleet.picked_at is None:
         return False
     # An earlier version, whose answers do not say what is left, waited all the same.
-    ended = f.left is not None and any(m.held_until and f.picked_at < m.held_until <= now for m in f.waiting_members)
-    return now < f.picked_at + f.pace.recheck and not ended
+    ended = fleet.left is not None and any(
+        m.held_until and fleet.picked_at < m.held_until <= now for m in fleet.waiting_members
+    )
+    return now < fleet.picked_at + fleet.pace.recheck and not ended
 
 
-def budget_left(f: FleetRollout, now: datetime) -> tuple[int, int]:
+def budget_left(fleet: FleetRollout, now: datetime) -> tuple[int, int]:
     """GPUs that may yet be moved within the hour and within the day, by what this rollout has started."""
     return (
-        max(0, f.pace.budget_per_hour - _started_count(f, now - HOUR)),
-        max(0, f.pace.budget_per_day - _started_count(f, now - DAY)),
+        max(0, fleet.pace.budget_per_hour - _started_count(fleet, now - HOUR)),
+        max(0, fleet.pace.budget_per_day - _started_count(fleet, now - DAY)),
     )
 
 
-def _started_count(f: FleetRollout, since: datetime) -> int:
+def _started_count(fleet: FleetRollout, since: datetime) -> int:
     return sum(
         m.cut_gpus
-        for m in f.members.values()
+        for m in fleet.members.values()
         if m.started_at is not None and m.started_at > since and not m.joined and m.state is not MemberState.WAITING
     )
 
 
-def is_wave_over(f: FleetRollout, now: datetime) -> bool:
+def is_wave_over(fleet: FleetRollout, now: datetime) -> bool:
     """Nothing of this wave, or of those before it, is on its way or could start.
 
     A pilot must have run, or have been skipped: a fleet whose pilots are held has none.
     """
-    for m in f.members.values():
-        if m.wave.number > f.wave.number or m.state.is_settled:
+    for m in fleet.members.values():
+        if m.wave.number > fleet.wave.number or m.state.is_settled:
             continue
-        if m.state is not MemberState.WAITING or f.wave is Wave.PILOT or not _is_held(m, now):
+        if m.state is not MemberState.WAITING or fleet.wave is Wave.PILOT or not _is_held(m, now):
             return False
-    return f.wave is not Wave.PILOT or not any(m.needs for m in f.in_state(MemberState.DONE) if m.wave is Wave.PILOT)
+    return fleet.wave is not Wave.PILOT or not any(
+        m.needs for m in fleet.in_state(MemberState.DONE) if m.wave is Wave.PILOT
+    )
 
 
-def _is_held(m: Member, now: datetime) -> bool:
-    return bool(m.held) and (m.held_until is None or now < m.held_until)
+def _is_held(member: Member, now: datetime) -> bool:
+    return bool(member.held) and (member.held_until is None or now < member.held_until)
 
 
-def rest_until(f: FleetRollout) -> datetime | None:
+def rest_until(fleet: FleetRollout) -> datetime | None:
     """When the next wave may begin; None where nothing has to rest."""
-    if f.settled_at is None or f.waived or not any(m.wave is f.wave and m.rollout for m in f.members.values()):
+    if (
+        fleet.settled_at is None
+        or fleet.waived
+        or not any(m.wave is fleet.wave and m.rollout for m in fleet.members.values())
+    ):
         return None
-    if f.wave is Wave.PILOT:
-        return f.settled_at + f.pace.pilot_soak
-    if not any(m.wave.number > f.wave.number and not m.state.is_settled for m in f.members.values()):
+    if fleet.wave is Wave.PILOT:
+        return fleet.settled_at + fleet.pace.pilot_soak
+    if not any(m.wave.number > fleet.wave.number and not m.state.is_settled for m in fleet.members.values()):
         return None  # nothing comes after it
-    return f.settled_at + f.pace.bake
+    return fleet.settled_at + fleet.pace.bake
 
 
-def breaker_share(f: FleetRollout) -> tuple[int, int]:
+def breaker_share(fleet: FleetRollout) -> tuple[int, int]:
     """Clusters that failed, and of how many: those that it started itself and a person has not let go by."""
-    return len(failed_members(f)), max(len(counted_members(f)), f.pace.breaker_clusters)
+    return len(failed_members(fleet)), max(len(counted_members(fleet)), fleet.pace.breaker_clusters)
 
 
-def failed_members(f: FleetRollout) -> list[Member]:
+def failed_members(fleet: FleetRollout) -> list[Member]:
     """Of those that it started itself, what the breaker counts as failed."""
-    return [m for m in f.failed_members if not m.joined]
+    return [m for m in fleet.failed_members if not m.joined]
 
 
-def counted_members(f: FleetRollout) -> list[Member]:
+def counted_members(fleet: FleetRollout) -> list[Member]:
     """Whose failures the breaker counts."""
-    return [m for m in f.begun_members if not (m.forgiven or m.joined)]
+    return [m for m in fleet.begun_members if not (m.forgiven or m.joined)]

@@ -76,18 +76,19 @@ class _Approved(Model):
     clusters: tuple[tuple[str, str, str], ...]
 
 
-def passed_reason(p: Prospect, windows: Sequence[Window], pace: Pace, now: datetime) -> Passed | None:
+def passed_reason(prospect: Prospect, windows: Sequence[Window], pace: Pace, now: datetime) -> Passed | None:
     """Why a cluster cannot start now; None: it can."""
-    if p.why_not:
-        return Passed(reason=p.why_not)
+    if prospect.why_not:
+        return Passed(reason=prospect.why_not)
     declared = active(tuple(windows), now)
     if declared:
         until = max(w.ends for w in declared)
         return Passed(reason="; ".join(f"{span_text(w)}: {w.reason}" for w in declared), until=until)
-    if p.cut_gpus > min(pace.budget_per_hour, pace.budget_per_day):
+    if prospect.cut_gpus > min(pace.budget_per_hour, pace.budget_per_day):
         least = min(pace.budget_per_hour, pace.budget_per_day)
         return Passed(
-            reason=f"it would move {gpus_text(p.cut_gpus)}, and the budget is {least}: skip it, or launch it by itself"
+            reason=f"it would move {gpus_text(prospect.cut_gpus)}, and the budget is {least}: "
+            "skip it, or launch it by itself"
         )
     return None
 
@@ -105,21 +106,21 @@ class Basket:
         self.waiting: dict[str, str] = {}
         """Why those that could start were not taken, by cluster."""
 
-    def offer(self, p: Prospect) -> None:
+    def offer(self, prospect: Prospect) -> None:
         """Taken, unless something before it was not."""
         if self.short_for:
-            self.waiting[p.cluster] = f"waits for {self.short_for}, which is before it"
+            self.waiting[prospect.cluster] = f"waits for {self.short_for}, which is before it"
         elif len(self.picked) >= self._slots:
-            self.waiting[p.cluster] = "waits for one of those on their way"
-        elif p.cut_gpus > self._gpus:
-            self.short_for = p.cluster
+            self.waiting[prospect.cluster] = "waits for one of those on their way"
+        elif prospect.cut_gpus > self._gpus:
+            self.short_for = prospect.cluster
             left = (
                 f"{gpus_text(self._gpus)} of the budget {'is' if self._gpus == 1 else 'are'} left for this {self._of}"
             )
-            self.waiting[p.cluster] = f"it would move {p.cut_gpus:,}, and {left}"
+            self.waiting[prospect.cluster] = f"it would move {prospect.cut_gpus:,}, and {left}"
         else:
-            self._gpus -= p.cut_gpus
-            self.picked.append(Picked(cluster=p.cluster, wave=p.wave, cut_gpus=p.cut_gpus))
+            self._gpus -= prospect.cut_gpus
+            self.picked.append(Picked(cluster=prospect.cluster, wave=prospect.wave, cut_gpus=prospect.cut_gpus))
 
 
 def pick(
@@ -160,5 +161,5 @@ def pick(
     )
 
 
-def _wave_of(p: Prospect, candidate: Candidate) -> Wave:
-    return candidate.wave if candidate.moved else p.wave
+def _wave_of(prospect: Prospect, candidate: Candidate) -> Wave:
+    return candidate.wave if candidate.moved else prospect.wave

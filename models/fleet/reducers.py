@@ -46,7 +46,7 @@ _STATE = {
 def open_fleet(launch: FleetLaunch, now: datetime) -> FleetRollout:
     """A fleet rollout at its start, wanting a plan."""
     by = launch.actor or launch.owner
-    f = FleetRollout(
+    fleet = FleetRollout(
         id=launch.fleet,
         owner=launch.owner,
         shadow=launch.shadow,
@@ -59,13 +59,13 @@ def open_fleet(launch: FleetLaunch, now: datetime) -> FleetRollout:
     text = f"fleet rollout launched by {by}{lost}" + (" (shadow)" if launch.shadow else "")
     launch_fields = launch.model_dump(mode="json", exclude={"kept", "fleet", "actor", "reason", "ticket"})
     data = {"command": LAUNCH, "launch": launch_fields, **warrant_in(launch)}
-    return f.record(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, **data)
+    return fleet.record(AuditKind.COMMAND, text, now, actor=by, reason=launch.reason, **data)
 
 
-def apply_plan(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime) -> FleetRollout:
+def apply_plan(fleet: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime) -> FleetRollout:
     """With every cluster in its wave; what is open there already is followed."""
-    if f.stage is not FleetStage.PLANNED:
-        return f
+    if fleet.stage is not FleetStage.PLANNED:
+        return fleet
     members = {p.cluster: _member(p, launch) for p in plan.clusters}
     why = ""
     if plan.missing:
@@ -73,11 +73,11 @@ def apply_plan(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datet
     elif not members:
         why = "no cluster is in these waves"
     if why:
-        return f.but(ended_because=why).enter_stage(FleetStage.ABORTED, now, why)
+        return fleet.but(ended_because=why).enter_stage(FleetStage.ABORTED, now, why)
     cut = sum(p.cut_gpus for p in plan.clusters if not p.rollout)
     if launch.kept is not None:
-        f = f.but(wave=launch.kept.wave, settled_at=launch.kept.through_at)
-    return f.but(members=members, plan_hash=plan.hash).record(
+        fleet = fleet.but(wave=launch.kept.wave, settled_at=launch.kept.through_at)
+    return fleet.but(members=members, plan_hash=plan.hash).record(
         AuditKind.PLAN,
         f"fleet plan {plan.hash}: {plan.size_text}, cut {gpus_text(cut)}",
         now,
@@ -90,47 +90,57 @@ def apply_plan(f: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datet
     )
 
 
-def fail_plan(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
+def fail_plan(fleet: FleetRollout, reason: str, now: datetime) -> FleetRollout:
     """Nothing has begun, so it ends."""
-    if f.stage is not FleetStage.PLANNED:
-        return f
+    if fleet.stage is not FleetStage.PLANNED:
+        return fleet
     why = f"the fleet could not be planned: {reason}"
-    return f.but(ended_because=why).enter_stage(FleetStage.ABORTED, now, why)
+    return fleet.but(ended_because=why).enter_stage(FleetStage.ABORTED, now, why)
 
 
-def add_trouble(f: FleetRollout, reason: str, now: datetime) -> FleetRollout:
+def add_trouble(fleet: FleetRollout, reason: str, now: datetime) -> FleetRollout:
     """Something that trying again will not mend: a person is called, and `resume` tries again."""
-    return f if f.stage is not FleetStage.RUNNING else f.add_hold(TROUBLE, HoldKind.BREAKER, reason, now)
+    return fleet if fleet.stage is not FleetStage.RUNNING else fleet.add_hold(TROUBLE, HoldKind.BREAKER, reason, now)
 
 
-def _member(p: Prospect, launch: FleetLaunch) -> Member:
+def _member(prospect: Prospect, launch: FleetLaunch) -> Member:
     if launch.kept is not None:
-        return _kept_member(p, launch.kept)
-    m = Member(
-        cluster=p.cluster,
-        wave=Wave.PILOT if p.cluster in launch.pilots else p.wave,
-        moved=p.cluster in launch.pilots,
-        cut_gpus=p.cut_gpus,
+        return _kept_member(prospect, launch.kept)
+    member = Member(
+        cluster=prospect.cluster,
+        wave=Wave.PILOT if prospect.cluster in launch.pilots else prospect.wave,
+        moved=prospect.cluster in launch.pilots,
+        cut_gpus=prospect.cut_gpus,
     )
-    if not p.rollout:
-        return m
-    return join_member(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
+    if not prospect.rollout:
+        return member
+    return join_member(
+        member,
+        Noted(rollout=prospect.rollout, stage=prospect.stage, rollbacks=prospect.rollbacks, needs=prospect.needs),
+    )
 
 
-def _kept_member(p: Prospect, kept: KeptFleet) -> Member:
+def _kept_member(prospect: Prospect, kept: KeptFleet) -> Member:
     """A member of the lost fleet rollout. What it had started is this one's own, and undone with it."""
-    moved = p.cluster in kept.moved
-    wave = kept.members[p.cluster] if moved or (p.own and p.cluster in kept.members) else p.wave
-    m = Member(cluster=p.cluster, wave=wave, moved=moved, cut_gpus=p.cut_gpus)
-    if p.rollout:
-        m = join_member(m, Noted(rollout=p.rollout, stage=p.stage, rollbacks=p.rollbacks, needs=p.needs))
-        m = m.but(joined=not p.own, started_at=p.started_at)
-    return m.but(state=MemberState.SKIPPED) if p.cluster in kept.skipped else m
+    moved = prospect.cluster in kept.moved
+    wave = (
+        kept.members[prospect.cluster]
+        if moved or (prospect.own and prospect.cluster in kept.members)
+        else prospect.wave
+    )
+    member = Member(cluster=prospect.cluster, wave=wave, moved=moved, cut_gpus=prospect.cut_gpus)
+    if prospect.rollout:
+        member = join_member(
+            member,
+            Noted(rollout=prospect.rollout, stage=prospect.stage, rollbacks=prospect.rollbacks, needs=prospect.needs),
+        )
+        member = member.but(joined=not prospect.own, started_at=prospect.started_at)
+    return member.but(state=MemberState.SKIPPED) if prospect.cluster in kept.skipped else member
 
 
-def join_member(m: Member, rollout: Noted) -> Member:
+def join_member(member: Member, rollout: Noted) -> Member:
     """Following a rollout that somebody else opened. How often it rolled back before is not counted."""
-    return m.but(
+    return member.but(
         joined=True,
         rollout=rollout.rollout,
         stage=rollout.stage,
@@ -147,29 +157,29 @@ def _state_of(stage: str) -> MemberState:
     return _STATE.get(Stage(stage), MemberState.RUNNING)
 
 
-def apply_picks(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now: datetime) -> FleetRollout:
+def apply_picks(fleet: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now: datetime) -> FleetRollout:
     """Those that start have their budget, in the order in which they were picked. `rollouts`: ids by cluster.
 
     What a person has said meanwhile comes first: nothing is picked for a fleet rollout that was paused or aborted.
     """
-    members = dict(f.members)
+    members = dict(fleet.members)
     for cluster, wave in answer.waves.items():
-        m = members[cluster]
-        if m.state is MemberState.WAITING and not m.moved:
-            members[cluster] = m.but(wave=wave)
+        member = members[cluster]
+        if member.state is MemberState.WAITING and not member.moved:
+            members[cluster] = member.but(wave=wave)
     for cluster, why in answer.passed.items():
         if members[cluster].state is MemberState.WAITING:
             members[cluster] = members[cluster].but(held=why.reason, held_until=why.until)
-    for m in f.waiting_members:
-        members[m.cluster] = members[m.cluster].but(waits=answer.waiting.get(m.cluster, ""))
+    for member in fleet.waiting_members:
+        members[member.cluster] = members[member.cluster].but(waits=answer.waiting.get(member.cluster, ""))
     members |= _joining_members(members, answer.joined)
     taken, left = 0, answer.left
-    if f.stage is FleetStage.RUNNING and not f.holds:
+    if fleet.stage is FleetStage.RUNNING and not fleet.holds:
         for pick in answer.picked:
-            m = members[pick.cluster]
-            if m.state is MemberState.WAITING:
+            member = members[pick.cluster]
+            if member.state is MemberState.WAITING:
                 taken += 1
-                members[pick.cluster] = m.but(
+                members[pick.cluster] = member.but(
                     state=MemberState.STARTING,
                     rollout=rollouts[pick.cluster],
                     cut_gpus=pick.cut_gpus,
@@ -182,7 +192,7 @@ def apply_picks(f: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str]
         spared = sum(pick.cut_gpus for pick in answer.picked)
         left = BudgetLeft(hour_gpus=left.hour_gpus + spared, day_gpus=left.day_gpus + spared)
     found_none = not taken and not answer.waves and not answer.joined
-    return f.but(members=members, picked_at=now, found_none=found_none, left=left)
+    return fleet.but(members=members, picked_at=now, found_none=found_none, left=left)
 
 
 def _joining_members(members: Mapping[str, Member], rollouts: Mapping[str, Noted]) -> dict[str, Member]:
@@ -194,159 +204,169 @@ def _joining_members(members: Mapping[str, Member], rollouts: Mapping[str, Noted
     }
 
 
-def join_open(f: FleetRollout, rollouts: Mapping[str, Noted], now: datetime) -> FleetRollout:
+def join_open(fleet: FleetRollout, rollouts: Mapping[str, Noted], now: datetime) -> FleetRollout:
     """With the members whose rollouts somebody else has opened, by cluster: from now on they are followed."""
-    joining = _joining_members(f.members, rollouts) if f.stage is FleetStage.RUNNING else {}
+    joining = _joining_members(fleet.members, rollouts) if fleet.stage is FleetStage.RUNNING else {}
     if not joining:
-        return f
-    f = f.but(members={**f.members, **joining})
+        return fleet
+    fleet = fleet.but(members={**fleet.members, **joining})
     names = ", ".join(sorted(joining))
-    return f.record(
+    return fleet.record(
         AuditKind.GUARD, f"followed from now on, launched by others: {names}", now, clusters=sorted(joining)
     )
 
 
-def apply_starts(f: FleetRollout, asked: Iterable[str], answer: StartAnswer, now: datetime) -> FleetRollout:
+def apply_starts(fleet: FleetRollout, asked: Iterable[str], answer: StartAnswer, now: datetime) -> FleetRollout:
     """Their rollouts are open; one that was refused gives its budget back, and is looked at again later."""
-    members = dict(f.members)
+    members = dict(fleet.members)
     names = []
     for cluster in asked:
-        m, why = members[cluster], answer.refused.get(cluster)
-        if m.state is not MemberState.STARTING:
+        member, why = members[cluster], answer.refused.get(cluster)
+        if member.state is not MemberState.STARTING:
             continue
         if why is None:
             names.append(cluster)
-            members[cluster] = m.but(state=MemberState.RUNNING, stage=Stage.PLANNED.value)
+            members[cluster] = member.but(state=MemberState.RUNNING, stage=Stage.PLANNED.value)
         else:
-            later = now + f.pace.recheck
-            members[cluster] = m.but(state=MemberState.WAITING, rollout="", started_at=None, held=why, retry_at=later)
-    f = f.but(members=members)
+            later = now + fleet.pace.recheck
+            members[cluster] = member.but(
+                state=MemberState.WAITING, rollout="", started_at=None, held=why, retry_at=later
+            )
+    fleet = fleet.but(members=members)
     if names:
-        f = f.record(AuditKind.COMMAND, f"started {', '.join(names)}", now, command="start", clusters=names)
+        fleet = fleet.record(AuditKind.COMMAND, f"started {', '.join(names)}", now, command="start", clusters=names)
     for cluster, why in answer.refused.items():
-        f = f.record(AuditKind.COMMAND, f"{cluster} was not launched: {why}", now, refused_cluster=cluster)
-    return f
+        fleet = fleet.record(AuditKind.COMMAND, f"{cluster} was not launched: {why}", now, refused_cluster=cluster)
+    return fleet
 
 
-def apply_news(f: FleetRollout, changed: Mapping[str, Noted], now: datetime) -> FleetRollout:
+def apply_news(fleet: FleetRollout, changed: Mapping[str, Noted], now: datetime) -> FleetRollout:
     """How members' rollouts fare, by their rollout's id. One that has rolled back, however shortly, has failed."""
-    if f.stage.has_ended:
-        return f
-    members = dict(f.members)
+    if fleet.stage.has_ended:
+        return fleet
+    members = dict(fleet.members)
     by_rollout = {m.rollout: m for m in members.values() if m.rollout}
     news = []
     for rollout_id, rollout in changed.items():
-        m = by_rollout.get(rollout_id)
-        if m is None or m.state is MemberState.STARTING:
+        member = by_rollout.get(rollout_id)
+        if member is None or member.state is MemberState.STARTING:
             continue
-        state, fell = _state_of(rollout.stage), rollout.rollbacks > m.rollbacks
-        if m.state is MemberState.SKIPPED:
-            state, fell = m.state, False
-        members[m.cluster] = m.but(
+        state, fell = _state_of(rollout.stage), rollout.rollbacks > member.rollbacks
+        if member.state is MemberState.SKIPPED:
+            state, fell = member.state, False
+        members[member.cluster] = member.but(
             stage=rollout.stage,
             needs=rollout.needs,
             rollbacks=rollout.rollbacks,
             state=state,
-            done_at=m.done_at or (now if state is MemberState.DONE else None),
-            failed_at=now if fell else m.failed_at,
-            forgiven=m.forgiven and not fell,
+            done_at=member.done_at or (now if state is MemberState.DONE else None),
+            failed_at=now if fell else member.failed_at,
+            forgiven=member.forgiven and not fell,
         )
-        if fell or (state is not m.state and state.is_settled):
-            news.append((m, "rolled back" if fell else rollout.stage))
-    f = f.but(members=members)
-    for m, what in news:
-        f = f.record(AuditKind.GUARD, f"{m.cluster} ({m.wave}): {what}", now, member=m.cluster, stage=what)
-    return f
+        if fell or (state is not member.state and state.is_settled):
+            news.append((member, "rolled back" if fell else rollout.stage))
+    fleet = fleet.but(members=members)
+    for member, what in news:
+        fleet = fleet.record(
+            AuditKind.GUARD, f"{member.cluster} ({member.wave}): {what}", now, member=member.cluster, stage=what
+        )
+    return fleet
 
 
-def apply_aborts(f: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: datetime) -> FleetRollout:
+def apply_aborts(fleet: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: datetime) -> FleetRollout:
     """Rollouts that took the abort; the others are told again later."""
-    members, took = dict(f.members), []
+    members, took = dict(fleet.members), []
     for cluster in asked:
         why = answer.refused.get(cluster)
         if why is None:
             took.append(cluster)
         else:
-            members[cluster] = members[cluster].but(held=why, held_until=now + f.pace.recheck)
-    f = f.but(members=members, asked=(*f.asked, *took))
-    return f if not took else f.record(AuditKind.COMMAND, f"aborted {', '.join(took)}", now, command="abort")
+            members[cluster] = members[cluster].but(held=why, held_until=now + fleet.pace.recheck)
+    fleet = fleet.but(members=members, asked=(*fleet.asked, *took))
+    return fleet if not took else fleet.record(AuditKind.COMMAND, f"aborted {', '.join(took)}", now, command="abort")
 
 
-def apply_delivery(f: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: datetime) -> FleetRollout:
-    f = f.apply_delivery(answer, now)
+def apply_delivery(fleet: FleetRollout, keys: Sequence[str], answer: TellAnswer, now: datetime) -> FleetRollout:
+    fleet = fleet.apply_delivery(answer, now)
     for key in (key for key in keys if key not in answer.noted):
         if (at := answer.waiting.get(key)) is not None:
-            f = f.record(AuditKind.NOTICE, f"Backstop will notify {f.owner} at {at:%Y-%m-%d %H:%MZ}: fleet_held", now)
+            fleet = fleet.record(
+                AuditKind.NOTICE, f"Backstop will notify {fleet.owner} at {at:%Y-%m-%d %H:%MZ}: fleet_held", now
+            )
         elif key in answer.delivered:
-            f = f.record(AuditKind.NOTICE, f"Backstop notified {f.owner}: fleet_held", now, key=key)
-    return f
+            fleet = fleet.record(AuditKind.NOTICE, f"Backstop notified {fleet.owner}: fleet_held", now, key=key)
+    return fleet
 
 
-def advance(f: FleetRollout, now: datetime) -> FleetRollout:
+def advance(fleet: FleetRollout, now: datetime) -> FleetRollout:
     """What follows from failures, and from the passing of time. Idempotent."""
-    if f.stage is FleetStage.ABORTING:
-        return _finish_abort(f, now)
-    if f.stage is not FleetStage.RUNNING:
-        return f
-    f = _trip_breaker(_hold_failed_pilots(f, now), now)
-    while f.stage is FleetStage.RUNNING:
-        if not is_wave_over(f, now):
-            return f.but(settled_at=None)
-        if f.settled_at is None:
-            f = f.but(settled_at=now)
-            if any(m.wave is f.wave and m.rollout for m in f.members.values()):
-                f = f.record(AuditKind.TRANSITION, f"{f.wave.full_name} is through", now, wave=f.wave.value)
-        rests = rest_until(f)
-        if f.holds or (rests is not None and now < rests):
-            return f
-        f = _next_wave(f, now)
-        if f.settled_at is not None:
-            return f  # the last wave is through, and some clusters cannot start
-    return f
+    if fleet.stage is FleetStage.ABORTING:
+        return _finish_abort(fleet, now)
+    if fleet.stage is not FleetStage.RUNNING:
+        return fleet
+    fleet = _trip_breaker(_hold_failed_pilots(fleet, now), now)
+    while fleet.stage is FleetStage.RUNNING:
+        if not is_wave_over(fleet, now):
+            return fleet.but(settled_at=None)
+        if fleet.settled_at is None:
+            fleet = fleet.but(settled_at=now)
+            if any(m.wave is fleet.wave and m.rollout for m in fleet.members.values()):
+                fleet = fleet.record(
+                    AuditKind.TRANSITION, f"{fleet.wave.full_name} is through", now, wave=fleet.wave.value
+                )
+        rests = rest_until(fleet)
+        if fleet.holds or (rests is not None and now < rests):
+            return fleet
+        fleet = _next_wave(fleet, now)
+        if fleet.settled_at is not None:
+            return fleet  # the last wave is through, and some clusters cannot start
+    return fleet
 
 
-def _hold_failed_pilots(f: FleetRollout, now: datetime) -> FleetRollout:
+def _hold_failed_pilots(fleet: FleetRollout, now: datetime) -> FleetRollout:
     """Pilots are there to fail before anybody else does: any of theirs stops the fleet."""
-    failed = [m.cluster for m in f.failed_members if m.wave is Wave.PILOT]
-    if f.wave is not Wave.PILOT or not failed or f.hold(PILOTS) is not None:
-        return f
+    failed = [m.cluster for m in fleet.failed_members if m.wave is Wave.PILOT]
+    if fleet.wave is not Wave.PILOT or not failed or fleet.hold(PILOTS) is not None:
+        return fleet
     why = f"{'pilots' if len(failed) > 1 else 'pilot'} {', '.join(failed)} rolled back: no wave begins"
-    return f.add_hold(PILOTS, HoldKind.PILOTS, why, now)
+    return fleet.add_hold(PILOTS, HoldKind.PILOTS, why, now)
 
 
-def _trip_breaker(f: FleetRollout, now: datetime) -> FleetRollout:
-    failed, counted = breaker_share(f)
-    if failed <= f.pace.max_failed * counted or f.hold(BREAKER) is not None:
-        return f
-    some = some_of(sorted(m.cluster for m in failed_members(f)), 5)
-    started = count_text(len(counted_members(f)), "cluster")
+def _trip_breaker(fleet: FleetRollout, now: datetime) -> FleetRollout:
+    failed, counted = breaker_share(fleet)
+    if failed <= fleet.pace.max_failed * counted or fleet.hold(BREAKER) is not None:
+        return fleet
+    some = some_of(sorted(m.cluster for m in failed_members(fleet)), 5)
+    started = count_text(len(counted_members(fleet)), "cluster")
     why = (
-        f"{failed} of {started} rolled back, more than {float(f.pace.max_failed):.0%} of {counted}: "
+        f"{failed} of {started} rolled back, more than {float(fleet.pace.max_failed):.0%} of {counted}: "
         f"no new one is started ({some})"
     )
-    return f.add_hold(BREAKER, HoldKind.BREAKER, why, now)
+    return fleet.add_hold(BREAKER, HoldKind.BREAKER, why, now)
 
 
-def _next_wave(f: FleetRollout, now: datetime) -> FleetRollout:
-    later = [m.wave.number for m in f.members.values() if m.wave.number > f.wave.number and not m.state.is_settled]
+def _next_wave(fleet: FleetRollout, now: datetime) -> FleetRollout:
+    later = [
+        m.wave.number for m in fleet.members.values() if m.wave.number > fleet.wave.number and not m.state.is_settled
+    ]
     if later:
         wave = WAVES[min(later)]
-        moved = f.but(wave=wave, settled_at=None, waived=False, found_none=False)
+        moved = fleet.but(wave=wave, settled_at=None, waived=False, found_none=False)
         return moved.record(AuditKind.TRANSITION, f"{wave.full_name} begins", now, wave=wave.value)
-    if any(not m.state.is_settled for m in f.members.values()):
-        return f
-    done = sum(m.state is MemberState.DONE for m in f.members.values())
-    verb = "is" if 1 in (done, len(f.members)) else "are"
-    why = f"{done} of {count_text(len(f.members), 'cluster')} {verb} monitored"
-    return f.but(ended_because=why).enter_stage(FleetStage.DONE, now, why)
+    if any(not m.state.is_settled for m in fleet.members.values()):
+        return fleet
+    done = sum(m.state is MemberState.DONE for m in fleet.members.values())
+    verb = "is" if 1 in (done, len(fleet.members)) else "are"
+    why = f"{done} of {count_text(len(fleet.members), 'cluster')} {verb} monitored"
+    return fleet.but(ended_because=why).enter_stage(FleetStage.DONE, now, why)
 
 
-def _finish_abort(f: FleetRollout, now: datetime) -> FleetRollout:
-    left = f.to_abort
+def _finish_abort(fleet: FleetRollout, now: datetime) -> FleetRollout:
+    left = fleet.to_abort
     stuck = [m.cluster for m in left if m.stage == "stuck"]
-    if len(left) > len(stuck) or any(f.in_state(MemberState.STARTING)):
-        return f
-    why = f.ended_because
+    if len(left) > len(stuck) or any(fleet.in_state(MemberState.STARTING)):
+        return fleet
+    why = fleet.ended_because
     if stuck:
         why += f"; stuck: {', '.join(sorted(stuck))}"
-    return f.but(holds=(), ended_because=why).enter_stage(FleetStage.ABORTED, now, why)
+    return fleet.but(holds=(), ended_because=why).enter_stage(FleetStage.ABORTED, now, why)

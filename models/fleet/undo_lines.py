@@ -30,13 +30,13 @@ _Left = dict[str, list[Member]]
 """By reason: the members that no command puts back."""
 
 
-def _move_lines(members: Iterable[Member], f: FleetRollout) -> tuple[list[str], _Left]:
+def _move_lines(members: Iterable[Member], fleet: FleetRollout) -> tuple[list[str], _Left]:
     """The commands that put waiting members where they were, and what they leave."""
     by_wave: dict[Wave, list[Member]] = {}
     for m in members:
         by_wave.setdefault(m.wave, []).append(m)
     late = {Wave.AFTER: "nothing is moved to after all waves"}
-    late |= {Wave.PILOT: "the pilots are over"} if f.wave is not Wave.PILOT else {}
+    late |= {Wave.PILOT: "the pilots are over"} if fleet.wave is not Wave.PILOT else {}
     lines = [
         f"backstop fleet move {_names(each)} --wave {w.number} {REASON}"
         for w, each in sorted(by_wave.items(), key=lambda item: item[0].number)

@@ -199,15 +199,15 @@ class _Play(Floor):
                     yield from ((later, k) for k in stronger for later in Claim if self._may_claim(k, later))
                     yield kind, j
 
-    def _may_claim(self, j: StoryJob, kind: Claim) -> bool:
-        if self.never(j) is not None:
+    def _may_claim(self, job: StoryJob, kind: Claim) -> bool:
+        if self.never(job) is not None:
             return False
-        team = j.spec.team
+        team = job.spec.team
         if kind is Claim.CLASS:
-            return any(o.rank > j.rank for o in self.jobs_of(team))
+            return any(o.rank > job.rank for o in self.jobs_of(team))
         if kind is Claim.QUOTA:
-            return j.counts_in_quota and self.counts(team) + j.size <= self.promised_gpus(team)
-        return not j.quota_only and self.has(team) + j.size <= self.share(team)
+            return job.counts_in_quota and self.counts(team) + job.size <= self.promised_gpus(team)
+        return not job.quota_only and self.has(team) + job.size <= self.share(team)
 
     def _waiting(self, before: Mapping[str, StoryJob]) -> list[StoryJob]:
         """Of all that wait first what its team had a moment ago, then of who is furthest below its share.
@@ -226,15 +226,15 @@ class _Play(Floor):
             order += [((n >= lost, above[team], came[n], team, n), j) for n, j in enumerate(waits)]
         return [j for _, j in sorted(order, key=lambda one: one[0])]
 
-    def _room_for(self, j: StoryJob, kind: Claim, *, heed: bool = True) -> list[StoryJob] | None:
+    def _room_for(self, job: StoryJob, kind: Claim, *, heed: bool = True) -> list[StoryJob] | None:
         """Whom the claim takes; None: it cannot be met. `heed`: what is protected is not taken."""
         if kind is Claim.CLASS:
-            return self._room_by_class(j, heed=heed)
+            return self._room_by_class(job, heed=heed)
         back: list[StoryJob] = []
         more: list[StoryJob] | None = []
-        scopes: list[str | None] = [name for name in self.chain[j.spec.team] if name in self.limit]
+        scopes: list[str | None] = [name for name in self.chain[job.spec.team] if name in self.limit]
         for scope in (*scopes, None):
-            more = self._taken_for(j, kind, scope, heed=heed)
+            more = self._taken_for(job, kind, scope, heed=heed)
             if more is None:
                 break
             back += more
@@ -243,24 +243,24 @@ class _Play(Floor):
         self._show(back)
         return None if more is None else back
 
-    def _room_by_class(self, j: StoryJob, *, heed: bool) -> list[StoryJob] | None:
+    def _room_by_class(self, job: StoryJob, *, heed: bool) -> list[StoryJob] | None:
         """Of its own team's weaker jobs as much as it is itself, but for what is free and within the team's share."""
-        team = j.spec.team
-        weaker = [o for o in self._of_team(team, Claim.CLASS, heed=heed) if o.rank > j.rank]
-        if not j.counts_in_quota:  # flex is junior to every quota: whom it took would claim its quota back at once
+        team = job.spec.team
+        weaker = [o for o in self._of_team(team, Claim.CLASS, heed=heed) if o.rank > job.rank]
+        if not job.counts_in_quota:  # flex is junior to every quota: whom it took would claim its quota back at once
             weaker = [o for o in weaker if not o.counts_in_quota]
         needs = [
-            self.lacking_gpus([*self.at_work().values(), j]) * GRAIN,
-            j.size - max(0, self.share(team) - self.has(team)),
+            self.lacking_gpus([*self.at_work().values(), job]) * GRAIN,
+            job.size - max(0, self.share(team) - self.has(team)),
         ]
-        needs += [self.used_inside(n) + j.size - self.limit[n] for n in self.chain[team] if n in self.limit]
-        if j.quota_only:
-            needs.append(j.size - self.left_in_quota(team))
+        needs += [self.used_inside(n) + job.size - self.limit[n] for n in self.chain[team] if n in self.limit]
+        if job.quota_only:
+            needs.append(job.size - self.left_in_quota(team))
         back = self._named(given_back(self._as_running(weaker), max(needs), {}))
-        back = self._weaker(back, weaker, [*self.at_work().values(), j])
+        back = self._weaker(back, weaker, [*self.at_work().values(), job])
         for o in back:
             self._hide(o)
-        fits = not j.quota_only or j.size <= self.left_in_quota(team)
+        fits = not job.quota_only or job.size <= self.left_in_quota(team)
         self._show(back)
         return back if back and fits else None
 
@@ -285,8 +285,8 @@ class _Play(Floor):
         chosen, pool = self._as_running(back), self._as_running(may)
         return self._named(by_class(chosen, pool, None if stay is None else enough))
 
-    def _hide(self, j: StoryJob) -> None:
-        del self.work[j.spec.team][j.spec.job]
+    def _hide(self, job: StoryJob) -> None:
+        del self.work[job.spec.team][job.spec.job]
         self.known.clear()
 
     def _show(self, hidden: Sequence[StoryJob]) -> None:
@@ -294,22 +294,24 @@ class _Play(Floor):
             self.work[j.spec.team][j.spec.job] = j
             self.known.clear()
 
-    def _taken_for(self, j: StoryJob, kind: Claim, scope: str | None, *, heed: bool) -> list[StoryJob] | None:
+    def _taken_for(self, job: StoryJob, kind: Claim, scope: str | None, *, heed: bool) -> list[StoryJob] | None:
         """Whom the claim takes to keep to the limit of a team or namespace; where none is named, to have GPUs."""
         among = list(self.at_work().values()) if scope is None else self.inside(scope)
-        need = 0 if scope is None else sum(o.size for o in among) + j.size - self.limit[scope]
-        if (self.lacking_gpus([*among, j]) if scope is None else need) <= 0:
+        need = 0 if scope is None else sum(o.size for o in among) + job.size - self.limit[scope]
+        if (self.lacking_gpus([*among, job]) if scope is None else need) <= 0:
             return []
         for shares_too in (True,) if kind is Claim.SHARE else (True, False):
             may, beyond = self._takeable(kind, shares_too=shares_too, heed=heed)
-            may = [o for o in may if o.spec.team != j.spec.team and (scope is None or scope in self.chain[o.spec.team])]
+            may = [
+                o for o in may if o.spec.team != job.spec.team and (scope is None or scope in self.chain[o.spec.team])
+            ]
             if scope is None:
-                back = self._chosen(may, [*among, j], beyond)
+                back = self._chosen(may, [*among, job], beyond)
             else:
                 back = self._named(given_back(self._as_running(may), need, self.above_quota(), beyond))
             if back:
                 own = [o for team in {b.spec.team for b in back} for o in self._of_team(team, kind, heed=heed)]
-                return self._weaker(back, own, [*among, j] if scope is None else None)
+                return self._weaker(back, own, [*among, job] if scope is None else None)
         return None
 
     def _takeable(self, kind: Claim, *, shares_too: bool, heed: bool) -> tuple[list[StoryJob], dict[str, Beyond]]:
@@ -389,24 +391,24 @@ class _Play(Floor):
 
     # --- how things stand -----------------------------------------------------------------------------
 
-    def _why(self, j: StoryJob) -> tuple[Waits, str]:
-        never, team = self.never(j), j.spec.team
+    def _why(self, job: StoryJob) -> tuple[Waits, str]:
+        never, team = self.never(job), job.spec.team
         if never is not None:
             return never
-        claims = [kind for kind in Claim if self._may_claim(j, kind)]
-        if any(self.some_protected(kind) and self._room_for(j, kind, heed=False) is not None for kind in claims):
-            return Waits.PROTECTED, self._until_when(j)
-        name = self.limit_in_the_way(j)
+        claims = [kind for kind in Claim if self._may_claim(job, kind)]
+        if any(self.some_protected(kind) and self._room_for(job, kind, heed=False) is not None for kind in claims):
+            return Waits.PROTECTED, self._until_when(job)
+        name = self.limit_in_the_way(job)
         if name is not None:
             limit = f"{name} has {number_text(self.used_inside(name))} of its limit of {parts_text(self.limit[name])}"
-            return Waits.LIMIT, f"it needs {number_text(j.size)}, and {limit}"
-        if j.quota_only and j.size > self.left_in_quota(team):
+            return Waits.LIMIT, f"it needs {number_text(job.size)}, and {limit}"
+        if job.quota_only and job.size > self.left_in_quota(team):
             left = max(0, self.left_in_quota(team))
             quota = f"{number_text(left)} of {parts_text(self.quota[team])} of quota left"
-            return Waits.NO_QUOTA, f"{bound_text(j)}, needs {number_text(j.size)}, and {team} has {quota}"
+            return Waits.NO_QUOTA, f"{bound_text(job)}, needs {number_text(job.size)}, and {team} has {quota}"
         free = max(0, -self.lacking_gpus(self.at_work().values()))
-        needs = f"it needs {parts_text(j.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
-        if j.quota_only or any(kind is not Claim.CLASS for kind in claims):
+        needs = f"it needs {parts_text(job.size)}, {free or 'none'} {'are' if free > 1 else 'is'} free"
+        if job.quota_only or any(kind is not Claim.CLASS for kind in claims):
             return Waits.HARDWARE, f"{needs}, and {self._who_holds(team)}"
         has, share = number_text(self.has(team)), number_text(self.share(team))
         return Waits.SHARE, f"{needs}, and {team} has {has} where its share is {share}"
@@ -420,12 +422,14 @@ class _Play(Floor):
         mine = f"{team}'s own jobs have {part} {parts_text(self.capacity * GRAIN)} of the cluster{less}" if own else ""
         return ", and ".join(part for part in (mine, have) if part) or f"the cluster has {self.capacity}"
 
-    def _until_when(self, j: StoryJob) -> str:
-        kinds = [kind for kind in Claim if self._may_claim(j, kind)]
-        owners = ((o, o.spec.team == j.spec.team) for o in self.at_work().values())
+    def _until_when(self, job: StoryJob) -> str:
+        kinds = [kind for kind in Claim if self._may_claim(job, kind)]
+        owners = ((o, o.spec.team == job.spec.team) for o in self.at_work().values())
         ends = [at for o, own in owners for kind in kinds if own is (kind is Claim.CLASS) for at in self.ends(o, kind)]
         first = min((at for at in ends if at > self.now), default=self.now)
-        return f"{j.spec.team} may claim the GPUs, and who has them is protected until {duration_text(first)} at least"
+        return (
+            f"{job.spec.team} may claim the GPUs, and who has them is protected until {duration_text(first)} at least"
+        )
 
     def _scene(self, number: int, what: str, started: Sequence[str], taken: Sequence[Taken]) -> Scene:
         jobs, whys = [], {}

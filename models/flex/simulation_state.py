@@ -82,15 +82,15 @@ class Floor:
 
     # --- sums -----------------------------------------------------------------------------------------
 
-    def put_job(self, j: StoryJob, on: On | None) -> None:
+    def put_job(self, job: StoryJob, on: On | None) -> None:
         """The only place where a job comes to run, or stops."""
-        j.on = on
+        job.on = on
         self.known.clear()
         if on is None:
-            self.work[j.spec.team].pop(j.spec.job, None)
+            self.work[job.spec.team].pop(job.spec.job, None)
         else:
-            self.work[j.spec.team][j.spec.job] = j
-            j.since, j.began, j.had_since = self.now, self.moment, self.moment
+            self.work[job.spec.team][job.spec.job] = job
+            job.since, job.began, job.had_since = self.now, self.moment, self.moment
 
     def rank(self, job: FlexJob) -> int:
         return rank_of(job.job_class, self.classes[job.team])
@@ -159,33 +159,33 @@ class Floor:
         self.entitled = entitlements(demands, Claims(for_quota, held))
         self.known.clear()
 
-    def never(self, j: StoryJob) -> tuple[Waits, str] | None:
+    def never(self, job: StoryJob) -> tuple[Waits, str] | None:
         """Why it could not run were it alone; None: it could."""
-        if j.size > self.capacity * GRAIN:
-            return Waits.TOO_LARGE, f"too large: it needs {parts_text(j.size)}, and the cluster has {self.capacity}"
-        for name in self.chain[j.spec.team]:
-            if name in self.limit and j.size > self.limit[name]:
+        if job.size > self.capacity * GRAIN:
+            return Waits.TOO_LARGE, f"too large: it needs {parts_text(job.size)}, and the cluster has {self.capacity}"
+        for name in self.chain[job.spec.team]:
+            if name in self.limit and job.size > self.limit[name]:
                 return Waits.LIMIT, f"too large for the limit of {name}, which is {parts_text(self.limit[name])}"
-        if j.quota_only and j.size > self.quota[j.spec.team]:
-            quota = parts_text(self.quota[j.spec.team])
-            return Waits.NO_QUOTA, f"{bound_text(j)}, needs {number_text(j.size)}, and the quota is {quota}"
+        if job.quota_only and job.size > self.quota[job.spec.team]:
+            quota = parts_text(self.quota[job.spec.team])
+            return Waits.NO_QUOTA, f"{bound_text(job)}, needs {number_text(job.size)}, and the quota is {quota}"
         return None
 
     # --- what protects a job --------------------------------------------------------------------------
 
-    def ends(self, j: StoryJob, kind: Claim = Claim.SHARE) -> list[timedelta]:
+    def ends(self, job: StoryJob, kind: Claim = Claim.SHARE) -> list[timedelta]:
         """When its protections from such claims end: by `min_run`, by `window`."""
-        ends = [j.since + self.story.min_run]
-        return ends if kind is Claim.QUOTA or j.taken_at is None else [*ends, j.taken_at + self.story.window]
+        ends = [job.since + self.story.min_run]
+        return ends if kind is Claim.QUOTA or job.taken_at is None else [*ends, job.taken_at + self.story.window]
 
-    def ended_protections(self, j: StoryJob) -> Iterator[str]:
+    def ended_protections(self, job: StoryJob) -> Iterator[str]:
         """The protections of a job that end now, as they are told."""
         ran, was_taken = duration_text(self.story.min_run), duration_text(self.story.window)
-        told_as = (f"{j.spec.job} has run for {ran}", f"{j.spec.job} was taken {was_taken} ago")
-        return (text for end, text in zip(self.ends(j), told_as, strict=False) if end == self.now)
+        told_as = (f"{job.spec.job} has run for {ran}", f"{job.spec.job} was taken {was_taken} ago")
+        return (text for end, text in zip(self.ends(job), told_as, strict=False) if end == self.now)
 
-    def is_protected(self, j: StoryJob, kind: Claim) -> bool:
-        return max(self.ends(j, kind)) > self.now
+    def is_protected(self, job: StoryJob, kind: Claim) -> bool:
+        return max(self.ends(job, kind)) > self.now
 
     def some_protected(self, kind: Claim) -> bool:
         return any(self.is_protected(o, kind) for o in self.at_work().values())
@@ -214,10 +214,10 @@ class Floor:
             left = min(left, self.namespace[name] - beside - bound)
         return left
 
-    def limit_in_the_way(self, j: StoryJob) -> str | None:
+    def limit_in_the_way(self, job: StoryJob) -> str | None:
         """Whose limit it would exceed: its team's, or the first namespace's above."""
-        limits = (name for name in self.chain[j.spec.team] if name in self.limit)
-        return next((name for name in limits if self.used_inside(name) + j.size > self.limit[name]), None)
+        limits = (name for name in self.chain[job.spec.team] if name in self.limit)
+        return next((name for name in limits if self.used_inside(name) + job.size > self.limit[name]), None)
 
     def label(self) -> None:
         """What each job runs on: in quota the most whole jobs that it holds, those that would yield last."""
@@ -263,8 +263,8 @@ def strongest_first(ordered: Sequence[StoryJob]) -> list[StoryJob]:
     return in_places(ordered, lambda j: j.spec.team, lambda j: j.rank)
 
 
-def bound_text(j: StoryJob) -> str:
-    return "it may run in quota alone" if j.spec.preemptible else "it is not preemptible, may run in quota alone"
+def bound_text(job: StoryJob) -> str:
+    return "it may run in quota alone" if job.spec.preemptible else "it is not preemptible, may run in quota alone"
 
 
 def number_text(parts: int) -> str:

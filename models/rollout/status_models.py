@@ -201,6 +201,8 @@ class RolloutStatus(Model):
     runs: Count = 1
 
 
-def value_text(v: ValueLeft) -> str:
-    others = " (changed by others, left alone)" if v.by_others else ""
-    return f"{v.team} {'may have' if v.unsure else 'has'} {gpus_text(v.gpus)}, not {v.target_gpus:,}{others}"
+def value_text(left: ValueLeft) -> str:
+    others = " (changed by others, left alone)" if left.by_others else ""
+    return (
+        f"{left.team} {'may have' if left.unsure else 'has'} {gpus_text(left.gpus)}, not {left.target_gpus:,}{others}"
+    )

@@ -98,10 +98,10 @@ def not_undone(rollout: Rollout) -> tuple[str, ...]:
     return tuple(_failure_text(rollout, u) for u in rollout.stuck_on)
 
 
-def _failure_text(rollout: Rollout, u: Undone) -> str:
+def _failure_text(rollout: Rollout, undone: Undone) -> str:
     if rollout.shadow:
-        return f"{u.kind}: the rehearsal of {INVERSE[u.kind]} failed: {u.reason}"
-    return f"{u.kind}: {_still_text(rollout, u.kind)}; {INVERSE[u.kind]} failed: {u.reason}"
+        return f"{undone.kind}: the rehearsal of {INVERSE[undone.kind]} failed: {undone.reason}"
+    return f"{undone.kind}: {_still_text(rollout, undone.kind)}; {INVERSE[undone.kind]} failed: {undone.reason}"
 
 
 def _still_text(rollout: Rollout, kind: EffectKind) -> str:

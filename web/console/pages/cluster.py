@@ -92,25 +92,27 @@ async def _standing(visit: Visit, name: str) -> Page:
     return Page("cluster.html", name, values)
 
 
-def _track(s: RolloutStatus, could: Sequence[str]) -> list[dict[str, Any]]:
+def _track(status: RolloutStatus, could: Sequence[str]) -> list[dict[str, Any]]:
     """The four stages, each with whether it is behind, here or ahead, what its gate waits for, and who may give it."""
-    here = s.stage if s.stage in _TRACK else None
+    here = status.stage if status.stage in _TRACK else None
     at = _TRACK.index(here) if here is not None else -1
     found = []
     for number, stage in enumerate(_TRACK):
         state = "ahead" if number > at else "here" if number == at else "behind"
-        waits = [_awaited(s, c, could) for c in s.waiting_for] if number == at + 1 and here is not None else []
+        waits = (
+            [_awaited(status, c, could) for c in status.waiting_for] if number == at + 1 and here is not None else []
+        )
         found.append({"stage": stage.value, "state": state, "waits": waits})
     return found
 
 
-def _awaited(s: RolloutStatus, condition: Condition, could: Sequence[str]) -> str:
+def _awaited(status: RolloutStatus, condition: Condition, could: Sequence[str]) -> str:
     until = "" if condition.until is None else f", until {moment(condition.until)}"
     if condition.name != "approval":
-        return f"{awaited_alone(condition, s.needs)}{until}"
-    approvers = could if "backstop approve" in s.needs else ()
+        return f"{awaited_alone(condition, status.needs)}{until}"
+    approvers = could if "backstop approve" in status.needs else ()
     by = some_of(approvers, _COULD) if approvers else "anybody, unless an access file says otherwise"
-    return f"{awaited_alone(condition, s.needs)}, by {by}{until}"
+    return f"{awaited_alone(condition, status.needs)}, by {by}{until}"
 
 
 async def _buttons(visit: Visit, status: RolloutStatus | None, ahead: Ahead | None) -> list[Button]:

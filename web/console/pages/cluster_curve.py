@@ -76,21 +76,25 @@ def cluster_curve(
     }
 
 
-def _values(p: Point, plannable: Plannable | None, *, promised: bool) -> tuple[int | None, ...]:
-    ceiling = None if plannable is None else _ceiling(p, plannable)
-    promise = p.promised_gpus if promised else None
-    return (p.total_gpus, p.healthy_gpus, ceiling, p.promised_gpus, promise, p.phantom_gpus)
+def _values(point: Point, plannable: Plannable | None, *, promised: bool) -> tuple[int | None, ...]:
+    ceiling = None if plannable is None else _ceiling(point, plannable)
+    promise = point.promised_gpus if promised else None
+    return (point.total_gpus, point.healthy_gpus, ceiling, point.promised_gpus, promise, point.phantom_gpus)
 
 
-def _ceiling(p: Point, plannable: Plannable) -> int:
+def _ceiling(point: Point, plannable: Plannable) -> int:
     """The most that might have been promised then, by today's policy."""
-    return ceiling_of(_as_of(plannable.snapshot, p), plannable.policy)
+    return ceiling_of(_as_of(plannable.snapshot, point), plannable.policy)
 
 
-def _as_of(snapshot: Snapshot, p: Point) -> Snapshot:
+def _as_of(snapshot: Snapshot, point: Point) -> Snapshot:
     """Of that time's size and health, in one island: a ceiling asks for the sums alone."""
     first = snapshot.islands[0]
-    whole = {"total_gpus": p.total_gpus, "healthy_gpus": min(p.healthy_gpus, p.total_gpus), "block_gpus": None}
+    whole = {
+        "total_gpus": point.total_gpus,
+        "healthy_gpus": min(point.healthy_gpus, point.total_gpus),
+        "block_gpus": None,
+    }
     return snapshot.model_copy(update={"islands": (first.model_copy(update=whole),)})
 
 

@@ -131,13 +131,32 @@ async def fleet(visit: Visit) -> Page:
     return Page("fleet.html", "Fleet", values)
 
 
-def _row(s: RolloutSummary, visit: Visit) -> Row:
+def _row(summary: RolloutSummary, visit: Visit) -> Row:
     silent = ""
-    if s.open and s.needs is not None and (s.health_at is None or visit.now - s.health_at >= STALE):
-        silent = "no health is known" if s.health_at is None else f"no health for {span(visit.now - s.health_at)}"
-    needs = "taken over: nobody guards what stands" if s.lost else s.needs or ""
-    figures = s.unbacked_gpus, s.would_unbacked_gpus
-    return Row(s.cluster, s.stage, s.shadow, s.open, s.wave, s.owner, *figures, needs, silent, s.lost)
+    if (
+        summary.open
+        and summary.needs is not None
+        and (summary.health_at is None or visit.now - summary.health_at >= STALE)
+    ):
+        silent = (
+            "no health is known"
+            if summary.health_at is None
+            else f"no health for {span(visit.now - summary.health_at)}"
+        )
+    needs = "taken over: nobody guards what stands" if summary.lost else summary.needs or ""
+    figures = summary.unbacked_gpus, summary.would_unbacked_gpus
+    return Row(
+        summary.cluster,
+        summary.stage,
+        summary.shadow,
+        summary.open,
+        summary.wave,
+        summary.owner,
+        *figures,
+        needs,
+        silent,
+        summary.lost,
+    )
 
 
 def _grid(rows: Sequence[Row]) -> list[tuple[str, list[int], int, int]]:
