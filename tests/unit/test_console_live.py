@@ -21,7 +21,7 @@ class Ledger:
         self.mark, self.waiting, self.most, self.asked = "one", 0, 0, 0
         self.changed = asyncio.Event()
 
-    async def of(self, *_: Any, **__: Any) -> Any:
+    async def door_of(self, *_: Any, **__: Any) -> Any:
         return self
 
     async def ask(self, question: Pulse) -> str:
