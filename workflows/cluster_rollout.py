@@ -27,9 +27,8 @@ with workflow.unsafe.imports_passed_through():
     from models.rollout.actions import Look
     from models.rollout.cancelling import apply_cancel
     from models.rollout.command_previews import Ahead, ahead_of
-    from models.rollout.commands import GOES_BACK, CommandRequest, obey, refusal, without_approval
+    from models.rollout.commands import GOES_BACK, CommandRequest, accepts_bounded, obey, refusal, without_approval
     from models.rollout.decide import at_rest, decide, is_urgent
-    from models.rollout.drift import is_bounded
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
     from models.rollout.state_size import fit_rollout
@@ -237,16 +236,11 @@ class ClusterRollout(RolloutActions):
         rollout = self._state
         stood = command is Command.OBJECT and any(objections.of_team(rollout, request.team))
         one = not stood or workflow.patched(patches.ONE_OBJECTION)
-        accepts = (
-            command is Command.RESOLVE and request.hold == "drift" and request.how != "restore" and is_bounded(rollout)
-        )
-        refits = accepts and workflow.patched(patches.REFITS)
-        after, sentence = obey(rollout, command, request, workflow.now(), one_objection=one, refits=refits)
+        refits = accepts_bounded(rollout, command, request) and workflow.patched(patches.REFITS)
+        after, text = obey(rollout, command, request, workflow.now(), one_objection=one, refits=refits)
         self._set(without_approval(after) if is_signed(request) and command in GOES_BACK else after)
         undo = undo_line(rollout, after, command, request, by_roles=self._tickets.by_roles(request))
-        return messages.CommandAnswer(
-            cluster=rollout.cluster, command=command, stage=after.stage, said=sentence, undo=undo
-        )
+        return messages.CommandAnswer(cluster=rollout.cluster, command=command, stage=after.stage, said=text, undo=undo)
 
     def _cancelled(self) -> None:
         """Temporal's own cancel: an abort by whoever sent it; a rollback under way goes on."""

@@ -58,12 +58,10 @@ def not_now(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
     return _end_text(seen) or _refuse_elsewhere(seen, command, rests=rests)
 
 
-def _end_text(fleet: Seen) -> str:
-    if fleet.stage.has_ended:
-        return f"the fleet rollout has ended ({fleet.stage}): launch a new one"
-    return (
-        "the fleet rollout is being aborted, and that cannot be stopped" if fleet.stage is FleetStage.ABORTING else ""
-    )
+def _end_text(seen: Seen) -> str:
+    if seen.stage.has_ended:
+        return f"the fleet rollout has ended ({seen.stage}): launch a new one"
+    return "the fleet rollout is being aborted, and that cannot be stopped" if seen.stage is FleetStage.ABORTING else ""
 
 
 def _refuse_elsewhere(seen: Seen, command: FleetCommand, *, rests: bool) -> str:

@@ -181,6 +181,12 @@ _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
 _PROMOTED = "already promoted: the other conditions of this gate cannot be waived"
 
 
+def accepts_bounded(rollout: Rollout, command: Command, request: CommandRequest) -> bool:
+    """A drift is taken as given where a limit stands above all quotas, which then follows."""
+    accepts = command is Command.RESOLVE and request.hold == "drift" and request.how != "restore"
+    return accepts and drift.is_bounded(rollout)
+
+
 def obey(
     rollout: Rollout,
     command: Command,
