@@ -36,7 +36,8 @@ def console(width: int | None = None) -> Console:
 
 
 def show(*parts: RenderableType, wide: bool | None = None) -> None:
-    """The parts one below the other. `wide`: all of them, however wide the terminal is; None: nobody can ask for it."""
+    """The parts one below the other. `wide`: all of them, however wide the terminal is; None: nobody can ask for
+    it."""
     if wide is not None:
         for grid in _grids(parts):
             grid.listed = True
@@ -115,7 +116,7 @@ def _plain(part: RenderableType) -> Iterator[str]:
     elif isinstance(part, Grid | FactSheet):
         yield from (text.plain for text in part.lines(ENDLESS))
     else:
-        raise TypeError(f"nobody has said how {type(part).__name__} is written into a pipe")
+        raise TypeError(f"a bug in Backstop: {type(part).__name__} has no form for a pipe")
 
 
 def show_json(answer: Any) -> None:

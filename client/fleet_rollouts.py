@@ -105,7 +105,7 @@ class FleetRollouts(Questions):
         if answer.stage is not FleetStage.PLANNED:
             raise Refusal(f"no plan of the fleet rollout awaits approval: it is {answer.stage}")
         if answer.plan is None:
-            raise Refusal("the fleet rollout's plan is being made, or not kept: see `backstop fleet status`")
+            raise Refusal("the fleet rollout has no plan to show yet: see `backstop fleet status`")
         return answer.plan
 
     async def lost_fleet(self) -> KeptFleet | None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, PlainSerializer, field_validator
 
 import models.countersign_questions
-import models.haircut_questions
+import models.cut_questions
 import models.health_pushes
 import models.import_questions  # noqa: F401 - their questions are among all of them
 from models.access.access_versions import AccessCheck

@@ -21,14 +21,14 @@ from temporalio.exceptions import ActivityError, ApplicationError
 with workflow.unsafe.imports_passed_through():
     from activities.rollout.clusters import ClusterActivities
     from models import temporal_names as wire
-    from models.lifecycle.actions import Finish, Wait
+    from models.lifecycle.next_actions import Finish, Wait
     from models.planning.grants import Granted, GrantOrder, GrantOutcome
     from models.rollout import granting, messages, objections, plan_reducers, time_reducers
-    from models.rollout.actions import Look
     from models.rollout.cancelling import apply_cancel
     from models.rollout.command_previews import Ahead, ahead_of
     from models.rollout.commands import GOES_BACK, CommandRequest, accepts_bounded, obey, refusal, without_approval
     from models.rollout.decide import at_rest, decide, is_urgent
+    from models.rollout.next_actions import Look
     from models.rollout.stages import Command, Stage
     from models.rollout.state import Rollout
     from models.rollout.state_size import fit_rollout
@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.cancellation import live_through
     from workflows.durable import missing_input, raise_if_refused
     from workflows.failures import reason_of
-    from workflows.history_lapses import WAS_RESET
+    from workflows.lost_effects import WAS_RESET
     from workflows.next_run import begin_next_run, next_run_is_due
     from workflows.no_empty_tasks import patience
     from workflows.owner_calls import call_owner

@@ -20,12 +20,12 @@ with workflow.unsafe.imports_passed_through():
     from activities.requests.calls import RequestActivities
     from activities.rollout.effects import QuotaActivities
     from models.audit_chain import AuditEntry
-    from models.lifecycle.actions import Finish, Wait
+    from models.lifecycle.next_actions import Finish, Wait
     from models.planning.grants import Granted
     from models.requests import calls, messages, reducers
-    from models.requests.actions import Keep, Write
     from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
     from models.requests.decide import decide
+    from models.requests.next_actions import Keep, Write
     from models.requests.state import RequestState
     from models.temporal_names import LAUNCHED_UPDATE, REQUEST_WORKFLOW, STATUS_QUERY
     from workflows import patches

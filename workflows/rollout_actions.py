@@ -13,10 +13,10 @@ with workflow.unsafe.imports_passed_through():
     from activities.rollout.effects import QuotaActivities
     from models.errors import HistoryLapse
     from models.rollout import calls, effect_reducers, long_run, look_reducers, plan_reducers
-    from models.rollout.actions import Action, Aim, Draft, Look, Perform
     from models.rollout.decide import confirms_breach
     from models.rollout.effect_table import EFFECT
     from models.rollout.effects import EffectKind
+    from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
     from models.rollout.risk_notices import news_of_risk, warn_teams
     from workflows import options, patches
     from workflows.failures import reason_of, room_at

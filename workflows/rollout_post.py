@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.breach_priority import Haste
     from workflows.durable import Host
     from workflows.failures import reason_of
-    from workflows.history_lapses import Lapses
+    from workflows.lost_effects import Lapses
     from workflows.no_empty_tasks import leave_mark
 
 

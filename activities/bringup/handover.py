@@ -207,7 +207,9 @@ class FleetBringups(BringupExit):
         cluster = request.entry.cluster
         if opened.stage is not Stage.MONITORED or opened.shadow:
             what, ends = ("a shadow rollout", "over") if opened.shadow else ("a rollout", "monitored or over")
-            raise Unavailable(f"{what} of {cluster} is {opened.stage}: what is owed waits until that is {ends}")
+            raise Unavailable(
+                f"{what} of {cluster} is {opened.stage}: the rest of its quotas is written once that is {ends}"
+            )
         snapshot, policy = self._clusters.present(cluster, request.at)
         before = {q.team: q.gpus for q in opened.baseline.quotas}
         claimed = snapshot.with_values({q.team: max(q.gpus, before.get(q.team, 0)) for q in snapshot.quotas})

@@ -51,9 +51,9 @@ from models.cluster.fleet_file import Team
 from models.cluster.import_lines import FleetOutcome
 from models.cluster.source_doubts import DoubtedSource
 from models.cluster.windows import Declaration, Entry, span_text
+from models.cut_questions import FleetEnvelopes, HaircutSums
 from models.errors import BackstopError, BadInput, NoSuchCluster, Refusal
 from models.flex.flex_now import FlexNow
-from models.haircut_questions import FleetEnvelopes, HaircutSums
 from models.health_pushes import PushHealth
 from models.notice_digests import Untold
 from models.questions import QUESTIONS, DeskAnswer, DeskRequest, Question

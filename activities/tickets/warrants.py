@@ -251,7 +251,8 @@ class Warrants:
         return AdmitAnswer(warrant=warrant.nonce, note=note, proof=by.proof, how=by.how)
 
     def _content_or_none(self, command: str, subject: str, message: Model) -> dict[str, Any]:
-        """Where tickets are not required, a plan of before there were keys can be approved: nothing is frozen of it."""
+        """Where tickets are not required, a plan of before there were keys can be approved: nothing is frozen of
+        it."""
         try:
             return self._content(command, subject, message)
         except Refusal:
@@ -284,7 +285,8 @@ class Warrants:
         return self._admission.lone_deed(ticket, command, message, subject, self)
 
     def _stands(self, warrant: Warrant, alone: LoneDeed | None = None) -> Warrant:
-        """It is admitted, and who acts alone is told of. Errors: Refusal for what a key signed that counts no more."""
+        """It is admitted, and who acts alone is told of. Errors: Refusal for what a key signed that counts no
+        more."""
         still_signed(warrant, self.keys)
         with spoken_by(warrant.principal):
             stands = self.book.admit(warrant, _VOIDS.get(warrant.command, frozenset()), alone)
@@ -428,7 +430,10 @@ class Warrants:
         if warrant.inherits:
             parent = self.book.warrant(warrant.inherits)
             if parent is None:
-                raise Refusal(f"the warrant {warrant.nonce} comes from a warrant that the ledger does not have")
+                raise Refusal(
+                    f"the warrant {warrant.nonce} stands on an earlier warrant, and the ledger "
+                    f"has no such row: nothing is written on it"
+                )
             self.intact(parent)
             return
         kind = ticket.command if ticket.command in _MESSAGES else ticket.command.partition(".")[0]
@@ -449,7 +454,10 @@ class Warrants:
         if self.is_required:
             own = self.policy_of(rollout)
             if own is None or content_hash(own) != content_hash(policy):
-                raise Refusal(f"rollout {rollout} was launched with another policy")
+                raise Refusal(
+                    f"the policy of rollout {rollout} is not the one that its launch was signed "
+                    f"with: nothing is written"
+                )
 
     def envelope_of(self, approval: Warrant) -> Envelope:
         """Errors: Refusal where it is not of the plan that was signed."""

@@ -89,7 +89,7 @@ async def _planned(door: Backstop, launch: FleetLaunch, chosen: Sequence[str]) -
 
 async def cuts_of(door: Backstop, plan: FleetPlan, clusters: Sequence[str]) -> Cuts:
     """What the plan that awaits approval cuts in these clusters, as far as the ledger has kept it."""
-    from models.haircut_questions import FleetEnvelopes
+    from models.cut_questions import FleetEnvelopes
 
     hashes = {p.cluster: p.plan_hash for p in plan.clusters}
     cuts: Cuts = {}

@@ -156,7 +156,10 @@ def _take_over_all(launching: Launching, of_fleet: _OfFleet, *, adopt: bool) -> 
     from cli.commands.launch_adopt import adopt_all
 
     if not adopt:
-        raise BadInput("--all goes with --adopt: every rollout that Temporal has lost (a whole fleet: --fleet)")
+        raise BadInput(
+            "--all is only for --adopt, where it means every rollout that Temporal has lost; for "
+            "every cluster give --fleet"
+        )
     options = {
         launching.clusters_text: bool(launching.names),
         "what is of a fleet": of_fleet.is_asked or bool(of_fleet.pace),

@@ -10,8 +10,8 @@ from pydantic import Field
 from models.access.tickets import warrant_in
 from models.audit_chain import AuditKind
 from models.base import Text, Time, count_text
-from models.bringup.actions import BringupAction, HandOver
 from models.bringup.command_rows import BRINGUP_ROWS
+from models.bringup.next_actions import BringupAction, HandOver
 from models.bringup.recipe import SUPPLY
 from models.bringup.reducers import once_again
 from models.bringup.runs import UNDO_SUFFIX

@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from datetime import datetime, timedelta
 
-from models.bringup.actions import (
+from models.bringup.checks import Colour
+from models.bringup.graph import ready_steps, steps_before, steps_behind
+from models.bringup.next_actions import (
     AskChecks,
     BringupAction,
     Follow,
@@ -23,14 +25,12 @@ from models.bringup.actions import (
     Stop,
     WindDown,
 )
-from models.bringup.checks import Colour
-from models.bringup.graph import ready_steps, steps_before, steps_behind
 from models.bringup.recipe import CAPACITY
 from models.bringup.runs import UNDO_SUFFIX
 from models.bringup.soak import colours, edge_times, gathered_time
 from models.bringup.stages import BringupStage
 from models.bringup.state import Bringup, Leaving, StepPhase
-from models.lifecycle.actions import Finish, Wait
+from models.lifecycle.next_actions import Finish, Wait
 
 EMPTYING_LOOKS = (timedelta(seconds=5), timedelta(minutes=10))
 """Between two looks at a cluster that is being emptied: as long as it has stood so, within these."""

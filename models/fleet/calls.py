@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from models.fleet.actions import AbortMembers, PickMembers, StartMembers
 from models.fleet.messages import (
     AbortRequest,
     Candidate,
@@ -15,6 +14,7 @@ from models.fleet.messages import (
     PickRequest,
     StartRequest,
 )
+from models.fleet.next_actions import AbortMembers, PickMembers, StartMembers
 from models.fleet.state import FleetRollout, FleetStage
 
 

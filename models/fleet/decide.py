@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from models.fleet.actions import AbortMembers, FleetAction, PickMembers, PlanFleet, StartMembers
 from models.fleet.gates import budget_left, has_looked_in_vain, rest_until, startable
+from models.fleet.next_actions import AbortMembers, FleetAction, PickMembers, PlanFleet, StartMembers
 from models.fleet.state import FleetRollout, FleetStage, MemberState
-from models.lifecycle.actions import Finish, Wait
+from models.lifecycle.next_actions import Finish, Wait
 
 _AT_ONCE = 20
 """Rollouts that are told to abort in one call."""

@@ -6,8 +6,8 @@ for before the next one is the workflow's.
 
 from __future__ import annotations
 
-from models.lifecycle.actions import Finish, Wait
-from models.requests.actions import Keep, RequestAction, Write
+from models.lifecycle.next_actions import Finish, Wait
+from models.requests.next_actions import Keep, RequestAction, Write
 from models.requests.state import RequestStage, RequestState
 
 

@@ -10,7 +10,6 @@ from datetime import datetime
 from models.audit_chain import AuditEntry
 from models.notices import Notice, NoticeKind
 from models.planning.grants import GrantOrder
-from models.rollout.actions import Draft, Look
 from models.rollout.available_commands import choices_now
 from models.rollout.changes import baseline_with
 from models.rollout.drift import baseline_beside
@@ -20,6 +19,7 @@ from models.rollout.gates import values_of_others
 from models.rollout.long_run import derives_buffer, may_propose
 from models.rollout.mailing import ready_notices
 from models.rollout.messages import AimRequest, DraftRequest, EffectRequest, ObserveRequest, RecordRequest
+from models.rollout.next_actions import Draft, Look
 from models.rollout.state import Rollout
 from models.rollout.status import needs_of
 from models.temporal_names import TellRequest

@@ -25,13 +25,13 @@ from activities.watch.health_watch import facts_of, fingerprint
 from models.cluster.readings import Doubt
 from models.cluster.windows import Declared, Window, WindowKind
 from models.errors import Refusal
-from models.lifecycle.actions import Wait
+from models.lifecycle.next_actions import Wait
 from models.rollout import calls, effect_reducers, look_reducers, mailing, plan_reducers, time_reducers
-from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.holds import HoldKind
 from models.rollout.messages import LaunchRequest, OpenRequest
+from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from models.rollout.status import status_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activities.adapters.slurm.limits import wanted_limits
+from activities.adapters.slurm.account_limits import wanted_limits
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.ports.ports import OpenRollout
 from models.cluster.island import Island

@@ -33,7 +33,7 @@ from models.cluster.quota import Quota
 from models.cluster.readings import Observation, QuotaReading
 from models.cluster.snapshot import Snapshot
 from models.cluster.windows import Window, WindowKind
-from models.lifecycle.actions import Finish, Wait
+from models.lifecycle.next_actions import Finish, Wait
 from models.lifecycle.state_machine import Refused
 from models.planning.backing import Backing, back
 from models.planning.plan import Plan

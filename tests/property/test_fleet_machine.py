@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from models.base import DAY, HOUR
 from models.cluster.windows import Window, WindowKind
 from models.fleet import reducers
-from models.fleet.actions import AbortMembers, PickMembers, PlanFleet, StartMembers
 from models.fleet.commands import FLEET_COMMANDS, FleetCommandRequest, obey, refusal
 from models.fleet.decide import decide
 from models.fleet.gates import breaker_share, startable
@@ -27,11 +26,12 @@ from models.fleet.messages import (
     Prospect,
     StartAnswer,
 )
+from models.fleet.next_actions import AbortMembers, PickMembers, PlanFleet, StartMembers
 from models.fleet.order import pick, plan_hash, take_prospects
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import waiting_sentence
 from models.fleet.undo_lines import fleet_undo_line
-from models.lifecycle.actions import Finish, Wait
+from models.lifecycle.next_actions import Finish, Wait
 from tests.tried import examples
 
 START = datetime(2026, 3, 2, tzinfo=UTC)

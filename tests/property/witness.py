@@ -18,12 +18,11 @@ from models.cluster.island import Island
 from models.cluster.quota import QuotaTree
 from models.cluster.readings import LimitMode, QuotaReading
 from models.cluster.snapshot import Snapshot
-from models.lifecycle.actions import Wait
+from models.lifecycle.next_actions import Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import back
 from models.planning.grants import moved_values, raises
 from models.planning.plan import Plan
-from models.rollout.actions import Action
 from models.rollout.commands import refusal
 from models.rollout.decide import FRESH, decide
 from models.rollout.effect_table import INVERSE
@@ -31,6 +30,7 @@ from models.rollout.effects import Change, EffectKind, Receipt
 from models.rollout.gates import drift_of
 from models.rollout.holds import HoldKind
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest
+from models.rollout.next_actions import Action
 from models.rollout.stages import Command, Stage
 from models.rollout.state import UndoCause
 from models.rollout.status import waiting_sentence

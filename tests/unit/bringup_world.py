@@ -12,8 +12,8 @@ from fractions import Fraction
 from typing import Any
 
 from models.base import parse_duration
-from models.bringup import actions as do
 from models.bringup import calls, reducers
+from models.bringup import next_actions as do
 from models.bringup.checks import CheckAnswer, CheckKind, CheckOrder, Colour
 from models.bringup.commands import BringupOrder, obey, refusal
 from models.bringup.decide import decide
@@ -27,7 +27,7 @@ from models.bringup.state import Bringup, StepPhase
 from models.bringup.status import status_of
 from models.cluster.island import Island
 from models.cluster.policy import Policy
-from models.lifecycle.actions import Finish, Wait
+from models.lifecycle.next_actions import Finish, Wait
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 PATIENCE = 2000

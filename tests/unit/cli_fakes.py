@@ -28,6 +28,7 @@ from models.cluster.policy import Policy
 from models.cluster.readings import HealthSample
 from models.cluster.snapshot import Snapshot, snapshot_of
 from models.cluster.windows import Declaration, Declared, Entry
+from models.cut_questions import FleetEnvelopes
 from models.errors import BackstopError, BadInput, Refusal
 from models.fleet.archived_state import KeptFleet
 from models.fleet.commands import FleetCommand, FleetCommandRequest
@@ -35,7 +36,6 @@ from models.fleet.messages import FleetCommandAnswer, FleetLaunch, FleetPlan, Fl
 from models.fleet.state import FleetStage, Wave
 from models.flex.division import FlexMode
 from models.flex.flex_now import FlexNow
-from models.haircut_questions import FleetEnvelopes
 from models.planning.plan import Envelope, make_plan
 from models.questions import (
     AccessNow,

@@ -38,7 +38,7 @@ from models.cluster.snapshot import Snapshot
 from models.cluster.team_work import TeamWork
 from models.cluster.windows import Window, WindowKind, without_absences
 from models.errors import BackstopError, BlastRadius, Conflict, Drift, Refusal
-from models.lifecycle.actions import Finish, Wait
+from models.lifecycle.next_actions import Finish, Wait
 from models.notices import Notice, NoticeKind
 from models.planning.backing import Backing, back
 from models.planning.breach_target import BreachTarget, breach_target
@@ -55,11 +55,11 @@ from models.rollout import (
     plan_reducers,
     time_reducers,
 )
-from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.commands import CommandRequest, obey, refusal
 from models.rollout.decide import decide
 from models.rollout.effects import Change, EffectKind, Receipt, ValueConflict
 from models.rollout.messages import Drafted, DraftRequest, EffectRequest, LaunchRequest, Opening
+from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.owner_news import news_for_owner, owner_told, rollback_for_owner
 from models.rollout.risk_notices import warn_teams
 from models.rollout.stages import TRANSITIONS, Command, Stage

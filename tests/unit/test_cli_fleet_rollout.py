@@ -16,7 +16,6 @@ from cli.commands.schemas import makers
 from cli.main import run
 from models.errors import Unavailable
 from models.fleet import reducers
-from models.fleet.actions import PickMembers
 from models.fleet.archived_state import KeptFleet
 from models.fleet.commands import FleetCommandRequest, obey
 from models.fleet.decide import decide
@@ -30,6 +29,7 @@ from models.fleet.messages import (
     Prospect,
     StartAnswer,
 )
+from models.fleet.next_actions import PickMembers
 from models.fleet.order import pick, plan_hash, take_prospects
 from models.fleet.state import FleetRollout, FleetStage, MemberState, Pace, Wave
 from models.fleet.status import status_of

@@ -268,7 +268,7 @@ def test_lost_rollouts_are_adopted_for_their_owners_and_a_refusal_is_told(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--all"], "--all goes with --adopt"),
+        (["--all"], "--all is only for --adopt"),
         (["--all", "--adopt", "c"], "CLUSTER 'c' is given together with --adopt --all"),
         (["--all", "--adopt", "--fleet"], "--all is given together with --fleet --adopt"),
         (["--all", "--adopt", "--wave", "1"], "what is of a fleet is given together with"),

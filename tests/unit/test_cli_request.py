@@ -12,11 +12,11 @@ from cli.main import run
 from cli.output import show
 from client.doctor import grants_check
 from models.errors import BadInput
-from models.lifecycle.actions import Finish, Wait
+from models.lifecycle.next_actions import Finish, Wait
 from models.planning.grants import Granted, GrantOutcome, Room
-from models.requests.actions import Keep, Write
 from models.requests.commands import RequestCommand, RequestOrder, obey, refusal
 from models.requests.decide import decide
+from models.requests.next_actions import Keep, Write
 from models.requests.reducers import (
     advance,
     apply_cancel,

@@ -12,8 +12,8 @@ import pytest
 
 from models.cluster.policy import Policy
 from models.cluster.snapshot import Snapshot
+from models.cut_questions import HaircutSums
 from models.errors import Unavailable
-from models.haircut_questions import HaircutSums
 from models.planning.haircut import FleetHaircut, haircut
 from tests.unit.test_console_flex import BASE
 from web.console.pages.leader import leader

@@ -10,8 +10,8 @@ from models.reports.tallies import Point
 from models.rollout.status_models import Condition
 from views.status import awaited_alone
 from views.words import DECORATION, gpus, line, row, table
-from web.console.pages.curves import burn_down_of, curve_of
 from web.console.pages.fleet import deed_of
+from web.console.pages.gpu_curves import burn_down_of, curve_of
 from web.console.parts import markup, sentence
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)

@@ -17,11 +17,11 @@ from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import Notice, NoticeKind
 from models.rollout import plan_reducers
-from models.rollout.actions import Action, Aim, Draft, Look, Perform
 from models.rollout.commands import CommandRequest, add_hold, refusal
 from models.rollout.decide import confirms_breach, is_urgent
 from models.rollout.effects import EffectKind
 from models.rollout.holds import Hold, HoldKind
+from models.rollout.next_actions import Action, Aim, Draft, Look, Perform
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Undo, UndoCause
 from tests.unit.pure_world import TWO, Refused, World, parent, quota

@@ -11,7 +11,7 @@ import pytest
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived
 from models.notices import NoticeKind
 from models.rollout import calls
-from models.rollout.actions import Draft
+from models.rollout.next_actions import Draft
 from models.rollout.stages import Stage
 from tests.unit.pure_world import World
 

@@ -31,7 +31,7 @@ from tests.unit.cli_fakes import NOON, FakeBackstop, answering, status
 from tests.unit.weeks import DAY, UNTIL, a_past, a_week, mean, point
 from views.burndown import burndown_parts
 from views.report import markdown
-from web.console.pages.curves import burn_down_of
+from web.console.pages.gpu_curves import burn_down_of
 
 HOUR = timedelta(hours=1)
 

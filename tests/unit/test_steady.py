@@ -13,8 +13,8 @@ from models.cluster.flex_size import FlexSight, follow_surplus
 from models.cluster.readings import LimitMode
 from models.cluster.windows import WindowKind
 from models.notices import NoticeKind
-from models.rollout.actions import Perform
 from models.rollout.effects import EffectKind
+from models.rollout.next_actions import Perform
 from models.rollout.stages import Command, Stage
 from models.rollout.state import Rollout
 from tests.unit.pure_world import T0, Refused, World

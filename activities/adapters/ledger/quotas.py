@@ -6,6 +6,7 @@ its trigger take them; the other way round the two would wait for each other.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -297,7 +298,10 @@ def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Rec
     if cluster.open_rollout is not None:
         raise Conflict(f"rollout {cluster.open_rollout} is open in cluster {change.cluster}: a grant goes through it")
     if cluster.reserve_limit is not None:
-        raise Conflict(f"cluster {change.cluster} still has freed capacity reserved by a rollout that was lost")
+        raise Conflict(
+            f"cluster {change.cluster} still has capacity reserved by a rollout that was lost: take that over first "
+            f"(`backstop launch {shlex.quote(change.cluster)} --adopt`)"
+        )
     return None
 
 

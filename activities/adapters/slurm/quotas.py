@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from activities.adapters.slurm.limits import bound_of
+from activities.adapters.slurm.account_limits import bound_of
 from activities.adapters.slurm.names import POOL
 from activities.adapters.slurm.slurm import SLURMS_AT_ONCE, Slurms
 from activities.ports.ports import ByCluster

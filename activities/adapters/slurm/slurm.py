@@ -20,10 +20,10 @@ from typing import Any
 from activities.adapters.ledger.facade import Ledger
 from activities.adapters.ledger.scheduler_mirror import MirroredCluster, SchedulerBook, differences
 from activities.adapters.slurm import nodes_and_jobs as sights
+from activities.adapters.slurm.account_limits import commands, wanted_limits
 from activities.adapters.slurm.classes import EVERY, OFF_EVERY, SlurmClasses
 from activities.adapters.slurm.command_line import LOCAL, Connection, Talk
 from activities.adapters.slurm.flex_qos import FlexQos, advice, flex_qos_of, qos_limits
-from activities.adapters.slurm.limits import commands, wanted_limits
 from activities.adapters.slurm.names import POOL, QOS, plain_name
 from activities.adapters.slurm.parsing import (
     ASSOC_FORMAT,
@@ -222,7 +222,8 @@ class Slurms:
         short = sorted(name for name in wanted if there[name] != wanted[name])
         if short:
             raise Unavailable(
-                f"Slurm did not take {len(short)} of {count_text(len(changes), 'limit')} ({', '.join(short[:5])})"
+                f"Slurm accepted the command, but the old value still stands for {len(short)} of "
+                f"{count_text(len(changes), 'limit')} ({', '.join(short[:5])})"
             )
 
     def _write(self, cluster: str, source: SlurmSource, limits: Mapping[str, int | None]) -> None:

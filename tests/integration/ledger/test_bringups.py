@@ -527,7 +527,8 @@ def test_while_a_rollout_is_on_its_way_it_waits_and_a_monitored_one_writes_it(
     ledger.registry.open_rollout(opening(ledger, "r-1", NEW), adopt=False)
     note_stage(ledger, "r-1", "buffered", False, False)
     with pytest.raises(
-        Unavailable, match="a rollout of h100-new is buffered: what is owed waits until that is monitored or over"
+        Unavailable,
+        match="a rollout of h100-new is buffered: the rest of its quotas is written once that is monitored or over",
     ):
         book.hand_over([island(7)], first.granted)
     assert quotas_of(tool) == {"a": 22, "b": 18}

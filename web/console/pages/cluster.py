@@ -28,7 +28,7 @@ from views.words import clean, moment, row, space_name, table
 from web.console.command_page import Button, button_of, command_page
 from web.console.forms import fill_model, given_fields, try_work
 from web.console.pages.cluster_curve import bands_of, cluster_curve
-from web.console.pages.curves import tallied_points
+from web.console.pages.gpu_curves import tallied_points
 from web.console.parts import place
 from web.console.visit import Elsewhere, Page, Visit
 

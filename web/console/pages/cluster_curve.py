@@ -17,7 +17,7 @@ from models.planning.ceiling import ceiling_of
 from models.questions import ArchivePage, Plannable
 from models.reports.tallies import Point
 from models.rollout.stages import Stage
-from web.console.pages.curves import over_text
+from web.console.pages.gpu_curves import over_text
 
 BACKED_AGAIN = "backed again"
 """How the guard's entry begins that ends a breach (models/rollout/time_reducers.py)."""

@@ -14,7 +14,7 @@ from models.questions import FlexOf, FlexSums
 from views.flex import block_text, by_free_flex, cluster_parts, fleet_parts, fleet_summary
 from views.row_models import FlexOffered
 from web.console.forms import is_like, number
-from web.console.pages.curves import tallied_points
+from web.console.pages.gpu_curves import tallied_points
 from web.console.visit import Page, Visit
 
 _A_PAGE = 100

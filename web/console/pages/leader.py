@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from client.weekly_report import weekly
-from models.haircut_questions import HaircutSums
+from models.cut_questions import HaircutSums
 from models.planning.haircut import USUAL, Haircut
 from models.reports.weekly import WEEK, Week
 from views.haircut import fleet_parts
@@ -16,7 +16,7 @@ from views.haircut import percent as percent_text
 from views.layout import Grid
 from views.report import Section, emergencies, lead, numbers, sections, title
 from views.words import row, table
-from web.console.pages.curves import curve_of, times_back
+from web.console.pages.gpu_curves import curve_of, times_back
 from web.console.visit import Page, Visit
 from web.console.visit_door import door_of
 from web.failures import not_found

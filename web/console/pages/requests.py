@@ -92,7 +92,7 @@ async def _decide(visit: Visit, name: str) -> Page | Elsewhere:
 async def _decided(visit: Visit, name: str, command: str, reason: str) -> RequestState:
     """Errors: Refusal, BadInput; those of the operation."""
     if command not in set(RequestCommand):
-        raise BadInput(f"it takes {', '.join(RequestCommand)}, not {command[:80]!r}")
+        raise BadInput(f"the command to a request must be one of {', '.join(RequestCommand)}, not {command[:80]!r}")
     until = visit.form.get("until", "").strip() if command == RequestCommand.EXTEND else ""
     day = day_ahead("Until", until, visit.now) if until else None
     order = fill_model(RequestOrder, actor=await visit.name(), reason=reason, until=day)
