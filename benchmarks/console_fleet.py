@@ -296,7 +296,7 @@ class DeskDoors(Doors):
     async def _nowhere(self) -> Any:
         raise Unavailable("there is no Temporal here")
 
-    async def of(self, *_: Any, **__: Any) -> Any:
+    async def door_of(self, *_: Any, **__: Any) -> Any:
         return self._door
 
 

@@ -99,7 +99,11 @@ _CLASSED = _JOB.replace("gpus)", "gpus, job_class)").format(_SINCE, "8, {}")
 ROWS = [
     Rubbish(
         "a child under a leaf with a minimum",
-        Row("INSERT INTO quotas (cluster, team, gpus, parent) VALUES ('gamma', 'kid', 1, 'v-3')", False, "only leaves"),
+        Row(
+            "INSERT INTO quotas (cluster, team, gpus, parent) VALUES ('gamma', 'kid', 1, 'v-3')",
+            False,
+            "which has child quotas",
+        ),
     ),
     Rubbish(
         "a circle of parents",

@@ -29,7 +29,7 @@ class Front:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.stands = 1000.0, version(1, OLD)
         monkeypatch.setattr(rights, "time", SimpleNamespace(monotonic=lambda: self.now))
-        self.rights = rights.LedgerRights(cast("Doors", SimpleNamespace(of=self._door)))
+        self.rights = rights.LedgerRights(cast("Doors", SimpleNamespace(door_of=self._door)))
 
     async def _door(self, _: object) -> Any:
         async def ask(_: object) -> AccessStands:

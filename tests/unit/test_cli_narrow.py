@@ -607,7 +607,7 @@ def test_no_view_is_missing_here() -> None:
         "request.waiting_line",
         "plan.gates",
         "fleet_rollout.unknown_lines",
-        "words.indented",
+        "words.indent",
         "fleet_diff.lost_parts",
         "flex.at_most_note",
         "flex.fleet_summary",

@@ -67,7 +67,7 @@ def given(page: Any, path: tuple[str, ...], failure: Exception | None) -> tuple[
     """What a form that ana sends leads to, and what she reads on the next page."""
 
     class Stub(Doors):
-        async def of(self, principal: Principal, **_: Any) -> Backstop:
+        async def door_of(self, principal: Principal, **_: Any) -> Backstop:
             return cast("Backstop", Door(failure))
 
     said: list[str] = []

@@ -39,7 +39,7 @@ class _Asks:
         report = haircut(self._fleet, question.buffers).but(clusters={}, teams={})
         return FleetHaircut(report=report, untold=(0,) * len(question.buffers), left_out=self._left_out)
 
-    async def tried(self, reading: Any, _: float) -> Any:
+    async def try_read(self, reading: Any, _: float) -> Any:
         try:
             return await reading, ""
         except Unavailable as error:

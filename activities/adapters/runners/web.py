@@ -51,7 +51,7 @@ class Web:
         """Errors: BadInput for a host that is not listed or leads inside; Unavailable for one that does not answer."""
         host = self._allowed.host_of(asked.url)
         headers = {**bearer(self._allowed, host.token), **asked.headers}
-        return exchange(replace(asked, headers=headers), self._allowed.settings.reach)
+        return ask_runner(replace(asked, headers=headers), self._allowed.settings.reach)
 
 
 def bearer(allowed: Allowed, variable: str | None) -> dict[str, str]:

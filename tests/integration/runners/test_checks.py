@@ -271,6 +271,6 @@ def test_a_check_of_the_health_source_is_not_asked_here(kind: str) -> None:
 
 
 def test_nothing_is_raised_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("activities.adapters.runners.outside_checks.ran", lambda *_: 1 / 0)
+    monkeypatch.setattr("activities.adapters.runners.outside_checks.run_program", lambda *_: 1 / 0)
     answer = shell("exit 0")
     assert (answer.colour, answer.said) == (UNKNOWN, "cannot be asked: ZeroDivisionError division by zero")
