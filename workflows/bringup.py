@@ -2,9 +2,8 @@
 
 Theory of operation. `models.bringup.decide.decide` says what to begin, this module begins it as a task of its own and
 takes the outcome in (`models.bringup.reducers`); what runs is in workflows/bringup_runs.py. A start is noted in the
-state, and so in history, before it is made. What waits long (a run, the supply) is one call that says it lives, so that
-months cost few events. The state is one value, and continue-as-new carries it: it lets go of what is followed and
-asked, and of no call that changes the world.
+state, and so in history, before it is made. What waits long is one call that says it lives, so that months cost few
+events. Continue-as-new carries the state: it lets go of what is followed and asked, not of calls that change the world.
 """
 
 from __future__ import annotations
