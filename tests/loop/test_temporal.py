@@ -38,6 +38,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from models.temporal_names import SearchName
 from tests.e2e.world import connected
+from tests.loop.temporal import InMemoryTemporal
 from tests.waiting import eventually
 from workers.embedded_temporal import EmbeddedTemporal
 
@@ -919,3 +920,19 @@ def test_the_real_server(real: Callable[[Scene], Any], scene: Scene, facts: Any)
 @pytest.mark.parametrize(("scene", "facts"), SCENES)
 async def test_the_server_in_memory(temporal: Client, scene: Scene, facts: Any) -> None:
     assert await played(temporal, scene) == facts
+
+
+async def test_a_run_that_goes_on_while_it_is_played_again_is_played_as_far_as_it_was(temporal: Client) -> None:
+    server = temporal.service_client
+    assert isinstance(server, InMemoryTemporal)
+    async with working(temporal, "moves on"):
+        run = await listener(temporal, "moves on")
+        for word in ("one", "two", "three"):
+            await run.execute_update(Listener.ask, word)
+        GATES[run.id] = gates = Gates()
+        playing = asyncio.create_task(server.workflows.replay())
+        await run.signal(Listener.go, "end")
+        await asyncio.to_thread(gates.reached.wait, 60)
+        await playing  # a task stands still meanwhile, and nobody knows yet what comes of it
+        gates.free.set()
+        assert await run.result() == ["one", "two", "three"]

@@ -389,7 +389,8 @@ class Workflows:
         made = [command for _, commands in run.tasks for command in commands]
         patches = [command.set_patch_marker.patch_id for command in made if command.HasField("set_patch_marker")]
         refused = _answered(made, "rejected") - _answered(made, "accepted")  # a server notes nothing of these
-        for number, (given, commands) in enumerate(run.tasks):
+        # Those of now: one that comes while they are played has no commands yet.
+        for number, (given, commands) in enumerate(tuple(run.tasks)):
             task = WorkflowActivation(run_id=run_id, is_replaying=True)
             task.MergeFrom(copied(given, but=("run_id", "jobs")))
             if not number:
