@@ -928,7 +928,8 @@ async def test_a_run_that_goes_on_while_it_is_played_again_is_played_as_far_as_i
     async with working(temporal, "moves on"):
         run = await listener(temporal, "moves on")
         for word in ("one", "two", "three"):
-            await run.execute_update(Listener.ask, word)
+            answer: Any = await run.execute_update(Listener.ask, word)
+            assert answer == f"{word} is heard"
         GATES[run.id] = gates = Gates()
         playing = asyncio.create_task(server.workflows.replay())
         await run.signal(Listener.go, "end")
