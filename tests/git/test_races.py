@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from activities.adapters.git.command_line import GitTerms
 from activities.adapters.git.quotas import GitQuotas
+from activities.adapters.git.repository import Repository
 from activities.adapters.slurm.quotas import SlurmQuotas
 from activities.adapters.slurm.slurm import Slurms
 from models.errors import Conflict, Drift, Unavailable
@@ -182,3 +187,34 @@ def dying(site: GitSystem, folder: Path) -> GitQuotas:
     """A worker that pushes and dies before the ledger keeps that."""
     slurms = Slurms(site.ledger, site.ledger.schedulers)
     return GitQuotas(site.ledger, _Dying(slurms), slurms, folder / "dying")
+
+
+def test_clusters_that_look_at_one_branch_at_once_share_a_fetch(
+    site: GitSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    branch = Repository(str(site.forge.bare), "main", tmp_path / "shared", GitTerms())
+    run, calls, ask, asked = branch._git.run, list[str](), branch._alone, threading.Semaphore(0)
+
+    def counted(*arguments: str, stdin: bytes = b"") -> str:
+        calls.append(arguments[0])
+        return run(*arguments, stdin=stdin)
+
+    def entered() -> AbstractContextManager[None]:
+        asked.release()
+        return ask()
+
+    monkeypatch.setattr(branch._git, "run", counted)
+    monkeypatch.setattr(branch, "_alone", entered)
+    with ThreadPoolExecutor(3) as clusters:
+        with branch._fetching:
+            looks = [clusters.submit(branch.fetch) for _ in range(3)]
+            for _ in looks:
+                asked.acquire()
+        tip = git(site.forge.bare, "rev-parse", "main")
+        assert [look.result() for look in looks] == [tip] * 3
+    assert calls.count("fetch") == 1
+    site.forge.edit("ask capacity@ first", "ask finance@ first")
+    assert branch.fetch() == git(site.forge.bare, "rev-parse", "main") != tip, "who asks later sees what came later"
+    site.forge.bare.rename(tmp_path / "gone")
+    with pytest.raises(Unavailable, match="git fetch failed"):
+        branch.fetch()

@@ -57,6 +57,11 @@ def _at(node: yaml.Node, pointer: str) -> yaml.Node | None:
     return at
 
 
+def _token(key: str) -> str:
+    """A key as it stands in a JSON pointer."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
 def _of_clusterqueues(root: yaml.Node, source: GitSource) -> QuotaNodes:
     """Kueue: the nominalQuota of a ClusterQueue. With several flavors each has its own: QUEUE/FLAVOR."""
     queue = _object(root, "kueue.x-k8s.io/", "ClusterQueue")
@@ -83,9 +88,8 @@ def _of_kai_queues(root: yaml.Node, _: GitSource) -> QuotaNodes:
 def _of_volcano_queues(root: yaml.Node, source: GitSource) -> QuotaNodes:
     """Volcano: what a Queue deserves."""
     queue = _object(root, "scheduling.volcano.sh/", "Queue")
-    resource = source.resource.replace("~", "~0").replace("/", "~1")
     node, least, most = (
-        None if queue is None else _at(root, f"/spec/{field}/{resource}")
+        None if queue is None else _at(root, f"/spec/{field}/{_token(source.resource)}")
         for field in ("deserved", "guarantee/resource", "capability")
     )
     if queue is not None and node is not None:
@@ -97,8 +101,7 @@ def _of_yunikorn_queues(root: yaml.Node, source: GitSource) -> QuotaNodes:
 
     def below(queue: yaml.Node, above: str) -> QuotaNodes:
         name = f"{above}{_text(entry(queue, 'name'))}"
-        resource = source.resource.replace("~", "~0").replace("/", "~1")
-        node, most = (_at(queue, f"/resources/{field}/{resource}") for field in ("guaranteed", "max"))
+        node, most = (_at(queue, f"/resources/{field}/{_token(source.resource)}") for field in ("guaranteed", "max"))
         if node is not None:
             yield QuotaNode(name, node, most=most)
         for child in _items(entry(queue, "queues")):

@@ -49,20 +49,40 @@ class Repository:
         self._committer = terms.committer
         self._git = Git(folder / hash_of(f"{url}\n{branch}"), terms.timeout)
         self._fetching = threading.Lock()
+        self._fetches = 0
+        """So many have begun, one after the other."""
+        self._newest: str | Unavailable | Refusal = ""
+        """What the last one found."""
 
     def fetch(self) -> str:
-        """The branch's newest commit, which is here from now on."""
+        """The branch's newest commit, which is here from now on.
+
+        Clusters share a repository. A fetch that began after this call, for another cluster, answers it too.
+        """
+        wanted = self._fetches + 1
         with self._alone():
-            git, ref = self._git, "refs/backstop/tip"
-            is_new = not git.run("for-each-ref", ref)
-            depth = ["--depth", _DEPTH] if is_new else []
-            try:
-                git.run("fetch", "--quiet", "--no-tags", *depth, "--", self._url, f"+refs/heads/{self._branch}:{ref}")
-            except Unavailable as error:
-                if "couldn't find remote ref" in error.message:
-                    raise Unavailable(f"{self._url} has no branch {self._branch}") from None
-                raise
-            return git.run("rev-parse", ref).strip()
+            if self._fetches < wanted:
+                self._fetches = wanted
+                try:
+                    self._newest = self._fetch()
+                except (Unavailable, Refusal) as error:
+                    self._newest = error
+            newest = self._newest
+        if isinstance(newest, str):
+            return newest
+        raise type(newest)(newest.message)
+
+    def _fetch(self) -> str:
+        git, ref = self._git, "refs/backstop/tip"
+        is_new = not git.run("for-each-ref", ref)
+        depth = ["--depth", _DEPTH] if is_new else []
+        try:
+            git.run("fetch", "--quiet", "--no-tags", *depth, "--", self._url, f"+refs/heads/{self._branch}:{ref}")
+        except Unavailable as error:
+            if "couldn't find remote ref" in error.message:
+                raise Unavailable(f"{self._url} has no branch {self._branch}") from None
+            raise
+        return git.run("rev-parse", ref).strip()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
