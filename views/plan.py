@@ -91,8 +91,8 @@ def plans_parts(plans: Sequence[Plan], of: int = 0, now: datetime | None = None)
     if of and not plans:
         return [none_of(of, "cluster")]
     rows = table(
-        *("CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">MAY BE", ">CUT", ">PHANTOM", ">TO FLEX", "="),
-        least=("MAY BE", "HEALTHY", "PROMISED", "TO FLEX"),
+        *("CLUSTER", "=WAVE", ">HEALTHY", ">PROMISED", ">CEILING", ">CUT", ">PHANTOM", ">TO FLEX", "="),
+        least=("CEILING", "HEALTHY", "PROMISED", "TO FLEX"),
     )
     for plan in plans:
         row(
@@ -140,10 +140,10 @@ def _ceiling(plan: Plan) -> str:
     if plan.honest and plan.ceiling_gpus < by_buffer:
         spare = plan.healthy_gpus - plan.ceiling_gpus
         kept = f"{spare} of the healthy {'is' if spare == 1 else 'are'} spare"
-        return f"at most {plan.ceiling_gpus:,} may be ({kept}; by the buffer alone {by_buffer:,})"
+        return f"at most {plan.ceiling_gpus:,} may be promised ({kept}; by the buffer alone {by_buffer:,})"
     if plan.derived is not None:
-        return f"at most {plan.ceiling_gpus:,} may be (buffer {plan.derived.needed}, by its health history)"
-    return f"at most {plan.ceiling_gpus:,} may be (buffer {fraction_text(plan.buffer)} of {plan.basis})"
+        return f"at most {plan.ceiling_gpus:,} may be promised (buffer {plan.derived.needed}, by its health history)"
+    return f"at most {plan.ceiling_gpus:,} may be promised (buffer {fraction_text(plan.buffer)} of {plan.basis})"
 
 
 def _grouped(reason: str, cluster: str) -> str:

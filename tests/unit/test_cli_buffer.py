@@ -213,17 +213,17 @@ def planned(tmp_path: Path, capsys: pytest.CaptureFixture[str], *arguments: str)
 
 def test_a_file_has_no_history_so_that_the_floor_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = planned(tmp_path, capsys, "--buffer", "health")
-    assert shown[0].endswith("at most 306 may be (buffer 54, by its health history)")
+    assert shown[0].endswith("at most 306 may be promised (buffer 54, by its health history)")
     assert shown[1] == "Buffer for 99.9% of the hours of 28d: there is no health history: the floor of 0.15 holds."
 
 
 @pytest.mark.parametrize(
     ("healthy", "said"),
     [
-        (360, "at most 306 may be (buffer 0.15 of total)"),
-        (314, "at most 306 may be (buffer 0.15 of total)"),
-        (313, "at most 305 may be (8 of the healthy are spare; by the buffer alone 306)"),
-        (4, "at most 0 may be (4 of the healthy are spare; by the buffer alone 306)"),
+        (360, "at most 306 may be promised (buffer 0.15 of total)"),
+        (314, "at most 306 may be promised (buffer 0.15 of total)"),
+        (313, "at most 305 may be promised (8 of the healthy are spare; by the buffer alone 306)"),
+        (4, "at most 0 may be promised (4 of the healthy are spare; by the buffer alone 306)"),
     ],
 )
 def test_what_bounds_a_promise_is_named(
