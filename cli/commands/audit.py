@@ -37,7 +37,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(
         epilog=examples(
             "backstop audit h100-worked",
-            "backstop audit h100-worked --archive --verify",
+            "backstop audit h100-worked --verify",
             "backstop audit --verify --seals /var/lib/backstop/seals/seals.txt",
             "backstop audit --fleet",
             "backstop audit h100-worked --since 7d --kind command --kind hold",
@@ -52,7 +52,7 @@ def audit(
         str,
         typer.Argument(
             metavar="CLUSTER",
-            help="The cluster. None with --fleet, or with --verify, which then checks every record.",
+            help="The cluster. Leave it out with --fleet. With --verify alone, every record is checked.",
             show_default=False,
             callback=named_or_all,
         ),

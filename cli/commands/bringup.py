@@ -147,7 +147,7 @@ def add(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """Enter clusters to build. Each then goes on by itself until a person has to check something in.
+    """Enter clusters to build. Each then goes on by itself until a step that people do by hand is due.
 
     An entry describes one cluster to build; a recipe has the steps that build it and the checks that validate it
     (docs/bringup.md). The files are checked whole first. A cluster that is in the fleet or being built already is

@@ -71,8 +71,9 @@ def buffer(
 ) -> None:
     """Show how much of a cluster can be promised for the coming weeks, and what that costs.
 
-    It shows how many GPUs must stay unpromised to keep promises in the target share of hours, and why; and how
-    often other buffers would have failed and how many healthy GPUs they would have left unused. Changes nothing.
+    It shows how many GPUs must stay unpromised so that the promised ones are healthy in the target share of hours
+    (`--target`), and why. It also shows how often other buffers would have failed, and how many healthy GPUs they would
+    have left unused. Changes nothing.
     """
     if export and health:
         raise BadInput("--export writes the ledger's history, and --health reads another one: give one of them")

@@ -127,7 +127,8 @@ def hold(
     """Declare a maintenance window, an incident (SEV) or a freeze: gates stay shut while it lasts.
 
     Capacity that it takes does not count towards a breach, and Backstop names the quotas that lose their backing. For
-    several clusters Backstop shows what it holds and asks; they are one hold, and `calendar end --hold` ends it.
+    several clusters Backstop shows what it will hold and asks; their windows are one hold, which `calendar end --hold`
+    ends.
     """
     from models.cluster.windows import FLEET_HOLD, HOLD, Declared, Window
     from views.words import moment
@@ -248,8 +249,8 @@ def import_calendar(
 ) -> None:
     """Declare the events of an iCalendar file; imported again, an event replaces its earlier version.
 
-    Backstop recognizes an event by its UID. It takes cancelled events back and follows series for a year. It names
-    and leaves out an event that it cannot read, and ends with 1 (docs/reading.md).
+    Backstop recognizes an event by its UID. It withdraws windows of cancelled events, and follows series for a year. It
+    names and leaves out an event that it cannot read, and ends with 1 (docs/reading.md).
     """
     from cli.output import complain
     from client.inputs.calendars import read_calendar
@@ -312,8 +313,8 @@ def end(
     as_json: AsJson = False,
     actor: Actor = "",
 ) -> None:
-    """End a window, by CLUSTER and ID, or with --hold every window of one hold. A window that has not begun is
-    taken back.
+    """End a window, by CLUSTER and ID, or with --hold every window of one hold. A window that has not
+    begun is cancelled.
 
     A window of a fleet file comes back with the file's next import.
     """

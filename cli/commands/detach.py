@@ -44,8 +44,8 @@ def detach(
 ) -> None:
     """Take Backstop out of a cluster's Slurm or Git. Teams' limits stay, or are restored with --restore.
 
-    Backstop shows what it would take back and asks. Values that others have changed since stay. Refused while a rollout
-    is open.
+    Backstop shows what it would take back and asks. It leaves alone each value that somebody else changed after it.
+    Refused while a rollout is open.
     """
     from cli.json_answers import DetachedAnswer, LimitBack
     from cli.output import show, show_json

@@ -49,8 +49,8 @@ def new(
     """Make the key that a front signs with. The private half stays here; workers read the public half from the
     book of keys (keys/keys.json).
 
-    As soon as an access file (who may do what, docs/access.md) is in force, every command must be signed; if
-    BACKSTOP_KEYS names the book, from the start. `backstop up` makes the key itself.
+    Every command must be signed where an access file (who may do what, docs/access.md) is in force, or where
+    BACKSTOP_KEYS names the book. `backstop up` makes the key itself.
     """
     from client.key_files import new_key, replace_lost_key
 

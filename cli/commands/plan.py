@@ -54,7 +54,7 @@ def plan(
         typer.Option(
             metavar="FILE",
             help="With --file: health history as CSV, for policies with `buffer: health`; without it they "
-            "use their fallback buffer (`floor`), 15 % by default.",
+            "use the fallback buffer (the policy's `floor`), 15 % by default.",
         ),
     ] = "",
     buffer: Buffer = "",

@@ -116,7 +116,7 @@ def backup(
     """Copy what `backstop up` keeps, while it runs: Temporal's database, the ledger, notices and public keys.
 
     `backstop up --home DIR` continues from the copy. The copy also has the keys that decrypt histories. It has no
-    private key to sign with: `backstop keys new --lost` makes a new one there.
+    private key to sign with: `BACKSTOP_HOME=DIR backstop keys new --lost` makes one.
     """
     become("workers.backup", (os.path.abspath(folder),), _settings(home, trace=False))
 

@@ -90,9 +90,9 @@ def new(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The scheduler's namespace of the jobs; needed only for a quota that is limited to certain "
+            help="The scheduler's namespace that the jobs run in; needed only for a quota that is limited to certain "
             "namespaces.",
-            show_default="the team itself",
+            show_default="the one with the team's name",
         ),
     ] = None,
     reason: ReasonOption = "",

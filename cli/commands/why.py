@@ -51,7 +51,7 @@ def why(
         str,
         typer.Option(
             metavar="NAME",
-            help="The scheduler's namespace of the jobs; needed only for a quota that is limited to certain "
+            help="The scheduler's namespace that the jobs run in; needed only for a quota that is limited to certain "
             "namespaces.",
             show_default=False,
         ),

@@ -45,7 +45,9 @@ BRINGUP_ROWS = rows_of(
         (
             _STEP,
             CommandField(
-                "check", "The check to count as passed. `supply`: do not wait for the nodes to arrive.", "CHECK"
+                "check",
+                "The check to count as passed. With `supply`, the bring-up does not wait for the nodes to arrive.",
+                "CHECK",
             ),
         ),
     ),

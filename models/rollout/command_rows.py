@@ -15,7 +15,7 @@ ROLLOUT_ROWS = rows_of(
         "approve",
         "Approve a plan. Backstop then notifies teams, and the rollout goes on by itself.\n\n"
         "Without --plan Backstop shows the plan, asks, and approves only that one; --yes approves the current plan "
-        "unseen. An approval covers later plans that cut no team more and no tier deeper.",
+        "unseen. An approval covers later plans that cut no team more and use no deeper tier.",
         "backstop approve h100-worked\n"
         "backstop approve h100-worked --plan 3f0c9a51b2d4e687\n"
         "backstop approve --stage planned --needs\n"
@@ -46,14 +46,16 @@ ROLLOUT_ROWS = rows_of(
     ),
     _Row(
         "resolve",
-        "Lift an objection or another hold.\n\n"
+        "Lift a hold: an objection, a drift, or another that `status` shows.\n\n"
+        "`--hold proposal` declines a proposed plan. A pause ends with `resume`, and a maintenance window, a SEV or "
+        "a freeze with `calendar end`.\n\n"
         "With an access file: an approver may lift any hold, and a team's member may lift that team's "
         "objections. Without an access file: the rollout's owner and the policy's `authorities` may lift "
         "any hold, and the policy's `owners` may lift any hold except an objection.",
         "backstop resolve h100-worked --hold objection-research --reason 'moved to Monday, research agrees'\n"
         "backstop resolve h100-worked --hold drift --how restore --reason 'changed by mistake'",
         (
-            CommandField("hold", "The hold's id, as `status` shows it.", "ID", needed=True),
+            CommandField("hold", "The hold's id, as `status` shows it; each objection has its own.", "ID", needed=True),
             CommandField(
                 "how",
                 "For a drift: accept (the default) takes the values as they are, restore writes Backstop's again.",
