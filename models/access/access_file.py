@@ -107,7 +107,7 @@ WayIn = str | Identity | SlackUser
 
 
 class Service(Documented):
-    """What commands by itself: a CI job, an exporter. It never approves."""
+    """A program that gives commands by itself: a CI job, an exporter. It never approves."""
 
     name: Bare
     """As the audit is to name it: ci is service:ci."""
@@ -123,9 +123,9 @@ class Grant(Documented):
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=len(Role))]
     """Which: viewer, member, operator, approver or admin. Approver and operator include viewer."""
     clusters: Patterns = BOUNDLESS
-    """Names of clusters, with * and ?. Without it: all, and what reaches all at once."""
+    """Names of clusters, with * and ?. Without it: all, and commands that reach the whole fleet."""
     teams: Patterns = BOUNDLESS
-    """Names of teams, with * and ?; a member's are to be given. Without it: all."""
+    """Names of teams, with * and ?; required for the role member. Without it: all."""
 
     @property
     def everywhere(self) -> bool:
@@ -173,13 +173,13 @@ class AccessFile(Documented):
     slack_roles: Annotated[
         tuple[Role, ...], Field(max_length=len(Role), exclude_if=lambda roles: roles == SLACK_ROLES)
     ] = SLACK_ROLES
-    """Which of their roles people have who come in from Slack; never admin. Without it: viewer and member."""
+    """The roles that people keep when they come in from Slack; never admin. Without it: viewer and member."""
     people: Annotated[tuple[Person, ...], Field(max_length=_MOST_PEOPLE)] = ()
-    """Humans with their identities: whoever comes in by more than one way stands here. Without it: none."""
+    """Humans with their identities. List everybody who comes in by more than one way. Without it: none."""
     services: Annotated[tuple[Service, ...], Field(max_length=_MOST_NAMES)] = ()
-    """What commands by itself, and who answers for it. Without it: none."""
+    """Programs that give commands by themselves, and who answers for each. Without it: none."""
     grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=_MOST_GRANTS)]
-    """Roles, at least an admin's by name. Who has several has all that any of them allows."""
+    """Who has which roles. At least one grant makes a named user an admin. Several grants to one person add up."""
     schema_: Words | None = Field(default=None, alias="$schema")
     """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
 

@@ -44,7 +44,7 @@ WaitingHash = Annotated[str, Field(max_length=64), AfterValidator(_digits)]
 
 
 def deed_of(command: str, target: Target) -> str:
-    """What a command does and where, as it goes on after "to": `enter a cluster in h100-new`."""
+    """What a command does and where, as it goes on after "to": `begin a bring-up in h100-new`."""
     named = " and ".join(right.to for right in RIGHTS[command].rights_under(target.cases))
     return f"{named} the fleet rollout" if command.startswith("fleet.") else f"{named}{target.place}"
 

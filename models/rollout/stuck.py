@@ -232,7 +232,7 @@ def _retry_text(rollout: Rollout) -> str:
         then = "the rollout is rolled back, and open"
     return (
         f"{'rehearses' if rollout.shadow else 'runs'} {again} again and nothing else{moves_text}; then {then}. "
-        "Mend the cause first: where it is not mended, this comes back here and nothing is lost"
+        "Mend the cause first: if it is still there, the rollout is stuck again, and nothing is lost"
     )
 
 

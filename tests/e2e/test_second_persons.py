@@ -158,7 +158,7 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     with pytest.raises(AwaitsSecond) as waits:
         await front.door("sre").bring_up(start)
     digits = waits.value.digits
-    assert waits.value.message.startswith(f"to enter a cluster in {name} waits for a second person: it has to be")
+    assert waits.value.message.startswith(f"to begin a bring-up in {name} waits for a second person: it has to be")
     assert "user:hw-lead, user:research-lead" in waits.value.message
     assert waits.value.message.endswith(f"by `backstop countersign give {digits}`")
     assert not await runs(world, bringup_workflow_id(name))
@@ -191,7 +191,7 @@ async def test_the_first_waits_and_the_second_starts_it(front: Front2, monkeypat
     assert inner.args == arguments_hash(given), "what the first signed is what the first gave"
     assert outer.args == arguments_hash(given.but(actor="user:hw-lead"))
     texts = [f"{e['actor']}: {e['text']}" for e in world.sql.archive(name)]
-    both = f"user:hw-lead: to enter a cluster in {name}, given by user:sre, is countersigned by user:hw-lead"
+    both = f"user:hw-lead: to begin a bring-up in {name}, given by user:sre, is countersigned by user:hw-lead"
     assert both in texts
     assert any(text.startswith("user:sre: to enter") for text in texts)
 

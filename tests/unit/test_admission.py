@@ -306,7 +306,7 @@ def test_what_is_no_firsts_ticket_admits_nothing() -> None:
         "other arguments": firsts(longer),
         "another person has to countersign": firsts(START.but(actor="user:hw-lead"), "hw-lead"),
         "malformed, or its signature": forged,
-        "may not enter a cluster in h100-a": firsts(START.but(actor="user:sre-lead"), "sre-lead"),
+        "may not begin a bring-up in h100-a": firsts(START.but(actor="user:sre-lead"), "sre-lead"),
     }
     for why, second in bad.items():
         with pytest.raises(Refusal, match=why.strip()):

@@ -440,7 +440,7 @@ def waits(n: Naming) -> Waiting:
     return Waiting(
         hash="4f2a9c1b7d3e5f60" * 4,
         command="bringup.add",
-        what=f"enter a cluster in {n('cluster', 1)}",
+        what=f"begin a bring-up in {n('cluster', 1)}",
         cluster=n("cluster", 1),
         by=f"user:{n('person', 1)}",
         at=NOON,

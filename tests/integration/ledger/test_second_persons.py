@@ -94,7 +94,7 @@ def rows(tool: ForeignTool) -> list[tuple[Any, ...]]:
 
 def test_what_waits_is_kept_whole_and_by_its_hash(desk: Desk, tool: ForeignTool) -> None:
     waits = desk.keeps()
-    assert waits.what == "enter a cluster in new"
+    assert waits.what == "begin a bring-up in new"
     assert (waits.by, waits.until, waits.could) == (
         "user:sre",
         LEDGER_NOW + timedelta(days=1),
@@ -107,11 +107,11 @@ def test_what_waits_is_kept_whole_and_by_its_hash(desk: Desk, tool: ForeignTool)
     assert rows(tool) == [("bringup.add", "user:sre", "", "")]
     assert desk.desk.one(WaitingOne(hash=waits.hash[:16])).message == ENTER
     assert [one.message for one in desk.desk.waiting()] == [{}], "a list names it, and does not spread it"
-    text = "to enter a cluster in new waits for a second person until 2026-01-02 12:00Z"
+    text = "to begin a bring-up in new waits for a second person until 2026-01-02 12:00Z"
     ((actor, said, reason),) = desk.archive("new")
-    assert (actor, said[: len("to enter a cluster in new waits for")], reason) == (
+    assert (actor, said[: len("to begin a bring-up in new waits for")], reason) == (
         "user:sre",
-        text[: len("to enter a cluster in new waits for")],
+        text[: len("to begin a bring-up in new waits for")],
         "the order of May",
     )
 
@@ -141,7 +141,7 @@ def test_another_human_takes_it_and_gives_it_once(desk: Desk, tool: ForeignTool)
     assert desk.desk.waiting() == ()
     told = [(actor, text) for actor, text, _ in desk.archive("new")][1:]
     assert told == [
-        ("user:hw-lead", "to enter a cluster in new, given by user:sre, is countersigned by user:hw-lead")
+        ("user:hw-lead", "to begin a bring-up in new, given by user:sre, is countersigned by user:hw-lead")
     ], "the audit names both"
 
 
@@ -212,7 +212,7 @@ def test_who_lost_the_role_meanwhile_has_given_nothing(desk: Desk) -> None:
 
     _, by = desk.by(TPM)
     desk.ledger.access.put_in_force(access(grant("user:hw-lead", "approver")), 1, by, HowImported.RECOVERED)
-    with pytest.raises(Refusal, match="user:sre may no longer enter a cluster in new"):
+    with pytest.raises(Refusal, match="user:sre may no longer begin a bring-up in new"):
         desk.turns(HW, waits.hash)
 
 
@@ -247,7 +247,7 @@ def test_what_needs_nobody_or_is_not_the_givers_to_give_does_not_wait(desk: Desk
         desk.keeps(command="rollout.pause")
     with pytest.raises(Refusal, match=r"fleet\.abort needs no second person: give it directly"):
         desk.keeps(command="fleet.abort", cluster="")
-    with pytest.raises(Refusal, match="user:hw-lead may not enter a cluster in new"):
+    with pytest.raises(Refusal, match="user:hw-lead may not begin a bring-up in new"):
         desk.keeps(HW)
     assert rows(tool) == []
     undone = desk.keeps(command="fleet.abort", cluster="", cases=frozenset({Case.UNDO}))
