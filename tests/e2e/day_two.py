@@ -271,7 +271,11 @@ def tell(day: Day) -> None:
     assert changed == {("h100-30", "research"): 176, ("h100-41", "research"): 160}
     assert ("h100-33", "evals") in day.quotas(), "an import removes nothing"
 
-    day.title("A name that was misspelt yesterday", "The fleet has `h1O0-07`, with a letter O for the zero.")
+    day.title(
+        "A name that was misspelt yesterday",
+        "The fleet has `h1O0-07`, with a letter O for the zero. (A tally is one of the sums that "
+        "`backstop burndown` shows.)",
+    )
     day.asked(f"fleet rename {TYPO} h100-07", "y", code=0)
     assert day.sql("SELECT name FROM clusters WHERE name IN ('h100-07', ?)", TYPO) == [("h100-07",)]
 
