@@ -9,6 +9,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from client.questions import Questions
 from client.workflow_calls import UPDATE_FAILED
+from models.base import gpus_text
 from models.errors import BackstopError, Refusal
 from models.questions import OneRequest, RequestsOf
 from models.requests.commands import RequestCommand, RequestOrder
@@ -32,7 +33,7 @@ class QuotaRequests(Questions):
                 REQUEST_WORKFLOW,
                 RequestInput(ask=self._signed(ask, "request.ask", workflow_id)),
                 workflow_id,
-                f"{ask.gpus} more for {ask.team} in {ask.cluster}, asked by {ask.actor}",
+                f"{gpus_text(ask.gpus)} more for {ask.team} in {ask.cluster}, asked by {ask.actor}",
                 RequestState,
                 f"request {ask.request}",
             )

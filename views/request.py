@@ -51,14 +51,14 @@ def _instead(ask: QuotaAsk, assessment: Assessment) -> list[RenderableType]:
         else "nothing more fits"
     )
     flex = (
-        f"its share would be about {gpus(assessment.flex_gpus)} here"
+        f"{ask.team} could use about {gpus(assessment.flex_gpus)} here; jobs inside a quota may preempt its jobs there"
         if assessment.flex_gpus
-        else "it has none to share here"
+        else "none is free to share here"
     )
     parts: list[RenderableType] = [
         line("What there is instead:"),
         line(f"  less of it: {less}"),
-        line(f"  flex: {flex}, junior to every quota" if assessment.flex_gpus else f"  flex: {flex}"),
+        line(f"  flex: {flex}"),
     ]
     for other in assessment.elsewhere:
         model = f" ({other.gpu_model})" if other.gpu_model else ""

@@ -68,7 +68,7 @@ class RunActivities:
         with translate_errors():
             if not self._host:
                 raise Unavailable(
-                    "this worker may not run commands: list the programs that may run in the file of BACKSTOP_RUNNERS"
+                    "this worker may not run commands: set BACKSTOP_RUNNERS to a file that lists programs to run"
                 )
             return ChosenHost(host=self._host)
 

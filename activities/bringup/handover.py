@@ -208,7 +208,7 @@ class FleetBringups(BringupExit):
         if opened.stage is not Stage.MONITORED or opened.shadow:
             what, ends = ("a shadow rollout", "over") if opened.shadow else ("a rollout", "monitored or over")
             raise Unavailable(
-                f"{what} of {cluster} is {opened.stage}: the rest of its quotas is written once that is {ends}"
+                f"{what} of {cluster} is {opened.stage}: the rest of the quotas is written once the rollout is {ends}"
             )
         snapshot, policy = self._clusters.present(cluster, request.at)
         before = {q.team: q.gpus for q in opened.baseline.quotas}

@@ -132,7 +132,8 @@ class BringupExit:
         sentence, line = self._stage_of(opened), command_line(Command.ABORT, request.cluster)
         if not there.quota_gpus:
             raise Refusal(f"{sentence}: end that rollout (`{line}`), then retry")
-        sentence = f"{sentence}: Backstop closes that rollout once it is monitored, or end it (`{line}`)"
+        waits = "and the retirement waits for it: Backstop closes it once it is monitored"
+        sentence = f"{sentence}, {waits}; `{line}` ends it now"
         return there.but(said=sentence)
 
     def _launch(self, request: WindDownRequest, rollout: str, stands: int) -> None:

@@ -185,7 +185,7 @@ class DeskActivities:
 
     def _aim(self, question: ask.AimOf, _: DeskRequest) -> Target:
         if self._warrants is None:
-            raise Refusal("this worker does not check access: give the front and the workers the same settings")
+            raise Refusal("this worker has no part that checks access: start workers with `backstop worker`")
         return self._warrants.fill_target(question.command, question.target, question.subject)
 
     def _stage_import(self, question: coming.StageImport, request: DeskRequest) -> None:
@@ -409,7 +409,7 @@ def _of_access(
 ) -> dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]]:
     def book() -> AccessDesk:
         if desk is None:
-            raise Refusal("this worker does not check access: give the front and the workers the same settings")
+            raise Refusal("this worker has no part that checks access: start workers with `backstop worker`")
         return desk
 
     return {

@@ -183,7 +183,10 @@ class Warrants:
             return
         added = self.live(f"bringup/{entry.cluster}", "bringup.add")
         if added is None or BringupStart.model_validate(added.message).entry != entry:
-            raise Refusal(f"the entry of {entry.cluster} differs from the entry that was given with a ticket")
+            raise Refusal(
+                f"the bring-up entry of {entry.cluster} is not the one that was signed when it was added: "
+                "cancel this bring-up, and add the entry again"
+            )
 
     def desk(self, request: DeskRequest) -> Principal:
         """Who asks: proven by the ticket, or as the caller says. Errors: Refusal."""
@@ -297,7 +300,7 @@ class Warrants:
     def fill_target(self, command: str, target: Target, subject: str) -> Target:
         """What the ledger says of a command's target: the front asks as admission does."""
         if self._admission is None:
-            raise Refusal("this worker does not check access: give the front and the workers the same settings")
+            raise Refusal("this worker has no part that checks access: start workers with `backstop worker`")
         return self._admission.fill_target(command, target, subject, self)
 
     def _young(self, ticket: Ticket) -> None:

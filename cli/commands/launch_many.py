@@ -85,8 +85,12 @@ def _matching(of: Launching) -> tuple[str, ...]:
         alike = [name] if name in cluster_names or not GLOB.search(name) else [c for c in free if fnmatchcase(c, name)]
         if not alike:
             taken = sum(fnmatchcase(c, name) for c in cluster_names)
-            why = f"the {taken} that it matches have one" if taken else "it matches none of the ledger"
-            raise BadInput(f"{name}: the glob matches no cluster without an open rollout ({why}: backstop fleet show)")
+            why = (
+                f"every cluster that it matches ({taken}) already has an open rollout"
+                if taken
+                else "the glob matches no cluster"
+            )
+            raise BadInput(f"{name}: {why}: see `backstop fleet show`")
         meant.update(dict.fromkeys(alike))
     return tuple(meant)
 

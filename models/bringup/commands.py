@@ -114,7 +114,7 @@ def _refuse_check_in(bringup: Bringup, order: BringupOrder) -> str | None:
     if run.phase.is_over:
         return f"{order.step} is already {run.phase}, by {run.by}"
     before = [name for name in step.after if not bringup.runs[name].phase.is_over]
-    return f"{order.step} cannot be checked in before {', '.join(before)}"
+    return f"{order.step} cannot be checked in before {', '.join(before)} {'is' if len(before) == 1 else 'are'} done"
 
 
 def _failed_runs(bringup: Bringup) -> list[str]:

@@ -89,8 +89,10 @@ def counts_from(before: FleetRollout, after: FleetRollout, now: datetime) -> str
     """From when it counts: at once, and of what rests from when that began to rest."""
     was, rests = rest_until(before), rest_until(after)
     if rests is None or was == rests:
-        return "it counts from now on"
+        return "in force at once"
     what = "soak" if after.wave is Wave.PILOT else "bake"
     if now >= rests:
-        return f"it counts from now on: the running {what} is over" + (", and the holds stand" if after.holds else "")
-    return f"it counts from now on: the running {what} ends {rests:%Y-%m-%d %H:%M:%SZ}"
+        return f"in force at once: the running {what}, counted from its start, is over" + (
+            ", and the holds stand" if after.holds else ""
+        )
+    return f"in force at once: the running {what}, counted from its start, ends {rests:%Y-%m-%d %H:%M:%SZ}"

@@ -92,7 +92,7 @@ async def test_what_is_owed_goes_through_the_rollout_and_a_retired_cluster_is_ta
         first = await asyncio.to_thread(book.hand_over, request(7))
         assert world.sql.gpus(name) == {"a": 26, "b": 21}
         await world.start(name)
-        with pytest.raises(Unavailable, match="the rest of its quotas is written once that is"):
+        with pytest.raises(Unavailable, match="the rest of the quotas is written once the rollout is"):
             await asyncio.to_thread(book.grant_owed, request(8, first.granted))
         await world.until(name, Stage.MONITORED)
         await world.archived(name)

@@ -97,8 +97,20 @@ def test_a_bake_that_is_running_ends_so_long_after_it_began(bake: str, over: tim
 @pytest.mark.parametrize(
     ("bake", "said"),
     [
-        ("6h", "bake 24h -> 6h; it counts from now on: the running bake ends 2026-03-02 06:00:00Z; rollouts that are"),
-        ("1h", "bake 24h -> 1h; it counts from now on: the running bake is over; rollouts that are on their way keep"),
+        (
+            "6h",
+            (
+                "bake 24h -> 6h; in force at once: the running bake, counted from its start, ends 2026-03-02 06:00:00Z; "
+                "rollouts that are"
+            ),
+        ),
+        (
+            "1h",
+            (
+                "bake 24h -> 1h; in force at once: the running bake, counted from its start, is over; "
+                "rollouts that are on their way keep"
+            ),
+        ),
     ],
 )
 def test_it_says_from_when_it_counts(bake: str, said: str) -> None:

@@ -164,8 +164,8 @@ class GitQuotas:
             return False
         if ours.counter > fence.counter:
             raise Conflict(
-                f"effect {fence.counter} of {fence.rollout} comes after its effect {ours.counter}, "
-                f"which commit {ours.oid[:8]} has"
+                f"effect {fence.counter} of {fence.rollout} came too late and was not written: "
+                f"the branch already has its effect {ours.counter}, in commit {ours.oid[:8]}"
             )
         return ours.counter == fence.counter
 

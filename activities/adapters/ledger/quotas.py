@@ -274,7 +274,8 @@ def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> R
         return None
     if fence.counter < cluster.last_counter:
         raise HistoryLapse(
-            f"effect {fence.counter} of rollout {fence.rollout} comes after its effect {cluster.last_counter}"
+            f"effect {fence.counter} of rollout {fence.rollout} came too late and was not written: "
+            f"the ledger already has its effect {cluster.last_counter}"
         )
     row = session.get_one(ReceiptRow, (fence.rollout, fence.counter))
     if row.kind != change.kind:
@@ -294,7 +295,10 @@ def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Rec
     if last is not None and last.counter == fence.counter:
         return Receipt.model_validate_json(last.receipt)
     if last is not None and last.counter > fence.counter:
-        raise Conflict(f"effect {fence.counter} of {fence.rollout} comes after its effect {last.counter}")
+        raise Conflict(
+            f"effect {fence.counter} of {fence.rollout} came too late and was not written: "
+            f"the ledger already has its effect {last.counter}"
+        )
     if cluster.open_rollout is not None:
         raise Conflict(f"rollout {cluster.open_rollout} is open in cluster {change.cluster}: a grant goes through it")
     if cluster.reserve_limit is not None:

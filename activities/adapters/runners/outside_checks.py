@@ -62,7 +62,9 @@ class OutsideChecks:
         way = self._ways.get(order.kind)
         try:
             if way is None:
-                raise _Unknown(f"a check of {order.kind} is not asked of a program or a service")
+                raise _Unknown(
+                    f"Backstop does not run a check of kind {order.kind} here: it reads that from the cluster itself"
+                )
             return way(order)
         except _Unknown as error:
             return self._answer(Colour.UNKNOWN, str(error))

@@ -528,7 +528,7 @@ def test_while_a_rollout_is_on_its_way_it_waits_and_a_monitored_one_writes_it(
     note_stage(ledger, "r-1", "buffered", False, False)
     with pytest.raises(
         Unavailable,
-        match="a rollout of h100-new is buffered: the rest of its quotas is written once that is monitored or over",
+        match="h100-new is buffered: the rest of the quotas is written once the rollout is monitored or over",
     ):
         book.hand_over([island(7)], first.granted)
     assert quotas_of(tool) == {"a": 22, "b": 18}
@@ -710,8 +710,8 @@ def test_a_rollout_under_way_is_a_persons_to_end_and_one_that_is_done_is_closed(
     book.hand_over([island(8)])
     ledger.registry.open_rollout(opening(ledger, "r-1", NEW), adopt=False)
     assert wind(book).said == (
-        "rollout r-1 of tpm is planned: Backstop closes that rollout once it is monitored, or end it "
-        "(`backstop abort h100-new`)"
+        "rollout r-1 of tpm is planned, and the retirement waits for it: Backstop closes it once it is monitored; "
+        "`backstop abort h100-new` ends it now"
     )
     note_stage(ledger, "r-1", "monitored", False, False)
     with pytest.raises(Unavailable, match="rollout r-1 is being closed"):

@@ -86,7 +86,9 @@ def test_a_repeated_fence_writes_nothing_even_where_somebody_wrote_meanwhile(led
 def test_a_zombie_with_a_smaller_fence_is_refused(ledger: Ledger, tool: ForeignTool) -> None:
     open_rollout(ledger)
     set_soft(ledger, 2, ("a", 100, 90))
-    with pytest.raises(Conflict, match="effect 1 of rollout r-1 comes after its effect 2"):
+    with pytest.raises(
+        Conflict, match="effect 1 of rollout r-1 came too late and was not written: the ledger already has its effect 2"
+    ):
         ledger.quotas.apply(effect(EffectKind.SET_SOFT, 1, writes=values(("a", 90, 80))))
     assert tool.gpus()["a"] == 90
     assert receipts(tool) == [("r-1", 2, "set_soft")]
