@@ -1,7 +1,7 @@
-"""The commands that a rollout would take now, as they are typed: what notices, status and `doctor` print.
+"""The commands that a rollout would take now, as people type them: notices, status and `doctor` print them.
 
-Each is made of the request that it would send, and is left out where that would be refused, so that a line that is
-printed works as it stands.
+Each line comes from the request that it would send, and is left out if the rollout would refuse that, so every printed
+line works as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from models.rollout.state import Rollout
 from models.rollout.status_models import Choice
 
 _REASON = "..."
-"""What whoever types it puts their own words for."""
+"""A placeholder for the words of the person who types the line."""
 _ENDS: dict[Command, str] = {
     Command.RETRY: "Try again",
     Command.ROLLBACK: "Undo the rollout",
@@ -36,7 +36,7 @@ CONFIRMS = "Confirm that what the source says of all its clusters is so"
 
 
 def choices_now(rollout: Rollout, now: datetime) -> tuple[Choice, ...]:
-    """Those that its owner could give, what holds it first."""
+    """Return the commands that the owner could give, those that answer a hold first."""
     doubt = doubt_of(rollout)
     source = () if doubt is None else (Choice(command="confirm", line=doubt.confirm_line, does=CONFIRMS),)
     own = tuple(
@@ -66,7 +66,7 @@ def _possible_commands(rollout: Rollout, now: datetime) -> Iterator[tuple[Comman
 
 
 def lifts_by_hold(rollout: Rollout, now: datetime) -> dict[str, str]:
-    """By hold that the owner could lift now, the line that does."""
+    """Return the command line that lifts each hold the owner could lift now, by hold."""
     standing, doubt = holds_standing(rollout, now), doubt_of(rollout)
     lines = {hold.id: lifting_line(rollout, hold) for hold in standing if lifts(rollout, hold)}
     if doubt is not None:
@@ -75,17 +75,17 @@ def lifts_by_hold(rollout: Rollout, now: datetime) -> dict[str, str]:
 
 
 def lifts(rollout: Rollout, hold: Hold) -> bool:
-    """Whether its owner could lift the hold now."""
+    """Return whether the owner could lift the hold now."""
     return refusal(rollout, *_lifting_command(rollout, hold)) is None
 
 
 def lifting_line(rollout: Rollout, hold: Hold) -> str:
-    """How the owner lifts it."""
+    """Return the command line with which the owner lifts the hold."""
     return line_of(rollout.cluster, *_lifting_command(rollout, hold))
 
 
 def lifters(rollout: Rollout, needs: str, now: datetime) -> tuple[str, ...]:
-    """Who may give the `resolve` that is needed, where no access file says who may do what; none: it needs none."""
+    """Return the people who may give the needed `resolve` if no access file assigns rights; empty if none is needed."""
     resolved = (h for h in holds_standing(rollout, now) if h.kind is not HoldKind.PAUSED)
     hold = next((h for h in resolved if lifting_line(rollout, h) in needs), None)
     if hold is None or doubt_of(rollout) is not None:
@@ -104,7 +104,7 @@ def _resolve_request(rollout: Rollout, hold: Hold) -> CommandRequest:
 
 
 def line_of(cluster: str, command: Command, request: CommandRequest) -> str:
-    """The command as it is typed."""
+    """Return the command as people type it."""
     words = [command_line(command, cluster)]
     if request.plan_hash:
         words += ["--plan", request.plan_hash]

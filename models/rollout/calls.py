@@ -1,6 +1,7 @@
-"""The requests of activities, built from the state of a rollout.
+"""Requests to activities, built from the state of a rollout.
 
-Pure, and the only place: the workflow sends them, and the pure world of the tests answers them as the activities do.
+Pure, and the only such place: the workflow sends these requests, and the pure world of the tests answers them as the
+activities do.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from models.rollout.status import needs_of
 from models.temporal_names import TellRequest
 
 _WITH_COMMANDS = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK})
-"""Where it goes to the owner: a team reads what happened to its quota instead."""
+"""Kinds whose notice to the owner lists commands; a team's notice explains its quota instead."""
 _BATCH = 50
-"""Entries, or notices, of one call."""
+"""The most entries, or notices, in one call."""
 _BATCH_VALUES = 20_000
-"""Entries of one call name at most so many values: it must stay below Temporal's 2 MiB, compressed."""
+"""The most values that the entries of one call name: it must stay below Temporal's 2 MiB, compressed."""
 _NEEDS = 500
-"""Characters of what a person has to do, in the registry; the status has all."""
+"""Characters of `needs` that the registry keeps; the status has the whole text."""
 
 
 def look_at(rollout: Rollout, look: Look, now: datetime) -> ObserveRequest:
-    """What a look needs to know; the baseline itself would be most of a large rollout's history."""
+    """Build the request for a look. It leaves out the baseline, which would be most of a large history."""
     return ObserveRequest(
         cluster=rollout.cluster,
         values=look.values,
@@ -52,7 +53,8 @@ def look_at(rollout: Rollout, look: Look, now: datetime) -> ObserveRequest:
 
 
 def draft(rollout: Rollout, action: Draft, now: datetime) -> DraftRequest:
-    """A plan: on the islands that the action names, else on what is believed where a newer sample is not."""
+    """Build the request for a plan: on the action's islands, or else on the last believed health while a newer sample
+    is in doubt."""
     believed = rollout.sight.known.islands if rollout.sight.unknown and rollout.sight.known is not None else None
     derived = None if rollout.plan is None else rollout.plan.derived
     return DraftRequest(
@@ -70,7 +72,7 @@ def draft(rollout: Rollout, action: Draft, now: datetime) -> DraftRequest:
 
 
 def aim(rollout: Rollout, now: datetime) -> AimRequest:
-    """Where a breach rollback goes, from what the quota system holds and what is believed of health."""
+    """Build the request for the target of a breach rollback, from the present quotas and the believed health."""
     others = values_of_others(rollout)
     return AimRequest(
         cluster=rollout.cluster,
@@ -89,7 +91,7 @@ def aim(rollout: Rollout, now: datetime) -> AimRequest:
 
 
 def effect(rollout: Rollout, change: Change, now: datetime) -> EffectRequest:
-    """One fenced call, and how much it may move."""
+    """Build the request for one fenced call, with the blast radius it must keep."""
     limited = change.kind in EFFECT and EFFECT[change.kind].limited and not rollout.stay.exempt
     order: GrantOrder | None = rollout.grant_order if change.kind is EffectKind.GRANT else None
     # Another plan may have been made since the launch, or others' values accepted: whoever adopts this has to know.
@@ -106,13 +108,13 @@ def effect(rollout: Rollout, change: Change, now: datetime) -> EffectRequest:
 
 
 def effect_summary(change: Change) -> str:
-    """What Temporal's UI shows of the call."""
+    """Return the text of the call in Temporal's UI."""
     moved = [f"{w.team} {w.expected_gpus} -> {w.gpus}" for w in change.writes if w.leaf and w.expected_gpus != w.gpus]
     return f"{change.kind} (fence {change.fence.counter}){': ' + ', '.join(moved) if moved else ''}"[:190]
 
 
 def record(rollout: Rollout, now: datetime) -> RecordRequest:
-    """The next entries for the archive, and what the registry shows of the rollout."""
+    """Build the request that archives the next entries and updates the registry."""
     return RecordRequest(
         rollout=rollout.id,
         entries=_fit_entries(rollout.post.outbox),
@@ -126,7 +128,7 @@ def record(rollout: Rollout, now: datetime) -> RecordRequest:
 
 
 def _fit_entries(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
-    """The first entries that one call can carry, at least one."""
+    """Return the first entries that fit into one call, at least one."""
     values = 0
     for count, entry in enumerate(outbox[:_BATCH]):
         values += 4 * len(entry.data.get("after", ()))  # before and after, and both again in the receipt
@@ -136,7 +138,7 @@ def _fit_entries(outbox: tuple[AuditEntry, ...]) -> tuple[AuditEntry, ...]:
 
 
 def tell(rollout: Rollout, now: datetime) -> TellRequest:
-    """The next notices, with what can be answered now."""
+    """Build the request that sends the next notices, with the commands that their readers can give now."""
     return TellRequest(
         cluster=rollout.cluster,
         notices=tuple(_answerable(rollout, n, now) for n in ready_notices(rollout, now)[:_BATCH]),

@@ -1,4 +1,4 @@
-"""What a cancel by Temporal comes to: its own word, which nobody signed."""
+"""A rollout's answer to a cancel from Temporal, which carries no signature."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ CANCEL_IGNORED = "a cancel from Temporal was ignored, because this rollout takes
 
 
 def apply_cancel(rollout: Rollout, now: datetime, *, by_ticket: bool = False) -> Rollout:
-    """Temporal's own cancel is an abort by whoever sent it; where that is refused, a rollback under way goes on.
+    """Abort on a cancel from Temporal; if an abort is refused, keep a rollback under way going.
 
-    `by_ticket`: it was launched so, and then only a ticket ends it.
+    `by_ticket`: the launch came with a ticket, so only a ticket ends the rollout.
     """
     if rollout.ticketed or by_ticket:
         return rollout.record(AuditKind.COMMAND, CANCEL_IGNORED, now, actor="temporal")

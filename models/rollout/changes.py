@@ -1,4 +1,4 @@
-"""The change of the quota system that makes each effect: its values, modes, and what it reserves."""
+"""The changes to the quota system that make each effect: values, modes, and the reservation."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from models.rollout.state import Rollout, UndoCause
 
 
 def baseline_with(rollout: Rollout, order: GrantOrder) -> Snapshot:
-    """The baseline with the grant, or after its end."""
+    """Return the baseline with the grant, or without it after its end."""
     values = {q.team: q.gpus for q in rollout.baseline.quotas}
     raised = order.raised or raises(rollout.baseline.tree, values, order.team, order.gpus)
     return rollout.baseline.with_values(moved_values(values, raised, ends=order.ends))
 
 
 def _grant_content(rollout: Rollout) -> dict[str, Any]:
-    """The order's writes, and what stays reserved beside them. What a plan cut of a grant is not taken back twice."""
+    """Return the order's writes and reservation. GPUs of a grant that a plan has cut are not taken back twice."""
     order = rollout.grant_order
     assert order is not None
     after = baseline_with(rollout, order)
@@ -40,13 +40,13 @@ def _grant_content(rollout: Rollout) -> dict[str, Any]:
 
 
 def change_for(rollout: Rollout, kind: EffectKind) -> Change:
-    """The call that makes one effect, under the next fence."""
+    """Build the call that makes one effect, under the next fence."""
     fence = Fence(rollout=rollout.id, counter=rollout.fence + 1)
     return Change(cluster=rollout.cluster, kind=kind, fence=fence, **_content(rollout, kind))
 
 
 def _content(rollout: Rollout, kind: EffectKind) -> dict[str, Any]:
-    """What the call writes. Forward calls name the generation they were made from."""
+    """Return the fields of the call. Forward calls name the generation they were made from."""
     plan = rollout.plan
     match kind:
         case EffectKind.RESERVE:
@@ -88,7 +88,7 @@ def _surplus(rollout: Rollout) -> int | None:
 
 
 def _mode(rollout: Rollout) -> LimitMode:
-    """Soft, but for what is written in place where limits are hard already."""
+    """Return SOFT, or HARD for a write in place if limits are hard already."""
     return LimitMode.HARD if EffectKind.HARDEN in rollout.standing else LimitMode.SOFT
 
 
@@ -98,9 +98,9 @@ def _target(rollout: Rollout) -> dict[str, int]:
 
 
 def _restore_writes(rollout: Rollout) -> tuple[ValueWrite, ...]:
-    """Values back to the order's target; the expected present values guard what others changed.
+    """Return the writes back to the rollback's target; the expected values protect what others changed.
 
-    An undo brings the baseline's modes back too; a breach leaves limits soft.
+    An undo also restores the baseline's modes; a breach leaves limits soft.
     """
     assert rollout.undo is not None
     target = _target(rollout)
@@ -124,7 +124,7 @@ def _writes(rollout: Rollout, values: Mapping[str, int], modes: Mapping[str, Lim
 
 
 def _rewrite_writes(rollout: Rollout, present: Mapping[str, int]) -> tuple[ValueWrite, ...]:
-    """Our values over those of others, which are named as expected: nobody's change goes unseen."""
+    """Return writes of our values over those of others, which are the expected ones: no change goes unseen."""
     tree, modes = rollout.baseline.tree, mode_drift(rollout)
     return tuple(
         ValueWrite(
@@ -136,12 +136,11 @@ def _rewrite_writes(rollout: Rollout, present: Mapping[str, int]) -> tuple[Value
 
 
 def _reserve(rollout: Rollout, values: dict[str, int]) -> Reserve:
-    """What the rollout keeps from others at these values."""
     return reserve_beside(rollout.baseline, values)
 
 
 def reserve_beside(baseline: Snapshot, values: Mapping[str, int]) -> Reserve:
-    """What is kept from others where these values stand in place of the baseline's."""
+    """Return the reservation if these values replace those of the baseline."""
     tree: QuotaTree = baseline.tree
     before = {q.team: q.gpus for q in baseline.quotas}
     by_islands: dict[str, int] = {}

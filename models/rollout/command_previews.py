@@ -1,7 +1,7 @@
-"""What a command would lead to, before it is given: the plan that an approval names, what an undo brings back.
+"""A preview of a command before a person gives it: the plan that an approval names, the quotas that an undo restores.
 
-Nothing here changes a rollout. The figures are made by the very functions that obey the command, so that what a
-person agrees to is what happens.
+Nothing here changes a rollout. The same functions that obey the command compute the figures, so a person gets exactly
+what they agree to.
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ from models.rollout.status import present_values
 
 
 class TeamBack(Model):
-    """One leaf quota that an undo would find at another value than it brings back. Units: whole GPUs."""
+    """A leaf quota whose present value an undo would change. Units: whole GPUs."""
 
     team: Name
     gpus: GpuCount
-    """What it has now."""
+    """The present quota."""
     back_gpus: GpuCount
-    """What it would have after the undo."""
+    """The quota after the undo."""
     backing_gpus: GpuCount | None
-    """What today's hardware would back of that, beside all others; null: no health is known."""
+    """GPUs of `back_gpus` that today's hardware would back, beside all others; null: no health is known."""
     by_others: bool = False
-    """Somebody else changed it: it is left alone, and `back_gpus` is what it has."""
+    """Somebody else changed it: Backstop leaves it alone, and `back_gpus` is the present quota."""
 
 
 class Ahead(Model):
-    """What commands to one rollout would lead to now."""
+    """The consequences that commands to one rollout would have now."""
 
     cluster: Name
     rollout: str
     stage: Stage
     shadow: bool = False
     plan: Plan | None = None
-    """What an approval would name; null: nothing awaits one."""
+    """The plan that an approval would name; null: nothing awaits one."""
     undoes: tuple[str, ...] = ()
-    """The effects that an abort or a rollback would undo, the first one first; none: no effect stands."""
+    """The effects that an abort or a rollback would undo, in that order; empty: no effect is in force."""
     undone: bool = False
-    """What was applied has been undone by an earlier rollback."""
+    """An earlier rollback has undone every applied effect."""
     back: tuple[TeamBack, ...] = ()
-    """The quotas that would change with it, or that others have changed."""
+    """The quotas that an undo would change, or that others have changed."""
     unbacked_gpus: GpuCount = 0
-    """GPUs that would then be promised, and have no healthy one behind them today."""
+    """GPUs that would then be promised without a healthy one behind them today."""
     told: tuple[Name, ...] = ()
-    """Teams that an abort or a rollback is told. Of a shadow none: nobody but its owner's log hears of it."""
+    """Teams notified of an abort or a rollback. Empty for a shadow: it writes to its owner's log alone."""
     approve_told: tuple[Name, ...] | None = None
-    """Teams that are told once `plan` is approved, and where quotas stand written; null: an earlier build, all cut."""
+    """Teams notified once `plan` is approved or, for quotas in force, written; null: an earlier build, all it cuts."""
     close_told: tuple[Name, ...] = ()
-    """Teams that a close is told: their promise ends."""
+    """Teams notified of a close: their promise ends."""
     promote_leaves: tuple[str, ...] = ()
-    """What a promote would not waive: who was not told, who objects, what else keeps the gate shut; a sentence each."""
+    """Conditions that a promote would not waive, one sentence each: missing notices, objections, other holds."""
     at_risk: dict[str, GpuCount] = Field(default_factory=dict)
     """GPUs that quotas lack now, by team."""
 
     def refusal(self, command: Command, reason: str) -> str:
-        """Why the rollout would refuse it now, as far as that can be told without it; empty: it would not."""
+        """Explain why the rollout would refuse the command, as far as this preview can tell; empty: it would not."""
         cell = answer(self.stage, command, effects_stand=bool(self.undoes))
         if isinstance(cell, Refused):
             return cell.reason
@@ -75,7 +75,7 @@ class Ahead(Model):
 
 
 def ahead_of(rollout: Rollout, now: datetime) -> Ahead:
-    """As things stand. Where a rollback is under way or done, what is still owed."""
+    """Preview the commands now. During or after a rollback, the undo covers what is still owed."""
     plan = _plan_to_approve(rollout)
     ahead = Ahead(
         cluster=rollout.cluster,
@@ -109,12 +109,12 @@ def ahead_of(rollout: Rollout, now: datetime) -> Ahead:
 
 
 def _teams_notified(rollout: Rollout, teams: Iterable[str]) -> tuple[str, ...]:
-    """A shadow's notices go to the log alone."""
+    """Return the teams, or none for a shadow, whose notices go to the log alone."""
     return () if rollout.shadow else tuple(teams)
 
 
 def _plan_to_approve(rollout: Rollout) -> Plan | None:
-    """The plan that `approve` would take: a proposal's before the standing one."""
+    """Return the plan that `approve` would take: a proposal comes before the plan in force."""
     if rollout.proposal is not None:
         envelope = rollout.envelope
         approved = envelope is not None and envelope.plan_hash == rollout.proposal.plan.hash
@@ -123,7 +123,7 @@ def _plan_to_approve(rollout: Rollout) -> Plan | None:
 
 
 def _teams_to_notify(rollout: Rollout, plan: Plan) -> Iterable[str]:
-    """At the gate those whose cut is larger than they know; in place, when it is written, those whom it is about."""
+    """Return the teams to notify: of an approval, those with a larger cut; of a write in place, those it touches."""
     if not rollout.stage.is_guarded:
         return newly_cut(rollout, plan)
     before = rollout.standing_plan

@@ -1,4 +1,4 @@
-"""Commands to a rollout, one row each. Which of them a stage allows is in models/rollout/stages.py."""
+"""Commands to a rollout, one row each. models/rollout/stages.py has the stages that allow each of them."""
 
 from __future__ import annotations
 

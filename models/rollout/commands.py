@@ -1,4 +1,4 @@
-"""People's commands: what each is refused for, and what it changes."""
+"""Commands from people: the reasons to refuse each, and the state after it."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from models.rollout.state import Approval, Rollout, Undo, UndoCause
 
 
 class CommandRequest(Order):
-    """One command from one person. Which fields it needs depends on the command."""
+    """A command from one person. It decides which of the fields it needs."""
 
     plan_hash: Text = Field(default="", max_length=64)
     """approve: the plan that is meant."""
     team: ActorGiven = ""
-    """ack, object: who speaks. resolve: whose own objection is withdrawn; empty: it is for who decides on holds."""
+    """ack, object: the team that speaks. resolve: the team that withdraws its objection; empty: a decider on holds."""
     hold: Text = Field(default="", max_length=300)
     """resolve: the hold that is lifted."""
     how: Text = Field(default="", max_length=20)
     """resolve a drift: `accept` (take the values as given) or `restore` (write ours again)."""
     warrant: str = Field(default="", max_length=200, exclude_if=lambda nonce: not nonce)
-    """Of a fleet rollout or a bring-up that gives it: the nonce of what a person told that one."""
+    """The nonce of a person's command to the fleet rollout or bring-up that gives this one."""
 
 
 GOES_BACK = frozenset({Command.ABORT, Command.ROLLBACK})
 
 
 def refusal(rollout: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None) -> str | None:
-    """Why the command cannot be taken now, in one sentence; None when it can.
+    """Explain in one sentence why the command cannot be taken now; None if it can.
 
-    `by_roles`: whether an access file says who may give it, so that the policy's owners and authorities do not. None:
-    it does where the rollout was opened with a ticket.
+    `by_roles`: whether an access file assigns the right to give it, in place of the policy's owners and authorities.
+    None: it does if the rollout was opened with a ticket.
     """
     cell = answer(rollout.stage, command, effects_stand=rollout.effects_stand)
     if isinstance(cell, Refused):
@@ -64,7 +64,7 @@ def refusal(rollout: Rollout, command: Command, request: CommandRequest, *, by_r
 
 
 def _refuse_unknown_team(rollout: Rollout, request: CommandRequest) -> str | None:
-    """Who has a quota now is told what becomes of it, and may answer, also where others have added the quota."""
+    """Refuse a team without a quota. A quota that others added counts: its team is notified, so it may answer."""
     now = () if rollout.seen is None else (q.team for q in rollout.seen.reading.quotas)
     teams = {*rollout.written, *now, *(q.team for q in rollout.baseline.quotas)}
     return None if request.team in teams else f"team {request.team!r} has no quota in {rollout.cluster}"
@@ -79,7 +79,7 @@ def _refuse_close(rollout: Rollout, request: CommandRequest) -> str | None:
 
 
 def reason_refusal(stage: Stage, *, at_risk: bool, reason: str) -> str | None:
-    """What a close of a promise that does not hold wants to hear; None: nothing."""
+    """Refuse to close a promise at risk, or a stuck rollout, without a reason."""
     if reason.strip() or not (at_risk or stage is Stage.STUCK):
         return None
     return f"close needs a reason while {'stuck' if stage is Stage.STUCK else 'a quota is at risk'}"
@@ -108,7 +108,7 @@ def _refuse_approve(rollout: Rollout, request: CommandRequest) -> str | None:
 
 
 def other_plan(stands: str, meant: str) -> str:
-    """Whoever approves has seen another plan than the one that awaits it."""
+    """Tell an approver that another plan than the one they saw awaits approval."""
     return f"the plan is {stands}, not {meant or '(none given)'}: look at it and approve that"
 
 
@@ -149,13 +149,13 @@ def _refuse_resolve(rollout: Rollout, request: CommandRequest, *, by_roles: bool
 
 
 def may_lift(rollout: Rollout, *, objection: bool) -> tuple[str, ...]:
-    """Who answers for the rollout; beside them who decides in the cluster, but not on what its teams object to."""
+    """Return who may lift a hold: the owner, the authorities and, except for objections, the policy's owners."""
     owners = () if objection else rollout.policy.owners
     return tuple(dict.fromkeys((rollout.owner, *rollout.policy.authorities, *owners)))
 
 
 def _refuse_resolve_of_none(rollout: Rollout, name: str) -> str | None:
-    """No hold has this name; a proposal, and a sample that awaits confirmation, are answered the same way."""
+    """Refuse a `resolve` that names no hold, unless it answers a proposal or a sample that awaits confirmation."""
     if name == PROPOSAL and rollout.proposal is not None:
         return None
     if name == "unknown_health" and (doubt := doubt_of(rollout)) is not None:
@@ -177,12 +177,12 @@ _REFUSE: dict[Command, Callable[[Rollout, CommandRequest], str | None]] = {
     Command.CLOSE: _refuse_close,
     Command.RETRY: _refuse_retry,
 }
-"""What a command is refused for beside its stage; the others for nothing."""
+"""Checks of a command beside those of its stage; other commands have none."""
 _PROMOTED = "already promoted: the other conditions of this gate cannot be waived"
 
 
 def accepts_bounded(rollout: Rollout, command: Command, request: CommandRequest) -> bool:
-    """A drift is taken as given where a limit stands above all quotas, which then follows."""
+    """Return whether the command accepts a drift under a limit above all quotas, which must then follow."""
     accepts = command is Command.RESOLVE and request.hold == "drift" and request.how != "restore"
     return accepts and drift.is_bounded(rollout)
 
@@ -196,10 +196,10 @@ def obey(
     one_objection: bool = True,
     refits: bool = True,
 ) -> tuple[Rollout, str]:
-    """The rollout after a command that is not refused, and one sentence about what follows.
+    """Return the rollout after a command that is not refused, and one sentence about the consequence.
 
-    `one_objection`: an actor's objection takes the place of the one before; so it is since patch `one-objection`.
-    `refits`: the limit above all quotas follows what a person accepts; so it is since patch `bound-refitted`.
+    `one_objection`: an actor's objection replaces the earlier one (since patch `one-objection`). `refits`: the limit
+    above all quotas follows the values a person accepts (since patch `bound-refitted`).
     """
     after = rollout.record(
         AuditKind.COMMAND,
@@ -241,7 +241,7 @@ def obey(
 
 
 def without_approval(rollout: Rollout) -> Rollout:
-    """What undoes takes the approval back, in the ledger before all else: the next plan has to be approved anew."""
+    """Withdraw the approval. The ledger does so before anything is undone: the next plan needs a new one."""
     return rollout.but(approval=None)
 
 
@@ -288,20 +288,20 @@ def _put_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
 
 
 def add_hold(rollout: Rollout, hold: Hold, now: datetime) -> Rollout:
-    """With one more hold (the same id replaces)."""
+    """Add a hold, or replace the one with the same id."""
     return _put_hold(rollout, hold, now)
 
 
 def add_breach_hold(
     rollout: Rollout, hold_id: str, reason: str, now: datetime, kind: HoldKind = HoldKind.BREACH
 ) -> Rollout:
-    """Held until a person decides, or health is good again; the owner is called."""
+    """Hold until a person decides or health is good again, and call the owner."""
     hold = Hold(id=hold_id, kind=kind, reason=reason, actor="guard", at=now)
     return add_hold(rollout, hold, now).notify(NoticeKind.HELD, [], detail=reason)
 
 
 def lift_hold(rollout: Rollout, hold_id: str, now: datetime, actor: str, reason: str) -> Rollout:
-    """Without a hold, if it stood."""
+    """Lift a hold, if it is in force."""
     if not any(h.id == hold_id for h in rollout.holds):
         return rollout
     return rollout.but(holds=tuple(h for h in rollout.holds if h.id != hold_id)).record(
@@ -361,7 +361,7 @@ def _lacking_text(gpus: int) -> str:
 
 
 def start_undo(rollout: Rollout, now: datetime, *, actor: str, reason: str, then: Stage = Stage.ROLLED_BACK) -> Rollout:
-    """On the way back to exactly the baseline."""
+    """Start the rollback to exactly the baseline."""
     target, changed = _baseline_left_to(rollout), changed_by_others(rollout)
     backing = backing_for(rollout, {**target, **changed})
     missing = 0 if backing is None else backing.phantom_gpus
@@ -381,14 +381,14 @@ def start_undo(rollout: Rollout, now: datetime, *, actor: str, reason: str, then
 
 
 def backing_for(rollout: Rollout, values: dict[str, int]) -> Backing | None:
-    """What the health that is believed would back of these values; None: none is known."""
+    """Compute how much of these values the believed health would back; None if no health is known."""
     if rollout.sight.known is None:
         return None
     return back(on_islands(rollout.baseline.with_values(values), rollout.sight.known.islands))
 
 
 def _baseline_left_to(rollout: Rollout) -> dict[str, int]:
-    """The baseline's values; but where others changed one after us theirs stays, and what they deleted stays away."""
+    """Return the baseline's values, except where others changed or deleted a quota after our write."""
     values = {q.team: q.gpus for q in rollout.baseline.quotas}
     theirs = {*rollout.foreign}
     return {
@@ -399,7 +399,7 @@ def _baseline_left_to(rollout: Rollout) -> dict[str, int]:
 
 
 def without_own_holds(rollout: Rollout) -> Rollout:
-    """What stopped an attempt from going on has no meaning once it is undone."""
+    """Drop the holds that stopped an attempt: they have no meaning once it is undone."""
     own = (BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN)
     return rollout.but(holds=tuple(h for h in rollout.holds if h.id not in own))
 
@@ -417,7 +417,8 @@ def _retry(rollout: Rollout, request: CommandRequest, now: datetime) -> tuple[Ro
 
 
 def left_to_undo(rollout: Rollout) -> tuple[EffectKind, ...]:
-    """What a stuck rollback still owes. Softening makes every quota soft: the baseline's modes come after it."""
+    """Return the effects that a stuck rollback still owes. Softening sets every quota soft, so restoring the modes
+    comes after it."""
     left = tuple(u.kind for u in rollout.stuck_on)
     if (
         rollout.undo is None
@@ -431,7 +432,7 @@ def left_to_undo(rollout: Rollout) -> tuple[EffectKind, ...]:
 
 
 def next_attempt(rollout: Rollout, now: datetime, actor: str, why: str) -> Rollout:
-    """Planned again, from the same baseline."""
+    """Return to planned, from the same baseline."""
     fresh = rollout.but(attempt=rollout.attempt + 1, undo=None, breach_of=())
     return fresh.enter_stage(Stage.PLANNED, now, f"attempt {rollout.attempt + 1}: {why}", actor).with_stay(
         replan=f"attempt {rollout.attempt + 1}"

@@ -1,9 +1,9 @@
-"""What a rollout does next: one pure decision, taken again after everything that happens.
+"""The next action of a rollout: one pure decision, taken again after every event.
 
-Theory of operation. The workflow is a loop: decide, act once, take the outcome in, decide again. This module decides;
-the reducers take in (plan_, look_, effect_ and time_reducers.py, and commands.py). There is no other control flow, so a
-rollback is not an exception handler but a stage in which the next action is the next inverse, and any order of events
-can be explored without a server. Source: docs/design.md, "The state machine".
+Theory of operation. The workflow is a loop: decide, act once, apply the outcome, decide again. This module decides; the
+reducers apply (plan_, look_, effect_ and time_reducers.py, and commands.py). There is no other control flow, so a
+rollback is not an exception handler but a stage in which the next action is the next inverse, and tests can explore any
+order of events without a server. Source: docs/design.md, "The state machine".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause
 
 RECHECK = timedelta(seconds=60)
-"""At most this long between looks while something is suspect."""
+"""The most time between looks while a sample is suspect."""
 
 TOLD_STALE = timedelta(minutes=30)
 """The age of a sample at which the shared watch tells of it, whatever a policy calls stale."""
@@ -35,7 +35,7 @@ FRESH = timedelta(seconds=5)
 
 
 def decide(rollout: Rollout, now: datetime) -> Action:
-    """The next action. Never answers the same action twice without an outcome in between."""
+    """Return the next action. It never returns the same action twice without an outcome in between."""
     if rollout.stage.has_ended:
         return Perform(EffectKind.CLOSE) if rollout.is_closing else Finish()
     if rollout.stage is Stage.STUCK:
@@ -68,19 +68,19 @@ def decide(rollout: Rollout, now: datetime) -> Action:
 
 
 def is_urgent(rollout: Rollout, action: Action) -> bool:
-    """Whether it answers a breach: until then a promise stands that hardware does not keep."""
+    """Return whether the action answers a breach: until then a promise is in force that hardware does not keep."""
     breach = rollout.undo is not None and rollout.undo.why is UndoCause.BREACH
     return isinstance(action, Aim) or (breach and isinstance(action, Perform) and EffectKind.SET_SOFT in rollout.owed)
 
 
 def confirms_breach(rollout: Rollout, now: datetime) -> bool:
-    """Whether a breach waits for a look, and for nothing else."""
+    """Return whether a breach waits for a look, and for nothing else."""
     due = breach_due(rollout)
     return due is not None and due <= now
 
 
 def _step(rollout: Rollout, now: datetime) -> Action | None:
-    """The next effect, while its gate is open; each is preceded by a look of its own."""
+    """Return the next effect of the step if its gate is open; a look comes before each."""
     if not is_open(rollout, now) or rollout.look_failed:
         return None
     return (
@@ -91,7 +91,10 @@ def _step(rollout: Rollout, now: datetime) -> Action | None:
 
 
 def _refit(rollout: Rollout, now: datetime) -> Action | None:
-    """The limit above all quotas as accepted values need it. No hold stops it: no quota moves, and all are backed."""
+    """Return the write that fits the limit above all quotas to accepted values.
+
+    No hold stops it: no quota moves, and hardware backs all of them.
+    """
     if (
         not rollout.stay.refitting
         or rollout.is_realigning
@@ -108,7 +111,7 @@ def _refit(rollout: Rollout, now: datetime) -> Action | None:
 
 
 def _flex(rollout: Rollout, now: datetime) -> Action | None:
-    """The flex pool as it should be. No hold stops it: it moves no quota, and says what hardware there is."""
+    """Return the write that updates the flex pool. No hold stops it: it moves no quota, and reports the hardware."""
     if flex_wanted(rollout) is None or (rollout.flex.failed_at is not None and now < rollout.flex.failed_at + RECHECK):
         return None
     return (
@@ -119,7 +122,7 @@ def _flex(rollout: Rollout, now: datetime) -> Action | None:
 
 
 def flex_due(rollout: Rollout) -> datetime | None:
-    """When a larger surplus will have stood for long enough, or another try to publish one is due."""
+    """Return when a larger surplus will have lasted long enough, or when the next try to publish is due."""
     if rollout.stage is not Stage.MONITORED:
         return None
     if rollout.flex.failed_at is not None:
@@ -133,7 +136,7 @@ def flex_due(rollout: Rollout) -> datetime | None:
 
 
 def _realignment(rollout: Rollout, now: datetime) -> Action | None:
-    """A new plan written in place. Like a rollback it waits for no gate, but never writes what is not backed."""
+    """Return the next write of a plan in place. It waits for no gate, but never writes what is not backed."""
     if (
         not rollout.is_realigning
         or rollout.plan is None
@@ -152,7 +155,7 @@ def _realignment(rollout: Rollout, now: datetime) -> Action | None:
 
 
 def _grant(rollout: Rollout, now: datetime) -> Action | None:
-    """A request's order, once nothing else is wanted; more quota only where today's health backs it."""
+    """Return the write of a request's order once nothing else is wanted; more quota needs backing by today's health."""
     order = rollout.grant_order
     if order is None or not at_rest(rollout, now):
         return None
@@ -169,7 +172,7 @@ def _grant(rollout: Rollout, now: datetime) -> Action | None:
 
 
 def at_rest(rollout: Rollout, now: datetime) -> bool:
-    """Monitored, backed, no drift, no hold, and nothing else wanted."""
+    """Return whether the rollout is monitored and backed, with no drift, no hold, and nothing else wanted."""
     busy = (
         rollout.stay.restoring or rollout.stay.replan or rollout.stay.aiming or rollout.breach_of or rollout.look_failed
     )
@@ -187,22 +190,22 @@ def at_rest(rollout: Rollout, now: datetime) -> bool:
 
 
 def has_looked_recently(rollout: Rollout, now: datetime) -> bool:
-    """Nothing irreversible is done on an older look, whether it succeeded or not."""
+    """Return whether the last look, successful or not, is fresh enough for an irreversible action."""
     return rollout.looked_at is not None and now - rollout.looked_at <= FRESH
 
 
 def has_tested(seen: Observation | None, values: Mapping[str, int]) -> bool:
-    """True when the backing that was looked at is that of these values."""
+    """Return whether the look tested the backing of these values."""
     return seen is not None and all(seen.tested.get(team, gpus) == gpus for team, gpus in values.items())
 
 
 def beside_others(rollout: Rollout, values: Mapping[str, int]) -> dict[str, int]:
-    """These values where they can be written: what others have set stays as it is."""
+    """Return these values, except where others have set a quota: theirs stays."""
     return {**values, **{team: gpus for team, gpus in values_of_others(rollout).items() if gpus is not None}}
 
 
 def is_planned_on(rollout: Rollout, sample: HealthSample | None) -> bool:
-    """True when a new plan would find the same health as the last one did."""
+    """Return whether a new plan would see the same health as the last one did."""
     return sample is None or all(island in rollout.baseline.islands for island in sample.islands)
 
 
@@ -212,7 +215,7 @@ def _next_effect(rollout: Rollout) -> EffectKind:
 
 
 def _values_to_test(rollout: Rollout) -> dict[str, int] | None:
-    """Whose backing matters now: the plan's before it is written, else what stands."""
+    """Return the values to test: the plan's before it is written; None: the present ones."""
     if rollout.plan is not None and rollout.stage in (Stage.PLANNED, Stage.ROLLED_BACK):
         return rollout.plan.values
     return rollout.written if rollout.shadow else None
@@ -245,7 +248,7 @@ def _next_look(rollout: Rollout) -> datetime:
 
 
 def _stale_at(rollout: Rollout) -> datetime | None:
-    """When a sample that the watch has told of as old is so by the policy as well; None where none is about to be."""
+    """Return when a sample that the watch reports as old becomes stale by the policy too; None if not ahead."""
     if rollout.sight.known is None or rollout.looked_at is None:
         return None
     at = rollout.sight.known.at + rollout.policy.stale_after
@@ -277,14 +280,14 @@ def _times(rollout: Rollout, now: datetime) -> Iterator[datetime]:
 
 
 def _guard_times(rollout: Rollout, now: datetime) -> Iterator[datetime]:
-    """When time alone brings something about, if a look confirms it."""
+    """Yield the times at which something happens by time alone, if a look confirms it."""
     for due in (breach_due(rollout), clear_due(rollout), retry_due(rollout, now), flex_due(rollout)):
         if due is not None:
             yield due
 
 
 def breach_due(rollout: Rollout) -> datetime | None:
-    """When the first short quota breaches; None where nothing acts on it."""
+    """Return when the first short quota breaches; None if nothing would act on it."""
     if rollout.stage.is_guarded:
         return rollout.clocks.next_breach(
             rollout.policy.breach_after, but=rollout.breach_of if is_answering_breach(rollout) else ()
@@ -300,7 +303,7 @@ def breach_due(rollout: Rollout) -> datetime | None:
 
 
 def is_answering_breach(rollout: Rollout) -> bool:
-    """The breach of `breach_of` is being answered, or waits for a person: only other teams' is news."""
+    """Return whether the breach is being answered or waits for a person; then only a breach of other teams is news."""
     match rollout.policy.on_breach:
         case OnBreach.HOLD:
             return True
@@ -313,7 +316,7 @@ def is_answering_breach(rollout: Rollout) -> bool:
 
 
 def clear_due(rollout: Rollout) -> datetime | None:
-    """When a breach that was not rolled back is over, if health stays good."""
+    """Return when a breach that was not rolled back is over, if health stays good."""
     if (
         not rollout.breach_of
         or not rollout.stage.is_guarded
@@ -325,13 +328,13 @@ def clear_due(rollout: Rollout) -> datetime | None:
 
 
 def recovery_pause(rollout: Rollout) -> timedelta:
-    """How long health must have been good before the next attempt: it doubles with each failure."""
+    """Return how long health must be good before the next attempt; it doubles with each failure."""
     doubled: int = 2 ** min(max(0, rollout.failures - 1), 6)
     return rollout.policy.recover_after * doubled
 
 
 def retries_by_itself(rollout: Rollout) -> bool:
-    """True after a breach rollback with attempts left."""
+    """Return whether a breach rollback has attempts left."""
     return (
         rollout.stage is Stage.ROLLED_BACK
         and rollout.undo is not None
@@ -341,7 +344,7 @@ def retries_by_itself(rollout: Rollout) -> bool:
 
 
 def retry_due(rollout: Rollout, now: datetime) -> datetime | None:
-    """When the next attempt begins by itself, if health stays good and nothing holds."""
+    """Return when the next attempt begins by itself, if health stays good and nothing holds."""
     if not retries_by_itself(rollout) or rollout.clocks.all_good_since is None or not health_fresh(rollout):
         return None
     if holds_now(rollout, now):

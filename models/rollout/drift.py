@@ -1,9 +1,9 @@
-"""What others changed in the quota system: how it is answered, what it leaves of a promise, and what it adds to sums.
+"""Changes that others make in the quota system: the answer to them, and their effect on promises and sums.
 
-Theory of operation. `written` is what we believe the quota system holds, whoever set it; `unapproved` is which of that
-others set and nobody has approved, with what was approved before. So what others raised or added counts in every sum
-from the moment it is seen, and is nobody's promise until a person takes it as given or approves a plan with it.
-Source: docs/design.md, "Guard and rollback"; ADR 0088.
+Theory of operation. `written` is what we believe the quota system holds, whoever set it. `unapproved` names the quotas
+among them that others set without approval, with the values approved before. So every sum counts what others raised or
+added from the moment a look sees it, and it is no promise until a person accepts it or approves a plan with it. Source:
+docs/design.md, "Guard and rollback"; ADR 0088.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from models.rollout.state import Rollout
 
 
 def is_bounded(rollout: Rollout) -> bool:
-    """The quota system has a limit above all quotas, which what stands of ours bounds."""
+    """Return whether the quota system has a limit above all quotas, and our values are in force under it."""
     bound = None if rollout.seen is None else rollout.seen.reading.bound_gpus
     return bound is not None and rollout.stage.is_guarded and rollout.values_stand and not rollout.shadow
 
 
 def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, refits: bool) -> tuple[Rollout, str]:
-    """After a person's answer, which says what is done: that may be less than was asked.
+    """Answer a drift as a person asked, and say what was done, which may be less.
 
-    What others added or removed cannot be written again. `freed`: the rollout without the hold. `refits`: the limit
-    above all quotas follows what is accepted.
+    Backstop cannot write again what others added or removed. `freed`: the rollout without the hold. `refits`: the limit
+    above all quotas follows the accepted values.
     """
     if how != "restore":
         taken, sentence = accept_changes(freed, now, approved=True), "the changed values are taken as given"
@@ -56,7 +56,7 @@ def answer_hold(rollout: Rollout, freed: Rollout, how: str, now: datetime, *, re
 
 
 def restore_values(rollout: Rollout, now: datetime) -> Rollout:
-    """Our values are to be written again over those of others; what they added or took away is left to a person."""
+    """Plan to write our values over those of others; a person decides on quotas that others added or removed."""
     if not rollout.asks:
         return accept_changes(rollout, now, but_values=True).with_stay(restoring=True)
     return rollout.with_stay(
@@ -65,17 +65,17 @@ def restore_values(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def can_write(rollout: Rollout) -> bool:
-    """Whether others changed a quota of ours that is still there."""
+    """Return whether others changed a quota of ours that still exists."""
     assert rollout.seen is not None
     present, ours = rollout.seen.reading.values, approved_values(rollout)
     return bool(mode_drift(rollout)) or any(present.get(team, gpus) != gpus for team, gpus in ours.items())
 
 
 def accept_changes(rollout: Rollout, now: datetime, *, but_values: bool = False, approved: bool = False) -> Rollout:
-    """What others changed is the new truth: the baseline follows it, so that an undo leaves it alone.
+    """Accept what others changed: the baseline follows it, so that an undo leaves it alone.
 
-    `but_values`: the values of quotas that we know stay ours, to be written again. `approved`: a person says so; else
-    what is more than was approved is no promise.
+    `but_values`: the values of quotas that we know stay ours, to be written again. `approved`: a person accepts;
+    otherwise GPUs beyond the approved ones are no promise.
     """
     if rollout.seen is None:
         return rollout
@@ -126,13 +126,13 @@ def accept_changes(rollout: Rollout, now: datetime, *, but_values: bool = False,
 
 
 def _unapproved_values(rollout: Rollout, changed: Iterable[str], present: Mapping[str, int]) -> dict[str, int | None]:
-    """What stands above what was approved, after these changes of others."""
+    """Return the quotas above their approved value after these changes, with that value."""
     was = {**{team: rollout.written.get(team) for team in changed}, **rollout.unapproved}
     return {t: gpus for t, gpus in was.items() if t in present and (gpus is None or present[t] > gpus)}
 
 
 def _quota_from(present: Present, ours: Quota | None, known: Quota | None, parent: bool) -> Quota:
-    """A quota of the baseline as others left it, at our baseline value where that still counts."""
+    """Return a baseline quota as others left it, at our baseline value if that still counts."""
     value = present if ours is None else present.model_copy(update={"gpus": ours.gpus})
     if known is None or parent:
         return value.as_quota()
@@ -142,9 +142,9 @@ def _quota_from(present: Present, ours: Quota | None, known: Quota | None, paren
 
 
 def promised_teams(rollout: Rollout, present: Mapping[str, int]) -> frozenset[str]:
-    """Teams whose quota is a promise, where these values stand: approved, and no more than the quotas above allow.
+    """Return the teams whose quota is a promise at these values: approved, and within the quotas above.
 
-    The children of a quota are promised as much beyond it as by the plan, and no more.
+    The children of a quota may together exceed it by as much as in the plan, and no more.
     """
     if not rollout.stage.promises or rollout.shadow:
         return frozenset()
@@ -167,7 +167,7 @@ def promised_teams(rollout: Rollout, present: Mapping[str, int]) -> frozenset[st
 
 
 def beyond_bound(rollout: Rollout, present: Mapping[str, int]) -> tuple[int, int] | None:
-    """What all approved quotas need together, and the lower limit above them; None: there is none, or they fit."""
+    """Return the sum that approved quotas need and the lower limit above them; None without one, or if they fit."""
     if rollout.seen is None or rollout.seen.reading.bound_gpus is None:
         return None
     tops = [q.team for q in rollout.seen.reading.quotas if q.team in present and q.parent is None]
@@ -176,7 +176,7 @@ def beyond_bound(rollout: Rollout, present: Mapping[str, int]) -> tuple[int, int
 
 
 def _approved_gpus(rollout: Rollout, team: str) -> int | None:
-    """None: nobody has approved that it is there."""
+    """Return the team's approved GPUs; None if nobody approved the quota."""
     return rollout.unapproved[team] if team in rollout.unapproved else rollout.written.get(team)
 
 
@@ -190,7 +190,7 @@ def _ancestors_of(parents: Mapping[str, str | None], team: str) -> Iterator[str]
 def _excess_of(
     parents: Mapping[str, str | None], of_leaves: Mapping[str, int], limits: Mapping[str, int]
 ) -> dict[str, int]:
-    """By how many GPUs the children of each quota have more than it allows."""
+    """Return the GPUs that the children of each quota have beyond its value."""
     sums: dict[str, int] = {}
     order = sorted(parents, key=lambda team: (-len(list(_ancestors_of(parents, team))), team))
     for team in order:
@@ -202,7 +202,7 @@ def _excess_of(
 
 
 def note_others(rollout: Rollout, others: Mapping[str, int | None], before: Mapping[str, int]) -> Rollout:
-    """These quotas stand as others set them (None: gone), and nobody has answered for it. `before`: what ours were."""
+    """Note that others set these quotas (None: removed them) and nobody has answered. `before`: our values."""
     was = {team: before.get(team) for team, gpus in others.items() if before.get(team) != gpus}
     stands = {team: gpus for team, gpus in others.items() if gpus is not None}
     return rollout.but(
@@ -213,7 +213,7 @@ def note_others(rollout: Rollout, others: Mapping[str, int | None], before: Mapp
 
 
 def reclaim_values(rollout: Rollout) -> Rollout:
-    """What others have set back to what was approved is ours again."""
+    """Claim again the quotas that others have set back to their approved value."""
     assert rollout.seen is not None
     present = rollout.seen.reading.values
     back = {team: gpus for team, gpus in rollout.unapproved.items() if present.get(team) == gpus}
@@ -228,7 +228,7 @@ def reclaim_values(rollout: Rollout) -> Rollout:
 
 
 def approve_others(rollout: Rollout) -> Rollout:
-    """A person approves the plan: of what others had set, that which it begins with."""
+    """Approve, with the plan, the quotas of others that it starts from."""
     assert rollout.plan is not None
     begins = {q.team: q.before_gpus for q in rollout.plan.quotas}
     left = {team: gpus for team, gpus in rollout.unapproved.items() if begins.get(team) != rollout.written.get(team)}
@@ -236,7 +236,7 @@ def approve_others(rollout: Rollout) -> Rollout:
 
 
 def baseline_beside(baseline: Snapshot, present: Sequence[Present], others: Collection[str]) -> Snapshot:
-    """The baseline with what others hold: theirs as they stand, what they added, and without what they removed."""
+    """Return the baseline with others' quotas as they are now: their additions in, their removals out."""
     if not others:
         return baseline
     baseline_of, parents = {q.team: q for q in baseline.quotas}, {q.parent for q in present}

@@ -1,7 +1,7 @@
-"""Whether an effect was approved: derived anew from what the ledger keeps and what sources say, never from the request.
+"""The proof that an effect was approved, derived from the ledger and the sources, never from the request.
 
-Pure. An activity gathers `Known` (activities/rollout/evidence.py), and asks before it writes. What is asked of each
-kind of effect stands in models/rollout/effect_table.py (`StandsOn`). Source: docs/design.md, "Identity and rights".
+Pure. An activity gathers `Known` (activities/rollout/evidence.py) and asks before it writes. models/rollout/
+effect_table.py (`StandsOn`) lists the evidence for each kind of effect. Source: docs/design.md, "Identity and rights".
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from models.rollout.effects import Change, EffectKind, Receipt, Reserve, ValueWr
 
 _K = EffectKind
 _ORDERED = "ordered"
-"""The ground of an undo that goes back to the baseline, by a person's order or after a failure."""
+"""The ground of an undo back to the baseline, by a person's order or after a failure."""
 _AFTER_FAILURE = "failed"
 ACCEPTED, RESTORED = "accepted", "restored"
-"""The grounds of writes that make no step of a plan: what stands, or what stood before a change of others."""
+"""The grounds of writes outside a plan: the present values, or those before a change of others."""
 
 
 @dataclass(frozen=True)
 class Approved:
-    """A live approval. `sha256`: of the plan that was approved; empty where only an envelope was (a fleet's)."""
+    """A live approval. `sha256`: the approved plan's; empty if only an envelope was approved (a fleet's)."""
 
     nonce: str
     envelope: Envelope
@@ -49,20 +49,20 @@ class DrawnPlan:
 
 @dataclass(frozen=True)
 class Decided:
-    """What was decided on a request, or is owed by an entry. Units: whole GPUs."""
+    """The decision on a request, or the quota that an entry owes. Units: whole GPUs."""
 
     nonce: str
     team: str
     gpus: int
     granted: Mapping[str, int] | None = None
-    """What it raised already, by team; None: it has not been granted."""
+    """GPUs already granted, by team; None: nothing has been granted."""
     may_end: bool = False
     """Its date has come, or it was withdrawn."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A person took what others set as given. `baseline`: with that; an undo leaves it alone."""
+    """A person's acceptance of what others set. `baseline`: the one with it; an undo leaves it alone."""
 
     nonce: str
     baseline: Snapshot
@@ -70,21 +70,21 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Known:
-    """What the ledger keeps of a rollout, and what the sources say now. Nonces are of live warrants; empty: none."""
+    """The ledger's record of a rollout, and what the sources say now. Nonces are of live warrants; empty: none."""
 
     baseline: Snapshot
     modes: Mapping[str, LimitMode] = field(default_factory=dict)
-    """The baseline's."""
+    """The baseline's modes."""
     present: Mapping[str, int] = field(default_factory=dict)
     present_modes: Mapping[str, LimitMode] = field(default_factory=dict)
     changed: frozenset[str] = frozenset()
     """Teams whose quotas others have changed since the baseline, as the ledger noted."""
     receipts: tuple[Receipt, ...] = ()
     written_before: Mapping[str, int] = field(default_factory=dict)
-    """What those that it adopted wrote last, by team."""
+    """The last values that adopted rollouts wrote, by team."""
     adopted: bool = False
     grounds: Mapping[int, str] = field(default_factory=dict)
-    """What its receipts stood on, by the fence's counter."""
+    """The grounds of its receipts, by the fence's counter."""
     failed: bool = False
     """Its last forward effect failed for good, or was never answered."""
     approval: Approved | None = None
@@ -94,14 +94,14 @@ class Known:
     close: str = ""
     aims: tuple[tuple[datetime, Mapping[str, int]], ...] = ()
     to_baseline: bool = False
-    """By its policy a breach goes back to the baseline, whatever backs it."""
+    """The policy returns a breach to the baseline, whatever backs it."""
     surplus_gpus: int | None = None
     decided: Decided | None = None
 
 
 @dataclass(frozen=True)
 class Footing:
-    """What the effect stands on. `baseline`: what an undo brings back from before it; `after`: once it has landed."""
+    """The evidence of an effect. `baseline`: the one that an undo from before it restores; `after`: the one with it."""
 
     ground: str
     stood_on: tuple[str, ...]
@@ -111,7 +111,10 @@ class Footing:
 
 
 def prove_change(change: Change, known: Known, order: GrantOrder | None = None) -> Footing:
-    """Errors: Refusal where nothing says that it may be; Drift where health has moved on."""
+    """Return the evidence for the change.
+
+    Errors: Refusal if nothing permits it; Drift if health has moved on.
+    """
     tree = known.baseline.tree
     if any(write.leaf is (write.team in tree.children) for write in change.writes if write.team in tree.by_team):
         raise _refusal_of(change, "it takes quotas without children for sums of child quotas, or the other way round")
@@ -179,7 +182,7 @@ def _prove_values(change: Change, known: Known, approved: Approved) -> Footing:
 
 
 def _plans_approved(known: Known, approved: Approved) -> Iterator[DrawnPlan]:
-    """Plans that an activity drew, the newest first, that the approval holds and that begin where the rollout did."""
+    """Yield the drawn plans, the newest first, that the approval holds and that start from the rollout's baseline."""
     for drawn in known.drawn:
         plan = drawn.plan
         same = plan.hash == approved.envelope.plan_hash
@@ -201,12 +204,12 @@ def _has_baseline_of(plan: Plan, known: Known) -> bool:
 
 
 def _baseline_of(drawn: DrawnPlan, known: Known) -> Snapshot:
-    """By whose tree it is reckoned: its own values, which are those of the baseline but for changes of others."""
+    """Return the plan's own baseline: its values are the rollout's, except for changes of others."""
     return drawn.baseline
 
 
 def values_stand(known: Known) -> bool:
-    """Quotas were written and have not been set back to the baseline since."""
+    """Return whether quotas were written and have not been set back to the baseline since."""
     stands = known.adopted
     for receipt in known.receipts:
         if receipt.kind is _K.SET_SOFT:
@@ -217,7 +220,7 @@ def values_stand(known: Known) -> bool:
 
 
 def values_written_last(known: Known) -> dict[str, int]:
-    """What the rollout wrote last, by team; what it met as others' is none of it."""
+    """Return the rollout's last written values by team, without those it met as others'."""
     last: dict[str, int] = {}
     for receipt in known.receipts:
         theirs = {conflict.team for conflict in receipt.conflicts}
@@ -226,7 +229,7 @@ def values_written_last(known: Known) -> dict[str, int]:
 
 
 def _check_modes(change: Change, known: Known) -> None:
-    """Hard only where limits are hard already, by its own effect or before it."""
+    """Refuse a hard limit unless limits are hard already, by an effect of the rollout or from before it."""
     hard = _effect_stands(known, _K.HARDEN)
     for write in change.writes:
         allowed = {None, LimitMode.SOFT, known.present_modes.get(write.team), known.modes.get(write.team)}
@@ -243,7 +246,7 @@ def _effect_stands(known: Known, kind: EffectKind) -> bool:
 
 
 def _prove_by_health(change: Change, known: Known) -> Footing:
-    """The pool is never more than what is healthy and nobody's."""
+    """Prove that the flex pool is no larger than the healthy GPUs outside every quota."""
     follows = _effect_stands(known, _K.FOLLOW)
     stood_on = () if follows else (_require_approval(change, known).nonce,)
     if not follows and not values_stand(known):
@@ -316,12 +319,12 @@ def _is_to_aim(change: Change, known: Known, aim: Mapping[str, int]) -> bool:
 
 
 def _leaves_value(write: ValueWrite, known: Known) -> bool:
-    """The write leaves the quota at the value that it has."""
+    """Return whether the write leaves the quota at its present value."""
     return write.gpus == known.present.get(write.team) and write.expected_gpus == write.gpus
 
 
 def _last_forward(known: Known) -> datetime:
-    """When its last forward effect landed; flex that follows health is none."""
+    """Return when the last forward effect landed. Flex that follows health does not count."""
     first = datetime.min.replace(tzinfo=next((at.tzinfo for at, _ in known.aims), None))
     times = [r.at for r in known.receipts if r.kind in INVERSE and r.kind is not _K.FOLLOW]
     return max(times, default=first)
@@ -356,7 +359,7 @@ def _prove_grant(change: Change, known: Known, order: GrantOrder | None) -> Foot
 
 
 def order_name(order: str) -> str:
-    """As the evidence of a grant names its order: once and whole."""
+    """Return the order's name in the evidence of a grant."""
     return f"request [{order}]"
 
 

@@ -1,6 +1,6 @@
-"""What became of an effect, taken into a rollout's state: it landed, met others' values, or failed for good.
+"""Outcomes of an effect, applied to the state: it landed, met values of others, or failed for good.
 
-Every function answers a new Rollout; none decides what to do next (models/rollout/decide.py does).
+Every function returns a new Rollout; none decides what to do next (models/rollout/decide.py does).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from models.rollout.stuck import call_owner
 
 
 def begin_effect(rollout: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
-    """The call to make, and the state that owes its inverse from before the call on."""
+    """Return the call to make, and the state that owes its inverse from before the call on."""
     change = change_for(rollout, kind)
     begun = rollout.but(fence=rollout.fence + 1, stood=rollout.standing)
     if kind is EffectKind.GRANT and rollout.granting is not None:
@@ -43,7 +43,7 @@ def begin_effect(rollout: Rollout, kind: EffectKind) -> tuple[Rollout, Change]:
 
 
 def aims_again(rollout: Rollout, receipt: Receipt) -> bool:
-    """Others changed the cluster between a breach's aim and its write: it is aimed once more, with that counted."""
+    """Return whether to aim again: others changed the cluster between the aim of a breach rollback and its write."""
     if (
         receipt.kind is not EffectKind.RESTORE
         or rollout.stage is not Stage.ROLLING_BACK
@@ -57,9 +57,9 @@ def aims_again(rollout: Rollout, receipt: Receipt) -> bool:
 
 
 def apply_receipt(rollout: Rollout, change: Change, receipt: Receipt, now: datetime, *, again: bool = True) -> Rollout:
-    """After an effect's receipt: values, conflicts, and the next stage where the step is done.
+    """Apply a receipt: values, conflicts, and the next stage if the step is complete.
 
-    `again`: where `aims_again`, it is; so it is since patch `aimed-again`.
+    `again`: aim again where `aims_again` says so (since patch `aimed-again`).
     """
     again = again and aims_again(rollout, receipt)
     rollout = rollout.but(asks=rollout.asks or again)
@@ -92,10 +92,10 @@ def apply_receipt(rollout: Rollout, change: Change, receipt: Receipt, now: datet
 
 
 def _cut_by(rollout: Rollout, change: Change, receipt: Receipt) -> dict[str, Any]:
-    """For reports: how many GPUs of leaves the write took away (below zero: gave back), and what of them was phantom.
+    """Return, for reports, the GPUs that the write took from leaves (negative: gave back), and how many were phantom.
 
-    Of the baseline the plan says what was phantom; of values that were written since (a realignment, another attempt)
-    what was seen of them. What answers a breach says so: hardware no longer holds it, and no rollout has removed it.
+    For values of the baseline the plan says how many were phantom; for later values (a realignment, another attempt)
+    the last look does. An answer to a breach is marked: hardware had lost those GPUs, the rollout did not cut them.
     """
     if rollout.shadow or change.kind not in (EffectKind.SET_SOFT, EffectKind.RESTORE):
         return {}
@@ -111,7 +111,7 @@ def _cut_by(rollout: Rollout, change: Change, receipt: Receipt) -> dict[str, Any
 
 
 def _phantom_of_what_stood(rollout: Rollout, stood: Mapping[str, int], plan: Plan) -> int:
-    """GPUs that leaves were promised before the write and that no healthy one stood behind."""
+    """Return the GPUs promised to leaves before the write that had no healthy one behind them."""
     baseline = {q.team: q.gpus for q in rollout.baseline.quotas}
     seen = None if rollout.seen is None or rollout.seen.health is None else rollout.seen
     if seen is None or stood.items() <= baseline.items() or not stood.items() <= seen.reading.values.items():
@@ -120,7 +120,7 @@ def _phantom_of_what_stood(rollout: Rollout, stood: Mapping[str, int], plan: Pla
 
 
 def _record_values(rollout: Rollout, change: Change, receipt: Receipt) -> Rollout:
-    """What the quota system holds by the receipt: values, modes, the flex pool."""
+    """Apply the values, modes and flex pool of the receipt."""
     changed = {t: gpus for t, gpus in receipt.before.items() if receipt.after.get(t, gpus) != gpus}
     rollout = rollout.but(written={**rollout.written, **receipt.after})
     if change.refits:
@@ -149,7 +149,7 @@ def _or_absent(gpus: int | None) -> str:
 
 
 def _record_forward(rollout: Rollout, change: Change, now: datetime) -> Rollout:
-    """A forward effect is made: of its step, of a rewrite in place, or the flex pool has moved."""
+    """Apply a forward effect: one of a step, a rewrite in place, or a move of the flex pool."""
     if rollout.stage is Stage.ROLLING_BACK or rollout.stage.has_ended:
         return rollout  # an undo was ordered while this was under way; it is owed already
     if flex_moves(rollout, change.kind):
@@ -163,7 +163,7 @@ def _record_forward(rollout: Rollout, change: Change, now: datetime) -> Rollout:
 
 
 def _record_flex(rollout: Rollout, change: Change, now: datetime) -> Rollout:
-    """What is seen is as another look would find it: that would cost more than the write."""
+    """Update the flex pool and what was seen of it, to save another look, which would cost more than the write."""
     if rollout.seen is None or rollout.seen.flex is None or change.flex_gpus is None:
         return rollout.but(look_asked=True)
     news = {"flex_gpus": change.flex_gpus, "flex_band_gpus": change.flex_band_gpus}
@@ -178,7 +178,7 @@ def _modes_kept(rollout: Rollout, change: Change) -> dict[str, LimitMode]:
 
 
 def _record_conflicts(rollout: Rollout, change: Change, conflicts: Sequence[ValueConflict], now: datetime) -> Rollout:
-    """Quotas that others changed are left alone, and known as theirs; those we wrote are ours again."""
+    """Leave quotas that others changed alone, and mark them as theirs; those we wrote are ours again."""
     gone = {c.team for c in conflicts}
     moved = {w.team for w in change.writes if w.gpus != w.expected_gpus}
     rollout = drift.note_others(
@@ -214,7 +214,7 @@ def _notify_closed(rollout: Rollout) -> Rollout:
 
 
 def _record_inverse(rollout: Rollout, forward: EffectKind) -> Rollout:
-    """An inverse has landed. What a breach rollback keeps, at other values, goes on standing."""
+    """Apply an inverse. Effects that a breach rollback keeps, at other values, stay in force."""
     rollout = rollout.but(unanswered=tuple(k for k in rollout.unanswered if k is not forward))
     rollout = rollout.with_undo(undone=(*rollout.undone, forward))
     if forward is EffectKind.SET_SOFT:
@@ -270,9 +270,9 @@ def _finish_step(rollout: Rollout, now: datetime) -> Rollout:
 def fail_effect(
     rollout: Rollout, change: Change, error: str, reason: str, now: datetime, until: datetime | None = None
 ) -> Rollout:
-    """An effect failed for good. `error`: the class name of models.errors, or Temporal's own.
+    """Apply an effect that failed for good. `error`: the class name of models.errors, or Temporal's own.
 
-    `until`: of a blast radius, when there is room again; a step waits for it, and nobody is called.
+    `until`: for a blast radius, when there is room again; a step waits for it, and nobody is called.
     """
     kind = change.kind
     rollout = rollout.record(
@@ -310,7 +310,7 @@ def fail_effect(
 
 
 def _give_way(rollout: Rollout, reason: str, now: datetime) -> Rollout:
-    """Somebody newer owns the cluster: nothing may be undone any more."""
+    """Stop undoing: somebody newer owns the cluster."""
     rollout = rollout.but(superseded=reason).with_undo(owed=())
     if rollout.stage.has_ended:
         return rollout.notify(
@@ -324,7 +324,7 @@ def _drop_unwritten(rollout: Rollout, kind: EffectKind) -> Rollout:
 
 
 def _mark_unanswered(rollout: Rollout, change: Change) -> Rollout:
-    """Nobody knows whether it landed."""
+    """Note that nobody knows whether the effect landed."""
     if change.kind not in rollout.stood:
         rollout = rollout.but(unanswered=(*rollout.unanswered, change.kind))
     if change.kind is EffectKind.SET_SOFT:
@@ -333,7 +333,7 @@ def _mark_unanswered(rollout: Rollout, change: Change) -> Rollout:
 
 
 def _hold_for_radius(rollout: Rollout, reason: str, now: datetime, until: datetime | None) -> Rollout:
-    """A step waits until there is room again; what is written in place, and what has no such time, for a person."""
+    """Hold a step until there is room again; hold a write in place, or one without such a time, for a person."""
     in_step = not (rollout.is_realigning or rollout.stay.restoring)
     hold = Hold(
         id=RADIUS,
@@ -348,7 +348,7 @@ def _hold_for_radius(rollout: Rollout, reason: str, now: datetime, until: dateti
 
 
 def _not_in_place(rollout: Rollout) -> Rollout:
-    """A write in place came to nothing: the guard and the drift check begin anew."""
+    """Give up a write in place: the guard and the drift check begin anew."""
     outlook = rollout.stay.outlook
     if rollout.is_proposing and rollout.plan is not None:  # it is still proposed, and written once it can be
         outlook = outlook.but(proposal=Proposal(plan=rollout.plan, at=rollout.proposed_at or rollout.stay.since))

@@ -1,8 +1,8 @@
-"""Every effect of a rollout on one screen: what is done, how it is undone, and what people read of it.
+"""Every effect of a rollout on one screen: its call, its inverse, and the sentences that people read about it.
 
-Theory of operation. A step makes its effects in this order, a rollback undoes those that stand in the reverse one.
-`do` is attempted only after it is noted as owed, so `undo` must work where `do` never ran. An inverse is tried without
-limit and no blast radius stops it. Source: docs/design.md, "The state machine", "How a rollback runs".
+Theory of operation. A step makes its effects in this order; a rollback undoes those in force in reverse order. Backstop
+notes an effect as owed before it attempts `do`, so `undo` must work even if `do` never ran. An inverse is retried
+without limit, and no blast radius stops it. Source: docs/design.md, "The state machine", "How a rollback runs".
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _K = EffectKind
 
 @dataclass(frozen=True)
 class Said:
-    """What is said of an effect where a rollback could not finish, or came through.
+    """The sentences about one effect of a rollback that finished, or could not.
 
-    `undone`: its inverse has landed; {goal}, {limits}, {others} stand for what only the rollout knows. `stands`: it is
-    not undone. `may_stand`: its call was never answered, or somebody newer owns the cluster.
+    `undone`: its inverse has landed; {goal}, {limits} and {others} are filled in from the rollout. `stands`: it is not
+    undone. `may_stand`: its call was never answered, or somebody newer owns the cluster.
     """
 
     undone: str
@@ -31,24 +31,26 @@ class Said:
 
 
 class StandsOn(StrEnum):
-    """What has to stand in the ledger, or at a source, before the call is made. Source: docs/adr/0057."""
+    """The evidence that the ledger, or a source, must have before the call is made. Source: docs/adr/0057."""
 
     APPROVAL = "approval"
-    """The warrant of that plan, or of an envelope that holds it. Our values over those of others: the last receipts."""
+    """The warrant of that plan, or of an envelope that holds it. To write our values over those of others: the last
+    receipts."""
     WAY_BACK = "way back"
     """The ticket of an abort or rollback, or a forward effect that failed, and the kept baseline; or a breach that an
     activity has aimed from health and baseline as it read them."""
     HEALTH = "health"
-    """An approval where it begins; then what the activity reads of health itself."""
+    """An approval for the first call; later the health that the activity reads itself."""
     DECISION = "decision"
-    """That on the request, or the entry that first quotas are owed by; of the end: what was granted, and its date."""
+    """The decision on the request, or the entry that owes first quotas. To end a grant: the granted GPUs and the date.
+    """
     TICKET = "ticket"
-    """That of the command itself."""
+    """The ticket of the command itself."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One effect and its inverse. `at`: the stage whose step makes it. `stands_on`: of `do`, and of `undo`."""
+    """An effect and its inverse. `at`: the stage whose step makes it. `stands_on`: the evidence for `do` and `undo`."""
 
     at: Stage
     do: EffectKind
@@ -56,17 +58,17 @@ class Effect:
     said: Said
     stands_on: tuple[StandsOn, StandsOn] = (StandsOn.APPROVAL, StandsOn.WAY_BACK)
     said_in_a_breach: Said | None = None
-    """After a breach it is undone only in part; None: as ever."""
+    """Sentences after a breach, which undoes it only in part; None: the same as `said`."""
     kept_in_a_breach: bool = False
-    """After a breach rollback it still stands, at other values: the baseline is not restored."""
+    """It stays in force after a breach rollback, at other values: the baseline is not restored."""
     limited: bool = True
-    """`do` counts against the blast radius. `undo` never does: it goes back to what stood."""
+    """`do` counts against the blast radius. `undo` never does, because it restores earlier values."""
     reserves: bool = False
-    """Both write what is reserved."""
+    """Both calls write the reservation."""
     modes: tuple[LimitMode, LimitMode] | None = None
-    """Of all quotas, after `do` and after `undo`."""
+    """The mode of all quotas after `do` and after `undo`."""
     follows: bool = False
-    """From `do` to `undo` the flex pool follows health."""
+    """The flex pool follows health from `do` to `undo`."""
 
 
 EFFECTS: tuple[Effect, ...] = (
@@ -122,11 +124,11 @@ EFFECTS: tuple[Effect, ...] = (
         ),
     ),
 )
-"""Two calls more are no effects of a step, and have no inverse: GRANT (more quota by request, or the end of it) and
-CLOSE (the rollout ends in the quota system: what is reserved goes, the values stay)."""
+"""Two more calls are no effects of a step and have no inverse: GRANT (more quota by request, or the end of it) and
+CLOSE (ends the rollout in the quota system: the reservation goes, the values stay)."""
 
 EFFECT: dict[EffectKind, Effect] = {effect.do: effect for effect in EFFECTS}
-"""By its forward call."""
+"""Effects by their forward call."""
 INVERSE: dict[EffectKind, EffectKind] = {effect.do: effect.undo for effect in EFFECTS}
 UNDOES: dict[EffectKind, EffectKind] = {effect.undo: effect.do for effect in EFFECTS}
 KEPT_IN_A_BREACH: tuple[EffectKind, ...] = tuple(effect.do for effect in EFFECTS if effect.kept_in_a_breach)
@@ -136,11 +138,12 @@ STANDS_ON: dict[EffectKind, StandsOn] = {
     _K.GRANT: StandsOn.DECISION,
     _K.CLOSE: StandsOn.TICKET,
 }
-"""By call, where keys are configured: without it the call is refused (models/rollout/effect_approval.py)."""
+"""Evidence by call, needed where keys are configured: a call without it is refused (models/rollout/effect_approval.py).
+"""
 
 # The same by call, for those that keep a quota system.
 GUARDED_BY_GENERATION = frozenset({*INVERSE, _K.GRANT})
-"""Refused with Drift where others changed the cluster since the plan was made."""
+"""Calls refused with Drift if others changed the cluster after the plan was made."""
 MODE_AFTER: dict[EffectKind, LimitMode] = {
     kind: mode for e in EFFECTS if e.modes is not None for kind, mode in zip((e.do, e.undo), e.modes, strict=True)
 }
@@ -165,7 +168,6 @@ class Step:
 
     @property
     def effects(self) -> tuple[EffectKind, ...]:
-        """Forward effects, in the order they are made."""
         return tuple(effect.do for effect in EFFECTS if effect.at is self.source)
 
 

@@ -1,7 +1,7 @@
-"""What Backstop does to a quota system, and the receipts it gets back.
+"""The calls that Backstop makes to a quota system, and the receipts it gets back.
 
-Each effect is one call with one fence; each has an inverse that also works where the forward call
-never ran. See docs/design.md, "The state machine" and "Ports".
+Each effect is one call with one fence. Its inverse also works if the forward call never ran. See docs/design.md, "The
+state machine" and "Ports".
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ class EffectKind(StrEnum):
     CLOSE = "close"
     """Ends the rollout in the quota system: the reservation goes, the values stay."""
     GRANT = "grant"
-    """More quota by request, or the end of it: written for a rollout, or for the request where none is open."""
+    """Grants more quota by request, or ends such a grant; for a rollout, or for the request if no rollout is open."""
 
 
 class Fence(Model):
-    """Orders Backstop's own writes: a counter that only grows within one rollout, inverses included."""
+    """The place of a write among Backstop's own: a counter that only grows within one rollout, inverses included."""
 
     rollout: str = Field(min_length=1, max_length=200)
     counter: PositiveCount
 
 
 class ValueWrite(Model):
-    """One quota to its new value, only if the present value is the expected one.
+    """A write of one quota, done only if the present value is the expected one.
 
     A present value that already equals `gpus` is no conflict either: a timed-out call may have landed.
     """
@@ -52,12 +52,12 @@ class ValueWrite(Model):
 
 
 class Reserve(Model):
-    """Keeps freed capacity from others while the rollout is open.
+    """A reservation that keeps freed capacity from others while the rollout is open.
 
-    `freed_gpus`: what the rollout took out of quotas. `limit_gpus`: a foreign write may not raise the sum
-    of the cluster's leaf quotas above it, nor raise a quota that has children at all.
-    `limits_by_islands`: the same for the leaves that are limited to exactly these islands ("X" or "X,Y",
-    names sorted), so that freed GPUs of one island cannot be taken by giving up others elsewhere.
+    `freed_gpus`: GPUs that the rollout took out of quotas. `limit_gpus`: a foreign write may not raise the sum of the
+    cluster's leaf quotas above it, nor raise a quota that has children at all. `limits_by_islands`: the same for the
+    leaves that are limited to exactly these islands ("X" or "X,Y", names sorted), so that nobody can take freed GPUs of
+    one island by giving up others elsewhere.
     """
 
     freed_gpus: GpuCount
@@ -66,10 +66,10 @@ class Reserve(Model):
 
 
 class Change(Model):
-    """One effect on one cluster, applied whole or not at all where the system has transactions.
+    """An effect on one cluster, applied whole or not at all where the system has transactions.
 
-    `expected_generation`: a forward effect is refused with Drift when others changed the cluster since;
-    None (inverses) writes what it may and reports the rest as conflicts.
+    `expected_generation`: a forward effect is refused with Drift if others changed the cluster since; None (inverses)
+    writes what it may and reports the rest as conflicts.
     """
 
     cluster: Name
@@ -78,29 +78,30 @@ class Change(Model):
     expected_generation: Count | None = None
     writes: tuple[ValueWrite, ...] = ()
     mode: LimitMode | None = None
-    """HARDEN and SOFTEN: the mode all quotas of the cluster get."""
+    """HARDEN and SOFTEN: the new mode of all quotas of the cluster."""
     reserve: Reserve | None = None
-    """RESERVE and RELEASE: what stays reserved afterwards; None: nothing."""
+    """RESERVE and RELEASE: the reservation afterwards; None: nothing is reserved."""
     flex_gpus: GpuCount | None = None
-    """FOLLOW: the surplus to publish. Made again with another, it moves the flex pool and no quota."""
+    """FOLLOW: the surplus to publish. A repeated FOLLOW with another value moves the flex pool and no quota."""
     flex_band_gpus: GpuCount = 0
     only_ours: bool = Field(default=False, exclude_if=lambda only: not only)
     """GRANT: a value that Backstop did not write last is a conflict, whatever was expected."""
 
     @property
     def refits(self) -> bool:
-        """It moves no quota: what stands is Backstop's own from then on, and the limit above all quotas fits it."""
+        """True if the change moves no quota: it makes the present values Backstop's own, and fits the limit above all
+        quotas to them."""
         moves = any(w.gpus != w.expected_gpus or w.mode is not None for w in self.writes)
         return self.kind is EffectKind.SET_SOFT and bool(self.writes) and not moves
 
     @property
     def moved_gpus(self) -> int:
-        """The sum of |change| over the leaves: what counts against the blast radius."""
+        """The sum of |change| over the leaves, which counts against the blast radius."""
         return sum(abs(w.gpus - w.expected_gpus) for w in self.writes if w.leaf)
 
 
 class ValueConflict(Model):
-    """A quota that somebody else changed: left alone, and taken as given."""
+    """A quota that somebody else changed: Backstop leaves it alone and accepts its value."""
 
     team: Name
     expected_gpus: GpuCount
@@ -127,5 +128,5 @@ class Receipt(Model):
 
     @property
     def raised(self) -> dict[str, int]:
-        """By how many GPUs each quota has risen; none where what others changed kept it from landing."""
+        """GPUs by which each quota has risen; empty if a conflict kept the write from landing."""
         return {} if self.conflicts else {team: gpus - self.before[team] for team, gpus in self.after.items()}

@@ -1,4 +1,4 @@
-"""The flex pool of a monitored cluster: what surplus is published, and what should be."""
+"""The flex pool of a monitored cluster: the surplus that is published, and the surplus that should be."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from models.rollout.state import Rollout
 
 
 def flex_wanted(rollout: Rollout) -> int | None:
-    """The surplus to publish in place of the published one; None while that stands, or nothing believable says more."""
+    """Return the surplus to publish in place of the published one; None if that is right, or no believed health says
+    otherwise."""
     if rollout.stage is not Stage.MONITORED or EffectKind.FOLLOW not in rollout.standing or rollout.look_failed:
         return None
     if rollout.seen is None or rollout.seen.flex is None or rollout.looked_after != rollout.fence:
@@ -21,12 +22,13 @@ def flex_wanted(rollout: Rollout) -> int | None:
 
 
 def flex_moves(rollout: Rollout, kind: EffectKind) -> bool:
-    """The call moves a flex pool that follows already; of an adopted rollout one may follow before its step."""
+    """Return whether the call moves a pool that already follows. An adopted rollout may follow before its step."""
     return kind is EffectKind.FOLLOW and rollout.stage is Stage.MONITORED
 
 
 def flex_published(rollout: Rollout) -> int | None:
-    """What a scheduler reads, as last seen: others may have written there. In shadow: what it would read."""
+    """Return the surplus that a scheduler reads, as last seen, since others may have written it; in shadow, what it
+    would read."""
     return rollout.flex.gpus if rollout.shadow or rollout.seen is None else rollout.seen.reading.flex_gpus
 
 

@@ -1,4 +1,4 @@
-"""Gates: what must be true before a step, what of it is not, and when it may become true."""
+"""Gates: the conditions before a step, those not met yet, and the times at which they may be."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _WINDOW_HOLDS = {
 
 
 def holds_now(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
-    """Every hold in force: what people and the guard set, the calendar, and unknown health."""
+    """Return every hold in force: those of people and the guard, of the calendar, and of unknown health."""
     standing = [h for h in rollout.holds if not h.after_enforced and (h.until is None or now < h.until)]
     windows = rollout.seen.windows if rollout.seen is not None else ()
     for window in active(windows, now):
@@ -56,7 +56,7 @@ def holds_now(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
 
 
 def holds_standing(rollout: Rollout, now: datetime) -> tuple[Hold, ...]:
-    """Those in force, and objections that came too late to hold anything: all that wait for an answer."""
+    """Return all holds that wait for an answer: those in force, and objections too late to hold anything."""
     return (*holds_now(rollout, now), *(h for h in rollout.holds if h.after_enforced))
 
 
@@ -65,24 +65,24 @@ def _unknown_health(why: str, at: datetime) -> Hold:
 
 
 def doubt_of(rollout: Rollout) -> Doubt | None:
-    """Why the last look's sample is not believed, where that is for its source."""
+    """Return the doubt about the source of the last look's sample, if the sample is not believed for it."""
     return None if rollout.seen is None or not rollout.sight.doubted else rollout.seen.doubt
 
 
 def beyond_of(rollout: Rollout) -> Excess | None:
-    """What the last look left out because it cannot be so."""
+    """Return the impossible excess that the last look left out."""
     return None if rollout.seen is None or rollout.seen.health is None else rollout.seen.health.beyond
 
 
 def unknown_since(rollout: Rollout) -> datetime:
-    """The time of the last sample that was believed."""
+    """Return the time of the last believed sample."""
     return rollout.launched_at if rollout.sight.known is None else rollout.sight.known.at
 
 
 def health_fresh(rollout: Rollout) -> bool:
-    """Known, believed, and fresh when last looked at: unknown and stale health opens no gate.
+    """Return whether health was known, believed and fresh at the last look: other health opens no gate.
 
-    Between looks the watch tells when samples stop; a gate always looks again before it opens.
+    Between looks the watch reports when samples stop; a gate always looks again before it opens.
     """
     if rollout.sight.unknown or rollout.sight.known is None or rollout.looked_at is None:
         return False
@@ -94,7 +94,7 @@ def health_fresh(rollout: Rollout) -> bool:
 
 
 def conditions(rollout: Rollout, now: datetime) -> tuple[Condition, ...]:
-    """What the gate before the next step asks for; empty where no step follows."""
+    """Return the conditions of the gate before the next step; empty if no step follows."""
     step = STEP_FROM.get(rollout.stage)
     if step is None:
         return ()
@@ -119,7 +119,7 @@ def conditions(rollout: Rollout, now: datetime) -> tuple[Condition, ...]:
 
 
 def is_open(rollout: Rollout, now: datetime) -> bool:
-    """True where a step follows and all its conditions are met."""
+    """Return whether a step follows and all its conditions are met."""
     asked = conditions(rollout, now)
     return bool(asked) and all(c.met for c in asked)
 
@@ -206,7 +206,7 @@ def _drift_condition(rollout: Rollout) -> Condition:
 
 
 def drift_of(rollout: Rollout) -> tuple[str, ...]:
-    """Teams whose present value or mode is not the one we believe in, one text each; by whom, where that is known."""
+    """Describe each team whose present value or mode is not the one we believe in, and who changed it if known."""
     if rollout.seen is None or rollout.looked_after != rollout.fence:
         return ()
     present, expected, modes = rollout.seen.reading.values, approved_values(rollout), mode_drift(rollout)
@@ -227,7 +227,7 @@ def drift_of(rollout: Rollout) -> tuple[str, ...]:
 
 
 def mode_drift(rollout: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
-    """Our mode and the present one, by team, of quotas that we wrote and whose mode others have set since."""
+    """Return our mode and the present one, by team, for quotas that we wrote and whose mode others changed since."""
     if rollout.seen is None or rollout.looked_after != rollout.fence or not rollout.seen.reading.counts_modes:
         return {}
     if rollout.shadow or not (rollout.stage.is_guarded and rollout.values_stand):
@@ -243,7 +243,7 @@ def mode_drift(rollout: Rollout) -> dict[str, tuple[LimitMode, LimitMode]]:
 
 
 def changed_by_others(rollout: Rollout) -> dict[str, int]:
-    """The last seen values of quotas that we know and others have changed, by team; {} after a write of ours."""
+    """Return the last seen values of our quotas that others have changed, by team; empty after a write of ours."""
     if rollout.seen is None or rollout.looked_after != rollout.fence:
         return {}
     expected = believed_values(rollout)
@@ -251,14 +251,14 @@ def changed_by_others(rollout: Rollout) -> dict[str, int]:
 
 
 def believed_values(rollout: Rollout) -> dict[str, int]:
-    """The values that we think the quota system holds, by team: those of a shadow rollout are not in it."""
+    """Return the values that we believe the quota system holds, by team, without those of a shadow rollout."""
     return {q.team: q.gpus for q in rollout.baseline.quotas} if rollout.shadow else rollout.written
 
 
 def approved_values(rollout: Rollout) -> dict[str, int]:
-    """The values that were approved, by team: those before a change of others that nobody has answered.
+    """Return the approved values by team: those before a change of others that nobody has answered.
 
-    Where the policy accepts what others change, nobody is asked; nor where nothing of ours stands.
+    The present values count as approved if the policy accepts changes of others, or if nothing of ours is in force.
     """
     values = believed_values(rollout)
     if not rollout.asks or rollout.shadow or not rollout.values_stand or rollout.policy.on_drift is OnDrift.ACCEPT:
@@ -267,7 +267,7 @@ def approved_values(rollout: Rollout) -> dict[str, int]:
 
 
 def values_of_others(rollout: Rollout) -> dict[str, int | None]:
-    """What others hold and nobody has answered for, by team as last seen; None: the quota is gone."""
+    """Return the last seen values that others set and nobody has answered for, by team; None: the quota is gone."""
     if not rollout.asks or rollout.shadow or rollout.seen is None or rollout.looked_after != rollout.fence:
         return {}
     present, approved = rollout.seen.reading.values, approved_values(rollout)

@@ -1,7 +1,8 @@
-"""Grants under an open rollout: which order it takes, what it answers, and what the baseline is after it.
+"""Grants under an open rollout: the orders it takes, its answers, and the baseline after each.
 
-Every function answers a new Rollout; none decides what to do next (models/rollout/decide.py does). What a rollout freed
-belongs first to whom it was taken from: an order must fit beside the baseline, not beside what stands.
+Every function returns a new Rollout; none decides what to do next (models/rollout/decide.py does). GPUs that a rollout
+freed belong first to the teams it took them from, so an order must fit beside the baseline, not beside the present
+quotas.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from models.rollout.stages import Stage
 from models.rollout.state import Granting, Rollout, UndoCause
 
 MOST_GRANTS = 1000
-"""Grants that a rollout carries."""
+"""The most grants that a rollout carries."""
 _REMEMBERED = 200
-"""Grants whose end is remembered, so that whoever asks again is not given a second answer."""
+"""The most ended grants that a rollout remembers, so that asking again gives the same answer."""
 
 
 def take_order(rollout: Rollout, order: GrantOrder) -> Rollout:
-    """With the order waiting to be written; or answered, where that was done before or cannot be now."""
+    """Queue the order to be written, or answer it if it was written before or cannot be now."""
     if order.ends and order.request in rollout.given_back:
         return _answer_order(rollout, order, GrantOutcome.DONE, "its GPUs have already been given back")
     if not order.ends and order.request in rollout.grants:
@@ -41,13 +42,13 @@ def take_order(rollout: Rollout, order: GrantOrder) -> Rollout:
 
 
 def answer_to(rollout: Rollout, order: GrantOrder) -> Granted | None:
-    """What became of the order; None while it waits."""
+    """Return the answer to the order; None while it waits."""
     answer = rollout.granted
     return answer if answer is not None and (answer.request, answer.ends) == (order.request, order.ends) else None
 
 
 def settle_order(rollout: Rollout) -> Rollout:
-    """An order that can never be written as things stand is answered."""
+    """Answer an order that can never be written under the present conditions."""
     order = rollout.grant_order
     if order is None or rollout.grant_begun:
         return rollout
@@ -89,7 +90,7 @@ def settle_order(rollout: Rollout) -> Rollout:
 
 
 def test_order(rollout: Rollout, now: datetime) -> Rollout:
-    """After a look at the quotas with the order: one that today's hardware does not back is answered."""
+    """Answer an order that today's hardware does not back, after a look at the quotas with it."""
     order = rollout.grant_order
     if (
         order is None
@@ -117,7 +118,7 @@ def _has_tested_grant(rollout: Rollout, values: dict[str, int]) -> bool:
 
 
 def put_off(rollout: Rollout, order: GrantOrder, why: str) -> Rollout:
-    """The order is not waited for any longer; it may come again."""
+    """Stop waiting for the order; it may come again."""
     return (
         _answer_order(rollout, order, GrantOutcome.LATER, why)
         if rollout.grant_order == order and not rollout.grant_begun
@@ -126,7 +127,7 @@ def put_off(rollout: Rollout, order: GrantOrder, why: str) -> Rollout:
 
 
 def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
-    """The order is written: the baseline and what an undo brings back have it, or have it no more."""
+    """Apply the written order to the baseline, and to the values that an undo restores."""
     order = rollout.grant_order
     assert order is not None
     if receipt.conflicts:
@@ -157,7 +158,7 @@ def record_grant(rollout: Rollout, receipt: Receipt, now: datetime) -> Rollout:
 
 
 def fail_order(rollout: Rollout, why: str) -> Rollout:
-    """Nothing was written; whoever asked may ask again."""
+    """Answer an order of which nothing was written: it may come again."""
     return (
         rollout if rollout.grant_order is None else _answer_order(rollout, rollout.grant_order, GrantOutcome.LATER, why)
     )

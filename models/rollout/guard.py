@@ -1,12 +1,11 @@
 """The guard: from health samples to "at risk", "breach" and "recovered", with hysteresis.
 
-Theory of operation. `Sight` decides what to believe of the samples: an implausible drop or rise stays UNKNOWN
-until more samples agree or a person confirms, and one of a source in doubt (models/cluster/source_doubts.py) until
-that is over. `Clocks` keeps one timer per quota: it runs while the
-quota is short, stands still while it is not, and starts again only after the quota was good for
-`clear_after`. So a blip shorter than `breach_after` breaches nothing, and a quota that flaps breaches
-when its short times together reach `breach_after`. Times are passed in; nothing here reads a clock.
-Source: docs/design.md, "Guard and rollback".
+Theory of operation. `Sight` decides which samples to believe: an implausible drop or rise stays UNKNOWN until more
+samples agree or a person confirms it, and a sample of a source in doubt (models/cluster/source_doubts.py) until the
+doubt is over. `Clocks` keeps one timer per quota: it runs while the quota is short, stops while it is not, and starts
+anew only after the quota was good for `clear_after`. So a blip shorter than `breach_after` breaches nothing, and a
+quota that flaps breaches when its short times together reach `breach_after`. Times are passed in; nothing here reads a
+clock. Source: docs/design.md, "Guard and rollback".
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from models.cluster.readings import Doubt, HealthSample
 
 
 class Sight(Model):
-    """What is believed of a cluster's health, and what is seen but not yet believed."""
+    """The believed health of a cluster, and a sample that is not yet believed."""
 
     known: HealthSample | None = None
-    """The last sample that was believed: stands while later ones are UNKNOWN."""
+    """The last believed sample: it counts while later ones are UNKNOWN."""
     suspect: HealthSample | None = None
     agreeing: Count = 0
     """Samples after the first implausible one that agree with it."""
@@ -38,7 +37,7 @@ class Sight(Model):
 
     @property
     def is_rising(self) -> bool:
-        """What is not yet believed is better than what is."""
+        """True if the suspect sample has more healthy GPUs than the believed one."""
         return (
             self.known is not None and self.suspect is not None and self.suspect.healthy_gpus > self.known.healthy_gpus
         )
@@ -46,10 +45,11 @@ class Sight(Model):
     def after_sample(
         self, sample: HealthSample, plausible_drop: Fraction, confirm_samples: int, *, rises: bool = True
     ) -> Sight:
-        """After one more sample of a source that is not in doubt. Older ones than the last known are ignored.
+        """Return the sight after one more sample of a source that is not in doubt. Samples older than the last are
+        ignored.
 
-        Once a doubt is over the sample stands: the cluster is back where it was, or a person has confirmed it. `rises`:
-        False in a history from before, where every rise was believed at once.
+        The first sample after a doubt is believed: the cluster is back where it was, or a person has confirmed it.
+        `rises`: False in an older history, which believed every rise at once.
         """
         if self.known is None or self.doubted:
             return Sight(known=sample)
@@ -67,21 +67,21 @@ class Sight(Model):
         return Sight(known=self.known, suspect=sample, agreeing=agreeing)
 
     def after_doubted_sample(self, sample: HealthSample, doubt: Doubt) -> Sight:
-        """After one more sample of a source in doubt: what was so before stands, whatever was believed since."""
+        """Return the sight after a sample of a source in doubt: the sample before the doubt counts again."""
         return Sight(known=doubt.before, suspect=sample, doubted=doubt.source)
 
     def confirm_suspect(self) -> Sight:
-        """After a person said that the implausible sample is true."""
+        """Return the sight after a person confirmed the implausible sample."""
         return self if self.suspect is None else Sight(known=self.suspect)
 
 
 def is_implausible(known: HealthSample, sample: HealthSample, plausible_drop: Fraction) -> bool:
-    """True when more of the cluster vanished or came back between two samples than failures and repairs explain."""
+    """Return whether more of the cluster vanished or came back in one step than failures and repairs explain."""
     return abs(known.healthy_gpus - sample.healthy_gpus) > plausible_drop * max(known.total_gpus, 1)
 
 
 class QuotaClock(Model):
-    """One quota's breach timer. Exactly one of `short_since` and `good_since` is set."""
+    """The breach timer of one quota. Exactly one of `short_since` and `good_since` is set."""
 
     short_since: Time | None = None
     good_since: Time | None = None
@@ -96,19 +96,19 @@ class QuotaClock(Model):
 
 
 class Clocks(Model):
-    """The timers of one cluster's quotas, and since when none is short."""
+    """The timers of one cluster's quotas, and the time since which none is short."""
 
     by_team: dict[str, QuotaClock] = Field(default_factory=dict)
     all_good_since: Time | None = None
-    """Since when everything has been backed; None while it is not, or before the first look."""
+    """Time since which every quota has been backed; None while one is not, or before the first look."""
 
     def after_shortage(
         self, shortage: Mapping[str, int], now: datetime, clear_after: timedelta, *, backed: bool | None = None
     ) -> Clocks:
-        """After a look that found these quotas short (GPUs missing by team).
+        """Return the timers after a look that saw these quotas short (GPUs missing by team).
 
-        `backed`: False where a declared absence explains a shortage that is not listed: no breach comes
-        of it, but health is not good either.
+        `backed`: False if a declared absence explains a shortage that is not listed: no breach comes of it, but health
+        is not good either.
         """
         clocks: dict[str, QuotaClock] = {}
         for team in sorted({*self.by_team, *shortage}):
@@ -131,12 +131,12 @@ class Clocks(Model):
         return {team: c.missing_gpus for team, c in self.by_team.items() if c.short_since is not None}
 
     def lacks(self, teams: Iterable[str]) -> str:
-        """What those of these teams that are short lack now, as a sentence says it."""
+        """Return the GPUs that the short ones among these teams lack now, as a sentence says it."""
         short = {team: gpus for team, gpus in self.at_risk.items() if team in set(teams)}
         return lacks_text(short) if short else "what was short is backed again, not yet for long enough"
 
     def breached_teams(self, now: datetime, breach_after: timedelta) -> tuple[str, ...]:
-        """Teams whose quota has been short for longer than it may be."""
+        """Return the teams whose quota has been short for at least `breach_after`."""
         return tuple(
             team
             for team, clock in self.by_team.items()
@@ -144,7 +144,7 @@ class Clocks(Model):
         )
 
     def next_breach(self, breach_after: timedelta, but: Collection[str] = ()) -> datetime | None:
-        """When the first short quota (but these) breaches, if nothing changes."""
+        """Return when the first short quota (but these) breaches, if nothing changes."""
         due = [
             c.short_since + max(timedelta(0), breach_after - c.earlier)
             for team, c in self.by_team.items()

@@ -1,4 +1,4 @@
-"""Holds: what stops gates from opening, never a rollback."""
+"""Holds: they keep gates shut, and never stop a rollback."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from enum import StrEnum
 from models.base import Model, Time
 
 BREACH, REALIGN, ROLLBACK, RADIUS, REPLAN = "breach", "realign", "rollback", "blast_radius", "replan"
-"""Ids of the holds that a rollout sets on itself: on_breach hold; a realignment, a breach rollback or
-another write that needs a person; a plan that could not be made."""
-
+"""Ids of the holds that a rollout sets on itself: for on_breach hold; for a realignment, a breach rollback or another
+write that needs a person; for a plan that could not be made."""
 
 PROPOSAL = "proposal"
-"""What `resolve` names to decline a proposal, which holds nothing."""
+"""The id that `resolve` names to decline a proposal, which is no hold."""
 
 
 class HoldKind(StrEnum):
@@ -25,15 +24,15 @@ class HoldKind(StrEnum):
     UNKNOWN_HEALTH = "unknown_health"
     BLAST_RADIUS = "blast_radius"
     BREACH = "breach"
-    """on_breach: hold, or a realignment outside the envelope."""
+    """A breach with on_breach: hold, or a realignment outside the envelope."""
     BREAKER = "breaker"
-    """Of a fleet rollout: too large a share of its clusters rolled back."""
+    """For a fleet rollout: too large a share of its clusters rolled back."""
     PILOTS = "pilots"
-    """Of a fleet rollout: a pilot rolled back."""
+    """For a fleet rollout: a pilot rolled back."""
 
 
 class Hold(Model):
-    """Stops gates from opening, never a rollback."""
+    """A reason to keep gates shut. It never stops a rollback."""
 
     id: str
     kind: HoldKind

@@ -1,7 +1,7 @@
-"""Reads the flat state of a rollout that earlier versions carried from run to run.
+"""A reader for the flat rollout state that earlier versions carried from run to run.
 
-For one release: until then a run may have begun before the state was grouped by lifetime (0.1.0). Pure dictionaries,
-so that it can go by deleting this file and its one call.
+Kept for one release: a run may have begun before 0.1.0 grouped the state by lifetime. It uses dictionaries alone, so
+that deleting this file and its one call removes it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _FLEX = {"gpus": "flex_gpus", "more_since": "flex_since", "failed_at": "flex_fai
 _POST = {"outbox": "outbox", "mail": "mail", "serial": "serial", "trouble": "mail_trouble", "noted": "noted"}
 _UNDO = ("owed", "undone", "stuck_on")
 _GONE = ("receipts",)
-"""Kept by still earlier versions; the archive and the history have them."""
+"""Fields that still earlier versions kept; the archive and the history have them."""
 
 
 def nest_state(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state as it is grouped now; what is grouped already is answered as it is."""
+    """Return the state as it is grouped now; a grouped one comes back unchanged."""
     if "entered_at" not in data:
         return data
     flat = dict(data)

@@ -1,4 +1,4 @@
-"""Long-run health: when it asks for another plan, what is proposed on it, and when that may be written by itself."""
+"""Long-run health: when it asks for another plan, the proposal made on it, and when that is written by itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from models.rollout.state import Proposal, Realigning, Rollout, proposed_changes
 
 
 def may_propose(rollout: Rollout, now: datetime) -> bool:
-    """A plan on the long-run health may be proposed, as far as time and what is under way go."""
+    """Return whether time and the work under way allow a proposal on the long-run health."""
     if (
         rollout.stage is not Stage.MONITORED
         or rollout.policy.on_long_run is OnLongRun.IGNORE
@@ -28,7 +28,7 @@ def may_propose(rollout: Rollout, now: datetime) -> bool:
 
 
 def derives_buffer(rollout: Rollout, now: datetime) -> bool:
-    """A buffer from health history is derived anew once in a window, if a plan may come of it."""
+    """Return whether to derive the buffer from health history: once in a window, if a plan may come of it."""
     return (
         may_propose(rollout, now)
         and now - (rollout.stay.outlook.derived_at or rollout.stay.since) >= rollout.policy.replan_window
@@ -36,7 +36,7 @@ def derives_buffer(rollout: Rollout, now: datetime) -> bool:
 
 
 def may_apply(rollout: Rollout, now: datetime) -> bool:
-    """The proposal may be written: approved itself, or inside what was and the policy lets it; and nothing holds."""
+    """Return whether to write the proposal: approved, or inside the envelope if the policy allows, without holds."""
     if rollout.proposal is None or rollout.envelope is None or rollout.is_realigning or not at_rest(rollout, now):
         return False
     plan = rollout.proposal.plan
@@ -50,14 +50,14 @@ def may_apply(rollout: Rollout, now: datetime) -> bool:
 
 
 def promises_less(rollout: Rollout, plan: Plan) -> bool:
-    """Health history lets the plan promise less than the one that stands: a person decides, whatever was approved."""
+    """Return whether the plan promises less than the one in force, by health history; then a person decides."""
     if plan.derived is None or rollout.plan is None or rollout.plan.derived is None:
         return False
     return (plan.derived.promise or 0) < (rollout.plan.derived.promise or 0)
 
 
 def consider_proposal(rollout: Rollout, now: datetime) -> Rollout:
-    """A proposal that has become stale goes, one that may be written is, and another is made where health moved."""
+    """Drop a stale proposal, write one that may be written, or ask for another if health has moved."""
     seen = rollout.seen
     assert seen is not None
     if rollout.proposal is not None and rollout.proposal.plan.generation != seen.reading.generation:
@@ -89,7 +89,7 @@ def consider_proposal(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _rederive_buffer(rollout: Rollout, found: Derived, now: datetime) -> Rollout:
-    """The buffer asked of health history once more: where it moves the promise, a plan is wanted."""
+    """Apply a newly derived buffer: ask for a plan if it moves the promise."""
     seen = rollout.seen
     assert seen is not None
     assert rollout.plan is not None
@@ -119,7 +119,7 @@ def _begin_proposal(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def take_proposal(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
-    """After a plan on the long-run health: a proposal, if it would change anything and nothing came first."""
+    """Propose a plan made on the long-run health, if it changes a quota and nothing else came first."""
     if (
         not rollout.stay.outlook.reconsider
         or not at_rest(rollout, now)
@@ -162,13 +162,13 @@ def take_proposal(rollout: Rollout, plan: Plan, now: datetime) -> Rollout:
 
 
 def drop_proposal(rollout: Rollout, reason: str, now: datetime) -> Rollout:
-    """No proposal could be made; the next one is tried when another would be due."""
+    """Note that no proposal could be made; the next is tried when another would be due."""
     tried = rollout.but(proposed_at=now).with_outlook(reconsider=())
     return tried.record(AuditKind.PLAN, f"no plan is proposed: {reason}", now)
 
 
 def give_up_proposal(rollout: Rollout, why: str, now: datetime) -> Rollout:
-    """The proposal under way comes to nothing; the plan that stood stands."""
+    """Give up the proposal being written; the plan before it stays in force."""
     assert rollout.plan is not None
     back = rollout.but(plan=rollout.standing_plan, look_asked=True).with_stay(realigning=None, done=())
     return back.record(AuditKind.PLAN, f"the proposed plan {rollout.plan.hash} is dropped: {why}", now)

@@ -1,4 +1,4 @@
-"""What a look at the cluster brings about: drift, a proposal on long-run health, a realignment overtaken, flex."""
+"""Outcomes of a look at the cluster: drift, a proposal on long-run health, an overtaken realignment, flex."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def apply_look(
     rises: bool = True,
     asks: bool = False,
 ) -> Rollout:
-    """After a fresh look: sight, timers, drift, holds that end by themselves.
+    """Apply a fresh look: sight, timers, drift, holds that end by themselves.
 
     `fence`: the counter when the look began. A look that an effect overtook says nothing about drift. `rises`: whether
-    an implausible rise waits for more samples (`rise_waits`). `asks`: what others changed waits for a person.
+    an implausible rise waits for more samples (`rise_waits`). `asks`: others' changes wait for a person.
     """
     before_risk, before = rollout.clocks.at_risk, rollout.sight
     newer = rollout.seen is None or rollout.seen.reading.generation != seen.reading.generation
@@ -88,7 +88,8 @@ def _limits_unread(why: str) -> str:
 
 
 def has_lapsed(rollout: Rollout) -> bool:
-    """The last look has seen effects of this rollout that its history lacks: it was reset, or is an older copy."""
+    """Return whether the last look saw effects of this rollout that its history lacks: it was reset, or is an older
+    copy."""
     return (
         rollout.seen is not None
         and rollout.seen.reading.rollout == rollout.id
@@ -97,12 +98,12 @@ def has_lapsed(rollout: Rollout) -> bool:
 
 
 def rise_waits(rollout: Rollout, seen: Observation) -> bool:
-    """Whether what is believed after this look depends on `rises`."""
+    """Return whether `rises` changes what is believed after this look."""
     return seen.health is not None and _sight(rollout, seen, rises=True) != _sight(rollout, seen, rises=False)
 
 
 def asks_of(rollout: Rollout, seen: Observation) -> bool:
-    """Whether what this look brings depends on `asks`, for the first time."""
+    """Return whether `asks` changes, for the first time, what this look leads to."""
     return not rollout.asks and (seen.reading.generation != rollout.generation or bool(rollout.unapproved))
 
 
@@ -117,10 +118,10 @@ def _sight(rollout: Rollout, seen: Observation, *, rises: bool) -> Sight:
 
 
 def _advance_clocks(rollout: Rollout, now: datetime, *, told: bool) -> Rollout:
-    """With the timers going by what is believed.
+    """Advance the timers by the believed health.
 
-    While a source is in doubt that is the shortage from before. While a rise is awaiting confirmation the timers of
-    what it would mend stand still, so that a blip stays one, and health is not good yet.
+    While a source is in doubt, the shortage from before counts. While a rise awaits confirmation, the timers of the
+    quotas it would mend stand still, so that a blip stays one, and health is not good yet.
     """
     assert rollout.seen is not None
     if told:
@@ -135,7 +136,7 @@ def _advance_clocks(rollout: Rollout, now: datetime, *, told: bool) -> Rollout:
 
 
 def _note_doubt(rollout: Rollout, before: Sight, now: datetime) -> Rollout:
-    """Begin and end of what is not believed, for the archive."""
+    """Record the begin and the end of a doubt, or of an implausible sample, for the archive."""
     assert rollout.seen is not None
     doubt = rollout.seen.doubt
     if doubt is not None and before.doubted != doubt.source:
@@ -149,7 +150,7 @@ def _note_doubt(rollout: Rollout, before: Sight, now: datetime) -> Rollout:
 
 
 def _advance_flex(rollout: Rollout, now: datetime) -> Rollout:
-    """More surplus than the band lets pass starts a clock; the samples since then say whether it has stood."""
+    """Start a clock when surplus exceeds the published one by more than the band; stop it when it does not."""
     assert rollout.seen is not None
     published = flex_published(rollout)
     if rollout.stage is not Stage.MONITORED or rollout.seen.flex is None or published is None:
@@ -161,7 +162,7 @@ def _advance_flex(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _has_tested_standing(rollout: Rollout) -> bool:
-    """False for a look at a plan that is only proposed: the timers are those of what stands."""
+    """Return whether the look tested the values in force; the timers do not run on one that tested a proposed plan."""
     assert rollout.seen is not None
     if not rollout.stage.is_guarded:
         return rollout.plan is None or has_tested(rollout.seen, rollout.plan.values)
@@ -169,12 +170,12 @@ def _has_tested_standing(rollout: Rollout) -> bool:
 
 
 def fail_look(rollout: Rollout, reason: str, now: datetime) -> Rollout:
-    """The cluster could not be looked at; what was known stands."""
+    """Note that the cluster could not be looked at; the last known facts still count."""
     return mailing.give_up_seen(rollout.but(look_asked=False, look_failed=reason, looked_at=now))
 
 
 def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
-    """Another plan is wanted where health has moved on from the one that waits."""
+    """Ask for another plan if health has moved on from the one that waits."""
     assert rollout.seen is not None
     assert rollout.sight.known is not None
     if rollout.plan is None or rollout.stay.replan:
@@ -203,7 +204,7 @@ def _replan_if_overtaken(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _take_drift(rollout: Rollout, now: datetime, *, newer: bool) -> Rollout:
-    """`newer`: others have changed something since the look before."""
+    """Answer a drift, or accept a change that moved no value. `newer`: others changed something since the last look."""
     assert rollout.seen is not None
     if rollout.looked_after != rollout.fence or not (
         rollout.stage.is_guarded or rollout.stage in (Stage.PLANNED, Stage.ROLLED_BACK)
@@ -229,7 +230,7 @@ def _take_drift(rollout: Rollout, now: datetime, *, newer: bool) -> Rollout:
 
 
 def _answer_drift(rollout: Rollout, values: tuple[str, ...], now: datetime) -> Rollout:
-    """A drift is answered as the policy says: taken as given, written over, or held for a person."""
+    """Answer a drift as the policy says: accept it, write over it, or hold for a person."""
     what = f"{CHANGED_BY_OTHERS}: {', '.join(values)}"
     same_hold = any(h.id == "drift" and h.reason == what for h in rollout.holds)
     if not same_hold:

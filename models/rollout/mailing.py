@@ -1,4 +1,4 @@
-"""Notices and archive entries of a rollout's state: whom to tell, what was told, what is archived."""
+"""Notices and archive entries of a rollout's state: who is notified, what was delivered, what is archived."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from models.rollout.state_size import MOST_UNDELIVERED
 from models.temporal_names import TellAnswer
 
 _WORDS_BYTES = 500
-"""Of what a channel says: the state carries it, the archive has all."""
+"""Bytes of a channel's answer that the state carries; the archive has the whole text."""
 
 
 def notify_teams(rollout: Rollout, now: datetime) -> Rollout:
-    """Once a plan is approved, tell whom it cuts; later only those whose cut grew."""
+    """Notify the teams that an approved plan cuts; later, only those whose cut grew."""
     if rollout.plan is None or rollout.stay.replan or not rollout.is_approved:
         return rollout
     grown = newly_cut(rollout, rollout.plan)
@@ -38,7 +38,7 @@ def notify_teams(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def newly_cut(rollout: Rollout, plan: Plan) -> dict[str, int]:
-    """By leaf team the cut of a plan, as far as it is larger than the team was told. Units: whole GPUs."""
+    """Return the plan's cut of each leaf team that exceeds the one it was notified of. Units: whole GPUs."""
     return {q.team: q.cut_gpus for q in plan.quotas if q.leaf and q.cut_gpus > rollout.announced.cuts.get(q.team, 0)}
 
 
@@ -47,33 +47,33 @@ def _in_the_mail(rollout: Rollout) -> bool:
 
 
 def ready_notices(rollout: Rollout, now: datetime) -> tuple[Notice, ...]:
-    """Notices to be told, or asked after, now."""
+    """Return the notices to send, or to ask after, now."""
     return tuple(
         n for n in rollout.post.mail if n.key not in rollout.post.waiting or rollout.post.waiting[n.key] <= now
     )
 
 
 def asks_in(rollout: Rollout, now: datetime) -> timedelta | None:
-    """After how long to ask after notices that the ledger sends; None where none is waited for.
+    """Return how long to wait before asking after notices that the ledger sends; None if there are none.
 
-    Where that time has come, something else is in the way, and whoever waits is woken when it is gone.
+    None also once that time has come: something else is in the way then, and its end wakes the workflow.
     """
     at = min(rollout.post.waiting.values(), default=now)
     return at - now if at > now else None
 
 
 def in_hand(rollout: Rollout) -> tuple[Notice, ...]:
-    """Notices that nobody but this rollout would send."""
+    """Return the notices that nobody but this rollout would send."""
     return tuple(n for n in rollout.post.mail if n.key not in rollout.post.waiting)
 
 
 def may_mail(rollout: Rollout, now: datetime) -> bool:
-    """Something is to be told, and nobody has to look first at what it came to."""
+    """Return whether a notice is ready and none waits for a look at the outcome first."""
     return bool(ready_notices(rollout, now)) and (not rollout.post.unseen or rollout.stage.has_ended)
 
 
 def record_seen(rollout: Rollout) -> Rollout:
-    """After a look: notices that waited for it say what stands behind the quotas as they are."""
+    """Add the backing that a look saw to the notices that waited for it."""
     backing = rollout.present_backing
     if not rollout.post.unseen or backing is None:  # a look that a write overtook is made again
         return give_up_seen(rollout) if rollout.looked_after == rollout.fence else rollout
@@ -85,14 +85,15 @@ def record_seen(rollout: Rollout) -> Rollout:
 
 
 def give_up_seen(rollout: Rollout) -> Rollout:
-    """Nobody can look: they say nothing of what stands behind."""
+    """Send notices that wait for a look without their backing: nobody can look."""
     return rollout.but(post=rollout.post.but(unseen=())) if rollout.post.unseen else rollout
 
 
 def apply_delivery(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer, now: datetime) -> Rollout:
-    """What became of some notices: delivered, not deliverable at all, which a person has to know, or kept.
+    """Apply the delivery of some notices: delivered, undeliverable (a person must know), or kept.
 
-    What waits in the ledger is sent from there; one that starts the notice period is asked after until it was.
+    The ledger sends the notices that wait there; Backstop asks after one that starts the notice period until it is
+    sent.
     """
     asked = {n.key: at for n in batch if n.kind in STARTS_A_CLOCK and (at := answer.waiting.get(n.key)) is not None}
     gone = answer.delivered.keys() | answer.refused.keys() | (answer.waiting.keys() - asked.keys())
@@ -128,7 +129,7 @@ def apply_delivery(rollout: Rollout, batch: Sequence[Notice], answer: TellAnswer
 
 
 def mark_archived(rollout: Rollout, request: RecordRequest) -> Rollout:
-    """Entries are archived and the registry shows the stage.
+    """Note that entries are archived and the registry shows the stage.
 
     The call may have been under way while the rollout began anew under another id. If both were in one stage, the
     registry shows that of the new one with its next entries: no stage comes without one (5 s:

@@ -1,4 +1,4 @@
-"""What crosses the wire between client, workflow and activities, and every name on it."""
+"""Messages between client, workflow and activities."""
 
 from __future__ import annotations
 
@@ -42,26 +42,27 @@ _REHEARSAL = {"notice": "0s", "acks": "none"}
 
 
 class LaunchRequest(Ticketed):
-    """What starts a rollout. `policy` lays over the cluster's own."""
+    """A request to start a rollout. `policy` overrides the cluster's own."""
 
     cluster: NameGiven
     rollout: NameGiven
     owner: NameGiven
     actor: ActorGiven = ""
-    """Who launches; empty: the owner."""
+    """The person who launches; empty: the owner."""
     reason: Words = ""
     shadow: bool = False
     adopt: bool = False
     policy: dict[str, Any] = Field(default_factory=dict)
 
     fleet: ActorGiven = ""
-    """The fleet rollout that launches it: what was approved of that one's plan is approved here."""
+    """The fleet rollout that launches it: an approval of its plan holds here too."""
     approved_by: ActorGiven = ""
 
     _sized = field_validator("policy")(of_ordinary_size)
 
     def policy_on(self, own: Policy) -> Policy:
-        """The rollout's policy. A rehearsal does not wait for notices that nobody gets, unless that is asked for."""
+        """Return the rollout's policy. A rehearsal does not wait for notices that nobody gets, unless the request asks
+        for it."""
         return merged_policy(own, {**_REHEARSAL, **self.policy} if self.shadow else self.policy)
 
 
@@ -71,19 +72,19 @@ class RolloutInput(Model):
     launch: LaunchRequest
     state: Rollout | None = None
     runs: Count = 1
-    """How many runs of this rollout there have been, this one included."""
+    """Runs of this rollout so far, this one included."""
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
-    """Tickets that its commands have used of late."""
+    """Tickets that its commands have used lately."""
     compares: bool = Field(default=False, exclude_if=lambda compares: not compares)
     """The run begins by comparing its state with the ledger: it may have been reset to its first task."""
 
     def next_run(self, state: Rollout, spent: tuple[Spent, ...]) -> RolloutInput:
-        """What its next run begins with."""
+        """Return the argument of the next run."""
         return RolloutInput(launch=self.launch, state=state, runs=self.runs + 1, spent=spent, compares=True)
 
 
 class LaunchAnswer(Model):
-    """What `launch` tells its caller: the plan, or why there is none."""
+    """The answer to a launch: the plan, or the reason there is none."""
 
     launched: bool
     rollout: str
@@ -92,26 +93,26 @@ class LaunchAnswer(Model):
     reason: str = ""
     plan: Plan | None = None
     lifters: tuple[str, ...] = ()
-    """Who may resolve an objection where no access file says who may do what; none: the build did not say."""
+    """People who may resolve an objection if no access file assigns rights; empty: the build did not say."""
     deciders: tuple[str, ...] = ()
-    """And who may resolve other holds there."""
+    """People who may resolve other holds there."""
     gave_way: str = ""
-    """The rehearsal of the cluster that was aborted for it."""
+    """The rehearsal of the cluster that was aborted for this rollout."""
 
 
 class CommandAnswer(Model):
-    """What a command led to, in one sentence."""
+    """The consequence of a command, in one sentence."""
 
     cluster: Name
     command: Command
     stage: Stage
     said: str
     undo: str = ""
-    """How it is undone, or that it cannot be; empty: the build that obeyed it did not say."""
+    """The way to undo it, or the reason there is none; empty: the build that obeyed did not say."""
 
 
 class HealthChanged(Model):
-    """The watch saw an edge: look now."""
+    """A signal of the watch that health crossed an edge: look now."""
 
     cluster: Name
     at: Time
@@ -122,7 +123,7 @@ class HealthChanged(Model):
 
 
 def _drop_fields(*names: str) -> Any:
-    """Fields that earlier versions sent and nobody read: for one release their calls may still be under way."""
+    """Drop fields that earlier versions sent and nobody read: their calls may still be under way for one release."""
 
     def without(data: Any) -> Any:
         return {k: v for k, v in data.items() if k not in names} if isinstance(data, dict) else data
@@ -134,44 +135,43 @@ class OpenRequest(Model):
     launch: LaunchRequest
     at: Time
     rollout: str = Field(default="", exclude_if=lambda rollout: not rollout)
-    """The rollout as an open history has it, to be opened again; empty: it opens for the first time."""
+    """The rollout in an open history, to be opened again; empty: it opens for the first time."""
     fence: Count = Field(default=0, exclude_if=lambda fence: not fence)
-    """The last effect that the history has."""
+    """The last effect in that history."""
 
 
 class LedgerMark(Model):
-    """Which rollout the ledger has open in a cluster, and its last effect."""
+    """The rollout that the ledger has open in a cluster, and its last effect."""
 
     rollout: str = ""
     counter: Count = 0
 
 
 class Opening(Model):
-    """An open rollout: its baseline, policy, and what an adopted one left."""
+    """An open rollout: its baseline, its policy, and the state that an adopted one left."""
 
     baseline: Snapshot
     policy: Policy
     reading: QuotaReading
     health: HealthSample | None
     rollout: str = Field(default="", exclude_if=lambda rollout: not rollout)
-    """The name under which effects that its own history had lost were adopted; empty: the launch's."""
+    """The name under which it adopted effects that its own history had lost; empty: the launch's."""
     adopted_from: str = ""
     written: dict[str, GpuCount] = Field(default_factory=dict, exclude_if=lambda written: not written)
-    """Of an adopted rollout: the values that are ours. Where another one stands others have changed it since."""
+    """For an adopted rollout: our values. Where the present value differs, others have changed it since."""
     modes: dict[str, LimitMode] = Field(default_factory=dict)
     envelope: Envelope | None = None
-    """What was approved of this cluster with the fleet rollout that launches it."""
+    """The envelope approved for this cluster with the fleet rollout that launches it."""
     ticketed: bool = Field(default=False, exclude_if=lambda so: not so)
-    """Only tickets command it, roles say who may, and a cancel from Temporal undoes nothing."""
+    """Only tickets command it, roles assign rights, and a cancel from Temporal undoes nothing."""
     admitted: AdmitAnswer | None = Field(default=None, exclude_if=lambda answer: answer is None)
-    """What its launch stands on; None: nothing, whoever launched it is who they say."""
+    """The evidence for its launch; None: there is none, and the launcher is taken at their word."""
 
 
 class DraftRequest(Model):
-    """`baseline` None: today's values are the baseline.
+    """A request for a plan. `baseline` None: today's values are the baseline.
 
-    `frozen`: the earlier baseline, whose ramp step is kept, and with `keep_usage` (approved once) its
-    usage too.
+    `frozen`: the earlier baseline. Its ramp step is kept, and with `keep_usage` (approved once) its usage too.
     """
 
     cluster: Name
@@ -180,13 +180,13 @@ class DraftRequest(Model):
     frozen: Snapshot | None = None
     keep_usage: bool = False
     islands: tuple[Island, ...] | None = None
-    """The islands to plan on: what is believed, where a newer sample is not."""
+    """The islands to plan on: the believed ones, while a newer sample is in doubt."""
     promised: GpuCount | None = None
-    """What a buffer from health history lets the cluster promise now: the new one follows it by steps."""
+    """GPUs that a buffer from health history lets the cluster promise now: the new buffer follows by steps."""
     promised_of: GpuCount | None = None
-    """Of so many GPUs; None: as many as there are."""
+    """The total GPUs of that promise; None: as many as there are."""
     rollout: str = ""
-    """Whose plan it is; empty: an earlier build did not say."""
+    """The rollout that the plan is for; empty: an earlier build did not say."""
     at: Time
 
 
@@ -197,24 +197,24 @@ class Drafted(Model):
 
 
 class ObserveRequest(Model):
-    """`values` None: test what the cluster holds."""
+    """A request for a look. `values` None: test the present values."""
 
     cluster: Name
     values: dict[str, int] | None = None
     gpus_per_node: PositiveCount = 8
     generation: Count | None = None
-    """The one that the rollout knows: who changed the quotas since is wanted too."""
+    """The generation that the rollout knows: the answer names who changed quotas since."""
     flex_after: timedelta | None = None
-    """Say what surplus there is, and what of it has stood for so long; None: flex does not matter yet."""
+    """Report the surplus, and how much of it has lasted this long; None: flex does not matter yet."""
     long_run: timedelta | None = None
-    """Say what health has usually been for so long."""
+    """Report the usual health over this time."""
     derive: HealthTerms | None = None
-    """Say what buffer health history asks for."""
+    """Report the buffer that health history asks for."""
     shadow: bool = False
-    """The surplus is that beside the tested values: the quota system does not hold them."""
+    """Compute the surplus beside the tested values: the quota system does not hold them."""
     plausible_drop: Share | None = None
     max_breaching_clusters: PositiveCount | None = None
-    """By what the falls of a source are judged; None: they are not, but what is in doubt already is told."""
+    """The limit for falls of a source; None: falls are not judged, but a present doubt is reported."""
     at: Time
 
     _earlier = _drop_fields("scheduled", "baseline")
@@ -225,25 +225,25 @@ class AimRequest(Model):
     baseline: Snapshot
     current: dict[str, int]
     theirs: tuple[Name, ...] = Field(default=(), exclude_if=lambda teams: not teams)
-    """Teams whose quotas stand as others set them: they keep that value, and it is taken off the others."""
+    """Teams whose quotas keep the value that others set; it is taken off the others."""
     islands: tuple[Island, ...]
     policy: Policy
     exempt: bool
     shadow: bool = False
     rollout: str = ""
-    """Whose breach it is; empty: an earlier build did not say."""
+    """The rollout in breach; empty: an earlier build did not say."""
     at: Time
 
 
 class EffectRequest(Model):
-    """One fenced call. `limit_gpus` None: exempt from the blast radius. `order`: of a grant, what it carries out."""
+    """A fenced call. `limit_gpus` None: exempt from the blast radius. `order`: the order that a grant carries out."""
 
     change: Change
     shadow: bool
     limit_gpus: int | None
     limit_day_gpus: int | None = None
     baseline: Snapshot | None = None
-    """What an undo brings back from then on, also by who adopts the rollout: of its first effect, and of a grant."""
+    """The baseline that an undo restores from then on, by an adopter too: with the first effect, and with a grant."""
     order: GrantOrder | None = Field(default=None, exclude_if=lambda order: order is None)
     at: Time
 
@@ -259,9 +259,9 @@ class RecordRequest(Model):
     ended: bool
     completed: bool
     needs: str = ""
-    """What a person has to do, as the registry is to show it."""
+    """The task for a person, as the registry shows it."""
     rollbacks: Count = 0
-    """Those that no person asked for."""
+    """Rollbacks that no person asked for."""
     fence: Count | None = None
     """The last effect in the history that ends here; None: the build did not say."""
 
@@ -269,7 +269,7 @@ class RecordRequest(Model):
 
 
 class RolloutResult(Model):
-    """How a rollout ended."""
+    """The end of a rollout."""
 
     cluster: Name
     rollout: str

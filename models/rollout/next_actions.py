@@ -1,4 +1,4 @@
-"""What a rollout can do next: one of these at a time."""
+"""The next actions of a rollout; one at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Aim:
 
 @dataclass(frozen=True)
 class Perform:
-    """One effect, forward or inverse; the workflow gives it its fence."""
+    """Make one effect, forward or inverse; the workflow gives it its fence."""
 
     kind: EffectKind
 

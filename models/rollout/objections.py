@@ -1,6 +1,6 @@
-"""Objections: one that stands for each team and actor, so many for all, and what is kept of long words.
+"""Objections: one per team and actor, with a limit for each team and for all, and long words cut short.
 
-A rollout carries its holds from run to run, so that whoever may object must not be able to make it grow without end.
+A rollout carries its holds from run to run, so a person who may object must not be able to make it grow without end.
 The archive has every word.
 """
 
@@ -17,13 +17,13 @@ from models.rollout.stages import Stage
 from models.rollout.state import Rollout
 
 OF_A_TEAM, OF_ALL = 5, 100
-"""So many stand at most; a team without one may always make its first."""
+"""The most open objections of a team, and of all; a team without one may always make its first."""
 WORDS_BYTES = 600
-"""What a hold keeps of its reason."""
+"""Bytes of its reason that a hold keeps."""
 
 
 def objection_refusal(rollout: Rollout, team: str, actor: str) -> str | None:
-    """Why the team cannot object once more; None where it can, or takes another one's place."""
+    """Explain why the team cannot object once more; None if it can, or if the objection replaces another."""
     standing = [h for h in rollout.holds if h.kind is HoldKind.OBJECTION]
     mine = list(of_team(rollout, team))
     if not mine or any(h.actor == actor for h in mine):
@@ -40,7 +40,7 @@ def objection_refusal(rollout: Rollout, team: str, actor: str) -> str | None:
 
 
 def objection(rollout: Rollout, team: str, actor: str, reason: str, now: datetime, *, one_each: bool = True) -> Hold:
-    """The hold that it makes. `one_each`: it takes the place of the actor's earlier one for this team."""
+    """Return the hold for an objection. `one_each`: it replaces the actor's earlier one for this team."""
     words = shorten(reason, WORDS_BYTES)
     return Hold(
         id=(_id_after if one_each else _lowest_id)(rollout, team, actor, words),
@@ -55,19 +55,19 @@ def objection(rollout: Rollout, team: str, actor: str, reason: str, now: datetim
 
 
 def of_team(rollout: Rollout, team: str) -> Iterator[Hold]:
-    """Those that stand for the team."""
+    """Iterate over the open objections of the team."""
     return (h for h in rollout.holds if h.kind is HoldKind.OBJECTION and h.team == team)
 
 
 def earlier_objections(rollout: Rollout, new: Hold) -> tuple[str, ...]:
-    """The ids of those whose place the new one takes."""
+    """Return the ids of the objections that the new one replaces."""
     return tuple(h.id for h in of_team(rollout, new.team or "") if h.actor == new.actor)
 
 
 def _id_after(rollout: Rollout, team: str, actor: str, words: str) -> str:
-    """Its own id for each objection: a resolve on its way means the one that was read, not what came after.
+    """Return a new id for each objection: a resolve on its way must not lift a later one.
 
-    The same words of the same person are the same objection, said again.
+    The same words of the same person are the same objection and keep its id.
     """
     first, last = _first_id(team), 0
     for hold in of_team(rollout, team):
@@ -81,7 +81,7 @@ def _id_after(rollout: Rollout, team: str, actor: str, words: str) -> str:
 
 
 def _lowest_id(rollout: Rollout, team: str, actor: str, words: str) -> str:
-    """As rollouts counted them while each new wording stood beside the one before."""
+    """Return the lowest free id, as in runs where each new wording was an objection of its own."""
     standing = {h.id: h for h in rollout.holds}
     for number in range(1, len(standing) + 2):
         name = _first_id(team) if number == 1 else f"{_first_id(team)}-{number}"

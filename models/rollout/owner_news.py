@@ -1,7 +1,7 @@
-"""What a rollout's owner is told: a breach, a rollback, an objection, somebody's pause, silent health, a blast radius.
+"""News for the owner of a rollout: a breach, a rollback, an objection, a pause, missing health, a blast radius.
 
-Each is told once while it stands. What calls a person at the place where it happens (a realignment outside the
-envelope, a drift, attempts that are spent) is told there; here is what comes of commands, of time, or to many at once.
+Each is told once while it lasts. A realignment outside the envelope, a drift and spent attempts are told where they
+happen; this module tells what follows from commands or time, or what happens to many rollouts at once.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from models.rollout.stages import Stage
 from models.rollout.state import Rollout, UndoCause
 
 _MOST = 20
-"""Quotas of a rollback that its owner reads of one by one."""
+"""The most quotas of a rollback that a notice to the owner lists."""
 _GUARD = "guard"
 
 
 class News(NamedTuple):
-    """`mark`: by what it is known to have been told."""
+    """A piece of news. `mark`: identifies it among those already told."""
 
     mark: str
     kind: NoticeKind
@@ -35,17 +35,17 @@ class News(NamedTuple):
 
 
 def news_for_owner(rollout: Rollout, now: datetime) -> tuple[News, ...]:
-    """What stands and has not been told."""
+    """Return the news that is current and has not been told."""
     return tuple(n for n in _standing_news(rollout, now) if n.mark not in rollout.post.owner_told)
 
 
 def rollback_for_owner(rollout: Rollout) -> tuple[News, ...]:
-    """A rollback that is complete, and of which its owner has not been told."""
+    """Return the news of a completed rollback that has not been told."""
     return tuple(n for n in _rollback_news(rollout) if n.mark not in rollout.post.owner_told)
 
 
 def owner_told(rollout: Rollout, news_for_them: Iterable[News]) -> Rollout:
-    """With a notice for each in the mail."""
+    """Queue a notice for each piece of news, and mark it as told."""
     for news in news_for_them:
         rollout = rollout.notify(news.kind, [rollout.owner], detail=news.detail, facts=news.facts)
         rollout = rollout.but(post=rollout.post.but(owner_told=(*rollout.post.owner_told, news.mark)))
@@ -53,7 +53,7 @@ def owner_told(rollout: Rollout, news_for_them: Iterable[News]) -> Rollout:
 
 
 def forget_news(rollout: Rollout, now: datetime) -> Rollout:
-    """What stands no more is news when it comes again."""
+    """Forget the news that is no longer current, so that it is told again when it comes back."""
     if not rollout.post.owner_told:
         return rollout
     standing = {n.mark for n in (*_standing_news(rollout, now), *_rollback_news(rollout))}
@@ -62,7 +62,7 @@ def forget_news(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _rollback_news(rollout: Rollout) -> Iterator[News]:
-    """What it did to each quota, and why: the reasons of a breach, by quota."""
+    """Yield the outcome of a rollback by quota, with the reason if a breach caused it."""
     if rollout.undo is None or rollout.stage not in (Stage.ROLLED_BACK, Stage.ABORTED):
         return
     undo, leaves = rollout.undo, rollout.baseline.tree.leaves
@@ -104,7 +104,8 @@ def _standing_news(rollout: Rollout, now: datetime) -> Iterator[News]:
 
 
 def _text(hold: Hold, owner: str) -> str:
-    """Empty for a hold that is told where it begins, that the calendar announces, or that the owner made."""
+    """Return the text about a hold; empty if it is told where it begins, the calendar announces it, or the owner made
+    it."""
     match hold.kind:
         case HoldKind.PAUSED:
             return "" if hold.actor == owner else f"{hold.actor} paused it: {hold.reason}"
@@ -119,7 +120,7 @@ def _text(hold: Hold, owner: str) -> str:
 
 
 def _hold_facts(hold: Hold) -> dict[str, Any]:
-    """What a notice says of a hold that waits for no person, or of an objection that holds nothing."""
+    """Return the facts about a hold that waits for no person, or about an objection that holds nothing."""
     if hold.after_enforced:
         return {"late": True}
     if hold.kind is HoldKind.UNKNOWN_HEALTH:

@@ -1,6 +1,6 @@
-"""What planning brought, taken into a rollout's state: its opening, plans, the target of a breach rollback.
+"""Outcomes of planning, applied to the state: the opening, plans, and the target of a breach rollback.
 
-Every function answers a new Rollout; none decides what to do next (models/rollout/decide.py does).
+Every function returns a new Rollout; none decides what to do next (models/rollout/decide.py does).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _LAPSED = "its workflow history lacks changes that the ledger has (it was reset,
 
 
 def open_rollout(launch: LaunchRequest, opening: Opening, now: datetime) -> Rollout:
-    """A rollout at its start, wanting a plan. One that adopts a lost rollout's effects owes their undo.
+    """Open a rollout that wants a plan. One that adopts effects of a lost rollout owes their undo.
 
-    What others have changed since the lost one wrote is drift to it as it was to that one.
+    Changes of others since the lost rollout wrote are drift to the new one too.
     """
     adopted = bool(opening.adopted_from)
     follows = (EffectKind.FOLLOW,) if opening.reading.follows_health else ()
@@ -84,17 +84,17 @@ def open_rollout(launch: LaunchRequest, opening: Opening, now: datetime) -> Roll
 
 
 def _quotas_added(envelope: Envelope | None, baseline: Snapshot) -> dict[str, int | None]:
-    """Quotas that were not there when it was approved."""
+    """Return the quotas that did not exist when the envelope was approved."""
     return {} if envelope is None else {q.team: None for q in baseline.quotas if q.team not in envelope.largest_cut}
 
 
 def reopen_rollout(
     rollout: Rollout, launch: LaunchRequest, opening: Opening, now: datetime, heard: Sequence[AuditEntry] = ()
 ) -> Rollout:
-    """The rollout begins anew from what the ledger has, as its history lacked effects: people are asked again.
+    """Restart the rollout from the ledger, as its history lacked effects: people are asked again.
 
-    What people hold it for and an undo that a person ordered still count. `heard`: of these entries, which no call
-    archives, the commands are archived under other keys: the lost history had used those.
+    Holds that people set, and an undo that a person ordered, still count. `heard`: entries that no call archives. The
+    commands among them are archived under other keys, because the lost history had used theirs.
     """
     held = tuple(h for h in rollout.holds if h.kind in (HoldKind.PAUSED, HoldKind.OBJECTION))
     again = open_rollout(launch, opening, now).but(holds=held)
@@ -112,7 +112,7 @@ def reopen_rollout(
 
 
 def take_draft(rollout: Rollout, draft: Drafted, now: datetime) -> Rollout:
-    """With a new plan, made from the draft's baseline (its quotas are the baseline; its islands are today's)."""
+    """Apply a new plan. Its baseline has the baseline's quotas and today's islands."""
     if not _wants_plan(rollout):
         return rollout  # somebody's command came first
     baseline, reading, plan = draft.baseline, draft.reading, draft.plan
@@ -170,7 +170,7 @@ def _wants_plan(rollout: Rollout) -> bool:
 
 
 def _propose_realignment(rollout: Rollout, now: datetime) -> Rollout:
-    """A realignment goes on by itself inside the envelope and where it is backed; else it holds."""
+    """Let a backed realignment inside the envelope go on by itself; hold any other."""
     assert rollout.plan is not None
     if rollout.is_approved and not rollout.plan.fault:
         return lift_hold(rollout, REALIGN, now, BACKSTOP, f"plan {rollout.plan.hash} is inside what was approved")
@@ -185,7 +185,7 @@ def _propose_realignment(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def fail_draft(rollout: Rollout, reason: str, now: datetime) -> Rollout:
-    """No plan could be made: the first ends the rollout, a later one holds it."""
+    """Apply a failed plan: the first ends the rollout, a later one holds it."""
     if not _wants_plan(rollout):
         return rollout
     if rollout.plan is None and not rollout.effects_stand:
@@ -200,7 +200,7 @@ def fail_draft(rollout: Rollout, reason: str, now: datetime) -> Rollout:
 
 
 def start_breach_rollback(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout:
-    """The breach rollback begins, towards backed values (or the baseline, if the policy says so)."""
+    """Start the breach rollback, towards backed values (or the baseline, if the policy says so)."""
     if not rollout.stay.aiming:
         return rollout  # a person's undo came first
     if rollout.stage is Stage.ROLLING_BACK:
@@ -236,7 +236,7 @@ def _renew_aim(rollout: Rollout, target: BreachTarget, now: datetime) -> Rollout
 
 
 def fail_aim(rollout: Rollout, error: str, reason: str, now: datetime) -> Rollout:
-    """The breach cannot be answered automatically: too many at once, or no target."""
+    """Hold for a person: too many clusters breach at once for an automatic answer, or there is no target."""
     if not rollout.stay.aiming or rollout.stage is Stage.ROLLING_BACK:
         return rollout.with_stay(aiming=())
     kind = HoldKind.BLAST_RADIUS if error == "BlastRadius" else HoldKind.BREACH

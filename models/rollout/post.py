@@ -1,4 +1,4 @@
-"""What a rollout has still to archive and to tell."""
+"""A rollout's archive entries and notices that still have to go out."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from models.rollout.stages import Stage
 
 
 class Post(Outgoing):
-    """What is still to be archived and told, and what is known of it."""
+    """The entries and notices still to go out, with their delivery state."""
 
     unseen: tuple[str, ...] = ()
-    """Keys of those that say what stands behind a quota, which no look has told since the quotas were written."""
+    """Keys of notices that report backing, which no look has tested since the quotas were written."""
     owner_told: tuple[str, ...] = ()
-    """What the owner was told of what stands now (models/rollout/owner_news.py)."""
+    """Marks of the current news that the owner was told (models/rollout/owner_news.py)."""
     trouble: str = ""
-    """Why mail is being tried again."""
+    """The reason the mail is being tried again."""
     waiting: dict[str, Time] = Field(default_factory=dict)
-    """Keys of notices in the mail that the ledger sends, with when to ask whether it has."""
+    """Keys of notices that the ledger sends, with the time to ask whether it has."""
     noted: Stage | None = None
     """The stage the registry shows."""

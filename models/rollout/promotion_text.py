@@ -1,7 +1,7 @@
-"""What a promote does not waive, in the words that are said before it and in its answer.
+"""The conditions that a promote does not waive, in the words shown before it and in its answer.
 
-A promote waives the wait that is told to teams, and their answer to it. So whoever gives it hears whether anybody was
-told at all, and who objects: that objection holds the gate all the same.
+A promote waives the notice period of teams and their answers. So the person who gives it reads whether any team was
+notified at all, and who objects: an objection still holds the gate.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ from models.rollout.state import Rollout
 WAIVED = "what is left of notice, soak and acknowledgements of this gate is waived, nothing else"
 _NAMED, _WORDS_BYTES = 3, 200
 _LEFT_OUT = ("holds", "drift")
-"""Conditions: of the first each is named, the second is a hold too, or the next look settles it."""
+"""Conditions without a text here: each hold is listed by itself, and a drift is a hold too or the next look settles it.
+"""
 
 
 def promotion_text(rollout: Rollout, now: datetime) -> str:
-    """The answer to a promote."""
+    """Return the answer to a promote."""
     return "; ".join((WAIVED, *unwaived_conditions(rollout, now)))
 
 
 def unwaived_conditions(rollout: Rollout, now: datetime) -> tuple[str, ...]:
-    """Whom nobody has told, who objects, and what else keeps the gate shut: the same before a promote and after it."""
+    """Return teams not notified, objections and other reasons the gate stays shut; alike before and after a promote."""
     if gate_of(rollout.stage) is None:
         return ()
     return (*_unnotified_teams(rollout), *_objections(rollout, now), *_other_holds(rollout, now))
 
 
 def _unnotified_teams(rollout: Rollout) -> Iterator[str]:
-    """At the first gate the notice itself is waived. Nobody waits for what a shadow writes to its log."""
+    """Yield the teams that a promote at the first gate leaves without notice. A shadow notifies nobody."""
     if rollout.stage is not Stage.PLANNED or rollout.shadow:
         return
     if not rollout.is_approved:
@@ -58,7 +59,7 @@ def _unnotified_teams(rollout: Rollout) -> Iterator[str]:
 
 
 def _teams_in_mail(rollout: Rollout) -> list[str]:
-    """Teams whose notice is on its way, or is about to be."""
+    """Return the teams whose notice is on its way, or is about to be."""
     return (
         sorted(rollout.announced.cuts)
         if rollout.plan is None
@@ -75,7 +76,7 @@ def _objections(rollout: Rollout, now: datetime) -> Iterator[str]:
 
 
 def _other_holds(rollout: Rollout, now: datetime) -> Iterator[str]:
-    """Beside objections what keeps the gate shut once its wait is waived."""
+    """Yield the reasons beside objections that keep the gate shut once its wait is waived."""
     holds = [h for h in holds_now(rollout, now) if h.kind is not HoldKind.OBJECTION]
     if holds:
         yield f"held: {_holds_text(holds)}"

@@ -1,8 +1,8 @@
-"""At-risk notices: a team is told at once when hardware goes missing behind its quota, and once when it is back.
+"""Notices of risk: a team is notified when hardware behind its quota goes missing, and once when it is back.
 
-One episode, from the first shortage until health has been good for `clear_after`, is told once at each end, however
-often it flaps in between. A breach and a rollback have notices of their own.
-Source: docs/design.md, "Guard and rollback".
+One episode lasts from the first shortage until health has been good for `clear_after`. It is told once at each end,
+however often it flaps in between. A breach and a rollback have notices of their own. Source: docs/design.md, "Guard and
+rollback".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from models.rollout.state import Rollout
 
 
 def news_of_risk(rollout: Rollout, now: datetime) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Teams to tell that their quota is at risk, and those to tell that it is backed again."""
+    """Return the teams to notify that their quota is at risk, and those to notify that it is backed again."""
     if not rollout.stage.is_guarded:
         return (), ()
     short = rollout.at_risk
@@ -27,7 +27,7 @@ def news_of_risk(rollout: Rollout, now: datetime) -> tuple[tuple[str, ...], tupl
 
 
 def warn_teams(rollout: Rollout, now: datetime) -> Rollout:
-    """With the notices of what has just become known of risks in the mail."""
+    """Queue the notices of new and ended risks."""
     risen, over = news_of_risk(rollout, now)
     explained = (
         {}

@@ -32,12 +32,12 @@ class Stage(StrEnum):
 
     @property
     def is_guarded(self) -> bool:
-        """From buffered on the guard may start a breach rollback."""
+        """True from buffered on: the guard may start a breach rollback."""
         return self in (Stage.BUFFERED, Stage.ENFORCED, Stage.MONITORED)
 
     @property
     def promises(self) -> bool:
-        """In these stages a quota is a promise (unless it is in breach)."""
+        """True for the stages in which a quota is a promise (unless it is in breach)."""
         return self in (Stage.ENFORCED, Stage.MONITORED)
 
 
@@ -56,16 +56,16 @@ class Command(StrEnum):
 
 
 def command_line(command: str, cluster: str) -> str:
-    """The command of a cluster as it is typed, without its options."""
+    """Return a cluster's command as people type it, without its options."""
     return f"backstop {command} {shlex.quote(cluster)}"
 
 
 @dataclass(frozen=True)
 class UndoOr:
-    """Roll back where effects stand; where none does, go straight to `otherwise`.
+    """Roll back if any effect is in force; otherwise go straight to `otherwise`.
 
-    After a breach rollback a rollout is `planned` again with effects standing: the stage alone cannot
-    tell, and a second stage field would be a second truth.
+    After a breach rollback a rollout is `planned` again while effects are in force. The stage alone cannot tell, and a
+    second stage field could contradict the first.
     """
 
     otherwise: Stage | Refused
@@ -130,7 +130,7 @@ TRANSITIONS: frozenset[tuple[Stage, Stage]] = frozenset(
 
 
 def answer(stage: Stage, command: Command, *, effects_stand: bool) -> Stage | Refused:
-    """The next stage, or the refusal with its reason."""
+    """Return the next stage, or the refusal with its reason."""
     cell = ANSWERS[stage, command]
     if isinstance(cell, UndoOr):
         return Stage.ROLLING_BACK if effects_stand else cell.otherwise

@@ -1,8 +1,8 @@
-"""The state of one rollout: everything that is decided by, and nothing that could be derived.
+"""The state of one rollout: every fact that decisions depend on, and nothing that can be derived.
 
-It is a value: reducers (plan_, look_, effect_ and time_reducers.py, and commands.py) answer a new one, and
-continue-as-new carries it over. What lives shorter than the rollout is a value of its own, there or not, so that it
-ends as a whole: `Stay`, `Realigning`, `Granting`, `Undo`. models/rollout/legacy_state.py reads earlier versions.
+A `Rollout` is a value. Reducers (plan_, look_, effect_ and time_reducers.py, and commands.py) return a new one, and
+continue-as-new carries it to the next run. A part that lives shorter than the rollout is a value of its own and ends as
+a whole: `Stay`, `Realigning`, `Granting`, `Undo`. models/rollout/legacy_state.py reads earlier versions.
 """
 
 from __future__ import annotations
@@ -39,52 +39,52 @@ class UndoCause(StrEnum):
 
 
 class Realigning(Model):
-    """A new plan is to be written in place, without leaving the stage (on_breach: realign, or a proposal)."""
+    """A new plan that is written in place, without leaving the stage (on_breach: realign, or a proposal)."""
 
     before: Plan | None
-    """The plan that stands, to which the rollout returns when nothing comes of it."""
+    """The plan in force, to which the rollout returns if the realignment is given up."""
     proposed: bool = False
-    """It is a proposal's: no breach waits for it, and it is given up rather than made anew."""
+    """True for a proposal: no breach waits for it, and Backstop gives it up instead of planning again."""
 
 
 class Proposal(Model):
-    """A plan on the long-run health, beside the one that stands."""
+    """A plan on the long-run health, proposed beside the plan in force."""
 
     plan: Plan
     at: Time
 
 
 class Outlook(Model):
-    """What long-run health asks of a monitored rollout."""
+    """The changes that long-run health asks of a monitored rollout."""
 
     reconsider: tuple[Island, ...] = ()
-    """Long-run health to make a proposal on; empty: none is wanted."""
+    """Islands with their long-run health, to plan a proposal on; empty: no proposal is wanted."""
     proposal: Proposal | None = None
     considered_gpus: Count | None = None
-    """The long-run healthy GPUs that were last planned on; None: those of the plan."""
+    """Long-run healthy GPUs that the last proposal was planned on; None: those of the plan in force."""
     derived_at: Time | None = None
-    """When its buffer was last derived anew from health history."""
+    """Time at which the buffer was last derived from health history."""
 
 
 class Stay(Model):
-    """One stay in one stage: over with it, as a whole."""
+    """The facts about one stay in one stage; they end with it."""
 
     since: Time
     soak_since: Time
     waived: bool = False
-    """`promote`: what is left of notice, soak and acknowledgements of this gate does not count."""
+    """`promote` waived the rest of notice, soak and acknowledgements of this gate."""
     done: tuple[EffectKind, ...] = ()
     """Effects of the present step, or of a realignment, that have landed."""
     exempt: bool = False
-    """A person lifted the blast radius for what is next written."""
+    """A person lifted the blast radius for the next write."""
     replan: str = ""
-    """Why a new plan is wanted; empty: none is."""
+    """The reason a new plan is wanted; empty: none is."""
     aiming: tuple[str, ...] = ()
     """Teams in a breach whose rollback is about to begin."""
     restoring: bool = False
-    """Our values are to be written again over what others changed. A realignment may wait beside it."""
+    """Backstop is about to write its values over what others changed. A realignment may wait meanwhile."""
     refitting: bool = Field(default=False, exclude_if=lambda so: not so)
-    """A person accepted what others set: the limit above all quotas is to fit that, once hardware backs it."""
+    """A person accepted what others set: Backstop adjusts the limit above all quotas once hardware backs them."""
     realigning: Realigning | None = None
     outlook: Outlook = Outlook()
 
@@ -95,12 +95,12 @@ class Approval(Model):
 
 
 class Announced(Model):
-    """What the teams were told of the present plan, and what they said."""
+    """The cuts that teams were notified of for the present plan, and their answers."""
 
     cuts: dict[str, int] = Field(default_factory=dict)
-    """The cut each team was last told."""
+    """The cut that each team was last notified of."""
     delivered_at: Time | None = None
-    """When the last notice of the present plan had been delivered."""
+    """Time at which the last notice of the present plan was delivered."""
     undelivered: tuple[str, ...] = ()
     acks: tuple[str, ...] = ()
 
@@ -109,11 +109,11 @@ class PublishedFlex(Model):
     """The flex pool as a scheduler reads it."""
 
     gpus: Count | None = None
-    """The surplus that we last published."""
+    """The surplus that Backstop last published."""
     more_since: Time | None = None
-    """Since when looks have found more surplus than the band lets pass."""
+    """Time since which every look has seen more surplus than the band allows."""
     failed_at: Time | None = None
-    """When it last could not be published: the next try waits a little, and nothing is undone for it."""
+    """Time of the last failed attempt to publish: the next one waits a little, and nothing is undone for it."""
 
 
 class Granting(Model):
@@ -121,7 +121,7 @@ class Granting(Model):
 
     order: GrantOrder
     begun: bool = False
-    """Its call is under way: it is answered, whatever else happens."""
+    """Its call is under way, so the order gets an answer whatever else happens."""
 
 
 class Undone(Model):
@@ -132,7 +132,7 @@ class Undone(Model):
 
 
 class Undo(Model):
-    """A rollback: why, by whom, where to (values by team), and how far it has come. Kept until the next attempt."""
+    """A rollback: its cause, its author, its target values by team, and its progress. Kept until the next attempt."""
 
     why: UndoCause
     actor: str
@@ -142,32 +142,32 @@ class Undo(Model):
     """ABORTED ends the rollout once everything is undone."""
     target: dict[str, int]
     changed: dict[str, int] = Field(default_factory=dict)
-    """Values by team that others had written when it began: not ours, so they stay, unless they are ours again."""
+    """Values by team that others had written when it began: they stay, unless ours again."""
     broken_floors: tuple[str, ...] = ()
     taken: dict[str, TiersTaken] = Field(default_factory=dict, exclude_if=lambda taken: not taken)
-    """Of a breach: by leaf that it touches what is taken of its baseline."""
+    """After a breach: the GPUs taken from the baseline of each leaf that the breach touches, by tier."""
     unbacked_gpus: Count = 0
-    """Of an undo: GPUs of the target that today's hardware cannot back."""
+    """For an undo: GPUs of the target that today's hardware cannot back."""
     owed: tuple[EffectKind, ...] = ()
     """Forward effects still to be undone, the next one first."""
     undone: tuple[EffectKind, ...] = ()
     """Forward effects whose inverse has landed, in that order."""
     was: dict[str, int] = Field(default_factory=dict)
-    """Of the quotas that it has set back so far, the values that stood before, by team."""
+    """Earlier values, by team, of the quotas that the rollback has set back so far."""
     stuck_on: tuple[Undone, ...] = ()
     aimed_again: bool = Field(default=False, exclude_if=lambda so: not so)
-    """Of a breach: others changed a quota between its aim and its write, and it was aimed once more beside that."""
+    """After a breach: others changed a quota between aim and write, so Backstop has aimed a second time."""
 
 
 class Rollout(Model):
-    """One cluster's rollout. Times are the workflow's clock, in UTC."""
+    """The rollout of one cluster. Times are the workflow's clock, in UTC."""
 
     cluster: Name
     id: str
     owner: str
     shadow: bool = False
     ticketed: bool = Field(default=False, exclude_if=lambda so: not so)
-    """Keys are configured: only tickets command it, and a cancel from Temporal undoes nothing."""
+    """Keys are configured: the rollout obeys only tickets, and a cancel from Temporal undoes nothing."""
     launched_at: Time
     policy: Policy
     baseline: Snapshot
@@ -175,7 +175,7 @@ class Rollout(Model):
     modes: dict[str, LimitMode] = Field(default_factory=dict)
     """The baseline's modes by team."""
     generation: Count = 0
-    """The generation our picture of the cluster was made from."""
+    """The generation of the quotas that this state describes."""
 
     stage: Stage = Stage.PLANNED
     stay: Stay
@@ -184,44 +184,44 @@ class Rollout(Model):
     """Breach rollbacks since the rollout was last monitored."""
     rollbacks: Count = 0
     failed_rollbacks: Count = 0
-    """Rollbacks that began, whatever for; and of those the ones that no person asked for."""
+    """`rollbacks` counts all rollbacks that began; `failed_rollbacks` those that no person asked for."""
     completed: bool = False
-    """True once it has been monitored: moves a ramp on, once."""
+    """True once it has been monitored; this moves a ramp on by one step."""
     ended_because: str = ""
 
     plan: Plan | None = None
     approval: Approval | None = None
     announced: Announced = Announced()
     proposed_at: Time | None = None
-    """When a plan on the long-run health was last proposed, or could not be."""
+    """Time at which a plan on the long-run health was last proposed, or could not be."""
 
     granting: Granting | None = None
     granted: Granted | None = None
-    """What became of the last order."""
+    """The answer to the last order."""
     grants: dict[str, dict[str, int]] = Field(default_factory=dict)
-    """What standing grants raised since the launch, by request and team."""
+    """GPUs that grants in force have added since the launch, by request and team."""
     given_back: tuple[str, ...] = ()
-    """Requests whose grants have ended, the last ones."""
+    """The last requests whose grants have ended."""
 
     fence: Count = 0
     standing: tuple[EffectKind, ...] = ()
     """Forward effects whose inverse is owed, in the order they were attempted."""
     stood: tuple[EffectKind, ...] = ()
-    """`standing` before the last call: what stands if that call wrote nothing."""
+    """`standing` before the last call: the effects in force if that call wrote nothing."""
     unanswered: tuple[EffectKind, ...] = ()
-    """Forward effects whose call failed for good, so that nobody knows whether they stand."""
+    """Forward effects whose call failed for good, so that nobody knows whether they landed."""
     written: dict[str, int] = Field(default_factory=dict)
-    """What we believe the quota system holds: baseline, then what we wrote."""
+    """Values that we believe the quota system holds: the baseline, then our writes."""
     was: dict[str, int] = Field(default_factory=dict)
-    """Of the quotas that the last write forward changed, the values that stood before, by team."""
+    """Earlier values, by team, of the quotas that the last forward write changed."""
     foreign: tuple[str, ...] = ()
-    """Teams whose value others changed after ours was written, and that we have not written since."""
+    """Teams whose value others changed after our write, and that we have not written since."""
     modes_given: dict[str, LimitMode] = Field(default_factory=dict)
-    """Modes by team that others set after ours, taken as given; ours again once we write them."""
+    """Modes by team that others set after ours and that we accept; ours again once we write them."""
     unapproved: dict[str, int | None] = Field(default_factory=dict)
-    """What others set and nobody has approved, by team with the GPUs that were approved; None: it was not there."""
+    """Quotas that others set without approval, by team, with the GPUs approved before; None: it did not exist."""
     attempted: dict[str, int] = Field(default_factory=dict)
-    """Values of a write that was never answered: where they are found, they are ours."""
+    """Values of a write that was never answered: a quota that has its value counts as written by us."""
     undo: Undo | None = None
     superseded: str = ""
 
@@ -231,22 +231,22 @@ class Rollout(Model):
     seen: Observation | None = None
     looked_at: Time | None = None
     looked_after: Count = 0
-    """The fence counter when the last look began: what was written since, it could not see."""
+    """The fence counter when the last look began: it could not see later writes."""
     look_asked: bool = True
-    """Somebody (the watch, a command, a timer) asked for a fresh look."""
+    """The watch, a command or a timer asked for a fresh look."""
     look_failed: str = ""
     sight: Sight = Sight()
     clocks: Clocks = Clocks()
     breach_of: tuple[str, ...] = ()
     """Teams whose promise is withdrawn."""
     warned: tuple[str, ...] = ()
-    """Teams that were told that their quota is at risk, and not yet that it is backed again."""
+    """Teams notified that their quota is at risk, and not yet that it is backed again."""
 
     post: Post = Post()
     asks: bool = False
-    """What others changed waits for a person. False in a run from before that was so."""
+    """Others' changes wait for a person. False in a run that began before this rule."""
     rests: bool = False
-    """While nothing is wanted it looks once a day (`Policy.resting_poll`). False in a run from before that was so."""
+    """It looks once a day while nothing is wanted (`Policy.resting_poll`). False in a run from before this rule."""
 
     @model_validator(mode="before")
     @classmethod
@@ -254,24 +254,24 @@ class Rollout(Model):
         return nest_state(data) if isinstance(data, dict) else data
 
     def with_stay(self, **changes: Any) -> Self:
-        """The same stay in the same stage, with these of its fields changed."""
+        """Return the rollout with these fields of its stay changed."""
         return self.but(stay=self.stay.but(**changes))
 
     def with_undo(self, **changes: Any) -> Self:
-        """With these fields of the way back changed, where there is one."""
+        """Return the rollout with these fields of its undo changed; unchanged if it has none."""
         return self if self.undo is None else self.but(undo=self.undo.but(**changes))
 
     def with_announced(self, **changes: Any) -> Self:
-        """With these fields of what the teams were told changed."""
+        """Return the rollout with these fields of `announced` changed."""
         return self.but(announced=self.announced.but(**changes))
 
     def with_outlook(self, **changes: Any) -> Self:
-        """With these fields of the outlook changed."""
+        """Return the rollout with these fields of its outlook changed."""
         return self.with_stay(outlook=self.stay.outlook.but(**changes))
 
     @property
     def envelope(self) -> Envelope | None:
-        """What was approved last, whether or not it holds the present plan."""
+        """The last approved envelope, whether or not it holds the present plan."""
         return None if self.approval is None else self.approval.envelope
 
     @property
@@ -284,7 +284,7 @@ class Rollout(Model):
 
     @property
     def is_proposing(self) -> bool:
-        """The realignment under way is a proposal's."""
+        """True while the realignment under way is that of a proposal."""
         return self.stay.realigning is not None and self.stay.realigning.proposed
 
     @property
@@ -293,7 +293,7 @@ class Rollout(Model):
 
     @property
     def standing_plan(self) -> Plan | None:
-        """The plan that the present quotas are from: while another is being written in place, the one before it."""
+        """The plan behind the present quotas; during a realignment, the plan before it."""
         before = None if self.stay.realigning is None else self.stay.realigning.before
         return before or self.plan
 
@@ -318,7 +318,7 @@ class Rollout(Model):
 
     @property
     def grant_begun(self) -> bool:
-        """The call that writes it is under way."""
+        """True while the call that writes the order is under way."""
         return self.granting is not None and self.granting.begun
 
     @property
@@ -327,19 +327,19 @@ class Rollout(Model):
 
     @property
     def values_stand(self) -> bool:
-        """Quotas were written, or may have been: from then on the baseline no longer follows the cluster."""
+        """True once quotas were, or may have been, written: the baseline then no longer follows the cluster."""
         return EffectKind.SET_SOFT in self.standing
 
     @property
     def is_closing(self) -> bool:
-        """Closed, and the quota system has yet to be told: the rollout is not over for the registry."""
+        """True for a closed rollout that the quota system has not been told of: its registry row is still open."""
         return self.stage is Stage.CLOSED and EffectKind.CLOSE not in self.stay.done and not self.superseded
 
     @property
     def at_risk(self) -> dict[str, int]:
-        """GPUs that standing quotas lack now, by team, declared absences included.
+        """GPUs that quotas in force lack now, by team, declared absences included.
 
-        Where the last look saw no sample that is believed, the last known shortage stands.
+        If the last look saw no sample that is believed, this is the last known shortage.
         """
         if not self.stage.is_guarded:
             return {}
@@ -354,7 +354,7 @@ class Rollout(Model):
 
     @property
     def is_approved(self) -> bool:
-        """This plan is approved by its hash, or by an envelope that holds it."""
+        """True if this plan is approved, by its hash or by an envelope that holds it."""
         return self.plan is not None and self.envelope is not None and self.envelope.holds(self.plan)
 
     def record(
@@ -367,7 +367,7 @@ class Rollout(Model):
         reason: str = "",
         **data: Any,
     ) -> Self:
-        """With one more entry for the archive."""
+        """Return the rollout with one more entry for the archive."""
         post = self.post.with_entry(
             self.id,
             cluster=self.cluster,
@@ -382,7 +382,7 @@ class Rollout(Model):
         return self.but(post=post)
 
     def enter_stage(self, stage: Stage, at: datetime, why: str, actor: str = BACKSTOP, **data: Any) -> Self:
-        """In another stage: what belonged to the earlier one is over."""
+        """Return the rollout in another stage; everything that belonged to the earlier stage ends."""
         if (self.stage, stage) not in TRANSITIONS:
             raise AssertionError(f"no way leads from {self.stage} to {stage}")
         moved = self.but(
@@ -406,7 +406,7 @@ class Rollout(Model):
         )
 
     def notify(self, kind: NoticeKind, teams: Iterable[str], **fields: Any) -> Self:
-        """With a notice to each team in the mail; to the owner where no team is named."""
+        """Queue a notice for each team; without teams, for the owner."""
         audiences = list(teams) or ([self.owner] if kind in (NoticeKind.HELD, NoticeKind.STUCK) else [])
         rows = {} if self.plan is None else {q.team: q for q in self.plan.quotas}
         before, after = self._moves(kind)
@@ -444,19 +444,19 @@ class Rollout(Model):
         return self.but(post=post)
 
     def _reasons(self, kind: NoticeKind, team: str, row: QuotaPlan | None) -> tuple[str, ...]:
-        """Why a quota is as it is: by the plan, or by the breach that was answered since."""
+        """Explain the value of a quota: by the plan, or by the breach answered since."""
         if kind is NoticeKind.ROLLED_BACK:
             return tuple(filter(None, [self.why_set_back(team)]))
         return () if row is None else tuple(cut.reason for cut in row.cuts)
 
     def why_set_back(self, team: str) -> str:
-        """Why a breach rollback takes from a quota what it takes, in a sentence; empty where it does not touch it."""
+        """Explain in one sentence how much a breach rollback takes from a quota; empty if it takes nothing."""
         if self.undo is None or team not in self.undo.taken:
             return ""
         return breach_reason(self.baseline.tree.by_team[team].gpus, self.undo.taken[team])
 
     def _yields(self, kind: NoticeKind, team: str) -> str:
-        """Who of the team yields first where GPUs in use are cut, or have no healthy one behind them any more."""
+        """Name the team's workloads that yield first where GPUs in use are cut, or have lost their healthy hardware."""
         if kind in (NoticeKind.PLANNED, NoticeKind.CHANGED, NoticeKind.BUFFERED):
             return cut_of_work(self.plan, team)
         if self.seen is not None and kind is NoticeKind.ROLLED_BACK:
@@ -469,7 +469,7 @@ class Rollout(Model):
         return f"{sentence[:1].upper()}{sentence[1:]}." if sentence else ""
 
     def _moves(self, kind: NoticeKind) -> tuple[dict[str, int], dict[str, int]]:
-        """From which value of each quota to which a notice tells: what was there before it, and what is, or will be."""
+        """Return the values before and after that a notice of this kind reports, each by team."""
         baseline = {q.team: q.gpus for q in self.baseline.quotas}
         planned = {} if self.plan is None else self.plan.values
         stands = {**baseline, **self.written}
@@ -485,7 +485,7 @@ class Rollout(Model):
 
     @property
     def present_backing(self) -> dict[str, int] | None:
-        """GPUs behind each leaf as the quotas are now; None where no look has told since they were written."""
+        """GPUs behind each leaf at the present quotas; None if no look has tested them since they were written."""
         if self.seen is None or self.seen.health is None:
             return None
         if self.written.items() <= self.seen.tested.items():

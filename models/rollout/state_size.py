@@ -1,4 +1,4 @@
-"""A rollout whose state would be larger than Temporal takes from one run to the next (models/lifecycle/outgoing.py)."""
+"""A limit on the state that a rollout carries to its next run (models/lifecycle/outgoing.py has the bound)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from models.notices import NoticeKind
 from models.rollout.state import Rollout
 
 MOST_UNDELIVERED = 100
-"""Notices that could not be delivered, of which the state says why."""
+"""The most undeliverable notices whose reason the state keeps."""
 
 
 def fit_rollout(rollout: Rollout, now: datetime) -> Rollout:
-    """The rollout, small enough to be carried to its next run."""
+    """Return the rollout, small enough for its next run."""
     if packed_bytes(rollout) <= MOST_BYTES:
         return rollout
     bare = rollout.but(post=rollout.post.but(outbox=(), mail=(), unseen=()))
@@ -36,5 +36,5 @@ def fit_rollout(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _without_what_comes_again(rollout: Rollout) -> Rollout:
-    """The next run looks for itself; a proposal is made anew where health still asks for one."""
+    """Drop facts that the next run gets again: it looks for itself, and health may ask for the proposal anew."""
     return rollout.but(seen=None, looked_at=None, look_asked=True).with_outlook(proposal=None, considered_gpus=None)

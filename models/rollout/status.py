@@ -1,4 +1,4 @@
-"""Status: what a rollout looks like to people, derived from its state."""
+"""The status of a rollout as people see it, derived from its state."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def status_of(rollout: Rollout, now: datetime, *, history_events: int = 0, runs:
 
 
 def launch_answer(rollout: Rollout) -> LaunchAnswer:
-    """What whoever launched it is told once there is a plan, or an end."""
+    """Return the answer to a launch, once there is a plan or the rollout has ended."""
     return LaunchAnswer(
         launched=not rollout.stage.has_ended,
         rollout=rollout.id,
@@ -132,7 +132,8 @@ def _proposal(rollout: Rollout) -> ProposalStatus | None:
 
 
 def _risks(rollout: Rollout) -> tuple[Risk, ...]:
-    """Both numbers of each quota that lacks hardware, or in shadow would; while health is unknown, as last known."""
+    """Return both numbers of each quota that lacks hardware, or would in shadow; while health is unknown, the last
+    known ones."""
     quotas = rollout.written if rollout.shadow else present_values(rollout)
     work = () if rollout.seen is None else rollout.seen.work
     due = {t: rollout.clocks.model_copy(update={"by_team": {t: c}}) for t, c in rollout.clocks.by_team.items()}
@@ -149,7 +150,7 @@ def _risks(rollout: Rollout) -> tuple[Risk, ...]:
 
 
 def _forecasts(rollout: Rollout, now: datetime) -> tuple[Foretold, ...]:
-    """Of the values that the quota system holds, as last seen."""
+    """Return the forecast for declared windows at the quota system's last seen values."""
     if rollout.stage.has_ended or rollout.seen is None or rollout.seen.health is None:
         return ()
     values = present_values(rollout)
@@ -160,7 +161,7 @@ def _forecasts(rollout: Rollout, now: datetime) -> tuple[Foretold, ...]:
 
 
 def present_values(rollout: Rollout) -> dict[str, int]:
-    """What the quota system holds, as last seen or as written since."""
+    """Return the values that the quota system holds, as last seen or as written since."""
     if rollout.shadow:
         return (
             {q.team: q.gpus for q in rollout.baseline.quotas} if rollout.seen is None else rollout.seen.reading.values
@@ -170,7 +171,7 @@ def present_values(rollout: Rollout) -> dict[str, int]:
 
 
 def _published_gpus(rollout: Rollout) -> int | None:
-    """What a scheduler reads: in shadow that is nobody's doing here."""
+    """Return the surplus that a scheduler reads; in shadow, what others publish."""
     if not rollout.shadow:
         return flex_published(rollout)
     return None if rollout.seen is None else rollout.seen.reading.flex_gpus
@@ -190,10 +191,10 @@ def _would_stand(rollout: Rollout) -> WouldStand | None:
 
 
 def _rehearsed_backing(rollout: Rollout) -> PresentBacking | None:
-    """In shadow, what its values would stand on; None where no look was at these.
+    """Return the backing of a shadow's values; None if no look tested them.
 
-    Undone, a rollout looks at what the next attempt would write: its own values are the baseline again, or, after a
-    breach, what hardware backed then.
+    After an undo a rollout looks at the next attempt's values: its own are the baseline again or, after a breach, the
+    values that hardware backed then.
     """
     if rollout.seen is None or rollout.stage is Stage.PLANNED or rollout.written.items() <= rollout.seen.tested.items():
         return backing_now(rollout)
@@ -201,7 +202,7 @@ def _rehearsed_backing(rollout: Rollout) -> PresentBacking | None:
 
 
 def _doubted_gpus(rollout: Rollout) -> int | None:
-    """Healthy GPUs by the sample that the last look tested the backing on, where the guard does not believe it."""
+    """Return the healthy GPUs of the sample that the last look used, if the guard does not believe it."""
     suspect = rollout.sight.suspect
     return (
         suspect.healthy_gpus
@@ -211,9 +212,9 @@ def _doubted_gpus(rollout: Rollout) -> int | None:
 
 
 def backing_now(rollout: Rollout) -> PresentBacking:
-    """What present values stand on; in shadow, what the values would that the last look was at.
+    """Return the backing of the present values; in shadow, of the values that the last look tested.
 
-    Temporal's search attributes have it: they are set anew where it differs, so its value is a workflow's shape.
+    Temporal's search attributes hold it and are set when it changes, so its value is part of a workflow's shape.
     """
     if rollout.seen is None:
         return PresentBacking()
@@ -252,7 +253,7 @@ def _teams(rollout: Rollout) -> tuple[TeamStatus, ...]:
 
 
 def needs_of(rollout: Rollout, now: datetime) -> str:
-    """What a person has to do for the rollout to go on; empty when it goes on by itself."""
+    """Return what a person has to do for the rollout to go on; empty if it goes on by itself."""
     if rollout.stage.has_ended:
         return ""
     needs = (
@@ -269,7 +270,7 @@ def needs_of(rollout: Rollout, now: datetime) -> str:
 
 
 def is_unguarded(rollout: Rollout) -> bool:
-    """It took over quotas that an earlier run had cut, and its own first step has not begun."""
+    """Return whether it took over quotas that an earlier run had cut, and its own first step has not begun."""
     return rollout.stage is Stage.PLANNED and rollout.attempt == 1 and rollout.values_stand and not rollout.stay.done
 
 
@@ -319,7 +320,7 @@ ABOVE_ITS_PARENT = "the quotas above do not allow"
 
 
 def _unpromised_needs(rollout: Rollout) -> str:
-    """Of quotas that are no promise though the rollout is at a stage that promises, and no breach took them back."""
+    """Name the quotas that are no promise though the stage promises, unless a breach withdrew them."""
     if not rollout.stage.promises or rollout.shadow or rollout.seen is None:
         return ""
     present = present_values(rollout)
@@ -333,7 +334,7 @@ def _unpromised_needs(rollout: Rollout) -> str:
 
 
 def _promise_again_text(rollout: Rollout, present: Mapping[str, int]) -> str:
-    """What makes them promises again."""
+    """Explain how they become promises again."""
     close = "to keep it, close the rollout, and launch and approve a new one"
     beyond = beyond_bound(rollout, present)
     if beyond is None:
@@ -385,7 +386,7 @@ def _breach_needs(rollout: Rollout) -> str:
 
 
 def waiting_sentence(rollout: Rollout, now: datetime) -> str:
-    """One sentence for the Temporal UI: what the rollout waits for."""
+    """Return one sentence for the Temporal UI about what the rollout waits for."""
     if (
         rollout.stage is Stage.ROLLED_BACK
         and rollout.undo is not None
@@ -398,7 +399,7 @@ def waiting_sentence(rollout: Rollout, now: datetime) -> str:
 
 
 def details_of(rollout: Rollout, now: datetime) -> str:
-    """What Temporal's UI shows of the rollout, in Markdown."""
+    """Return the rollout's details for Temporal's UI, in Markdown."""
     stage = f"{rollout.stage}**{' (shadow)' if rollout.shadow else ''}"
     lines = [f"**{rollout.cluster}** is **{stage}, attempt {rollout.attempt}, owner {rollout.owner}"]
     if rollout.plan is not None:

@@ -1,6 +1,6 @@
-"""What people see of a rollout: its status, and all that stands in it.
+"""The status of a rollout as people see it.
 
-Apart from what else crosses the wire: `backstop status` is read every few seconds, and imports this alone.
+In a module of its own: `backstop status` is read every few seconds, and imports this alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNGUARDED = "nobody guards the present quotas until the rollout is buffered"
 
 
 class Condition(Model):
-    """One thing a gate asks for. `until`: when it comes true by itself, if it does."""
+    """A condition of a gate. `until`: the time at which it comes true by itself, if it does."""
 
     name: str
     met: bool
@@ -35,11 +35,11 @@ class Risk(Model):
     backing_gpus: GpuCount
     breach_at: Time | None = None
     yields: str = Field(default="", exclude_if=lambda text: not text)
-    """Who of the team yields first, by class, in a sentence; empty: nobody knows."""
+    """The team's workloads that yield first, by class, in a sentence; empty: nobody knows."""
 
 
 class Choice(Model):
-    """A command that leads on, as it is typed, and what it will do."""
+    """A command that leads on, as people type it, and its effect."""
 
     command: str
     line: str
@@ -53,13 +53,13 @@ class ValueLeft(Model):
     gpus: GpuCount
     target_gpus: GpuCount
     by_others: bool = False
-    """Somebody else changed it, and it is left alone."""
+    """Somebody else changed it, and Backstop leaves it alone."""
     unsure: bool = False
     """It may have the target already: a write was never answered, or somebody newer owns the cluster."""
 
 
 class UndoStatus(Model):
-    """What a rollback has done, what it has left to do, and what can be done where it is stuck."""
+    """The progress of a rollback: effects undone and left, and the commands that help if it is stuck."""
 
     why: str
     reason: str
@@ -69,27 +69,27 @@ class UndoStatus(Model):
     commands: tuple[str, ...] = ()
     """The commands that can be given while stuck."""
     undone: tuple[str, ...] = ()
-    """Effects that are undone, each with what that means."""
+    """Effects that are undone, each with its meaning."""
     not_undone: tuple[str, ...] = ()
-    """Effects that cannot be undone, each with what that means, and why."""
+    """Effects that cannot be undone, each with its meaning and the reason."""
     values: tuple[ValueLeft, ...] = ()
     choices: tuple[Choice, ...] = ()
-    """While stuck: what can be done, in the order to think of it."""
+    """Commands while stuck, in the order to consider them."""
 
 
 class TeamStatus(Model):
-    """One quota as it stands."""
+    """The present state of one quota."""
 
     team: Name
     parent: Name | None = None
     leaf: bool = True
     baseline_gpus: GpuCount
     quota_gpus: GpuCount
-    """What the quota system holds."""
+    """The value that the quota system holds."""
     planned_gpus: GpuCount | None = None
     backing_gpus: GpuCount | None = None
     would_gpus: GpuCount | None = None
-    """What it would hold, were the shadow real; null outside of one."""
+    """The value it would hold if the shadow were real; null outside a shadow."""
     would_backing_gpus: GpuCount | None = None
     promise: bool = False
     """False: the value is advisory."""
@@ -97,7 +97,7 @@ class TeamStatus(Model):
 
 
 class WouldStand(Model):
-    """What would be, had a shadow rollout written what it says. Units: whole GPUs."""
+    """The figures if a shadow rollout had written its values. Units: whole GPUs."""
 
     assigned_gpus: GpuCount
     backed_gpus: GpuCount
@@ -118,13 +118,13 @@ class ProposalStatus(Model):
     plan_hash: str
     at: Time
     healthy_gpus: GpuCount
-    """The health it was made on."""
+    """The health that it was planned on."""
     planned_gpus: GpuCount
-    """The health that the standing plan was made on."""
+    """The health that the plan in force was made on."""
     inside: bool
-    """No cut is deeper than what was approved."""
+    """No cut is deeper than the approved one."""
     buffer: Derived | None = None
-    """What its buffer stands on, where it comes from health history."""
+    """The evidence for its buffer, if it comes from health history."""
     values: tuple[ProposedValue, ...]
     """Leaf quotas that it changes."""
 
@@ -150,35 +150,35 @@ class RolloutStatus(Model):
     total_gpus: GpuCount
     healthy_gpus: GpuCount | None
     doubted_gpus: GpuCount | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
-    """Healthy GPUs by a newer sample that is in doubt. What is backed, phantom and flex is by that one."""
+    """Healthy GPUs by a newer sample that is in doubt; the backed, phantom and flex figures use it."""
     health_at: Time | None
     health_known: bool
     health_fault: str = ""
-    """What was wrong with its sources when they were last looked at; empty: nothing."""
+    """The fault of its sources at the last look; empty: none."""
     assigned_gpus: GpuCount
     backed_gpus: GpuCount
     phantom_gpus: GpuCount
     flex_gpus: GpuCount
     flex_published_gpus: GpuCount | None = None
-    """The surplus that a scheduler reads; None: it is not told one."""
+    """The surplus that a scheduler reads; None: none is published."""
     flex_grows_at: Time | None = None
-    """When more of it will be published, if what is healthy now stays so."""
+    """Time at which more of it will be published, if present health lasts."""
     buffer: Derived | None = None
-    """What the plan's buffer stands on, where it comes from health history."""
+    """The evidence for the plan's buffer, if it comes from health history."""
     buffer_at: Time | None = None
-    """When that was last derived anew, in `monitored`."""
+    """Time at which it was last derived, in `monitored`."""
     proposal: ProposalStatus | None = None
     would: WouldStand | None = None
-    """What a shadow says would be, beside what is: `at_risk` and `breach_of` are of these values. None: no shadow."""
+    """The figures of a shadow's values, which `at_risk` and `breach_of` then describe. None: no shadow."""
     cut_gpus: GpuCount
     gate: str | None
     waiting_for: tuple[Condition, ...]
     next_at: Time | None
-    """When the rollout next does something by itself, if nothing happens before."""
+    """Time at which the rollout next does something by itself, if nothing happens before."""
     holds: tuple[Hold, ...]
     recorded_objections: tuple[Hold, ...] = ()
     lifts: dict[str, str] = Field(default_factory=dict)
-    """By hold, the command by which its owner lifts it; one that ends by itself is not there."""
+    """The command by which the owner lifts each hold, by hold; holds that end by themselves are left out."""
     at_risk: tuple[Risk, ...]
     foretold: tuple[Foretold, ...] = ()
     """Quotas that declared windows will leave without backing, the next window first."""
@@ -186,16 +186,16 @@ class RolloutStatus(Model):
     undoing: UndoStatus | None
     teams: tuple[TeamStatus, ...]
     needs: str = ""
-    """What a person has to do, if anything."""
+    """The task for a person, if any."""
     lifters: tuple[str, ...] = ()
-    """Who may give the `resolve` that it needs, where no access file says who may do what."""
+    """People who may give the `resolve` that it needs, if no access file assigns rights."""
     unguarded: bool = False
     """It took over quotas that an earlier run had cut, and is not buffered: nobody answers a breach of them."""
     stale_after: Duration | None = None
-    """How old its health may be."""
+    """The age at which its health is stale."""
     ended_because: str = ""
     look_failed: str = ""
-    """Why the last look at the cluster failed; empty: it did not. What was known before stands."""
+    """The reason the last look at the cluster failed; empty: it did not. Earlier facts still count."""
     fence: Count = 0
     history_events: Count = 0
     runs: Count = 1

@@ -1,7 +1,8 @@
-"""What a rollback that cannot finish leaves to a person: what is undone, what is not and why, what can be said.
+"""A rollback that cannot finish: effects undone and not undone, the reasons, and the commands that help.
 
-Every sentence goes by what the rollout knows: what was never answered, and what somebody newer may have changed
-since, it says with "may". Source: docs/design.md, "How a rollback runs": stuck says what is left to undo, and waits.
+Each sentence says only what the rollout knows: it says "may" about calls that were never answered, and about quotas
+that somebody newer may have changed since. Source: docs/design.md, "How a rollback runs": stuck says what is left to
+undo, and waits.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from models.rollout.status_models import Choice, UndoStatus, ValueLeft, value_te
 LAUNCH = "launch"
 _FEW = 3
 _VALUES_TOLD = 20
-"""Values that the notice of a stuck rollback lists; `status --json` has all."""
+"""The most values that the notice of a stuck rollback lists; `status --json` has all."""
 _BEFORE = "as before the rollout"
 
 
 def undo_status(rollout: Rollout) -> UndoStatus | None:
-    """The rollback under way, done, or stuck; None where there is none."""
+    """Return the status of a rollback under way, done, or stuck; None if there is none."""
     if rollout.stage not in (Stage.ROLLING_BACK, Stage.STUCK, Stage.ROLLED_BACK):
         return None
     stuck = rollout.stage is Stage.STUCK
@@ -56,7 +57,7 @@ def undo_status(rollout: Rollout) -> UndoStatus | None:
 
 
 def call_owner(rollout: Rollout, detail: str) -> Rollout:
-    """With a word to the owner: what is not undone, and what can be done."""
+    """Notify the owner of a stuck rollback: effects not undone, and commands that help."""
     left = values_left(rollout)
     values = [value_text(v) for v in left[:_VALUES_TOLD]]
     hidden, all_of_them = len(left) - _VALUES_TOLD, f"{command_line('status', rollout.cluster)} --json"
@@ -72,7 +73,7 @@ def call_owner(rollout: Rollout, detail: str) -> Rollout:
 
 
 def undo_sentences(rollout: Rollout) -> tuple[str, ...]:
-    """The effects whose inverse has landed, in that order, each with what that means."""
+    """Return the effects whose inverse has landed, in that order, each with its meaning."""
     return tuple(f"{kind}: {'rehearsed' if rollout.shadow else _undone_text(rollout, kind)}" for kind in rollout.undone)
 
 
@@ -92,7 +93,7 @@ def _phrases_of(rollout: Rollout, kind: EffectKind) -> Said:
 
 
 def not_undone(rollout: Rollout) -> tuple[str, ...]:
-    """The effects whose inverse cannot land, each with what that means and why; superseded, all that stand."""
+    """Return the effects whose inverse cannot land, with meaning and reason; if superseded, all in force."""
     if rollout.superseded:
         return tuple(f"{kind}: {_still_text(rollout, kind)}" for kind in reversed(rollout.standing))
     return tuple(_failure_text(rollout, u) for u in rollout.stuck_on)
@@ -126,14 +127,14 @@ def _is_breach(rollout: Rollout) -> bool:
 
 
 def _goal_text(rollout: Rollout) -> str:
-    """Where the values of a rollback go."""
+    """Name the target values of a rollback."""
     if _is_breach(rollout) and rollout.policy.rollback_to is RollbackTo.BACKED:
         return "the values that hardware backed when the rollback began"
     return "their earlier values"
 
 
 def _limits(rollout: Rollout) -> str:
-    """What the limits are; `restore` writes them too."""
+    """Name the present limits; `restore` writes them too."""
     if EffectKind.SET_SOFT in rollout.undone:
         return "soft" if _is_breach(rollout) else _BEFORE
     if EffectKind.HARDEN in rollout.standing:
@@ -147,7 +148,7 @@ def _limits_are_right(rollout: Rollout) -> bool:
 
 
 def _others_text(rollout: Rollout) -> str:
-    """The quotas that others changed: left alone."""
+    """Name the quotas that others changed, which stay."""
     if rollout.undo is None:
         return ""
     if _is_breach(rollout):
@@ -164,7 +165,7 @@ def _others_text(rollout: Rollout) -> str:
 
 
 def values_left(rollout: Rollout) -> tuple[ValueLeft, ...]:
-    """The quotas that have, or may have, another value than they should come back to."""
+    """Return the quotas that have, or may have, another value than the rollback should restore."""
     if rollout.shadow:
         return ()
     before = {q.team: q.gpus for q in rollout.baseline.quotas}

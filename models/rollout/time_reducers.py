@@ -1,6 +1,6 @@
-"""What time alone brings, taken into a rollout's state: a breach, its end, the next attempt, the end of a rollback.
+"""Outcomes of time alone, applied to the state: a breach, its end, the next attempt, the end of a rollback.
 
-Every function answers a new Rollout; none decides what to do next (models/rollout/decide.py does).
+Every function returns a new Rollout; none decides what to do next (models/rollout/decide.py does).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from models.rollout.stuck import call_owner
 
 
 def advance(rollout: Rollout, now: datetime) -> Rollout:
-    """What follows from the passing of time alone. Called before each decision; idempotent.
+    """Apply what follows from the passing of time alone. Called before each decision; idempotent.
 
-    The guard acts on a fresh look only, so that what ended unseen has no consequence; where looking
-    fails, a breach goes by what is known, and nothing gets better by itself.
+    The guard acts on a fresh look only, so that a shortage that ended unseen has no consequence. If looking fails, a
+    breach goes by the last known health, and nothing gets better by itself.
     """
     rollout = forget_news(granting.test_order(granting.settle_order(rollout), now), now)
     if rollout.stage is Stage.ROLLING_BACK and not rollout.owed:
@@ -63,7 +63,7 @@ def advance(rollout: Rollout, now: datetime) -> Rollout:
 
 
 def _clear_breach(rollout: Rollout, now: datetime) -> Rollout:
-    """A held breach that has cleared for long enough is over; soaks start anew."""
+    """End a held breach that has been clear for long enough; soaks start anew."""
     for hold_id in (BREACH, REALIGN, ROLLBACK):
         rollout = lift_hold(rollout, hold_id, now, "guard", "backed again")
     rollout = rollout.but(breach_of=(), plan=rollout.standing_plan).with_stay(

@@ -1,8 +1,8 @@
-"""How each command to a rollout is undone: one line, as people type it, or why there is none.
+"""The undo of each command to a rollout: one line, as people type it, or the reason there is none.
 
-The line is made where the command is obeyed, of the rollout before and after it, so that it fits the stage in which it
-is read. A command fails a test if neither its row nor `UNDO` says how it is undone, and so does a line that its rollout
-would refuse.
+The line is built when the command is obeyed, from the rollout before and after it, so that it fits the stage in which
+people read it. A test fails for a command that neither its row nor `UNDO` covers, and for a line that its rollout would
+refuse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from models.rollout.state import Rollout
 def undo_line(
     before: Rollout, after: Rollout, command: Command, request: CommandRequest, *, by_roles: bool | None = None
 ) -> str:
-    """What to say to undo a command that has just been obeyed. `by_roles`: as of `refusal`: who may say it."""
+    """Return the line that undoes the command just obeyed. `by_roles`: as for `refusal`; it decides whom to name."""
     row = ROLLOUT_ROWS[command]
     if row.undo:
         return row.undo_line(cluster=after.cluster, team=request.team)
@@ -34,7 +34,7 @@ def undo_line(
 
 
 def undo_of_launch(cluster: str) -> str:
-    """While nothing is approved it ends the rollout; an adopted one it also brings back to its baseline."""
+    """Return the line that undoes a launch: it ends the rollout and restores the baseline of an adopted one."""
     return f"Undo: {command_line(Command.ABORT, cluster)} {REASON}"
 
 
@@ -51,7 +51,7 @@ def _is_paused(rollout: Rollout) -> bool:
 
 
 def _never_text(rollout: Rollout) -> str:
-    """With what can be done instead, where a gate is still to open."""
+    """Say that there is no undo and, if a gate is still to open, how to keep it shut."""
     if not _takes_command(rollout, Command.PAUSE) or _is_paused(rollout):
         return f"{NEVER}."
     return f"{NEVER}; to keep the next gate shut: {_line(rollout, Command.PAUSE, REASON)}"
@@ -86,12 +86,12 @@ def _undo_resolve(before: Rollout, after: Rollout, request: CommandRequest) -> s
 
 
 def _launch_line(rollout: Rollout) -> str:
-    """One like it: after a shadow no line that is pasted opens a real rollout."""
+    """Return a launch like the earlier one: after a shadow, no pasted line opens a real rollout."""
     return command_line("launch", rollout.cluster) + (" --shadow" if rollout.shadow else "")
 
 
 def _undo_rollback(before: Rollout, after: Rollout, request: CommandRequest) -> str:
-    """Of abort and rollback."""
+    """Return the line for both abort and rollback."""
     if after.stage is Stage.ABORTED:
         return f"{NEVER}; to begin anew: {_launch_line(after)}"
     if after.undo is not None and after.undo.then is Stage.ABORTED:
