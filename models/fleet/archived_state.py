@@ -1,8 +1,8 @@
-"""What the ledger keeps of a fleet rollout, so that another can take it over once Temporal has lost it.
+"""The state of a fleet rollout as its archive tells it, for another one that takes over once Temporal has lost it.
 
-Theory of operation. The fleet rollout's state lives in its workflow; the ledger has its archive, which tells every
-command, plan, start and transition with its data. `kept_of` reads that again from the first entry to the last. What
-has happened but was not archived yet is lost, and so is what an earlier build left out; `unknown` says which.
+Theory of operation. The fleet rollout's state lives in its workflow; the ledger has its archive, with every command,
+plan, start and transition and their data. `kept_of` replays it from the first entry to the last. Events that were not
+archived yet are lost, and so is data that an earlier build left out; `unknown` lists it.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class KeptFleet(Model):
     launched_by: str = ""
     stage: FleetStage = FleetStage.PLANNED
     pace: Pace | None = None
-    """None: it was launched by an earlier build, which did not archive it."""
+    """Its pace; None: an earlier build did not archive it."""
     policy: dict[str, Any] = Field(default_factory=dict)
     plan_hash: str = ""
     approved_by: str = ""
     wave: Wave = Wave.PILOT
-    """The one that clusters were started in last."""
+    """The last wave in which clusters were started."""
     through_at: Time | None = None
-    """When that wave was through; None: it was not."""
+    """Time at which that wave was through; None: it was not."""
     members: dict[str, Wave] = Field(default_factory=dict)
-    """By the plan that was approved, and as people have moved them since."""
+    """Waves by cluster, from the approved plan and later moves by people."""
     unplaced: tuple[Name, ...] = ()
-    """Clusters of which the ledger has the approved plan, and not the wave: an earlier build did not archive it."""
+    """Clusters whose approved plan is in the ledger without a wave: an earlier build did not archive it."""
     moved: tuple[Name, ...] = ()
-    """A person chose their wave."""
+    """Clusters whose wave a person chose."""
     skipped: tuple[Name, ...] = ()
     started: tuple[Name, ...] = ()
     held: tuple[str, ...] = ()
-    """Ids of the holds that stood."""
+    """Ids of the holds in force."""
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What nobody can know any more, a sentence each."""
+        """Facts that nobody can know any more, one sentence each."""
         sentences = []
         if self.pace is None:
             sentences.append("its pace and its policy: an earlier build did not archive them (give --pace, --policy)")
@@ -60,9 +60,9 @@ class KeptFleet(Model):
 
 
 def kept_of(entries: Iterable[AuditEntry], planned: Iterable[str] = ()) -> KeptFleet | None:
-    """Of the entries of one fleet rollout, in their order; None where its launch is not among them.
+    """Replay the entries of one fleet rollout, in their order; None if its launch is not among them.
 
-    `planned`: the clusters that the ledger has an approved plan of, for one whose archive does not name its members.
+    `planned`: the clusters with an approved plan in the ledger, used if the archive does not name the members.
     """
     kept: KeptFleet | None = None
     for entry in entries:

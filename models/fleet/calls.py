@@ -1,4 +1,4 @@
-"""The requests of a fleet rollout's calls, built from its state: the workflow sends them."""
+"""Requests to activities, built from the state of a fleet rollout; the workflow sends them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from models.fleet.state import FleetRollout, FleetStage
 
 
 def pick(fleet: FleetRollout, action: PickMembers, now: datetime) -> PickRequest:
-    """Which of the action's candidates may start."""
+    """Build the request that asks which of the action's candidates may start."""
     return PickRequest(
         fleet=fleet.id,
         wave=fleet.wave,
@@ -51,7 +51,8 @@ def abort(fleet: FleetRollout, action: AbortMembers) -> AbortRequest:
 
 
 def follow(fleet: FleetRollout) -> FollowRequest:
-    """All rollouts of members, with what was last seen of each: the answer comes when something has changed."""
+    """Build the request that follows all rollouts of members from their last seen state: it is answered when one
+    changes."""
     members = [m for m in fleet.members.values() if m.rollout]
     return FollowRequest(
         fleet=fleet.id,
@@ -68,5 +69,5 @@ def follow(fleet: FleetRollout) -> FollowRequest:
 
 
 def _longest_wait(fleet: FleetRollout) -> float:
-    """How often the members' stages are read, in seconds: often enough beside how often clusters are looked at."""
+    """Return how often to read the members' stages, in seconds: often compared with the looks at clusters."""
     return min(10.0, max(0.2, fleet.pace.recheck.total_seconds() / 60))

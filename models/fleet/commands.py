@@ -1,4 +1,4 @@
-"""People's commands to a fleet rollout: what each is refused for, and what it changes."""
+"""Commands from people to a fleet rollout: the reasons to refuse each, and the state after it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ FleetCommand = Literal["approve", "pause", "resume", "skip", "move", "promote", 
 FLEET_COMMANDS: tuple[FleetCommand, ...] = get_args(FleetCommand)
 _IN_FLIGHT = "; rollouts that are on their way keep the budget that they were opened with"
 _WORDS_BYTES = 200
-"""What a member keeps of a reason: there may be thousands of them, and the archive has all."""
+"""Bytes of a reason that a member keeps: there may be thousands of members, and the archive has the whole text."""
 
 
 class FleetCommandRequest(Order):
-    """One command from one person. Which fields it needs depends on the command."""
+    """A command from one person. It decides which of the fields it needs."""
 
     plan_hash: Text = Field(default="", max_length=64)
     clusters: tuple[Name, ...] = Field(default=(), max_length=10_000)
@@ -33,15 +33,15 @@ class FleetCommandRequest(Order):
     wave: Wave | None = None
     """move."""
     undo: bool = False
-    """abort: what is done is undone too."""
+    """abort: also undo what it has done."""
     pace: dict[str, Any] = Field(default_factory=dict)
-    """pace: the settings that change, by their names."""
+    """pace: the settings to change, by name."""
 
     _sized = field_validator("pace")(of_ordinary_size)
 
 
 class Seen(Protocol):
-    """What of a fleet rollout, or of its status, says which commands it takes."""
+    """The part of a fleet rollout, or of its status, that decides which commands it takes."""
 
     @property
     def stage(self) -> FleetStage: ...
@@ -54,7 +54,8 @@ class Seen(Protocol):
 
 
 def not_now(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
-    """Why it does not take the command now, whatever is said with it; empty: it may. `rests`: a soak or bake runs."""
+    """Explain why it does not take the command now, whatever its fields are; empty: it may. `rests`: a soak or bake
+    runs."""
     return _end_text(seen) or _refuse_elsewhere(seen, command, rests=rests)
 
 
@@ -80,7 +81,7 @@ def _refuse_elsewhere(seen: Seen, command: FleetCommand, *, rests: bool) -> str:
 
 
 def refusal(fleet: FleetRollout, command: FleetCommand, request: FleetCommandRequest) -> str | None:
-    """Why the command cannot be taken now, in one sentence; None when it can."""
+    """Explain in one sentence why the command cannot be taken now; None if it can."""
     if why := _end_text(fleet):
         return why
     if FLEET_ROWS[command].needs_reason and not request.reason.strip():
@@ -125,7 +126,7 @@ def _refuse_members(fleet: FleetRollout, command: FleetCommand, request: FleetCo
 def obey(
     fleet: FleetRollout, command: FleetCommand, request: FleetCommandRequest, now: datetime
 ) -> tuple[FleetRollout, str]:
-    """The fleet rollout after a command that is not refused, and one sentence about what follows."""
+    """Return the fleet rollout after a command that is not refused, and one sentence about the consequence."""
     about = f" {', '.join(request.clusters[:20])}" if request.clusters else ""
     new = change_pace(fleet.pace, request.pace) if command == "pace" else fleet.pace
     assert isinstance(new, Pace)
@@ -171,9 +172,9 @@ def obey(
 
 
 def apply_cancel(fleet: FleetRollout, now: datetime, *, by_ticket: bool) -> FleetRollout:
-    """Temporal's own cancel is an abort that undoes nothing.
+    """Abort on a cancel from Temporal, without undoing anything.
 
-    `by_ticket`: it was launched so, and then only a ticket aborts it.
+    `by_ticket`: the launch came with a ticket, so only a ticket aborts it.
     """
     if by_ticket:
         return fleet.record(
@@ -186,7 +187,7 @@ def apply_cancel(fleet: FleetRollout, now: datetime, *, by_ticket: bool) -> Flee
 
 
 def _resume(fleet: FleetRollout, request: FleetCommandRequest, now: datetime) -> tuple[FleetRollout, str]:
-    """Every hold is lifted; failures that are known by now count no more, and what rests begins to rest anew."""
+    """Lift every hold and forget the failures so far; a soak or bake under way starts anew."""
     members = {c: m.but(forgiven=True) if m.failed_at is not None else m for c, m in fleet.members.items()}
     forgiven = len(fleet.failed_members)
     holds = fleet.holds

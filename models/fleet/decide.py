@@ -1,9 +1,9 @@
-"""What a fleet rollout does next: one pure decision, taken again after everything that happens.
+"""The next action of a fleet rollout: one pure decision, taken again after every event.
 
 Theory of operation. As for one cluster (models/rollout/decide.py), the workflow is a loop around `decide`: pilots
-first, then the waves in order. What follows from time alone and from failures (the breaker, a failed pilot, a wave
-that is through) `advance` takes in (models/fleet/reducers.py). A cluster that cannot start now never stops those
-behind it; a failure above the policy's share stops all.
+first, then the waves in order. `advance` (models/fleet/reducers.py) applies what follows from time alone and from
+failures: the breaker, a failed pilot, a wave that is through. A cluster that cannot start now never stops those behind
+it; a share of failures above the policy's stops all.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from models.fleet.state import FleetRollout, FleetStage, MemberState
 from models.lifecycle.next_actions import Finish, Wait
 
 _AT_ONCE = 20
-"""Rollouts that are told to abort in one call."""
+"""The most rollouts that one call aborts."""
 
 
 def decide(fleet: FleetRollout, now: datetime) -> FleetAction:
-    """The next action. Never the same twice without an outcome in between."""
+    """Return the next action. It never returns the same action twice without an outcome in between."""
     match fleet.stage:
         case FleetStage.PLANNED:
             return Wait(None) if fleet.plan_hash else PlanFleet()
@@ -57,7 +57,7 @@ def _decide_run(fleet: FleetRollout, now: datetime) -> FleetAction:
 
 
 def _times(fleet: FleetRollout) -> Iterable[datetime]:
-    """When time alone brings something about."""
+    """Yield the times at which something happens by time alone."""
     rests = rest_until(fleet)
     if rests is not None:
         yield rests

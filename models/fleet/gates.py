@@ -1,4 +1,4 @@
-"""What stands between a fleet rollout and its next start: waves, the rest between them, the budget, the breaker."""
+"""The conditions before the next start of a fleet rollout: waves, the rest between them, the budget, the breaker."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from models.fleet.state import FleetRollout, Member, MemberState, Wave
 
 
 def startable(fleet: FleetRollout, now: datetime) -> tuple[Member, ...]:
-    """Clusters that may start as far as waves go: those of this wave, and of earlier ones that were passed over.
+    """Return the clusters that may start as far as waves go: this wave, and clusters that earlier waves passed over.
 
-    Those of later waves are looked at too, while there are any before them: fresh snapshots may move them forward.
+    While any of these wait, the result includes later waves: fresh snapshots may move their clusters forward.
     """
     waiting = [m for m in fleet.in_state(MemberState.WAITING) if m.retry_at is None or m.retry_at <= now]
     if not any(m.wave.number <= fleet.wave.number for m in waiting):
@@ -20,7 +20,7 @@ def startable(fleet: FleetRollout, now: datetime) -> tuple[Member, ...]:
 
 
 def has_looked_in_vain(fleet: FleetRollout, now: datetime) -> bool:
-    """Nothing could start when it was looked at last, and nothing that was in the way has ended since."""
+    """Return whether the last pick could start nothing, and nothing that was in the way has ended since."""
     if not fleet.found_none or fleet.picked_at is None:
         return False
     # An earlier version, whose answers do not say what is left, waited all the same.
@@ -31,7 +31,7 @@ def has_looked_in_vain(fleet: FleetRollout, now: datetime) -> bool:
 
 
 def budget_left(fleet: FleetRollout, now: datetime) -> tuple[int, int]:
-    """GPUs that may yet be moved within the hour and within the day, by what this rollout has started."""
+    """Return the GPUs that may still be moved within the hour and the day, by what this rollout has started."""
     return (
         max(0, fleet.pace.budget_per_hour - _started_count(fleet, now - HOUR)),
         max(0, fleet.pace.budget_per_day - _started_count(fleet, now - DAY)),
@@ -47,9 +47,9 @@ def _started_count(fleet: FleetRollout, since: datetime) -> int:
 
 
 def is_wave_over(fleet: FleetRollout, now: datetime) -> bool:
-    """Nothing of this wave, or of those before it, is on its way or could start.
+    """Return whether no cluster of this wave, or of those before it, is on its way or could start.
 
-    A pilot must have run, or have been skipped: a fleet whose pilots are held has none.
+    A pilot must have run or been skipped: a fleet whose pilots are held has none.
     """
     for m in fleet.members.values():
         if m.wave.number > fleet.wave.number or m.state.is_settled:
@@ -66,7 +66,7 @@ def _is_held(member: Member, now: datetime) -> bool:
 
 
 def rest_until(fleet: FleetRollout) -> datetime | None:
-    """When the next wave may begin; None where nothing has to rest."""
+    """Return when the next wave may begin; None if nothing has to rest."""
     if (
         fleet.settled_at is None
         or fleet.waived
@@ -81,15 +81,15 @@ def rest_until(fleet: FleetRollout) -> datetime | None:
 
 
 def breaker_share(fleet: FleetRollout) -> tuple[int, int]:
-    """Clusters that failed, and of how many: those that it started itself and a person has not let go by."""
+    """Return how many clusters failed, and of how many that it started, without failures that a person let go."""
     return len(failed_members(fleet)), max(len(counted_members(fleet)), fleet.pace.breaker_clusters)
 
 
 def failed_members(fleet: FleetRollout) -> list[Member]:
-    """Of those that it started itself, what the breaker counts as failed."""
+    """Return the members that count as failed for the breaker: it started them itself."""
     return [m for m in fleet.failed_members if not m.joined]
 
 
 def counted_members(fleet: FleetRollout) -> list[Member]:
-    """Whose failures the breaker counts."""
+    """Return the members whose failures the breaker counts."""
     return [m for m in fleet.begun_members if not (m.forgiven or m.joined)]

@@ -1,4 +1,4 @@
-"""What crosses the wire about a fleet rollout: launch, commands, status, and what its activities are asked."""
+"""Messages about a fleet rollout: launch, commands, status, and the requests to its activities."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from models.rollout.holds import Hold
 
 FLEET_WORKFLOW = "FleetRollout"
 FLEET_ID = "fleet-rollout"
-"""One at a time: two would each keep to their own pace, and nobody would know the sum."""
+"""The id of the only fleet rollout: two would each keep to their own pace, and nobody would know the sum."""
 FLEET_STATUS_QUERY = "fleet_status"
 FLEET_PLAN_QUERY = "fleet_plan"
 
 
 class FleetLaunch(Ticketed):
-    """What starts a fleet rollout. No wave named: all of them; pilots go first in any case."""
+    """A request to start a fleet rollout. No wave named: all of them; pilots go first in any case."""
 
     fleet: NameGiven
     owner: NameGiven
@@ -49,7 +49,7 @@ class FleetLaunch(Ticketed):
     shadow: bool = False
     pace: Pace = Pace()
     policy: dict[str, Any] = Field(default_factory=dict)
-    """Lies over each cluster's own."""
+    """Settings that override each cluster's own policy."""
     kept: KeptFleet | None = None
     """The lost fleet rollout that it takes over: its members are the only ones."""
 
@@ -63,7 +63,7 @@ class FleetInput(Model):
     state: FleetRollout | None = None
     runs: Count = 1
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
-    """Tickets that its commands have used of late."""
+    """Tickets that its commands have used lately."""
 
 
 # --- activities --------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class FleetPlanRequest(Model):
 
 
 class Prospect(Model):
-    """What a rollout of one cluster would do today. `headroom`: (H - A) / T."""
+    """The outcome of one cluster's rollout if it started today. `headroom`: (H - A) / T."""
 
     cluster: Name
     wave: Wave
@@ -88,26 +88,26 @@ class Prospect(Model):
     healthy_gpus: GpuCount = 0
     plan_hash: str = ""
     stage: str = ""
-    """Of the rollout that is open there already."""
+    """The stage of the rollout that is open there already."""
     rollout: str = ""
     rollbacks: Count = 0
     needs: str = ""
     why_not: str = ""
-    """Why it could not be launched now; empty: it could."""
+    """The reason it could not be launched now; empty: it could."""
     why_last: str = ""
-    """Why it comes after all waves; empty: it does not."""
+    """The reason it comes after all waves; empty: it does not."""
     health_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
-    """When its health was sampled; None: nobody said."""
+    """Time of its health sample; None: nobody said."""
     stale_after: Duration | None = Field(default=None, exclude_if=lambda age: age is None)
-    """The age from which such a sample opens no gate, by its policy."""
+    """The age at which its policy calls such a sample stale, so that it opens no gate."""
     own: bool = False
-    """The rollout is one of the lost fleet rollout that is taken over."""
+    """The rollout belongs to the lost fleet rollout that is taken over."""
     started_at: Time | None = None
-    """When that one was opened."""
+    """Time at which that rollout was opened."""
 
 
 class FleetPlan(Model):
-    """What a person approves: every cluster's plan of today, by one hash, in the order of starting."""
+    """The plan that a person approves: every cluster's plan of today, by one hash, in the order of starting."""
 
     fleet: Name
     hash: str = ""
@@ -117,14 +117,14 @@ class FleetPlan(Model):
 
     @property
     def size_text(self) -> str:
-        """How many clusters it has, and how many of them have a rollout already."""
+        """The number of clusters, and of those that have a rollout already."""
         many, others = len(self.clusters), sum(bool(p.rollout) for p in self.clusters)
         followed = f" ({many - others} to start, {others} open already and followed)" if others else ""
         return f"{count_text(many, 'cluster')}{followed}"
 
 
 class Candidate(Model):
-    """A cluster that waits, as a pick is asked about it."""
+    """A waiting cluster in a request for a pick."""
 
     cluster: Name
     wave: Wave
@@ -139,7 +139,7 @@ class PickRequest(Model):
     most: PositiveCount
     hour_gpus: GpuCount
     day_gpus: GpuCount
-    """Budget left by what the fleet rollout has started; what the ledger has booked may leave less."""
+    """Budget left by what the fleet rollout has started; GPUs booked in the ledger may leave less."""
     pace: Pace
     policy: dict[str, Any] = Field(default_factory=dict)
     shadow: bool = False
@@ -154,7 +154,7 @@ class Noted(Model):
     stage: str
     needs: str = ""
     rollbacks: Count = 0
-    """Those that no person asked for."""
+    """Rollbacks that no person asked for."""
 
 
 class Picked(Model):
@@ -164,7 +164,7 @@ class Picked(Model):
 
 
 class Passed(Model):
-    """Why a cluster whose turn it is cannot start, and until when at least."""
+    """The reason a cluster whose turn it is cannot start, and the earliest time at which that may change."""
 
     reason: str
     until: Time | None = None
@@ -178,9 +178,9 @@ class PickAnswer(Model):
     joined: dict[str, Noted] = Field(default_factory=dict)
     """Clusters whose rollout somebody else has opened meanwhile."""
     waiting: dict[str, str] = Field(default_factory=dict)
-    """Why others that could start were not picked: the budget, or what is before them."""
+    """The reason others that could start were not picked: the budget, or a cluster before them."""
     left: BudgetLeft | None = None
-    """What is left of the budget after these; None: an earlier version did not say."""
+    """The budget left after these; None: an earlier version did not say."""
 
 
 class Entrant(Model):
@@ -197,16 +197,16 @@ class StartRequest(Model):
 
 
 class StartAnswer(Model):
-    """Why clusters were not launched; the others were."""
+    """The reasons clusters were not launched; the others were."""
 
     refused: dict[str, str] = Field(default_factory=dict)
 
 
 class FollowRequest(Model):
-    """`known`: what was last seen of each, by rollout. The call ends when something differs.
+    """A request that is answered when a rollout differs from `known`, its last seen state by rollout.
 
-    Rollouts that the fleet rollout has opened since are news as well. `unseen`: those of members of which nothing was
-    seen yet. What else of the fleet's has ended before the call are launches that were refused.
+    Rollouts that the fleet rollout has opened since are news as well. `unseen`: members' rollouts not seen yet. Other
+    rollouts of the fleet that ended before the call are launches that were refused.
     """
 
     fleet: Name
@@ -215,15 +215,15 @@ class FollowRequest(Model):
     waiting: tuple[str, ...] = ()
     """Clusters that have not started: a rollout that somebody else opens there is news."""
     shadow: bool = False
-    """As of the pick: else a rehearsal that is open there is none."""
+    """The same as in the pick: outside a shadow, an open rehearsal does not count."""
     every_seconds: float
 
 
 class FollowAnswer(Model):
     changed: dict[str, Noted] = Field(default_factory=dict)
-    """By rollout."""
+    """Rollouts by id."""
     joined: dict[str, Noted] = Field(default_factory=dict)
-    """By cluster."""
+    """Rollouts by cluster."""
 
 
 class AbortRequest(Model):
@@ -233,7 +233,7 @@ class AbortRequest(Model):
 
 
 class AbortAnswer(Model):
-    """Why rollouts did not take the abort; the others did."""
+    """The reasons rollouts did not take the abort; the others did."""
 
     refused: dict[str, str] = Field(default_factory=dict)
 
@@ -250,7 +250,7 @@ class FleetCommandAnswer(Model):
     stage: FleetStage
     said: str
     undo: str = ""
-    """How it is undone, or that it cannot be; empty: the build that obeyed it did not say."""
+    """The way to undo it, or the reason there is none; empty: the build that obeyed did not say."""
 
 
 class FleetLaunchAnswer(Model):
@@ -276,7 +276,7 @@ class WaveStatus(Model):
 
 
 class DeclaredOver(Model):
-    """A declared window, and the members that it keeps from starting or from going on."""
+    """A declared window, and the members that it keeps from starting or going on."""
 
     kind: WindowKind
     starts: Time
@@ -286,23 +286,23 @@ class DeclaredOver(Model):
 
 
 class FleetProgress(Model):
-    """How far it is, and when it would end if it went on as in the last day."""
+    """The progress so far, and the end if it goes on as in the last day."""
 
     step: PositiveCount
     steps: PositiveCount
-    """Its waves, the pilots' among them."""
+    """The number of its waves, that of the pilots included."""
     monitored: Count
     clusters: Count
     of_late: Count
-    """Clusters that came to be monitored in the last `span`."""
+    """Clusters that became monitored in the last `span`."""
     span: Duration
-    """A day, or since it was approved."""
+    """One day, or the time since it was approved if shorter."""
     left: Count
     """Clusters that are on their way, or wait."""
     not_before: Time
-    """By its soaks and bakes alone."""
+    """The earliest end by its soaks and bakes alone."""
     expected_end: Time | None = None
-    """None: it is held, or no cluster came to be monitored of late."""
+    """The end at this rate; None: it is held, or no cluster became monitored lately."""
 
 
 class FleetStatus(Model):
@@ -325,23 +325,23 @@ class FleetStatus(Model):
     hour_gpus: GpuCount
     day_gpus: GpuCount
     budget_at: Time | None = None
-    """When the ledger was asked what had been moved; None: not of late, so that what others moved is not counted."""
+    """Time at which the ledger was asked what had been moved; None: not lately, so moves by others are not counted."""
     failed: Count
     """Clusters that rolled back since a person last let the fleet go on."""
     failed_of: Count
-    """The clusters that they are a share of."""
+    """The number of clusters that `failed` is a share of."""
     trips_above: Share
     holds: tuple[Hold, ...]
     progress: FleetProgress | None = None
-    """Once it is approved, until it ends."""
+    """Set from its approval until it ends."""
     windows: tuple[DeclaredOver, ...] = ()
-    """Declared windows that are not over, of members that are; the ledger's, beside what the rollout says itself."""
+    """Declared windows that are not over, of members that are on their way; from the ledger's calendar."""
     waves: tuple[WaveStatus, ...]
     members: tuple[Member, ...]
     would_end: tuple[Name, ...] = ()
     """Clusters whose rollouts an abort ends: they have changed nothing yet."""
     would_undo: tuple[Name, ...] = ()
-    """Clusters whose rollouts an abort with undo undoes, the newest first; those of `would_end` among them."""
+    """Clusters whose rollouts an abort with undo undoes, the newest first, with those of `would_end`."""
     needs: str = ""
     ended_because: str = ""
     history_events: Count = 0

@@ -1,4 +1,4 @@
-"""What a fleet rollout can do next: one of these at a time."""
+"""The next actions of a fleet rollout; one at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class PlanFleet:
 
 @dataclass(frozen=True)
 class PickMembers:
-    """From fresh snapshots: which of these clusters start now, at most so many and within this budget."""
+    """Choose, from fresh snapshots, which of these clusters start now, at most so many and within this budget."""
 
     candidates: tuple[Member, ...]
     most: int

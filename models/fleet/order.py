@@ -1,4 +1,4 @@
-"""Which clusters of a fleet start next: by wave, then healthy headroom; those that no plan mends come after all waves.
+"""The order in which clusters of a fleet start: by wave, then healthy headroom, then those that no plan mends.
 
 Source: docs/design.md, "The cut ladder".
 """
@@ -16,7 +16,7 @@ from models.planning.plan import Plan
 
 
 def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
-    """What a cluster's rollout would do, by its plan of today. `rollout`: the one that is open there already."""
+    """Return a cluster's prospect by its plan of today. `rollout`: the one that is open there already."""
     why = "" if plan.honest else plan.fault
     if plan.honest and not plan.backed:
         why = "its plan is not backed by healthy GPUs"
@@ -41,19 +41,19 @@ def prospect_of(plan: Plan, rollout: Noted | None = None) -> Prospect:
 
 
 def order_prospects(prospects: Iterable[Prospect], pilots: Iterable[str] = ()) -> tuple[Prospect, ...]:
-    """Pilots, then by wave, then what no plan mends; within, the largest healthy headroom first, ties by name."""
+    """Sort pilots first, then by wave, then by healthy headroom, the largest first; ties by name."""
     first = set(pilots)
     return tuple(sorted(prospects, key=lambda p: (p.cluster not in first, p.wave.number, -p.headroom, p.cluster)))
 
 
 def unplanned_prospect(cluster: str, why: str, rollout: Noted | None = None) -> Prospect:
-    """A cluster that cannot be planned comes last, and says why."""
+    """Return the prospect of a cluster that cannot be planned: it comes last, with the reason."""
     more = {} if rollout is None else rollout.model_dump()
     return Prospect(cluster=cluster, wave=Wave.AFTER, headroom=-1.0, why_not=why, **more)
 
 
 def take_prospects(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[Prospect, ...]:
-    """The clusters that a launch takes, in order; of one that takes a lost fleet rollout over, the lost one's."""
+    """Return the clusters that a launch takes, in order; for a takeover, those of the lost fleet rollout."""
     if launch.kept is not None:
         mine = {*launch.kept.members, *launch.kept.unplaced}
         return order_prospects((p for p in prospects if p.cluster in mine or p.own), launch.pilots)
@@ -67,7 +67,7 @@ def take_prospects(launch: FleetLaunch, prospects: Iterable[Prospect]) -> tuple[
 
 
 def plan_hash(prospects: Sequence[Prospect]) -> str:
-    """What an approval of all these plans names."""
+    """Return the hash that an approval of all these plans names."""
     rows = sorted((p.cluster, p.wave.value, p.plan_hash) for p in prospects)
     return content_hash(_Approved(clusters=tuple(rows)))
 
@@ -77,7 +77,7 @@ class _Approved(Model):
 
 
 def passed_reason(prospect: Prospect, windows: Sequence[Window], pace: Pace, now: datetime) -> Passed | None:
-    """Why a cluster cannot start now; None: it can."""
+    """Explain why a cluster cannot start now; None if it can."""
     if prospect.why_not:
         return Passed(reason=prospect.why_not)
     declared = active(tuple(windows), now)
@@ -94,20 +94,20 @@ def passed_reason(prospect: Prospect, windows: Sequence[Window], pace: Pace, now
 
 
 class Basket:
-    """Picks in order until the slots or the budget are spent. What does not fit is waited for, and never overtaken."""
+    """A picker of clusters in order, until slots or budget are spent. No cluster overtakes one that does not fit."""
 
     def __init__(self, most: int, hour_gpus: int, day_gpus: int) -> None:
         self._slots = most
         self._gpus = min(hour_gpus, day_gpus)
         self._of = "hour" if hour_gpus <= day_gpus else "day"
         self.short_for = ""
-        """The first that the budget is too small for."""
+        """The first cluster that the budget is too small for."""
         self.picked: list[Picked] = []
         self.waiting: dict[str, str] = {}
-        """Why those that could start were not taken, by cluster."""
+        """The reason others that could start were not taken, by cluster."""
 
     def offer(self, prospect: Prospect) -> None:
-        """Taken, unless something before it was not."""
+        """Take the cluster, unless one before it did not fit."""
         if self.short_for:
             self.waiting[prospect.cluster] = f"waits for {self.short_for}, which is before it"
         elif len(self.picked) >= self._slots:
@@ -129,9 +129,11 @@ def pick(
     windows: Mapping[str, Sequence[Window]],
     booked: tuple[int, int],
 ) -> PickAnswer:
-    """The first of today's order that can start now, within the slots and the budget. `booked`: by whomever.
+    """Pick the first clusters in today's order that can start now, within slots and budget. `booked`: GPUs moved by
+    anyone.
 
-    Those that cannot are named with the reason; a person's word on a cluster's wave stands, else today's plan decides.
+    The answer names those that cannot start, with the reason. A wave that a person chose stands; otherwise today's plan
+    decides.
     """
     pace, candidates = request.pace, {c.cluster: c for c in request.candidates}
     waves = {p.cluster: _wave_of(p, candidates[p.cluster]) for p in prospects}

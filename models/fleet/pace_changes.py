@@ -1,4 +1,4 @@
-"""Another pace for a fleet rollout that is under way: what changes, and what would make no sense."""
+"""Changes of pace for a fleet rollout under way, and the settings that are refused as pointless."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from models.fleet.gates import rest_until
 from models.fleet.state import FleetRollout, Pace, Wave
 
 BUDGET = ("max_moved_gpus", "max_moved_gpus_day")
-"""Of a member's policy what the fleet rollout's pace says."""
+"""The fields of a member's policy that the fleet rollout's pace sets."""
 _LEAST_RECHECK = timedelta(seconds=1)
 
 
 def pace_after(pace: Pace, changes: Iterable[Mapping[str, Any]]) -> Pace:
-    """The pace after these changes, in their order; those that make no sense change nothing."""
+    """Return the pace after these changes, in their order; those that are refused change nothing."""
     for settings in changes:
         new = change_pace(pace, settings)
         pace = new if isinstance(new, Pace) else pace
@@ -27,14 +27,14 @@ def pace_after(pace: Pace, changes: Iterable[Mapping[str, Any]]) -> Pace:
 
 
 def budget_of(own: Policy, pace: Pace) -> dict[str, int]:
-    """How much a member may move: the fleet's budget, where the cluster's own policy is not tighter."""
+    """Return how many GPUs a member may move: the fleet's budget, unless the cluster's own policy is tighter."""
     day = pace.budget_per_day
     most = day if own.max_moved_gpus_day is None else min(own.max_moved_gpus_day, day)
     return dict(zip(BUDGET, (min(own.max_moved_gpus, pace.budget_per_hour), most), strict=True))
 
 
 def change_pace(pace: Pace, settings: Mapping[str, Any]) -> Pace | str:
-    """The pace with these settings; or why they are not taken, naming the field."""
+    """Return the pace with these settings, or the reason they are refused, naming the field."""
     unknown = sorted(settings.keys() - Pace.model_fields.keys())
     if unknown:
         return f"pace has no {unknown[0]}: it takes {', '.join(Pace.model_fields)}"
@@ -50,7 +50,7 @@ def change_pace(pace: Pace, settings: Mapping[str, Any]) -> Pace | str:
 
 
 def pace_fault(pace: Pace) -> str:
-    """Why nothing would ever start, or a bound would never be reached; empty: it makes sense."""
+    """Explain why nothing would ever start, or a bound would never be reached; empty if neither is so."""
     for name in ("budget_per_hour", "budget_per_day"):
         if getattr(pace, name) == 0:
             return f"{name} must be at least 1, not 0: nothing would start (to hold the fleet rollout, pause it)"
@@ -62,7 +62,7 @@ def pace_fault(pace: Pace) -> str:
 
 
 def value_text(pace: Pace, name: str) -> str:
-    """As it is typed."""
+    """Return the setting as people type it."""
     value = getattr(pace, name)
     if isinstance(value, timedelta):
         return duration_text(value)
@@ -74,19 +74,19 @@ def _texts(pace: Pace, names: Mapping[str, Any]) -> Iterator[str]:
 
 
 def changes_text(before: Pace, after: Pace) -> str:
-    """parallel 10 -> 20, bake 1d -> 12h."""
+    """Describe the changes: parallel 10 -> 20, bake 1d -> 12h."""
     changed = (name for name in Pace.model_fields if getattr(before, name) != getattr(after, name))
     return ", ".join(f"{name} {value_text(before, name)} -> {value_text(after, name)}" for name in changed)
 
 
 def settings_back(before: Pace, after: Pace) -> str:
-    """What brings the pace back, as it is typed."""
+    """Return the settings that restore the pace, as people type them."""
     changed = (name for name in Pace.model_fields if getattr(before, name) != getattr(after, name))
     return " ".join(f"{name}={value_text(before, name)}" for name in changed)
 
 
 def counts_from(before: FleetRollout, after: FleetRollout, now: datetime) -> str:
-    """From when it counts: at once, and of what rests from when that began to rest."""
+    """Say when the change counts: at once, and for a running soak or bake from its start."""
     was, rests = rest_until(before), rest_until(after)
     if rests is None or was == rests:
         return "in force at once"

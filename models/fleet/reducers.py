@@ -1,7 +1,7 @@
-"""What became of a fleet rollout's calls, taken into its state: plans, picks, starts, and how its members fare.
+"""Outcomes of a fleet rollout's calls, applied to its state: plans, picks, starts, and news of its members.
 
-Every function answers a new FleetRollout; none decides what to do next (models/fleet/decide.py does). `advance` takes
-in what follows from time alone and from failures: the breaker, a failed pilot, a wave that is through.
+Every function returns a new FleetRollout; none decides what to do next (models/fleet/decide.py does). `advance` applies
+what follows from time alone and from failures: the breaker, a failed pilot, a wave that is through.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _STATE = {
     Stage.ABORTED: MemberState.ENDED,
     Stage.CLOSED: MemberState.ENDED,
 }
-"""Of a member by its rollout's stage; in any other it is on its way."""
+"""The state of a member by its rollout's stage; in any other stage it is on its way."""
 
 
 def open_fleet(launch: FleetLaunch, now: datetime) -> FleetRollout:
-    """A fleet rollout at its start, wanting a plan."""
+    """Open a fleet rollout that wants a plan."""
     by = launch.actor or launch.owner
     fleet = FleetRollout(
         id=launch.fleet,
@@ -63,7 +63,7 @@ def open_fleet(launch: FleetLaunch, now: datetime) -> FleetRollout:
 
 
 def apply_plan(fleet: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: datetime) -> FleetRollout:
-    """With every cluster in its wave; what is open there already is followed."""
+    """Put every cluster into its wave; rollouts that are already open are followed."""
     if fleet.stage is not FleetStage.PLANNED:
         return fleet
     members = {p.cluster: _member(p, launch) for p in plan.clusters}
@@ -91,7 +91,7 @@ def apply_plan(fleet: FleetRollout, launch: FleetLaunch, plan: FleetPlan, now: d
 
 
 def fail_plan(fleet: FleetRollout, reason: str, now: datetime) -> FleetRollout:
-    """Nothing has begun, so it ends."""
+    """End the fleet rollout: nothing has begun."""
     if fleet.stage is not FleetStage.PLANNED:
         return fleet
     why = f"the fleet could not be planned: {reason}"
@@ -99,7 +99,7 @@ def fail_plan(fleet: FleetRollout, reason: str, now: datetime) -> FleetRollout:
 
 
 def add_trouble(fleet: FleetRollout, reason: str, now: datetime) -> FleetRollout:
-    """Something that trying again will not mend: a person is called, and `resume` tries again."""
+    """Hold for a person, since another try will not mend it; `resume` tries again."""
     return fleet if fleet.stage is not FleetStage.RUNNING else fleet.add_hold(TROUBLE, HoldKind.BREAKER, reason, now)
 
 
@@ -121,7 +121,7 @@ def _member(prospect: Prospect, launch: FleetLaunch) -> Member:
 
 
 def _kept_member(prospect: Prospect, kept: KeptFleet) -> Member:
-    """A member of the lost fleet rollout. What it had started is this one's own, and undone with it."""
+    """Return a member of the lost fleet rollout. The rollouts it had started are now this one's, and undone with it."""
     moved = prospect.cluster in kept.moved
     wave = (
         kept.members[prospect.cluster]
@@ -139,7 +139,7 @@ def _kept_member(prospect: Prospect, kept: KeptFleet) -> Member:
 
 
 def join_member(member: Member, rollout: Noted) -> Member:
-    """Following a rollout that somebody else opened. How often it rolled back before is not counted."""
+    """Follow a rollout that somebody else opened. Its earlier rollbacks do not count."""
     return member.but(
         joined=True,
         rollout=rollout.rollout,
@@ -158,9 +158,9 @@ def _state_of(stage: str) -> MemberState:
 
 
 def apply_picks(fleet: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, str], now: datetime) -> FleetRollout:
-    """Those that start have their budget, in the order in which they were picked. `rollouts`: ids by cluster.
+    """Mark picked clusters as starting, with their budget, in the order of the pick. `rollouts`: ids by cluster.
 
-    What a person has said meanwhile comes first: nothing is picked for a fleet rollout that was paused or aborted.
+    Commands given meanwhile come first: nothing is picked for a fleet rollout that was paused or aborted.
     """
     members = dict(fleet.members)
     for cluster, wave in answer.waves.items():
@@ -196,7 +196,7 @@ def apply_picks(fleet: FleetRollout, answer: PickAnswer, rollouts: Mapping[str, 
 
 
 def _joining_members(members: Mapping[str, Member], rollouts: Mapping[str, Noted]) -> dict[str, Member]:
-    """Of those that wait, the ones where somebody else has opened a rollout."""
+    """Return the waiting members for which somebody else has opened a rollout."""
     return {
         cluster: join_member(members[cluster], rollout)
         for cluster, rollout in rollouts.items()
@@ -205,7 +205,7 @@ def _joining_members(members: Mapping[str, Member], rollouts: Mapping[str, Noted
 
 
 def join_open(fleet: FleetRollout, rollouts: Mapping[str, Noted], now: datetime) -> FleetRollout:
-    """With the members whose rollouts somebody else has opened, by cluster: from now on they are followed."""
+    """Follow the rollouts, by cluster, that somebody else has opened for members."""
     joining = _joining_members(fleet.members, rollouts) if fleet.stage is FleetStage.RUNNING else {}
     if not joining:
         return fleet
@@ -217,7 +217,7 @@ def join_open(fleet: FleetRollout, rollouts: Mapping[str, Noted], now: datetime)
 
 
 def apply_starts(fleet: FleetRollout, asked: Iterable[str], answer: StartAnswer, now: datetime) -> FleetRollout:
-    """Their rollouts are open; one that was refused gives its budget back, and is looked at again later."""
+    """Mark launched members as running; one that was refused gives its budget back and is tried later."""
     members = dict(fleet.members)
     names = []
     for cluster in asked:
@@ -241,7 +241,7 @@ def apply_starts(fleet: FleetRollout, asked: Iterable[str], answer: StartAnswer,
 
 
 def apply_news(fleet: FleetRollout, changed: Mapping[str, Noted], now: datetime) -> FleetRollout:
-    """How members' rollouts fare, by their rollout's id. One that has rolled back, however shortly, has failed."""
+    """Apply news of members' rollouts, by rollout id. One that has rolled back, however briefly, has failed."""
     if fleet.stage.has_ended:
         return fleet
     members = dict(fleet.members)
@@ -274,7 +274,7 @@ def apply_news(fleet: FleetRollout, changed: Mapping[str, Noted], now: datetime)
 
 
 def apply_aborts(fleet: FleetRollout, asked: Iterable[str], answer: AbortAnswer, now: datetime) -> FleetRollout:
-    """Rollouts that took the abort; the others are told again later."""
+    """Note the rollouts that took the abort; the others are aborted again later."""
     members, took = dict(fleet.members), []
     for cluster in asked:
         why = answer.refused.get(cluster)
@@ -299,7 +299,7 @@ def apply_delivery(fleet: FleetRollout, keys: Sequence[str], answer: TellAnswer,
 
 
 def advance(fleet: FleetRollout, now: datetime) -> FleetRollout:
-    """What follows from failures, and from the passing of time. Idempotent."""
+    """Apply what follows from failures, and from the passing of time. Idempotent."""
     if fleet.stage is FleetStage.ABORTING:
         return _finish_abort(fleet, now)
     if fleet.stage is not FleetStage.RUNNING:
@@ -324,7 +324,7 @@ def advance(fleet: FleetRollout, now: datetime) -> FleetRollout:
 
 
 def _hold_failed_pilots(fleet: FleetRollout, now: datetime) -> FleetRollout:
-    """Pilots are there to fail before anybody else does: any of theirs stops the fleet."""
+    """Hold the fleet rollout if a pilot failed: pilots are there to fail before anybody else does."""
     failed = [m.cluster for m in fleet.failed_members if m.wave is Wave.PILOT]
     if fleet.wave is not Wave.PILOT or not failed or fleet.hold(PILOTS) is not None:
         return fleet

@@ -1,8 +1,8 @@
-"""The state of one fleet rollout: which clusters it takes, in which wave, and how far each has come.
+"""The state of one fleet rollout: its clusters, the wave of each, and how far each has come.
 
-It is a value, as a cluster's rollout is (models/rollout/state.py): what happens makes another one
-(models/fleet/reducers.py, models/fleet/commands.py), what is next is decided from it (models/fleet/decide.py), and
-continue-as-new carries it. Source: docs/design.md, "The cut ladder" (waves, headroom); docs/adr/0014.
+The state is a value, like that of a cluster's rollout (models/rollout/state.py): events make another one
+(models/fleet/reducers.py, models/fleet/commands.py), models/fleet/decide.py decides from it, and continue-as-new
+carries it. Source: docs/design.md, "The cut ladder" (waves, headroom); docs/adr/0014.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from models.notices import NoticeKind
 from models.rollout.holds import Hold, HoldKind
 
 FLEET = "(fleet)"
-"""Stands in a cluster's place where something is said of the fleet rollout itself."""
+"""The name in place of a cluster in entries and notices about the fleet rollout itself."""
 BREAKER, PILOTS, PAUSED, TROUBLE = "breaker", "pilots", "paused", "trouble"
 """Ids of a fleet rollout's holds."""
 
 _NAMED = 5
-"""Clusters that a notice names."""
+"""The most clusters that a notice names."""
 
 
 class Pace(Model):
-    """How fast a fleet rollout goes, and when it stops by itself."""
+    """The speed of a fleet rollout, and the limits at which it stops by itself."""
 
     parallel: PositiveCount = 10
     """Clusters on their way to `monitored` at once."""
     pilot_soak: Duration = timedelta(days=3)
-    """How long all pilots must have been monitored before the first wave."""
+    """The time for which all pilots must have been monitored before the first wave."""
     bake: Duration = timedelta(hours=24)
-    """How long a wave that is through must stand before the next one."""
+    """The time between the end of a wave and the start of the next one."""
     budget_per_hour: GpuCount = 512
     budget_per_day: GpuCount = 4096
     """Blast radius: the GPUs by which quotas may change, |change| summed over the fleet."""
     max_failed: Share = Fraction(10, 100)
     """The circuit breaker: the share of clusters rolled back above which no new one is started."""
     breaker_clusters: PositiveCount = 10
-    """Fewer started clusters than this count as this many, so that one failure among the first is no share of them."""
+    """The least number of started clusters to count, so that one early failure is not a large share."""
     recheck: Duration = timedelta(minutes=10)
-    """How often clusters that cannot start now are looked at again."""
+    """The interval at which clusters that cannot start now are tried again."""
 
 
 class Wave(StrEnum):
@@ -65,7 +65,7 @@ class Wave(StrEnum):
 
     @property
     def number(self) -> int:
-        """0 for pilots, then 1 to 4, and 5 for what comes after them."""
+        """0 for pilots, then 1 to 4, and 5 for clusters after all waves."""
         return WAVES.index(self)
 
     @property
@@ -76,7 +76,7 @@ class Wave(StrEnum):
 
     @property
     def place_text(self) -> str:
-        """Where a cluster of it stands."""
+        """The place of its clusters in a sentence."""
         if self is Wave.AFTER:
             return "after all waves"
         return "among the pilots" if self is Wave.PILOT else f"in {self.full_name}"
@@ -96,66 +96,66 @@ class MemberState(StrEnum):
     RUNNING = "running"
     """Its rollout is open and on its way."""
     DONE = "done"
-    """Monitored."""
+    """Its rollout is monitored."""
     FAILED = "failed"
-    """Rolled back, or stuck; it may still get there by itself."""
+    """Its rollout rolled back, or is stuck; it may still get there by itself."""
     ENDED = "ended"
-    """Its rollout was aborted or closed by somebody."""
+    """Somebody aborted or closed its rollout."""
     SKIPPED = "skipped"
 
     @property
     def is_settled(self) -> bool:
-        """Nothing more is waited for before the next wave."""
+        """True if the next wave does not wait for it."""
         return self in (MemberState.DONE, MemberState.FAILED, MemberState.ENDED, MemberState.SKIPPED)
 
 
 class Member(Model):
-    """One cluster of a fleet rollout."""
+    """A cluster of a fleet rollout."""
 
     cluster: Name
     wave: Wave
     moved: bool = False
     """A person put it into this wave: fresh snapshots do not move it."""
     cut_gpus: GpuCount = 0
-    """What its plan cuts: as approved with the fleet, then as last planned."""
+    """GPUs that its plan cuts: as approved with the fleet, then as last planned."""
     state: MemberState = MemberState.WAITING
     rollout: str = ""
     stage: str = ""
-    """Of its rollout, as last noted; empty before it is open."""
+    """The last noted stage of its rollout; empty before it is open."""
     rollbacks: Count = 0
-    """Of its rollout, as last noted."""
+    """The last noted rollbacks of its rollout."""
     needs: str = ""
-    """What a person has to do for its rollout."""
+    """The task for a person in its rollout."""
     joined: bool = False
     """Its rollout was open before this one: it is followed, and not undone with it."""
     started_at: Time | None = None
     done_at: Time | None = None
-    """When it was first noted as monitored, if that was on this rollout's watch."""
+    """Time at which it was first noted as monitored, if that was on this rollout's watch."""
     failed_at: Time | None = None
     forgiven: bool = False
-    """Its failure was known when a person let the fleet go on."""
+    """A person let the fleet go on after its failure."""
     held: str = ""
-    """Why it did not start when it was looked at last."""
+    """The reason it did not start at the last try."""
     held_until: Time | None = None
     retry_at: Time | None = None
-    """Not before then: its launch was refused."""
+    """The earliest time of the next launch, after one was refused."""
     waits: str = ""
-    """Why it was not picked when it was looked at last, though it could start; in a status also what its rollout waits
-    for, where that was asked."""
+    """The reason it was not picked at the last try, though it could start; in a status also what its rollout waits for.
+    """
 
 
 class BudgetLeft(Model):
-    """GPUs that may yet be moved, whoever moves them, by the ledger's book."""
+    """GPUs that may still be moved, whoever moves them, by the ledger's book."""
 
     hour_gpus: GpuCount
     day_gpus: GpuCount
     short_for: str = ""
-    """The first cluster for which it was not enough when one was picked; empty: it was for all."""
+    """The first cluster for which it was too small at the last pick; empty: it sufficed for all."""
 
 
 class FleetStage(StrEnum):
     PLANNED = "planned"
-    """Waits for its plan to be approved."""
+    """Its plan waits for approval."""
     RUNNING = "running"
     ABORTING = "aborting"
     DONE = "done"
@@ -167,7 +167,7 @@ class FleetStage(StrEnum):
 
 
 class FleetRollout(Lifecycle):
-    """One fleet rollout. Times are the workflow's clock, in UTC; members are keyed by cluster."""
+    """A fleet rollout. Times are the workflow's clock, in UTC; members are keyed by cluster."""
 
     id: str
     owner: str
@@ -175,7 +175,7 @@ class FleetRollout(Lifecycle):
     launched_at: Time
     pace: Pace
     policy: dict[str, Any] = Field(default_factory=dict)
-    """Lies over each cluster's own policy."""
+    """Settings that override each cluster's own policy."""
     stage: FleetStage = FleetStage.PLANNED
     entered_at: Time
     ended_because: str = ""
@@ -183,22 +183,22 @@ class FleetRollout(Lifecycle):
     approved_by: str = ""
     members: dict[str, Member] = Field(default_factory=dict)
     wave: Wave = Wave.PILOT
-    """The one that clusters are started in now; those of earlier waves may still start."""
+    """The wave in which clusters start now; those of earlier waves may still start."""
     settled_at: Time | None = None
-    """When the last cluster of this wave was through; its soak or bake runs from here."""
+    """Time at which the last cluster of this wave was through; its soak or bake runs from here."""
     waived: bool = False
-    """`promote`: what is left of this wave's soak or bake does not count."""
+    """`promote` waived the rest of this wave's soak or bake."""
     holds: tuple[Hold, ...] = ()
     picked_at: Time | None = None
-    """When it was last looked for clusters to start."""
+    """Time of the last pick."""
     found_none: bool = False
-    """Then there was none that could."""
+    """The last pick could start no cluster."""
     left: BudgetLeft | None = None
-    """What was left of the budget then; None: nobody has said."""
+    """The budget left after the last pick; None: nobody has said."""
     undo: bool = False
-    """While aborting: what is done is undone too."""
+    """Used while aborting: also undo what it has done."""
     asked: tuple[str, ...] = ()
-    """While aborting: clusters whose rollouts were told to abort."""
+    """Used while aborting: clusters whose rollouts took the abort."""
 
     def in_state(self, *states: MemberState) -> Iterator[Member]:
         return (m for m in self.members.values() if m.state in states)
@@ -215,12 +215,12 @@ class FleetRollout(Lifecycle):
 
     @property
     def members_in_flight(self) -> list[Member]:
-        """Those on their way by themselves, in whatever wave."""
+        """Members on their way by themselves, in whatever wave."""
         return [m for m in self.in_state(MemberState.STARTING, MemberState.RUNNING) if not m.needs]
 
     @property
     def in_flight(self) -> int:
-        """Clusters that count against `parallel`. One that waits for a person would only block the others."""
+        """The number of clusters that count against `parallel`, without those that wait for a person."""
         return len(self.members_in_flight)
 
     @property
@@ -232,7 +232,8 @@ class FleetRollout(Lifecycle):
     def to_abort(self) -> list[Member]:
         """Members whose rollouts end with this one, the newest first.
 
-        Without undo those that have changed nothing yet; with it every one that it started. What others opened stays.
+        Without undo: those that have changed nothing yet. With undo: all that it started. Rollouts that others opened
+        stay.
         """
         open_ = [m for m in self.begun_members if not m.joined and m.stage not in ("aborted", "closed")]
         return sorted(
@@ -260,7 +261,7 @@ class FleetRollout(Lifecycle):
         )
 
     def add_hold(self, hold_id: str, kind: HoldKind, reason: str, at: datetime, actor: str = BACKSTOP) -> Self:
-        """With one more hold; one that was not a person's own is told to the owner."""
+        """Add a hold, and notify the owner unless a person set it."""
         hold = Hold(id=hold_id, kind=kind, reason=reason, actor=actor, at=at)
         held = self.but(holds=(*(h for h in self.holds if h.id != hold_id), hold)).record(
             AuditKind.HOLD, f"hold {hold_id}: {reason}", at, actor=actor, hold=hold_id
@@ -268,7 +269,7 @@ class FleetRollout(Lifecycle):
         return held if actor != BACKSTOP else held.notify_owner(reason)
 
     def notify_owner(self, detail: str) -> Self:
-        """With a notice to the owner in the mail."""
+        """Queue a notice to the owner."""
         return self.with_notices(
             self.id,
             "fleet",

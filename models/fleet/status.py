@@ -1,4 +1,4 @@
-"""What people see of a fleet rollout, made from its state."""
+"""The status of a fleet rollout as people see it, built from its state."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def status_of(fleet: FleetRollout, now: datetime, *, history_events: int = 0, ru
 
 
 _MOST_ASKED = 20
-"""Rollouts that one status asks."""
+"""The most rollouts that one status asks."""
 
 
 def to_ask(status: FleetStatus) -> list[str]:
-    """Clusters whose rollouts know better where they stand, and what they wait for: those that are not through."""
+    """Return the clusters whose rollouts to ask for their stage and conditions: those that are not through."""
     states = (MemberState.FAILED, MemberState.RUNNING)
     return [m.cluster for state in states for m in status.members if m.state is state and m.rollout][:_MOST_ASKED]
 
@@ -72,9 +72,9 @@ def to_ask(status: FleetStatus) -> list[str]:
 def with_own_words(
     status: FleetStatus, rollouts: Mapping[str, RolloutStatus | None], calendar: Iterable[Entry]
 ) -> FleetStatus:
-    """With the stage that each asked rollout says itself, and what it waits for in that stage; and with the windows.
+    """Return the status with the stage and conditions that each asked rollout reports, and with the windows.
 
-    The fleet rollout notes its members' stages seconds later, and knows nothing of their gates.
+    The fleet rollout notes its members' stages seconds later, and does not know their gates.
     """
     own = {name: r for name, r in rollouts.items() if r is not None}
     members = tuple(_own_words(m, own.get(m.cluster)) for m in status.members)
@@ -90,7 +90,7 @@ def _own_words(member: Member, status: RolloutStatus | None) -> Member:
 
 
 def rollout_waits(status: RolloutStatus) -> str:
-    """What a rollout waits for, holds first."""
+    """Describe what a rollout waits for, holds first."""
     held = [f"held: {hold.kind}, {hold.reason}{_until_text(hold.until)}" for hold in status.holds]
     waits = [
         f"{c.text.removeprefix('waits for ')}{_until_text(c.until)}" for c in status.waiting_for if c.name != "holds"
@@ -103,7 +103,7 @@ def _until_text(at: datetime | None) -> str:
 
 
 def _windows(members: Sequence[Member], calendar: Iterable[Entry]) -> tuple[DeclaredOver, ...]:
-    """One for each declaration, however many clusters it has."""
+    """Return one window for each declaration, however many clusters it has."""
     open_ = {m.cluster for m in members if not m.state.is_settled or m.state is MemberState.FAILED}
     return tuple(
         DeclaredOver(kind=w.kind, starts=w.starts, ends=w.ends, reason=w.reason, clusters=names)
@@ -115,9 +115,9 @@ def _windows(members: Sequence[Member], calendar: Iterable[Entry]) -> tuple[Decl
 
 
 def left_now(fleet: FleetRollout, now: datetime) -> tuple[BudgetLeft, datetime | None]:
-    """What is left of the budget by the ledger's book and its own starts since, and when it looked into the book.
+    """Return the budget left by the ledger's book and by starts since, and the time of the look into the book.
 
-    None: too long ago to go by. What is left by its own starts alone is then a bound.
+    That time is None if it is too long ago; the budget left by the rollout's own starts alone is then an upper bound.
     """
     hour, day = budget_left(fleet, now)
     if fleet.left is None or fleet.picked_at is None or now - fleet.picked_at > fleet.pace.recheck:
@@ -128,7 +128,7 @@ def left_now(fleet: FleetRollout, now: datetime) -> tuple[BudgetLeft, datetime |
 
 
 def _as_of(member: Member, fleet: FleetRollout, now: datetime) -> Member:
-    """A reason that is over is none: the cluster waits to be looked at again, once nothing holds the fleet rollout."""
+    """Return the member without a hold that is over: it waits for another try once nothing holds the fleet rollout."""
     if member.state is not MemberState.WAITING:
         return member
     over = member.held_until is not None and member.held_until <= now
@@ -154,7 +154,7 @@ def _wave(fleet: FleetRollout, wave: Wave) -> WaveStatus:
 
 
 def progress_of(fleet: FleetRollout, now: datetime) -> FleetProgress:
-    """At the rate of the last day, and never before what its soaks and bakes take."""
+    """Project the end from the rate of the last day, but no earlier than its soaks and bakes allow."""
     members = fleet.members.values()
     steps = [wave for wave in WAVES if any(m.wave is wave for m in members)]
     left = sum(not m.state.is_settled for m in members)
@@ -180,7 +180,7 @@ def progress_of(fleet: FleetRollout, now: datetime) -> FleetProgress:
 
 
 def waiting_sentence(fleet: FleetRollout, now: datetime) -> str:
-    """One sentence: what the fleet rollout waits for."""
+    """Return one sentence about what the fleet rollout waits for."""
     match fleet.stage:
         case FleetStage.PLANNED:
             return "waits for its plan to be approved" if fleet.plan_hash else "plans every cluster"
@@ -227,7 +227,7 @@ def _in_vain(fleet: FleetRollout, now: datetime) -> str:
 
 
 def needs_of(fleet: FleetRollout) -> str:
-    """What a person has to do for the fleet rollout to go on; empty when it goes on by itself."""
+    """Return what a person has to do for the fleet rollout to go on; empty if it goes on by itself."""
     if fleet.stage is FleetStage.PLANNED and fleet.plan_hash:
         return f"approve the plan: backstop fleet approve --plan {fleet.plan_hash}"
     if fleet.stage is not FleetStage.RUNNING:
@@ -246,7 +246,7 @@ def needs_of(fleet: FleetRollout) -> str:
 
 
 def _skip(members: Sequence[Member]) -> str:
-    """How the first of them is left out."""
+    """Return the command that leaves out the first of them."""
     return f"or backstop fleet skip {shlex.quote(members[0].cluster)} --reason ..."
 
 

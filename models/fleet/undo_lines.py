@@ -1,4 +1,4 @@
-"""How each command to a fleet rollout is undone: one line, as people type it, or why there is none."""
+"""The undo of each command to a fleet rollout: one line, as people type it, or the reason there is none."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNDO_OF_LAUNCH = f"Undo: backstop fleet abort {REASON}"
 def fleet_undo_line(
     before: FleetRollout, after: FleetRollout, command: FleetCommand, request: FleetCommandRequest
 ) -> str:
-    """What to say to undo a command that has just been obeyed."""
+    """Return the line that undoes the command just obeyed."""
     row = FLEET_ROWS[command]
     return row.undo_line() if row.undo else FLEET_UNDO[command](before, after, request)
 
@@ -27,11 +27,11 @@ def _names(members: Iterable[Member]) -> str:
 
 
 _Left = dict[str, list[Member]]
-"""By reason: the members that no command puts back."""
+"""Members that no command puts back, by reason."""
 
 
 def _move_lines(members: Iterable[Member], fleet: FleetRollout) -> tuple[list[str], _Left]:
-    """The commands that put waiting members where they were, and what they leave."""
+    """Return the commands that put waiting members back, and the members they leave."""
     by_wave: dict[Wave, list[Member]] = {}
     for m in members:
         by_wave.setdefault(m.wave, []).append(m)
@@ -46,7 +46,7 @@ def _move_lines(members: Iterable[Member], fleet: FleetRollout) -> tuple[list[st
 
 
 def _lines(lines: list[str], left: _Left) -> str:
-    """All that is undone, and of what is not why."""
+    """Join the commands that undo, and the reasons for the members they leave."""
     if not lines:
         whose = {why: f"{_names(each)}: " if len(left) > 1 else "" for why, each in left.items()}
         return f"{NEVER}: {'; '.join(f'{whose[why]}{why}' for why in left)}."
@@ -73,7 +73,7 @@ def _undo_move(before: FleetRollout, after: FleetRollout, request: FleetCommandR
 
 
 def _undo_pause(before: FleetRollout, after: FleetRollout, request: FleetCommandRequest) -> str:
-    """A resume lifts every hold and lets failures go."""
+    """Return the resume line, unless a resume would also lift other holds and forget failures."""
     others = [h.id for h in after.holds if h.id != PAUSED]
     if not others:
         forgets = " (known failures count no more then)" if after.failed_members else ""
