@@ -1,9 +1,9 @@
-"""One row for each command that people give to a lifecycle: all that does not depend on the state in which it is given.
+"""Rows for the commands that people give to a lifecycle: everything that does not depend on its state.
 
 The command line (cli/commands_from_rows.py), completion, docs/commands.md, the HTTP API's document and the console's
-buttons are made of the rows, and `refusal` of each core asks them whether a command needs a reason. What else refuses
-a command and what it changes is in the core's `commands`; who may give it is in models/access/rights.py. Only the
-standard library is imported: `backstop --help` reads the rows of rollouts.
+buttons come from the rows, and `refusal` of each core asks them whether a command needs a reason. The core's `commands`
+has the other refusals and the effect of each command; models/access/rights.py says who may give it. Only the standard
+library is imported, because `backstop --help` reads the rows of rollouts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from enum import StrEnum
 from models.access.rights import RIGHTS, Second
 
 REASON = "--reason '...'"
-"""How a reason stands in a line that people complete."""
+"""A reason in a line that people complete."""
 NEVER = "It cannot be undone"
 DECIDE = "Decide"
 HALT = "Hold, undo, end"
 
 
 class NeedsReason(StrEnum):
-    """Whether a command needs one."""
+    """The rule that says when a command needs a reason."""
 
     ALWAYS = "always"
     SOMETIMES = "in some states: the core's `commands` says which"
@@ -30,7 +30,7 @@ class NeedsReason(StrEnum):
 
 
 class Asks(StrEnum):
-    """When a person at the terminal is asked before a command is given, and what they are shown."""
+    """The rule that says when the command line asks before a command, and what it shows."""
 
     NEVER = "never"
     SEVERAL = "if several clusters are meant: where each of them is"
@@ -44,44 +44,44 @@ class Asks(StrEnum):
 
 @dataclass(frozen=True)
 class CommandField:
-    """One field of a command's request, as people type it: an option, or with `argument` a word."""
+    """A field of a command's request, as people type it: an option, or with `argument` a word."""
 
     name: str
     help: str
     metavar: str = ""
-    """Without one it is a flag."""
+    """Empty for a flag."""
     needed: bool = False
     argument: bool = False
     many: bool = False
     option: str = ""
-    """The option's name if it is not that of the field."""
+    """The option's name if it differs from the field's."""
     otherwise: str = ""
-    """What holds if it is left out, in the help."""
+    """The default, as the help states it."""
 
 
 @dataclass(frozen=True)
 class CommandRow:
     name: str
     help: str
-    """The first paragraph alone stands in lists, in the API's document and beside the console's button."""
+    """Lists, the API's document and the console use the first paragraph alone."""
     examples: str
-    """One a line."""
+    """Examples, one a line."""
     fields: tuple[CommandField, ...] = ()
     reason: NeedsReason = NeedsReason.ALWAYS
     asks: Asks = Asks.NEVER
     question: str = "{label} {of}?"
-    """What a person is asked, with names in braces."""
+    """The question to a person, with names in braces."""
     undo: str = ""
-    """How it is undone, one line with names in braces; empty: it depends on the state, and `undo_lines` makes it."""
+    """The undo in one line, with names in braces; empty: it depends on the state, and `undo_lines` builds it."""
     button: str = ""
-    """The console's button, if it is called something else than the command."""
+    """The label of the console's button if it differs from the command."""
     lifecycle: str = ""
     panel: str = ""
-    """The heading of `backstop --help`; a command of a group has none."""
+    """The heading in `backstop --help`; empty for a command of a group."""
 
     @property
     def key(self) -> str:
-        """Its right in models/access/rights.py: `fleet.skip`."""
+        """The name of its right in models/access/rights.py: `fleet.skip`."""
         return f"{self.lifecycle}.{self.name}"
 
     @property
@@ -91,7 +91,7 @@ class CommandRow:
 
     @property
     def summary(self) -> str:
-        """What it does, without the details."""
+        """The first paragraph of the help."""
         return self.help.partition("\n\n")[0]
 
     @property
@@ -104,18 +104,18 @@ class CommandRow:
 
     @property
     def by_two(self) -> bool:
-        """It takes a second person, at least in some circumstances."""
+        """True if it takes a second person, at least in some circumstances."""
         return any(right.second is not Second.NONE for _, right in RIGHTS[self.key].with_cases)
 
     def question_text(self, **names: str) -> str:
-        """`question` with its names filled in."""
+        """Fill in the names in `question`."""
         return self.question.format(label=self.label, **names)
 
     def undo_line(self, **names: str) -> str:
-        """`undo` with names as a shell takes them."""
+        """Fill in the names in `undo`, quoted for a shell."""
         return self.undo.format(**{name: shlex.quote(value) for name, value in names.items()})
 
 
 def rows_of(lifecycle: str, *rows: CommandRow, panel: str = "") -> dict[str, CommandRow]:
-    """By the command, in the order of the help."""
+    """Return the rows by command, in the order of the help."""
     return {row.name: replace(row, lifecycle=lifecycle, panel=panel) for row in rows}

@@ -1,4 +1,4 @@
-"""What every lifecycle may decide to do next: wait, or finish. Each has actions of its own beside these."""
+"""The next actions that all lifecycles share: wait, or finish. Each lifecycle has more of its own."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from datetime import datetime
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do before `until` (None: before somebody says something, or what is under way ends)."""
+    """Do nothing before `until`; None: before a message arrives or a call under way ends."""
 
     until: datetime | None
 
     def ahead_of(self, now: datetime) -> datetime | None:
-        """`until`, where that is still to come."""
+        """Return `until` if it is still to come."""
         return self.until if self.until is not None and self.until > now else None
 
 
 @dataclass(frozen=True)
 class Finish:
-    """It has ended."""
+    """End the workflow: the lifecycle has ended."""

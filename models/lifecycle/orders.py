@@ -1,4 +1,4 @@
-"""What every command to a lifecycle carries: who gives it, and why."""
+"""The part that all commands to a lifecycle share: who gives it, and why."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.base import ActorGiven, Words
 
 
 class Order(Ticketed):
-    """One command from one person."""
+    """A command from one person."""
 
     actor: ActorGiven = Field(min_length=1)
     reason: Words = ""

@@ -1,8 +1,8 @@
-"""What is still to be archived and told. It stands in a lifecycle's state until that has happened.
+"""Archive entries and notices that still have to go out. A lifecycle's state keeps them until they have.
 
 A ledger or a mail server may be away for weeks, and Temporal takes at most 2 MiB from one run to the next; a run that
 cannot begin guards nothing and takes no command. So, when a run ends, the queues are measured as they are sent
-(compressed), and what does not fit is left out, with an entry that says so. The workflow's history has it all.
+(compressed), and the part that does not fit is left out, with an entry that says so. The workflow's history has it all.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from models.notices import Notice
 from models.temporal_names import TellAnswer
 
 MOST_BYTES = 3 * 2**19
-"""The size of a whole state, compressed."""
+"""The largest size of a whole state, compressed."""
 _LEAST_ROOM = 2**17
 _UNDER_WAY = 50
-"""The first entries may be on their way to the archive: they are left out last."""
+"""The number of first entries that may be on their way to the archive: they are left out last."""
 _Item = TypeVar("_Item", bound=Model)
 
 
 class Outgoing(Model):
-    """Entries for the archive and notices, in the order in which they came about."""
+    """Entries for the archive and notices, each in the order of their events."""
 
     outbox: tuple[AuditEntry, ...] = Field(default=(), exclude_if=lambda entries: not entries)
-    """Not archived yet."""
+    """Entries not archived yet."""
     mail: tuple[Notice, ...] = Field(default=(), exclude_if=lambda notices: not notices)
-    """Not delivered yet."""
+    """Notices not delivered yet."""
     serial: Count = 0
-    """Counts entries and notices: it is part of their keys."""
+    """The count of entries and notices, which is part of their keys."""
 
     def with_entry(self, prefix: str, **fields: Any) -> Self:
-        """With one more entry for the archive, under the next key; `fields`: its others."""
+        """Add an entry for the archive, under the next key. `fields`: its other fields."""
         number = self.serial + 1
         entry = AuditEntry(key=f"{prefix}/{number:06d}", **fields)
         return self.but(serial=number, outbox=(*self.outbox, entry))
 
     def with_notices(self, prefix: str, suffix: str, audiences: Iterable[str], **fields: Any) -> Self:
-        """With a notice to each audience in the mail, under the next keys; `fields`: what all of them say."""
+        """Queue a notice to each audience, under the next keys. `fields`: the content they share."""
         notices = tuple(
             Notice(key=f"{prefix}/{number:06d}/{suffix}", audience=audience, **fields)
             for number, audience in enumerate(audiences, start=self.serial + 1)
@@ -52,31 +52,31 @@ class Outgoing(Model):
         return self.but(serial=self.serial + len(notices), mail=(*self.mail, *notices))
 
     def without_entries(self, keys: Iterable[str]) -> Self:
-        """The entries with these keys are archived."""
+        """Remove the entries with these keys, which are archived."""
         done = set(keys)
         return self.but(outbox=tuple(entry for entry in self.outbox if entry.key not in done))
 
     def without_mail(self, keys: Iterable[str]) -> Self:
-        """The notices with these keys are delivered, or tried no more."""
+        """Remove the notices with these keys, which are delivered or given up."""
         gone = set(keys)
         return self.but(mail=tuple(notice for notice in self.mail if notice.key not in gone))
 
 
 class ArchivePlace(NamedTuple):
-    """Where the archive has what happened to something."""
+    """The place of a lifecycle in the archive."""
 
     prefix: str
-    """How the keys of its entries begin."""
+    """The start of the keys of its entries."""
     cluster: str
     rollout: str = ""
 
 
 class Lifecycle(Outgoing):
-    """The state of something that lives long: a fleet rollout, a request, a bring-up."""
+    """The state of a fleet rollout, a request or a bring-up."""
 
     @property
     def place(self) -> ArchivePlace:
-        """Where the archive has what happens to it."""
+        """The place of this lifecycle in the archive."""
         raise NotImplementedError
 
     def record(
@@ -90,7 +90,7 @@ class Lifecycle(Outgoing):
         refused: bool = False,
         **data: Any,
     ) -> Self:
-        """With one more entry for the archive."""
+        """Add an entry for the archive."""
         prefix, cluster, rollout = self.place
         return self.with_entry(
             prefix,
@@ -106,7 +106,7 @@ class Lifecycle(Outgoing):
         )
 
     def apply_delivery(self, answer: TellAnswer, now: datetime) -> Self:
-        """What was delivered is gone from the mail; what never can be is too, and the archive says so."""
+        """Remove notices that were delivered or never can be; the archive notes the latter."""
         lost = [notice for notice in self.mail if notice.key in answer.refused and notice.key not in answer.noted]
         left = self.without_mail(answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys())
         for notice in lost:
@@ -115,7 +115,7 @@ class Lifecycle(Outgoing):
         return left
 
     def fit(self, now: datetime) -> Self:
-        """Small enough to be carried to the next run."""
+        """Return the state, small enough for the next run."""
         if packed_bytes(self) <= MOST_BYTES:
             return self
         mail, outbox = fit_queues(MOST_BYTES - packed_bytes(self.but(outbox=(), mail=())), self.mail, self.outbox)
@@ -126,13 +126,13 @@ class Lifecycle(Outgoing):
 
 
 def packed_bytes(*values: Model) -> int:
-    """Bytes of these values as they are sent."""
+    """Return the compressed size of these values, as they are sent."""
     folding = zlib.compressobj(1)
     return sum(len(folding.compress(v.model_dump_json().encode())) for v in values) + len(folding.flush())
 
 
 def keep_fitting(items: tuple[_Item, ...], room: int, first: int = 0) -> tuple[_Item, ...]:
-    """The first so many and the newest, as many as fit into so many bytes; the last one always."""
+    """Return the `first` items and the newest, as many as fit into `room` bytes; always the last one."""
     head, rest = items[:first], items[first:]
     while len(head) + len(rest) > 1 and packed_bytes(*head, *rest) > room:
         if len(rest) > 1:
@@ -145,7 +145,7 @@ def keep_fitting(items: tuple[_Item, ...], room: int, first: int = 0) -> tuple[_
 def fit_queues(
     room: int, mail: tuple[Notice, ...], outbox: tuple[AuditEntry, ...]
 ) -> tuple[tuple[Notice, ...], tuple[AuditEntry, ...]]:
-    """As much of both as fits into so many bytes."""
+    """Return as much of both queues as fits into `room` bytes."""
     room = max(_LEAST_ROOM, room)
     letters = keep_fitting(mail, room // 2)
     return letters, keep_fitting(outbox, room - packed_bytes(*letters), first=_UNDER_WAY)
@@ -156,7 +156,7 @@ def given_up_text(notices: int) -> str:
 
 
 def left_out_texts(notices: int, entries: int) -> list[str]:
-    """What the archive says of what did not fit; nothing where everything did."""
+    """Return the archive texts about items that did not fit; empty if all did."""
     texts = []
     if notices:
         texts.append(f"{given_up_text(notices)}: too many were waiting for delivery")

@@ -1,6 +1,6 @@
-"""A state machine as one table: each command in each stage has an answer, a stage or a refusal with its reason.
+"""A state machine as one table: the answer to each command in each stage, a stage or a refusal with its reason.
 
-Total on purpose: a missing cell fails when the module is imported, not for an operator at 3 a.m.
+The table is total on purpose: a missing cell fails when the module is imported, not for an operator at 3 a.m.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from enum import StrEnum
 from typing import TypeVar
 
 STAY = None
-"""The command changes something, and not the stage."""
+"""The answer to a command that changes something but not the stage."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """Why a command has no place in a stage."""
+    """The reason a command has no place in a stage."""
 
     reason: str
 
@@ -31,9 +31,9 @@ def answers_by_cell(
     rows: Mapping[tuple[_Command, ...], Sequence[_Stage | Refused | _Cell | None]],
     ended: Refused,
 ) -> dict[tuple[_Stage, _Command], _Stage | Refused | _Cell]:
-    """The answer to each stage and command. `rows`: commands with a cell for each column, STAY among them.
+    """Return the answer to each stage and command. `rows`: commands with a cell for each column; a cell may be STAY.
 
-    In every stage without a column all commands are refused as `ended`.
+    A stage without a column refuses all commands as `ended`.
     """
     of_row = {command: row for commands, row in rows.items() for command in commands}
     stages, commands = type(columns[0]), list(type(next(iter(of_row))))
