@@ -1,4 +1,4 @@
-"""The requests of a quota request's calls, built from its state, and what the answers come to."""
+"""Requests to activities, built from the state of a quota request, and the outcomes of their answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.rollout.messages import EffectRequest
 
 
 def prepare(state: RequestState, now: datetime) -> PrepareRequest:
-    """Whether the order can be written now, by whom, and what."""
+    """Build the request that asks how the order can be written now, and by whom."""
     return PrepareRequest(
         order=state.order,
         cluster=state.ask.cluster,
@@ -25,13 +25,13 @@ def prepare(state: RequestState, now: datetime) -> PrepareRequest:
 
 
 def write(state: RequestState, change: Change, now: datetime) -> EffectRequest:
-    """The one fenced call that changes the quota, where no rollout is open."""
+    """Build the request for the one fenced call that changes the quota if no rollout is open."""
     order = state.order if state.ticketed else None
     return EffectRequest(change=change, shadow=False, limit_gpus=None, order=order, at=now)
 
 
 def keep(state: RequestState) -> KeepRequest:
-    """What the book keeps of it, with the entries that are to be archived."""
+    """Build the request that updates the book and archives the entries."""
     return KeepRequest(request=state.but(mail=()))
 
 
@@ -40,7 +40,7 @@ def answer(order: GrantOrder, outcome: GrantOutcome, reason: str) -> Granted:
 
 
 def failed(order: GrantOrder, kind: str, reason: str) -> Granted:
-    """A call that failed is tried again. `kind`: of models.errors."""
+    """Return the outcome of a call that failed and is tried again. `kind`: the class name of models.errors."""
     drifted = kind == Drift.__name__
     return answer(
         order, GrantOutcome.LATER, "its quotas have just been changed: Backstop tries again" if drifted else reason
@@ -48,7 +48,7 @@ def failed(order: GrantOrder, kind: str, reason: str) -> Granted:
 
 
 def outcome_of(order: GrantOrder, prepared: Prepared, receipt: Receipt) -> Granted:
-    """What became of the order; where others changed the quota meanwhile, nothing was written."""
+    """Return the outcome of the order; if others changed the quota meanwhile, nothing was written."""
     if receipt.conflicts:
         theirs = ", ".join(c.team for c in receipt.conflicts)
         outcome = GrantOutcome.NO if order.ends else GrantOutcome.LATER

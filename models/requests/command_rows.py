@@ -1,4 +1,4 @@
-"""Commands to a request for quota, one row each. How most are undone depends on where the request is."""
+"""Commands to a request for quota, one row each. The undo of most depends on the state of the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""People's commands to a request: what each is refused for, and what it changes."""
+"""Commands from people to a request: the reasons to refuse each, and the state after it."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class RequestCommand(StrEnum):
 
 
 class RequestOrder(Order):
-    """One command from one person to a request."""
+    """A command from one person to a request."""
 
     until: Time | None = Field(default=None, exclude_if=lambda day: day is None)
-    """extend: when the grant ends."""
+    """extend: the new end of the grant."""
 
 
 def refusal(
@@ -40,11 +40,10 @@ def refusal(
     *,
     by_roles: bool | None = None,
 ) -> str | None:
-    """Why the command cannot be taken now, in one sentence; None when it can.
+    """Explain in one sentence why the command cannot be taken now; None if it can.
 
-    `owners`: of the cluster, today; None: not looked up yet, so that it is only said whether the command has a place.
-    `by_roles`: whether an access file says who may give it, and owners do not. None: it does where the request came
-    with a ticket.
+    `owners`: those of the cluster today; None: not looked up yet, so the actor is not checked. `by_roles`: whether an
+    access file assigns the right to give it, in place of the owners. None: it does if the request came with a ticket.
     """
     stage = state.stage
     if state.has_ended or stage is RequestStage.RETURNING:
@@ -82,7 +81,7 @@ def _refuse_actor(state: RequestState, command: RequestCommand, actor: str, owne
 
 
 def obey(state: RequestState, command: RequestCommand, request: RequestOrder, now: datetime) -> RequestState:
-    """The request after a command that is not refused."""
+    """Return the request after a command that is not refused."""
     by, reason = request.actor, request.reason
 
     def record(changed: RequestState, text: str) -> RequestState:
@@ -113,7 +112,7 @@ def obey(state: RequestState, command: RequestCommand, request: RequestOrder, no
 
 
 def undo_line(state: RequestState, command: str = "") -> str:
-    """How what has just been said to a request is undone; empty where nothing came of it. `command`: if it was one."""
+    """Return the line that undoes the last command or the request itself; empty if nothing came of it."""
     ask = state.ask
     if command and REQUEST_ROWS[command].undo:
         return REQUEST_ROWS[command].undo_line(request=ask.request)

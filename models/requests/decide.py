@@ -1,7 +1,7 @@
-"""What a request does next: one pure decision, taken again after everything that happens.
+"""The next action of a request: one pure decision, taken again after every event.
 
-Time is taken in before (`advance`, models/requests/reducers.py). How long a try that met something in its way is waited
-for before the next one is the workflow's.
+`advance` (models/requests/reducers.py) applies the time before. The workflow decides how long to wait after a try that
+met an obstacle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from models.requests.state import RequestStage, RequestState
 
 
 def decide(state: RequestState) -> RequestAction:
-    """The next action. What has happened is kept first, the end of the request too."""
+    """Return the next action. The state is kept first, also at the end of the request."""
     if state.outbox:
         return Keep()
     if state.has_ended:

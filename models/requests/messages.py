@@ -1,4 +1,4 @@
-"""What crosses the wire for a request for more quota."""
+"""Messages about a request for more quota."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from models.rollout.effects import Change
 
 
 class RequestInput(Model):
-    """The workflow's one argument: what is asked for, and the state that a run hands to the next."""
+    """The workflow's one argument: the ask, and the state that a run hands to the next."""
 
     ask: QuotaAsk
     state: RequestState | None = None
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
-    """Tickets that its commands have used of late."""
+    """Tickets that its commands have used lately."""
 
 
 class AssessRequest(Model):
@@ -26,26 +26,26 @@ class AssessRequest(Model):
 
 
 class PrepareRequest(Model):
-    """A try to write an order. `fence`: its number among the request's own writes."""
+    """A request to prepare the write of an order. `fence`: its number among the request's own writes."""
 
     order: GrantOrder
     cluster: Name
     namespace: str = ""
     hands: dict[str, Count] = Field(default_factory=dict)
-    """Of a grant that ends: whose quotas they must still be."""
+    """To end a grant: the change markers that its quotas must still have."""
     fence: PositiveCount
     at: Time
 
 
 class Prepared(Model):
-    """How an order can be written now: by the rollout that is open, by this change, or not."""
+    """The way to write an order now: through the open rollout, by this change, or not at all."""
 
     through: bool = False
     change: Change | None = None
     raised: dict[str, GpuCount] = Field(default_factory=dict)
     hands: dict[str, Count] = Field(default_factory=dict)
     outcome: GrantOutcome = GrantOutcome.LATER
-    """Where it cannot: whether to come again."""
+    """If it cannot be written: whether to try again."""
     said: str = ""
 
 
@@ -61,7 +61,7 @@ class OwnersRequest(Model):
 
 
 class Owners(Model):
-    """Who decides on requests for a cluster today."""
+    """The people who decide on requests for a cluster today."""
 
     names: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""What a request can do next: one of these at a time."""
+"""The next actions of a request; one at a time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from models.lifecycle.next_actions import Finish, Wait
 
 @dataclass(frozen=True)
 class Keep:
-    """The book takes in how it stands, and the archive what happened."""
+    """Update the book, and archive the entries."""
 
 
 @dataclass(frozen=True)
 class Write:
-    """One try to write the order, or to take it back."""
+    """Try to write the order, or to take it back."""
 
 
 RequestAction = Wait | Keep | Write | Finish

@@ -1,6 +1,6 @@
-"""What became of a request's calls, and what follows from time alone; people are told of each end.
+"""Outcomes of a request's calls and of time alone, applied to its state; people are notified of each end.
 
-Every function answers a new RequestState; none decides what to do next (models/requests/decide.py does).
+Every function returns a new RequestState; none decides what to do next (models/requests/decide.py does).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from models.requests.state import Assessment, QuotaAsk, RequestStage, RequestSta
 from models.temporal_names import TellAnswer
 
 MAIL_TIME = timedelta(days=1)
-"""How long a notice is tried; a receiver that is gone for longer must not keep a request from its end."""
+"""The time for which a notice is tried; a receiver that is away longer must not keep a request from its end."""
 
 
 def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> RequestState:
-    """A request at its start: it waits for the owner, or is refused at once with what else there is."""
+    """Open a request: it waits for an owner, or is refused at once with the alternatives."""
     ticketed = bool(ask.ticket) if assessment.ticketed is None else assessment.ticketed
     on = warrant_in(ask)
     ask = ask.but(ticket="")  # it has done its work, and everybody may read the request
@@ -59,7 +59,7 @@ def open_request(ask: QuotaAsk, assessment: Assessment, now: datetime) -> Reques
 
 
 def advance(state: RequestState, now: datetime) -> RequestState:
-    """Its day has come: what was granted is given back, what was not is over."""
+    """Apply the end date: a grant is given back, a request not granted is over."""
     if state.ends_on is None or now < state.ends_on:
         return state
     if state.stage is RequestStage.GRANTED:
@@ -72,7 +72,7 @@ def advance(state: RequestState, now: datetime) -> RequestState:
 
 
 def apply_grant(state: RequestState, answer: Granted, now: datetime) -> RequestState:
-    """After a try to write it, or to take it back."""
+    """Apply a try to write the order, or to take it back."""
     if answer.outcome is GrantOutcome.LATER:
         if state.waits_for == answer.said:
             return state
@@ -114,9 +114,9 @@ def _finish_return(state: RequestState, answer: Granted, now: datetime) -> Reque
 
 
 def apply_cancel(state: RequestState, now: datetime, *, by_ticket: bool) -> RequestState:
-    """Temporal's own cancel: what was granted for a time is given back, what was not is over.
+    """Apply a cancel from Temporal: a grant with an end is given back, a request not granted is over.
 
-    `by_ticket`: it was asked for so, and then only a ticket withdraws it.
+    `by_ticket`: the request came with a ticket, so only a ticket withdraws it.
     """
     if state.ticketed or by_ticket:
         ignored = "a cancel from Temporal was ignored, because this request takes only commands with a ticket"
@@ -133,7 +133,7 @@ def apply_cancel(state: RequestState, now: datetime, *, by_ticket: bool) -> Requ
 
 
 def apply_delivery(state: RequestState, answer: TellAnswer, now: datetime) -> RequestState:
-    """What was delivered, what the ledger sends, and what never can be delivered is tried no more."""
+    """Remove notices that were delivered, that the ledger sends, or that never can be delivered."""
     gone = answer.delivered.keys() | answer.refused.keys() | answer.waiting.keys()
     mail = tuple(n for n in state.mail if n.key not in gone)
     since = {n.key: state.unsent.get(n.key, now) for n in mail if n.key in answer.failed or n.key in state.unsent}
@@ -141,14 +141,14 @@ def apply_delivery(state: RequestState, answer: TellAnswer, now: datetime) -> Re
 
 
 def undelivered_reasons(state: RequestState, answer: TellAnswer, now: datetime) -> dict[str, str]:
-    """The notices given up, each with why: refused, or tried for too long. `state`: before `apply_delivery`."""
+    """Return the notices to give up, with the reason: refused, or tried too long. `state`: before `apply_delivery`."""
     tried = {n.key: state.unsent.get(n.key, now) for n in state.mail}
     late = {key: why for key, why in answer.failed.items() if now - tried.get(key, now) >= MAIL_TIME}
     return {**answer.refused, **late}
 
 
 def gave_up(state: RequestState, lost: Mapping[str, str], notices: Iterable[Notice], now: datetime) -> RequestState:
-    """These are tried no more, and the archive says who was not told."""
+    """Give up these notices; the archive names the people who were not notified."""
     audiences = {n.key: n.audience for n in notices}
     for key, why in lost.items():
         audience = audiences.get(key, "somebody")

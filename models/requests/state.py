@@ -1,7 +1,7 @@
 """The state of one request for more quota: asked -> approved -> granted -> returned, with ways out at each step.
 
-It is a value: what happens makes another one (models/requests/reducers.py, models/requests/commands.py). What is to be
-archived and told stands in it until it has been. Source: docs/design.md, "Ports" (fence rule); ADR 0020.
+The state is a value: events make another one (models/requests/reducers.py, models/requests/commands.py). It keeps
+archive entries and notices until they have gone out. Source: docs/design.md, "Ports" (fence rule); ADR 0020.
 """
 
 from __future__ import annotations
@@ -33,76 +33,76 @@ from models.notices import NoticeKind
 from models.planning.grants import GrantOrder, Room
 
 _GRACE = timedelta(minutes=2)
-"""What a worker that is busy, or has just begun, may need."""
+"""The time that a worker may need when it is busy or has just started."""
 
 
 class RequestStage(StrEnum):
     ASKED = "asked"
-    """It waits for the cluster's owner."""
+    """The request waits for the cluster's owner."""
     APPROVED = "approved"
-    """It waits for what is in the way of writing it."""
+    """The request waits until its order can be written."""
     GRANTED = "granted"
     RETURNING = "returning"
-    """Its time is over, or it was withdrawn: it waits for what is in the way of taking it back."""
+    """The grant is over or withdrawn, and waits until it can be taken back."""
     RETURNED = "returned"
     REFUSED = "refused"
     DECLINED = "declined"
     WITHDRAWN = "withdrawn"
     LAPSED = "lapsed"
-    """Its day came before anybody granted it."""
+    """The end date came before anybody granted it."""
     LEFT = "left"
-    """It was to be given back, and others had changed the quota since: a person is needed."""
+    """The grant could not be taken back, because others changed the quota: a person is needed."""
 
 
 class QuotaAsk(Ticketed):
-    """What starts a request. Units: whole GPUs, more than the team has."""
+    """The input that starts a request. Units: whole GPUs, beyond what the team has."""
 
     request: Text = Field(min_length=1, max_length=100, pattern=r"^[a-z0-9-]+$")
     team: NameGiven
     cluster: NameGiven
     gpus: PositiveCount
     until: Time | None = None
-    """When it ends by itself; None: never."""
+    """Time at which the grant ends by itself; None: never."""
     namespace: ActorGiven = ""
-    """On whose behalf; empty: the team's own."""
+    """The namespace that it is asked for; empty: the team's own."""
     actor: NameGiven
     reason: Words = ""
 
 
 class Elsewhere(Model):
-    """Another cluster, and what it could promise. Units: whole GPUs."""
+    """Another cluster, and the GPUs it could promise. Units: whole GPUs."""
 
     cluster: Name
     gpu_model: str | None = None
     headroom_gpus: GpuCount
-    """Under its ceiling, for all that ask."""
+    """GPUs under its ceiling, for all that ask."""
     has_quota: bool
-    """The team holds one there, which can be raised."""
+    """The team has a quota there that can be raised."""
 
 
 class Assessment(Model):
-    """Whether a request fits now; where it does not, what else there is. Units: whole GPUs."""
+    """The answer whether a request fits now and, if not, the alternatives. Units: whole GPUs."""
 
     fits: bool
     why: str = ""
-    """Why not, in one sentence."""
+    """The reason it does not fit, in one sentence."""
     room: Room | None = None
     quota_gpus: GpuCount = 0
     owners: tuple[str, ...] = ()
     assessed: bool = False
-    """What else there is was looked for; not where the team may not ask."""
+    """Alternatives were looked for; they are not if the team may not ask."""
     flex_gpus: GpuCount = 0
-    """What its share of flex would be, did it ask for so many more: about so much it may expect."""
+    """The team's share of flex if it asked for that many more: about what it may expect."""
     elsewhere: tuple[Elsewhere, ...] = ()
-    """Those that have room first; ranked."""
+    """Ranked, those with room first."""
     ticketed: bool | None = Field(default=None, exclude_if=lambda so: so is None)
-    """Every command needs a ticket; None: whoever assessed it did not say, and the request's own says it."""
+    """Every command needs a ticket; None: the assessment did not say, and the request's own ticket decides."""
     by_roles: bool = Field(default=False, exclude_if=lambda so: not so)
-    """The access file says who decides, and not the owners."""
+    """The access file says who decides, in place of the owners."""
 
 
 class RequestState(Lifecycle):
-    """One request. Times are the workflow's clock, in UTC."""
+    """A request. Times are the workflow's clock, in UTC."""
 
     ask: QuotaAsk
     ticketed: bool = Field(default=False, exclude_if=lambda so: not so)
@@ -113,39 +113,39 @@ class RequestState(Lifecycle):
     assessment: Assessment
     decided_by: str = ""
     decision: str = ""
-    """The reason that was given with it."""
+    """The reason given with the decision."""
     waits_for: str = ""
-    """What is in the way, as of the last try."""
+    """The obstacle met at the last try."""
     raised: dict[str, GpuCount] = Field(default_factory=dict)
-    """What was written, by team: the quotas above it rise with it."""
+    """GPUs that were written, by team: the quotas above it rise with it."""
     hands: dict[str, Count] = Field(default_factory=dict)
-    """Of what was raised, by team: while these are the same nobody else has changed the quotas."""
+    """Change markers of the raised quotas, by team: while they stay the same, nobody else has changed the quotas."""
     returned_by: str = BACKSTOP
-    """Who had it given back; Backstop itself where its day came."""
+    """The person who had it given back; Backstop itself on its end date."""
     granted_at: Time | None = None
     said: str = ""
-    """How it ended, or stands."""
+    """The present state, or the end, in words."""
     fence: Count = 0
-    """Counts its own writes, where no rollout is open."""
+    """The count of its own writes, without an open rollout."""
     unsent: dict[str, Time] = Field(default_factory=dict, exclude_if=lambda since: not since)
-    """Since when each notice of the mail has been tried in vain, by key."""
+    """Time since which each notice of the mail has been tried in vain, by key."""
     untold: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
     """Audiences that a notice did not reach for good."""
 
     @property
     def has_ended(self) -> bool:
-        """Nothing more happens to it by itself, and no command can be given."""
+        """True if nothing more happens to it by itself, and it takes no command."""
         if self.stage is RequestStage.GRANTED:
             return self.ask.until is None
         return self.stage not in (RequestStage.ASKED, RequestStage.APPROVED, RequestStage.RETURNING)
 
     @property
     def ends_on(self) -> datetime | None:
-        """When time alone ends it; None: never, or not any more."""
+        """Time at which time alone ends it; None: never, or no longer."""
         return None if self.has_ended or self.stage is RequestStage.RETURNING else self.ask.until
 
     def is_overdue(self, now: datetime) -> bool:
-        """Its grant should be back, or on its way, and nobody has said so: whoever cared for it may be gone."""
+        """Return whether its grant should be back or on its way, and nobody has said so: its workflow may be gone."""
         if self.stage is RequestStage.RETURNING:
             return now - self.changed_at >= _GRACE
         return self.stage is RequestStage.GRANTED and self.ends_on is not None and now - self.ends_on >= _GRACE
@@ -158,7 +158,7 @@ class RequestState(Lifecycle):
 
     @property
     def order(self) -> GrantOrder:
-        """What is to be written for it."""
+        """The order to write for it."""
         ends = self.stage is RequestStage.RETURNING
         return GrantOrder(
             request=self.ask.request,
@@ -181,7 +181,7 @@ class RequestState(Lifecycle):
         return super().record(kind, f"request {self.ask.request}: {text}", at, **facts | more)
 
     def notify(self, audiences: tuple[str, ...], text: str, *commands: tuple[str, str]) -> Self:
-        """With a notice to each in the mail."""
+        """Queue a notice to each audience."""
         lines = [{"does": does, "line": line} for does, line in commands]
         return self.with_notices(
             self.place.prefix,
@@ -196,7 +196,7 @@ class RequestState(Lifecycle):
 
     @property
     def askers(self) -> tuple[str, str]:
-        """Who is told what becomes of it."""
+        """The audiences that are notified of the outcome."""
         return self.ask.team, self.ask.actor
 
 

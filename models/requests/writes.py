@@ -1,4 +1,4 @@
-"""What a request writes by itself, in a cluster without an open rollout."""
+"""The writes that a request makes itself, in a cluster without an open rollout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from models.rollout.effects import ValueWrite
 def writes(
     tree: QuotaTree, values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool
 ) -> tuple[ValueWrite, ...]:
-    """The quotas' changes where no rollout is open; each only while the value is as it was read."""
+    """Return the changes of quotas, each valid only while the value is as it was read."""
     after = moved_values(values, raised, ends=ends)
     return tuple(
         ValueWrite(team=team, expected_gpus=values[team], gpus=gpus, leaf=team not in tree.children)
