@@ -1,4 +1,4 @@
-"""What a bring-up's calls are asked, built from its state: the workflow sends them, and tests answer the same ones."""
+"""Requests to activities, built from the state of a bring-up: the workflow sends them, tests answer the same ones."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from models.bringup.runs import UNDO_SUFFIX, RunOrder
 from models.bringup.state import Bringup
 
 _LOOKS_EVERY = timedelta(seconds=15)
-"""How often a run is looked at: often enough beside how long steps take."""
+"""The interval between looks at a run, short compared with the time that steps take."""
 _LEAST = timedelta(milliseconds=100)
 _TELLS_EVERY = timedelta(minutes=10)
-"""How old the tail of a log that people see may be."""
+"""The greatest age of the log tail that people see."""
 _LOOKS_FOR = timedelta(hours=24)
-"""How long one call waits for supply."""
+"""The longest time that one call waits for supply."""
 
 
 def run_order(b: Bringup, run: str) -> RunOrder:
-    """The latest start of a step or its undo, once it is noted."""
+    """Build the order for the latest noted start of a step or its undo."""
     step, undo = b.recipe.steps[run.removesuffix(UNDO_SUFFIX)], run.endswith(UNDO_SUFFIX)
     runs, values = step.runs(undo=undo), b.entry.all_values
 
@@ -86,7 +86,7 @@ def _reading(b: Bringup, name: str, kind: CheckKind, reading: Reading) -> CheckO
 
 
 def check_order(b: Bringup, name: str) -> CheckOrder:
-    """A check by its name; capacity too."""
+    """Build the order for a check, or for the capacity check, by name."""
     source = {"slurm": b.entry.slurm, "prometheus": b.entry.prometheus, "islands": b.entry.planned_islands}
     if name == CAPACITY:
         capacity = b.recipe.capacity
@@ -112,7 +112,7 @@ def check_order(b: Bringup, name: str) -> CheckOrder:
 
 
 def hand_over_request(b: Bringup, now: datetime) -> HandOverRequest:
-    """To put it into the fleet; of one that is there, to grant what is owed."""
+    """Build the request that puts the cluster into the fleet or, once there, grants GPUs that are owed."""
     return HandOverRequest(
         entry=b.entry,
         number=b.number,

@@ -1,4 +1,4 @@
-"""What a check is asked, and what it answers. Both sides of the port build on these values."""
+"""The question of a check, and its answer. Both sides of the port build on these values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EnoughOf = Annotated[
     PlainSerializer(fraction_text, return_type=str),
     Field(json_schema_extra={"type": "number", "exclusiveMinimum": 0, "maximum": 1}),
 ]
-"""An exact number in (0, 1]: how much of the whole is enough."""
+"""An exact number in (0, 1]: the share of the whole that is enough."""
 
 
 class Colour(StrEnum):
@@ -56,7 +56,7 @@ class CheckKind(StrEnum):
     PROMQL = "promql"
     """`query` at the Prometheus `connection`: its one number lies within `at_least` and `at_most`."""
     HEALTHY = "healthy"
-    """Healthy GPUs are at least `share` of those that are there, by the cluster's health source."""
+    """Healthy GPUs are at least `share` of the installed ones, by the cluster's health source."""
     CONTIGUOUS = "contiguous"
     """One island holds a block of `gpus` on wholly healthy nodes, by the cluster's health source."""
     SUPPLY = "supply"
@@ -68,7 +68,7 @@ class CheckKind(StrEnum):
 
 
 class CheckOrder(Model):
-    """One question to the world, with everything filled in and nothing secret. Its kind says which fields it needs."""
+    """A question to the world, with everything filled in and nothing secret. Its kind decides which fields it needs."""
 
     cluster: Name
     name: Text = Field(min_length=1, max_length=200)
@@ -77,7 +77,7 @@ class CheckOrder(Model):
     url: str = ""
     query: str = ""
     connection: Name = "local"
-    """promql: a name of the worker's file of Prometheus servers."""
+    """promql: a name in the worker's file of Prometheus servers."""
     at_least: float | None = None
     at_most: float | None = None
     share: EnoughOf | None = None
@@ -85,25 +85,25 @@ class CheckOrder(Model):
     needs: dict[str, Count] = Field(default_factory=dict)
     slurm: SlurmSource | None = None
     prometheus: PrometheusSource | None = None
-    """healthy, contiguous, capacity: where the cluster's health comes from; neither: what the ledger has of it."""
+    """healthy, contiguous, capacity: the source of the cluster's health; neither: the ledger's samples."""
     islands: tuple[Island, ...] = ()
-    """As entered: what a source that knows no totals is set beside."""
+    """The islands as entered, for a source that does not know totals."""
     limit: Duration = timedelta(seconds=60)
 
 
 class CheckAnswer(Model):
-    """What the world said. `number`: what was measured, in the unit of the check; None where nothing was."""
+    """The world's answer. `number`: the measured value, in the unit of the check; None: nothing was measured."""
 
     colour: Colour
     said: str
     number: float | None = None
     at: Time
     islands: tuple[Island, ...] = ()
-    """capacity: what is there."""
+    """capacity: the islands that are there."""
 
 
 def capacity_answer(order: CheckOrder, islands: tuple[Island, ...], at: datetime) -> CheckAnswer:
-    """Whether what is installed in these islands is what the order asks for, whoever counted them."""
+    """Compare the GPUs installed in these islands with the order, whoever counted them."""
     installed = sum(island.total_gpus for island in islands)
     colour = Colour.GREEN if installed >= order.gpus else Colour.RED
     sentence = f"{gpus_text(installed)} installed, {order.gpus} asked for"

@@ -1,4 +1,4 @@
-"""Commands to a bring-up, one row each. Which of them a stage allows is in models/bringup/stages.py."""
+"""Commands to a bring-up, one row each. models/bringup/stages.py has the stages that allow each of them."""
 
 from __future__ import annotations
 

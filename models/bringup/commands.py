@@ -1,4 +1,4 @@
-"""People's commands to a bring-up: what each is refused for, and what it changes. Each one is counted."""
+"""Commands from people to a bring-up: the reasons to refuse each, and the state after it. Each one is counted."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _DO = BringupCommand
 
 
 class BringupOrder(Order):
-    """One command from one person. Which fields it needs depends on the command."""
+    """A command from one person. It decides which of the fields it needs."""
 
     step: Text = Field(default="", max_length=200)
     """check-in, retry, skip, stop."""
     check: Text = Field(default="", max_length=200)
     """skip."""
     stop: bool = False
-    """cancel: steps that run are stopped, and not waited for."""
+    """cancel: stop running steps instead of waiting for them."""
     deadline: Time | None = None
-    """retire: when the undo begins even where jobs run."""
+    """retire: the time at which the undo begins even if jobs run."""
 
 
 def refusal(
@@ -45,7 +45,7 @@ def refusal(
     now: datetime,
     under_way: Collection[BringupAction] = (),
 ) -> str | None:
-    """Why the command cannot be taken now, in one sentence; None when it can."""
+    """Explain in one sentence why the command cannot be taken now; None if it can."""
     cell = BRINGUP_ANSWERS[bringup.stage, command]
     if isinstance(cell, Refused):
         return cell.reason
@@ -83,7 +83,7 @@ def refusal(
 
 
 def run_of(bringup: Bringup, step: str) -> str:
-    """Whose run a person means by a step: while it is unmade, its undo's."""
+    """Return the run that a person means by a step: its undo while the cluster is torn down."""
     undo = step.removesuffix(UNDO_SUFFIX) + UNDO_SUFFIX
     return undo if bringup.direction.unmakes and undo in bringup.runs else step
 
@@ -118,7 +118,7 @@ def _refuse_check_in(bringup: Bringup, order: BringupOrder) -> str | None:
 
 
 def _failed_runs(bringup: Bringup) -> list[str]:
-    """What a retry can mean: the runs that wait for a person."""
+    """Return the runs that a retry can mean: those that wait for a person."""
     return [
         n
         for n, r in bringup.runs.items()
@@ -202,7 +202,7 @@ def _refuse_retire(bringup: Bringup, order: BringupOrder, now: datetime) -> str 
 
 
 def obey(bringup: Bringup, command: BringupCommand, order: BringupOrder, now: datetime) -> tuple[Bringup, str]:
-    """The bring-up after a command that is not refused, and one sentence about what follows."""
+    """Return the bring-up after a command that is not refused, and one sentence about the consequence."""
     bringup = bringup.account_time(now)
     step = _run_named(bringup, command, order)
     about = f" {step or order.check}".rstrip()
@@ -249,9 +249,9 @@ def obey(bringup: Bringup, command: BringupCommand, order: BringupOrder, now: da
 
 
 def apply_cancel(bringup: Bringup, now: datetime, under_way: Collection[BringupAction], *, by_ticket: bool) -> Bringup:
-    """Temporal's own cancel is a person's, who waits for what runs; in production it changes nothing.
+    """Cancel the bring-up on a cancel from Temporal, and wait for running steps; in production change nothing.
 
-    `by_ticket`: it was begun so, and then only a ticket cancels it.
+    `by_ticket`: the bring-up began with a ticket, so only a ticket cancels it.
     """
     if by_ticket:
         return bringup.record(
@@ -267,7 +267,7 @@ def apply_cancel(bringup: Bringup, now: datetime, under_way: Collection[BringupA
 
 
 def _run_named(bringup: Bringup, command: BringupCommand, order: BringupOrder) -> str:
-    """The run that the command is about; empty: none."""
+    """Return the run that the command is about; empty if there is none."""
     if command is _DO.CHECK_IN and not order.step:
         return touchable_steps(bringup)[0].name
     if command is _DO.RETRY and not order.step:

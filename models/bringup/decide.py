@@ -1,10 +1,9 @@
-"""What a bring-up does next: one pure decision, taken again after everything that happens.
+"""The next action of a bring-up: one pure decision, taken again after every event.
 
-Theory of operation. The workflow is a loop around `decide`. An action is begun and goes on beside the loop; `under_way`
-are those that have not ended. None of them is in the state: a history that begins anew, or a worker that died, leaves
-none under way, and what the state says of each step (its start is noted, it runs) is followed again by its key. So a
-step is started once only by what was noted before. What follows from time alone `advance` takes in
-(models/bringup/reducers.py).
+Theory of operation. The workflow is a loop around `decide`. It begins an action as a task beside the loop; `under_way`
+are the tasks that have not ended. They are not part of the state: after continue-as-new, or a dead worker, none is
+under way, and the loop follows each step again by its key (its start is noted, it runs). So a step is started only once
+per noted start. `advance` (models/bringup/reducers.py) applies what follows from time alone.
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ from models.bringup.state import Bringup, Leaving, StepPhase
 from models.lifecycle.next_actions import Finish, Wait
 
 EMPTYING_LOOKS = (timedelta(seconds=5), timedelta(minutes=10))
-"""Between two looks at a cluster that is being emptied: as long as it has stood so, within these."""
+"""Bounds of the time between looks at a cluster being emptied, which grows while nothing changes."""
 GRACE = timedelta(minutes=1)
-"""A runner ends what takes too long by itself; this much later it is told to."""
+"""The time after which Backstop stops a run beyond its limit, if its runner has not done so."""
 MOST_RUNS = 20
-"""Of one bring-up at once."""
+"""The most runs of one bring-up at once."""
 
 
 def decide(bringup: Bringup, now: datetime, under_way: Collection[BringupAction] = ()) -> BringupAction:
-    """The next action to begin beside those under way."""
+    """Return the next action to begin beside those under way."""
     if bringup.stage.has_ended:
         return Finish()
     first = next((action for action in _wanted_actions(bringup, now, under_way) if action not in under_way), None)
@@ -78,7 +77,7 @@ def _wanted_actions(bringup: Bringup, now: datetime, under_way: Collection[Bring
 
 
 def _next_emptying_look(leaving: Leaving) -> datetime | None:
-    """None: it never was looked at. A rollout of seconds is followed in seconds, one of weeks seldom."""
+    """Return the time of the next look, in step with the pace of the rollout; None if there was none yet."""
     if leaving.looked_at is None:
         return None
     soonest, latest = EMPTYING_LOOKS
@@ -87,7 +86,7 @@ def _next_emptying_look(leaving: Leaving) -> datetime | None:
 
 
 def _run_actions(bringup: Bringup, now: datetime, under_way: Collection[BringupAction]) -> Iterator[BringupAction]:
-    """Every run whose start was noted is followed, and stopped where that was said."""
+    """Yield a follow for each noted start, and a stop for each run that a command stops."""
     for name, run in bringup.runs.items():
         idle = run.phase.under_way and Start(name) not in under_way
         if idle and (run.next_at is None or run.next_at <= now):
@@ -100,7 +99,7 @@ def _run_actions(bringup: Bringup, now: datetime, under_way: Collection[BringupA
 
 
 def startable_steps(bringup: Bringup, now: datetime) -> list[str]:
-    """The steps, or undos, that may start now; what blocks one keeps none that does not stand on it."""
+    """Return the steps, or undos, that may start now. A blocked step stops only those that depend on it."""
     if bringup.direction is BringupStage.PROVISIONING:
         over = {step.name for step, run in bringup.steps() if run.phase.is_over}
         waiting = [step.name for step, run in bringup.steps() if run.phase is StepPhase.WAITING and not step.touch]
@@ -114,7 +113,7 @@ def startable_steps(bringup: Bringup, now: datetime) -> list[str]:
 
 
 def may_unmake(bringup: Bringup) -> bool:
-    """It is being unmade, and no step runs any more."""
+    """Return whether the cluster is being torn down and no step runs any more."""
     emptied = bringup.direction is BringupStage.CANCELLING or (bringup.leaving is not None and bringup.leaving.empty)
     return bringup.direction.unmakes and emptied and not any(run.phase.under_way for _, run in bringup.steps())
 
@@ -125,7 +124,7 @@ def _waits_for_undo(bringup: Bringup, step: str) -> bool:
 
 
 def _steps_above(bringup: Bringup, step: str) -> list[str]:
-    """What stands on this step and is to be unmade before it, or could not be."""
+    """Return the steps that depend on this one and are torn down before it, or could not be."""
     return [
         other
         for other in steps_behind(bringup.recipe.after, step)
@@ -134,7 +133,7 @@ def _steps_above(bringup: Bringup, step: str) -> list[str]:
 
 
 def spared_steps(bringup: Bringup) -> dict[str, str]:
-    """Steps that are not unmade because one whose undo did not finish stands on them: that one, by step."""
+    """Return the steps not torn down because a step with an unfinished undo depends on them, with that step."""
     failed = [
         step.name
         for step, _ in bringup.steps()
@@ -168,7 +167,7 @@ def checks_to_ask(bringup: Bringup, now: datetime) -> list[str]:
 
 
 def due_at(bringup: Bringup, name: str, now: datetime) -> datetime:
-    """When the check is asked next."""
+    """Return when the check is next asked."""
     asked_at = bringup.checks[name].asked_at
     return now if asked_at is None else asked_at + bringup.rules()[name].every
 
@@ -181,7 +180,7 @@ def _ask_actions(bringup: Bringup, now: datetime, under_way: Collection[BringupA
 
 
 def is_soaked(bringup: Bringup, now: datetime) -> bool:
-    """All checks are green now, and have been together for long enough."""
+    """Return whether all checks are green now, and have been together for long enough."""
     return bringup.clock.since is not None and gathered_time(bringup.clock, now) >= bringup.recipe.soak
 
 
@@ -194,7 +193,7 @@ def owes(bringup: Bringup, now: datetime) -> bool:
 
 
 def overlong_at(bringup: Bringup, run: str) -> datetime | None:
-    """When a run that has not ended has taken too long; None: it does not run."""
+    """Return when a run that has not ended has taken too long; None if it does not run."""
     at = bringup.runs[run].started_at or bringup.runs[run].noted_at
     if not bringup.runs[run].phase.under_way or at is None or bringup.runs[run].stopping:
         return None
@@ -203,7 +202,7 @@ def overlong_at(bringup: Bringup, run: str) -> datetime | None:
 
 
 def _times(bringup: Bringup, now: datetime) -> Iterator[datetime]:
-    """When time alone brings something about."""
+    """Yield the times at which something happens by time alone."""
     for name, run in bringup.runs.items():
         yield from (at for at in (run.next_at, overlong_at(bringup, name)) if at is not None)
     for name in checks_to_ask(bringup, now):

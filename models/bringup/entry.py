@@ -1,4 +1,4 @@
-"""The entry: what a person says when a cluster first becomes known. It is the first of the two touches."""
+"""The entry that a person makes when a cluster first becomes known: the first of the two touches."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ClusterName = Annotated[
         "up to 100 letters, digits, dots, dashes and underscores, a letter or digit at both ends",
     ),
 ]
-"""It stands in commands, URLs and keys: letters, digits, dots, dashes and underscores."""
+"""A name that fits commands, URLs and keys: letters, digits, dots, dashes and underscores."""
 ValueName = Annotated[
     str, *spelling_of(r"[a-z][a-z0-9_]{0,62}", "a name of lower-case letters, digits and underscores")
 ]
@@ -55,7 +55,7 @@ class IslandOrdered(Documented):
     name: NameGiven
     """Unique in its cluster; without a comma."""
     nodes: PositiveCount
-    """How many nodes of it were ordered."""
+    """The number of its nodes that were ordered."""
 
 
 class BringupEntry(Documented):
@@ -64,29 +64,29 @@ class BringupEntry(Documented):
     cluster: ClusterName
     """Its name, unique in the fleet."""
     recipe: StepName
-    """The recipe by which it is made."""
+    """The recipe that builds it."""
     owner: NameGiven
-    """Who is told what it waits for."""
+    """The person or team that Backstop notifies."""
     nodes: PositiveCount
-    """How many nodes were ordered."""
+    """The number of nodes that were ordered."""
     gpus_per_node: PositiveCount = 8
     """The size of a node."""
     gpu_model: Words | None = None
-    """For people to read. Without it: none."""
+    """The GPU model, for people to read. Without it: none."""
     islands: tuple[IslandOrdered, ...] = Field(default=(), max_length=MOST_NAMES)
     """Its topology blocks; their nodes sum to `nodes`. Without it: one, named main."""
     values: dict[ValueName, Value] = Field(default_factory=dict, max_length=MOST_NAMES)
-    """What the recipe's other placeholders are filled with. Without it: none."""
+    """Values for the recipe's other placeholders. Without it: none."""
     slurm: SlurmSource | None = None
     """The Slurm that will hold its quotas, health and use. Without it: none."""
     prometheus: PrometheusSource | None = None
-    """The Prometheus that will say what is healthy. Without it: none."""
+    """The Prometheus that will report healthy GPUs. Without it: none."""
     policy: dict[str, Any] = Field(default_factory=dict)
-    """What differs from the fleet's policy; the same fields. Without it: nothing."""
+    """Settings that differ from the fleet's policy; the same fields. Without it: nothing."""
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
     """First quotas. Without it: none."""
     owed_until: Time | None = None
-    """Until when GPUs that come later fill what the first quotas lack. Without it: they do not by themselves."""
+    """The time until which later GPUs fill up the first quotas by themselves. Without it: they do not."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -119,7 +119,7 @@ class BringupEntry(Documented):
 
     @property
     def planned_islands(self) -> tuple[Island, ...]:
-        """What was ordered, as if all of it had come and were healthy."""
+        """The ordered islands, as if all of their nodes had arrived and were healthy."""
         ordered = self.islands or (IslandOrdered(name=WHOLE, nodes=self.nodes),)
         return tuple(
             Island(name=i.name, total_gpus=i.nodes * self.gpus_per_node, healthy_gpus=i.nodes * self.gpus_per_node)
@@ -128,12 +128,12 @@ class BringupEntry(Documented):
 
     @property
     def gpus(self) -> int:
-        """GPUs ordered."""
+        """The number of GPUs ordered."""
         return self.nodes * self.gpus_per_node
 
     @property
     def all_values(self) -> dict[str, str]:
-        """What placeholders are filled with."""
+        """The values of all placeholders."""
         own = {
             "cluster": self.cluster,
             "nodes": str(self.nodes),
@@ -143,7 +143,7 @@ class BringupEntry(Documented):
         return {**self.values, **own}
 
     def policy_over(self, default: Policy) -> Policy:
-        """The cluster's policy. Errors: pydantic.ValidationError."""
+        """Return the cluster's policy. Errors: pydantic.ValidationError."""
         return merged_policy(default, self.policy)
 
     @property
@@ -181,7 +181,7 @@ class BringupFile(Documented):
 
 
 def unfilled_text(entry: BringupEntry, recipe: ClusterRecipe) -> Iterator[tuple[Place, str]]:
-    """What of the recipe the entry does not fill, or fills with what leads elsewhere: where, and in one sentence."""
+    """Yield each place of the recipe that the entry leaves unfilled, or fills with a bad URL, with one sentence."""
     values = entry.all_values
     for place, name in unfilled_placeholders(recipe.texts(), values):
         yield (
@@ -196,7 +196,7 @@ def unfilled_text(entry: BringupEntry, recipe: ClusterRecipe) -> Iterator[tuple[
 
 
 def policy_fault(entry: BringupEntry, default: Policy) -> str:
-    """What is wrong with the entry's policy, in one sentence; empty: nothing."""
+    """Explain in one sentence the fault of the entry's policy; empty if there is none."""
     try:
         entry.policy_over(default)
     except ValidationError as error:

@@ -1,8 +1,8 @@
-"""First quotas, born honest: a plan like any other, made from the entry with S = 0 and from the capacity that came.
+"""First quotas, backed from the start: a plan like any other, made with S = 0 and the capacity that arrived.
 
-The entry's values are the baseline. What missing nodes cut is owed until the entry's date, and granted as more comes,
-never above the entry's values, and never with a sum above C. Units: whole GPUs.
-Source: docs/bringup.md, "Into the fleet, and out of it".
+The entry's values are the baseline. GPUs cut because nodes are missing are owed until the entry's date, and granted as
+nodes arrive, never above the entry's values, and never with a sum above C. Units: whole GPUs. Source: docs/bringup.md,
+"Into the fleet, and out of it".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.planning.plan import Plan, make_plan
 
 
 def first_snapshot(entry: BringupEntry, islands: Sequence[Island]) -> Snapshot:
-    """The new cluster on these islands, with the entry's quotas and nothing running."""
+    """Return the new cluster on these islands, with the entry's quotas and nothing running."""
     quotas = tuple(q.but(scheduled_gpus=0, idle_gpus=None) for q in entry.quotas)
     return Snapshot(
         cluster=entry.cluster,
@@ -32,12 +32,12 @@ def first_snapshot(entry: BringupEntry, islands: Sequence[Island]) -> Snapshot:
 
 
 def first_plan(entry: BringupEntry, islands: Sequence[Island], policy: Policy) -> Plan:
-    """The plan of the first quotas on what came: backed, under C, all tiers open as nothing runs."""
+    """Return the plan of the first quotas on these islands: backed, under C, with all tiers open as nothing runs."""
     return make_plan(first_snapshot(entry, islands), policy)
 
 
 def too_much(entry: BringupEntry, policy: Policy) -> str:
-    """Why the first quotas could not stand even if all that was ordered came; empty: they could."""
+    """Explain why the first quotas would not fit even if all ordered nodes arrived; empty if they fit."""
     if not entry.quotas:
         return ""
     plan = first_plan(entry, entry.planned_islands, policy)
@@ -56,9 +56,9 @@ def too_much(entry: BringupEntry, policy: Policy) -> str:
 def next_values(
     entry: BringupEntry, islands: Sequence[Island], granted: Mapping[str, int], policy: Policy
 ) -> dict[str, int]:
-    """The entry's quotas on what is there now: none below what was granted, the sum never above C.
+    """Return the entry's quotas on the present islands: none below its grant, and the sum never above C.
 
-    `granted`: by team, as it stands; of a team that is not named nothing was granted.
+    `granted`: present grants by team; a team that is not named has none.
     """
     snapshot = first_snapshot(entry, islands)
     plan = make_plan(snapshot, policy)

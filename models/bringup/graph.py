@@ -1,6 +1,6 @@
-"""The graph of steps: what may run next, and in which order it is unmade.
+"""The graph of steps: the steps that may run next, and the order in which they are undone.
 
-Shapes: `after` maps each step to those that must be done before it. Answers stand in the order of `after`.
+Shapes: `after` maps each step to those that must be done before it. Results keep the order of `after`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ After = Mapping[str, Sequence[str]]
 
 
 def unknown_after(after: After, step: str) -> str:
-    """The first name in the step's `after` that is no step; empty: there is none."""
+    """Return the first name in the step's `after` that is no step; empty if there is none."""
     return next((name for name in after[step] if name not in after), "")
 
 
 def find_circle(after: After) -> list[str]:
-    """Steps that wait for each other in a circle, the first one again at the end; [] where there is none."""
+    """Return steps that wait for each other in a circle, the first one again at the end; empty if there are none."""
     done: set[str] = set()
     for start in after:
         path: list[str] = []
@@ -38,12 +38,12 @@ def find_circle(after: After) -> list[str]:
 
 
 def ready_steps(after: After, waiting: Collection[str], done: Collection[str]) -> list[str]:
-    """Of those that wait, the steps whose `after` is done."""
+    """Return the waiting steps whose `after` is done."""
     return [step for step, before in after.items() if step in waiting and all(b in done for b in before)]
 
 
 def steps_before(after: After, steps: Iterable[str]) -> set[str]:
-    """All that these steps stand on, directly or not; not they themselves unless they stand on each other."""
+    """Return all steps that these depend on, directly or not, without themselves unless they depend on each other."""
     names: set[str] = set()
     open_ = [name for step in steps for name in after[step]]
     while open_:
@@ -55,5 +55,5 @@ def steps_before(after: After, steps: Iterable[str]) -> set[str]:
 
 
 def steps_behind(after: After, step: str) -> list[str]:
-    """All that stand on this step, directly or not."""
+    """Return all steps that depend on this one, directly or not."""
     return [other for other in after if step in steps_before(after, [other])]

@@ -1,9 +1,9 @@
-"""What a cluster goes into the fleet with: the entry's quotas on what came, and the plan that says so.
+"""The quotas with which a cluster enters the fleet: those of the entry on the islands that arrived, and their plan.
 
-First quotas are cut as any plan cuts, but for two things. Nothing runs yet, so that every tier is open, and what was
-promised to nobody is shared as the cluster's (a scope of each quota's own would take the buffer twice). And where what
-came cannot carry a floor, the floor gives way: minimums first, then protected blocks, the smallest first; else the sum
-could stand above C. What gave way is said, and comes back with what is owed. Units: whole GPUs.
+First quotas are cut as in any plan, with two differences. Nothing runs yet, so every tier is open, and capacity
+promised to nobody is shared as the cluster's (a scope of each quota's own would subtract the buffer twice). And a floor
+that the islands cannot carry gives way: minimums first, then protected blocks, the smallest first; otherwise the sum
+could exceed C. The answer names floors that gave way, and they come back with what is owed. Units: whole GPUs.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ from models.planning.plan import Plan
 
 
 class FirstStand(NamedTuple):
-    """What may stand on what came."""
+    """The quotas that the islands can carry."""
 
     plan: Plan
     entry: BringupEntry
-    """The entry, with the floors that what came can carry."""
+    """The entry, with the floors that the islands can carry."""
 
     @property
     def granted_gpus(self) -> dict[str, int]:
-        """By leaf."""
+        """The granted GPUs by leaf."""
         return of_leaves(self.entry, self.plan.values)
 
 
 def opening_policy(policy: Policy) -> Policy:
-    """The policy as first quotas go by it."""
+    """Return the policy for first quotas."""
     return policy.but(max_tier=Tier.BUSY, scope=Scope.CLUSTER)
 
 
 def of_leaves(entry: BringupEntry, values: Mapping[str, int]) -> dict[str, int]:
-    """Of the quotas that jobs run in."""
+    """Return the values of leaf quotas, in which jobs run."""
     parents = {quota.parent for quota in entry.quotas}
     return {quota.team: values.get(quota.team, 0) for quota in entry.quotas if quota.team not in parents}
 
 
 def first_stand(entry: BringupEntry, islands: Sequence[Island], policy: Policy) -> FirstStand:
-    """The first quotas on these islands, backed and under C."""
+    """Return the first quotas on these islands, backed and under C."""
     own = opening_policy(policy)
     for loose in _entries_giving_way(entry):
         plan = first_plan(loose, islands, own)
@@ -65,7 +65,7 @@ def first_stand(entry: BringupEntry, islands: Sequence[Island], policy: Policy) 
 def due_grants(
     entry: BringupEntry, islands: Sequence[Island], granted: Mapping[str, int], policy: Policy
 ) -> tuple[Plan, dict[str, int]]:
-    """By leaf: how many more may be granted now of what is owed; those without any are left out. And by which plan."""
+    """Return the owed GPUs that may be granted now, by leaf without zeros, and the plan that allows them."""
     stand = first_stand(entry, islands, policy)
     values = next_values(stand.entry, islands, granted, opening_policy(policy))
     more = {team: gpus - granted.get(team, 0) for team, gpus in of_leaves(entry, values).items()}
@@ -73,7 +73,7 @@ def due_grants(
 
 
 def spec_of(entry: BringupEntry, islands: Sequence[Island], stand: FirstStand) -> ClusterSpec:
-    """The cluster as a fleet file would bring it in."""
+    """Return the cluster as a fleet file would import it."""
     quotas = tuple(_quota_at(quota, stand.plan.values[quota.team]) for quota in stand.entry.quotas)
     return ClusterSpec(
         name=entry.cluster,
@@ -96,7 +96,7 @@ def _is_backed(plan: Plan) -> bool:
 
 
 def _entries_giving_way(entry: BringupEntry) -> Iterator[BringupEntry]:
-    """The floors, the strictest first: whole ones, then blocks alone."""
+    """Yield the entry with all its floors, then with protected blocks alone."""
     yield entry
     yield _without_minimums(entry)
 

@@ -1,4 +1,4 @@
-"""Lists what remains after a bring-up is undone, each with the reason: everything that was begun is named."""
+"""The remains of a bring-up after its undo, each with the reason: no step that was started is left out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from models.bringup.state import Bringup, StepPhase, StepRun
 
 
 def leftover_steps(bringup: Bringup) -> dict[str, str]:
-    """Of every step of which something may stand: why it does; in the recipe's order."""
+    """Return the reason for every step that may have left something, in the recipe's order."""
     by = spared_steps(bringup)
     whys = {step.name: _leftover_reason(bringup, step, run, by) for step, run in bringup.steps() if run.may_stand}
     return {step: why for step, why in whys.items() if why}

@@ -1,4 +1,4 @@
-"""What crosses the wire for a bring-up: its start, commands, and what its activities are asked and answer."""
+"""Messages about a bring-up: its start, commands, and the requests to its activities with their answers."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ from models.lifecycle.orders import Order
 
 BRINGUP_WORKFLOW = "Bringup"
 BRINGUP_QUEUE = "backstop-bringups"
-"""Of looks, checks and what is followed: most of it waits, and takes nobody's slot meanwhile."""
+"""The task queue of looks, checks and follows: most of them wait, without taking slots of other work."""
 _RUNS_QUEUE = "backstop-runs-"
 
 
 def runs_queue(host: str) -> str:
-    """Of the commands of one host."""
+    """Return the task queue of one host's commands."""
     return _RUNS_QUEUE + host
 
 
 class BringupStart(Order):
-    """What starts a bring-up. The recipe comes along: a bring-up keeps the one that it began with."""
+    """A request to start a bring-up. It carries the recipe: a bring-up keeps the one that it began with."""
 
     entry: BringupEntry
     recipe: ClusterRecipe
 
 
 class BringupInput(Model):
-    """The workflow's one argument: how it starts, or the state it continues from."""
+    """The workflow's one argument: the start, or the state it continues from."""
 
     start: BringupStart
     state: Bringup | None = None
     runs: PositiveCount = 1
     spent: tuple[Spent, ...] = Field(default=(), exclude_if=lambda spent: not spent)
-    """Tickets that its commands have used of late."""
+    """Tickets that its commands have used lately."""
 
 
 class BringupAnswer(Model):
-    """Whether it was begun. `reason`: why not."""
+    """The answer to a start. `reason`: why it was not begun."""
 
     begun: bool
     cluster: Name
@@ -70,13 +70,13 @@ class BringupAnswer(Model):
 
 
 class BringupCommandAnswer(Model):
-    """What became of a command."""
+    """The consequence of a command."""
 
     command: str
     stage: BringupStage
     said: str
     undo: str
-    """How it is undone, or that it cannot be."""
+    """The way to undo it, or the reason there is none."""
 
 
 class OpenBringup(Model):
@@ -85,11 +85,11 @@ class OpenBringup(Model):
 
 
 class OpenedBringup(Model):
-    """Whether it may begin. `number`: how many bring-ups of the cluster there have been, this one included."""
+    """The permission to begin. `number`: the number of bring-ups of the cluster so far, this one included."""
 
     number: PositiveCount = 1
     refused: Text = ""
-    """Why not, in one sentence; empty: it may."""
+    """The refusal in one sentence; empty: it may begin."""
 
 
 class ChosenHost(Model):
@@ -99,35 +99,35 @@ class ChosenHost(Model):
 
 
 class FollowRun(Model):
-    """A run to be looked at until it has ended. `settle`: how long one of which there is no trace is looked for."""
+    """A request to follow a run until it has ended. `settle`: how long to look for a run without a trace."""
 
     order: RunOrder
     seen: bool
-    """It is known to run; else it is news when it does."""
+    """The run was seen before; otherwise its first sign is news."""
     settle: Duration
     every: Duration
     news: Duration
-    """How long at most until its log's tail is told again."""
+    """The most time between two reports of its log's tail."""
     unheard: Text | None = None
-    """The latest answer that said nothing of it, so that another one is news. None: none is."""
+    """The latest answer that said nothing of it, so that another one is news. None: there was none."""
 
 
 class FollowedRun(Model):
-    """How it stands. None: there is no trace of it, and has not been for as long as it was looked for."""
+    """The state of the run. None: it has left no trace for as long as it was looked for."""
 
     report: RunReport | None = None
     unheard: Text = ""
-    """An answer that says nothing of it, and is news; empty: `report` says how it stands."""
+    """A new answer that says nothing of the run; empty: `report` has its state."""
 
 
 class StoppedRun(Model):
-    """How it stands after it was told to end. None: there is no trace of it."""
+    """The state of the run after the order to stop. None: it has left no trace."""
 
     report: RunReport | None = None
 
 
 class SupplyRequest(Model):
-    """Asked every `every`, until it is green, says something else, or `most` has passed."""
+    """A request repeated every `every`, until the answer is green, says something else, or `most` has passed."""
 
     order: CheckOrder
     every: Duration
@@ -145,20 +145,20 @@ class AskAnswer(Model):
 
 
 class HandOverRequest(Model):
-    """A cluster that goes into the fleet, or (`granted`) is owed something there."""
+    """A request to put a cluster into the fleet or, with `granted`, to grant GPUs that are owed there."""
 
     entry: BringupEntry
     number: PositiveCount
     islands: tuple[Island, ...]
     granted: dict[Name, GpuCount] | None = None
-    """What was granted so far; None: it is handed over."""
+    """GPUs granted so far; None: the cluster is handed over."""
     actor: Text
-    """Whose entry it was: it is the approval of its first quotas."""
+    """The person who made the entry, which approves its first quotas."""
     at: Time
 
 
 class HandedOver(Model):
-    """What stands in the fleet now. Units: whole GPUs, by team."""
+    """The quotas in the fleet now. Units: whole GPUs, by team."""
 
     plan_hash: str = ""
     granted: dict[Name, GpuCount] = Field(default_factory=dict)
@@ -168,7 +168,7 @@ class HandedOver(Model):
 
 
 class WindDownRequest(Model):
-    """A cluster that goes out of the fleet: a rollout takes its quotas to nothing, with notice. Asked repeatedly."""
+    """A request to take a cluster out of the fleet by a rollout to zero, with notice. Sent repeatedly."""
 
     cluster: Name
     owner: Text
@@ -176,21 +176,21 @@ class WindDownRequest(Model):
     reason: Words
     at: Time
     slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """Where it can be asked what runs now. None: what the ledger was told counts."""
+    """The Slurm to ask for running jobs. None: the usage in the ledger counts."""
     number: Count = Field(default=0, exclude_if=lambda number: not number)
-    """Of the bring-up that is retired; 0: an earlier build did not say."""
+    """The number of the bring-up that is retired; 0: an earlier build did not say."""
 
 
 class WoundDown(Model):
-    """What still stands and runs there."""
+    """The quotas and jobs that are left in the cluster."""
 
     quota_gpus: GpuCount
-    """What stands, and what a rollout that is on its way could still bring back."""
+    """Present quotas, and those that a rollout under way could still restore."""
     back_gpus: GpuCount = 0
-    """Of these, what stands no more."""
+    """The part of `quota_gpus` that is set to zero and could come back."""
     jobs: Count
     teams: Count = 0
-    """Teams that use GPUs where nobody names their jobs."""
+    """Teams that use GPUs, if no source names their jobs."""
     said: Text
 
     @property
@@ -199,7 +199,7 @@ class WoundDown(Model):
 
     @property
     def text(self) -> str:
-        """What stands, and what runs."""
+        """The quotas and jobs in words."""
         stands = self.quota_gpus - self.back_gpus
         parts = [f"{gpus_text(stands)} of quota {'stands' if stands == 1 else 'stand'}"]
         if self.back_gpus:
@@ -239,12 +239,12 @@ class BringupRow(Model):
     red: tuple[str, ...] = ()
     """Checks that are red now."""
     whom: Text = ""
-    """Whom it waits for, among those of `waited`; empty: nobody."""
+    """The party it waits for, a key of `waited`; empty: none."""
     accounted_at: Time | None = None
-    """When `lasted` and `waited` were last counted; None: a row from before they are counted as it is read."""
+    """Time at which `lasted` and `waited` were last counted; None: a row from an earlier build."""
 
     def as_of(self, now: datetime) -> Self:
-        """With the time since then put down: the book has a row as it was when something last happened."""
+        """Return the row with the time since then added: the book has it as of the last event."""
         passed = timedelta(0) if self.accounted_at is None else now - self.accounted_at
         if passed <= timedelta(0) or self.stage.has_ended:
             return self
@@ -256,7 +256,7 @@ class BringupRow(Model):
 
 
 class BringupRecord(Model):
-    """What happened, for the archive, and how it stands, for the board."""
+    """Entries for the archive, and the row for the board."""
 
     row: BringupRow
     entries: tuple[AuditEntry, ...]

@@ -1,4 +1,4 @@
-"""What a bring-up can do next. Each is a value: the loop remembers by it what is under way."""
+"""The next actions of a bring-up. Each is a value: the loop uses it as the key of the task under way."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class AskChecks:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Into the fleet: islands, capacity, sources, first quotas."""
+    """Put the cluster into the fleet: islands, capacity, sources, first quotas."""
 
 
 @dataclass(frozen=True)
 class GrantOwed:
-    """More came than was handed over: what is owed is granted, as far as it fits."""
+    """Grant GPUs that are owed, as far as they fit: more nodes arrived than were handed over."""
 
 
 @dataclass(frozen=True)
 class WindDown:
-    """See to it that the quotas go to nothing, and whether anything still runs."""
+    """Take the quotas to zero, and see whether anything still runs."""
 
 
 BringupAction = Wait | Finish | LookForSupply | Start | Follow | Stop | AskChecks | HandOver | GrantOwed | WindDown

@@ -1,7 +1,7 @@
-"""Placeholders: `{cluster}` in a recipe's texts is filled with the entry's value, and nothing else is looked at.
+"""Placeholders: `{cluster}` in a recipe's texts is replaced by the entry's value; nothing else is interpreted.
 
-A value goes into one argument, or one segment of a URL; no shell reads it. What is not a name in braces stays as it is,
-so that a PromQL query keeps its own.
+A value goes into one argument, or one segment of a URL; no shell reads it. Braces without a name in them stay, so that
+a PromQL query keeps its own.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _DOT, _SLASH = re.compile("%2e", re.IGNORECASE), re.compile("%2f", re.IGNORECASE
 URL_FIELDS = ("url", "status_url", "http")
 """Fields of a recipe whose text is a URL."""
 LATER = "id"
-"""Filled by the runner, in a status URL: what the first answer called the run."""
+"""The id that the first answer gave the run: the runner fills it into a status URL."""
 RUN_KEY = "key"
-"""Filled by the start, in a status URL: its key."""
+"""The key of the start: it is filled into a status URL at the start."""
 
 
 def spelling_of(pattern: str, in_words: str) -> tuple[AfterValidator, FieldInfo]:
-    """What of a text's annotation says how it is spelled. `in_words`: what it must be, for whoever spelled it else."""
+    """Return the annotations that check a text's spelling. `in_words`: the rule, for the error message."""
     whole = re.compile(pattern)
 
     def check(text: str) -> str:
@@ -47,18 +47,18 @@ Value = Annotated[
         "up to 200 letters, digits and _./:+,=- without a dash at its beginning",
     ),
 ]
-"""What a placeholder is filled with: no blanks, no quotes, and no dash at its beginning."""
+"""A value for a placeholder: no blanks, no quotes, and no dash at its beginning."""
 
 Place = tuple[str | int, ...]
 
 
 def placeholders(text: str) -> list[str]:
-    """The names in braces, in their order."""
+    """Return the names in braces, in their order."""
     return _PLACEHOLDER.findall(text)
 
 
 def fill_text(text: str, values: Mapping[str, str]) -> str:
-    """The text with each placeholder's value. Errors: KeyError for one that nothing fills (refused at entry)."""
+    """Replace each placeholder by its value. Errors: KeyError for one without a value (refused at entry)."""
 
     def value(match: re.Match[str]) -> str:
         return match[0] if match[1] == LATER else values[match[1]]
@@ -67,7 +67,7 @@ def fill_text(text: str, values: Mapping[str, str]) -> str:
 
 
 def fill_url(text: str, values: Mapping[str, str]) -> str:
-    """As `fill_text`, each value percent-encoded whole: none ends the host, segment or parameter that it is in."""
+    """Replace placeholders by percent-encoded values: none ends the host, segment or parameter it is in."""
     return fill_text(text, {name: _RESERVED.sub(_percent, value) for name, value in values.items()})
 
 
@@ -76,14 +76,14 @@ def _percent(match: re.Match[str]) -> str:
 
 
 def leads_aside(path: str) -> bool:
-    """A segment of the path is `.` or `..`: percent-encoding keeps dots, and `%2e` is one."""
+    """Return whether a segment of the path is `.` or `..`: percent-encoding keeps dots, and `%2e` is one."""
     return not {".", ".."}.isdisjoint(_DOT.sub(".", path).split("/"))
 
 
 def url_fault(text: str, values: Mapping[str, str]) -> str:
-    """Why no request may go to the URL once these values fill it; empty: it may.
+    """Explain why no request may go to the URL once these values fill it; empty if it may.
 
-    Stricter than whoever sends it: many servers decode `%2F` before they follow `..`.
+    This is stricter than the client that sends it: many servers decode `%2F` before they follow `..`.
     """
     url = fill_url(text, values)
     match = _URL.fullmatch(url)
@@ -95,7 +95,7 @@ def url_fault(text: str, values: Mapping[str, str]) -> str:
 
 
 def unfilled_placeholders(texts: Iterable[tuple[Place, str]], values: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
-    """The placeholders that the values do not fill, each with its place."""
+    """Yield the placeholders that the values do not fill, each with its place."""
     for place, text in texts:
         for name in placeholders(text):
             if name not in values and not (name in (LATER, RUN_KEY) and place[-1] == "status_url"):

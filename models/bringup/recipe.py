@@ -1,7 +1,7 @@
-"""Recipes: how clusters of one kind are made, and what must be green before people work on them.
+"""Recipes: the way clusters of one kind are built, and the checks that must be green before people use them.
 
-A recipe is validated whole and named by its hash. What it says is data: no program runs that the worker's own settings
-do not list (activities/adapters/runners). Source: docs/bringup.md, "Recipe, clusters, first quotas", "Checks".
+A recipe is validated whole and named by its hash. It is data: no program runs unless the worker's own settings list it
+(activities/adapters/runners). Source: docs/bringup.md, "Recipe, clusters, first quotas", "Checks".
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ StepName = Annotated[
         "up to 64 lower-case letters, digits, dots, dashes and underscores, a letter or digit at both ends",
     ),
 ]
-"""Of a recipe, a step or a check: it stands in keys, commands and file names."""
+"""The name of a recipe, a step or a check, which must fit keys, commands and file names."""
 Argument = Annotated[Text, Field(max_length=4000)]
 SUPPLY, CAPACITY = "supply", "capacity"
-"""Names of what is looked at beside the recipe's own checks."""
+"""Names of the looks beside the recipe's own checks."""
 
 
 class _Runs(Documented):
-    """What a runner is told; which fields count depends on `with`."""
+    """The instructions for a runner; `with` decides which fields count."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     with_: Runner | None = Field(default=None, alias="with")
-    """Who runs it: command, buildkite or http. Without it: it is a touch."""
+    """The runner: command, buildkite or http. Without it: it is a touch."""
     run: tuple[Argument, ...] = Field(default=(), max_length=200)
     """command: the program (absolute) and its arguments. No shell reads them. Without it: none."""
     pipeline: Argument = ""
@@ -53,23 +53,23 @@ class _Runs(Documented):
     values: dict[StepName | Text, Argument] = Field(default_factory=dict, max_length=100)
     """buildkite: environment and meta-data; http: the body, as JSON. Without it: none."""
     url: Argument = ""
-    """http: POST here. Without it: none."""
+    """http: the URL to POST to. Without it: none."""
     status_url: Argument = ""
-    """http: GET there to see how it stands; {id} is the id that the POST answered. Without it: the same POST again."""
+    """http: the URL to GET its state from; {id} is the id that POST answered. Without it: the same POST again."""
     field: Argument = "status"
-    """http: the dotted path of the field that says how it stands."""
+    """http: the dotted path of the field with its state."""
     succeeded: tuple[Argument, ...] = ("succeeded",)
     """http: values of that field that mean success. Without it: succeeded."""
     failed: tuple[Argument, ...] = ("failed",)
     """http: values of that field that mean failure. Without it: failed."""
     limit: Duration = Field(default=timedelta(days=1), gt=timedelta(0), le=NO_TIME_LIMIT)
-    """It is stopped, and has failed, when it takes longer."""
+    """The time after which it is stopped and counts as failed."""
     repeatable: bool = False
     """It may run again without a person: after a start of which nothing is known, and after a failure."""
     retries: Count = Field(default=0, le=100)
-    """How often it is run again after a failure, before a person is called; only where it is repeatable."""
+    """The number of further runs after a failure, before Backstop calls a person; only if it is repeatable."""
     pause: Duration = Field(default=_MINUTE, le=timedelta(days=1))
-    """Between a failure and the next try; it doubles with each."""
+    """The time between a failure and the next try; it doubles with each."""
 
     @model_validator(mode="after")
     def _retried(self) -> Self:
@@ -78,7 +78,7 @@ class _Runs(Documented):
         return self
 
     def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Every text that may hold placeholders, with its place."""
+        """Yield every text that may hold placeholders, with its place."""
         yield from ((("run", n), text) for n, text in enumerate(self.run))
         for name in ("pipeline", "branch", "commit", "url", "status_url"):
             yield (name,), getattr(self, name)
@@ -89,7 +89,7 @@ _NEEDED = {Runner.COMMAND: "run", Runner.BUILDKITE: "pipeline", Runner.HTTP: "ur
 
 
 def _check_runner(runs: _Runs, runner: Runner, under: tuple[str, ...] = ()) -> None:
-    """It has what its runner needs, and nothing of another's. Errors: ValueError."""
+    """Check that it has the field of its runner, and none of another. Errors: ValueError."""
     if not getattr(runs, _NEEDED[runner]):
         raise fault_at(under, f"{_NEEDED[runner]} is missing: a step with {runner} needs it")
     for other, field in _NEEDED.items():
@@ -108,20 +108,20 @@ def _check_program(run: tuple[str, ...], path: tuple[str | int, ...]) -> None:
 
 
 class RecipeUndo(_Runs):
-    """How a step is unmade."""
+    """The undo of a step."""
 
 
 class RecipeStep(_Runs):
-    """One step of provisioning: a run, or a touch by a person."""
+    """A step of provisioning: a run, or a touch by a person."""
 
     name: StepName
     """Unique in its recipe."""
     touch: Words = ""
-    """What a person does, and then says `check-in`. A step has a touch or a runner. Without it: none."""
+    """The work of a person, who then gives `check-in`. A step has a touch or a runner. Without it: none."""
     after: tuple[StepName, ...] = Field(default=(), max_length=MOST_NAMES)
     """Steps that must be done before. Without it: none."""
     undo: RecipeUndo | None = None
-    """What unmakes it; its runner is the step's unless it names one. Without it: it is named as left standing."""
+    """The undo, with the step's runner unless it names one. Without it: what the step built stays, and is named."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -145,7 +145,7 @@ class RecipeStep(_Runs):
         _check_runner(undo, runner, ("undo",))
 
     def runs(self, *, undo: bool) -> _Runs:
-        """What is run for it, or to unmake it."""
+        """Return the instructions for the step, or for its undo."""
         if not undo:
             return self
         assert self.undo is not None
@@ -164,7 +164,7 @@ class RecipeStep(_Runs):
 
 
 class RecipeCheck(Documented):
-    """One thing that must be green: a command, a URL, a query, or what a source of health says."""
+    """A condition that must be green: a command, a URL, a query, or the state of a health source."""
 
     name: StepName
     """Unique among the checks of its recipe."""
@@ -175,21 +175,21 @@ class RecipeCheck(Documented):
     promql: Argument = ""
     """A query with one number; it must lie within at_least and at_most. Without it: none."""
     healthy: EnoughOf | None = None
-    """Of the GPUs that are there, the share that must be healthy. Without it: none."""
+    """The share of the installed GPUs that must be healthy. Without it: none."""
     contiguous: PositiveCount | None = None
-    """A block of so many GPUs on wholly healthy nodes of one island must be there. Without it: none."""
+    """The size of a block of GPUs that one island must have on wholly healthy nodes. Without it: none."""
     connection: Argument = "local"
-    """promql: which Prometheus, by the worker's file."""
+    """promql: the Prometheus server, by its name in the worker's file."""
     at_least: float | None = None
     """promql: the least number that is green. Without it: any."""
     at_most: float | None = None
     """promql: the largest number that is green. Without it: any."""
     every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=1))
-    """How often it is asked; an answer counts for twice as long."""
+    """The interval between questions; an answer counts for twice as long."""
     once: bool = False
-    """It is asked when all others are green, and again after something turned red and was repaired."""
+    """It is asked once all others are green, and again after something turned red and was repaired."""
     limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=timedelta(days=1))
-    """How long an answer may take."""
+    """The longest time that an answer may take."""
 
     @property
     def kind(self) -> CheckKind:
@@ -223,7 +223,7 @@ _CHECKS = (CheckKind.COMMAND, CheckKind.HTTP, CheckKind.PROMQL, CheckKind.HEALTH
 
 
 class Reading(Documented):
-    """Something that says what is there: a program that prints JSON, or a URL that answers it."""
+    """A source of what is there: a program that prints JSON, or a URL that answers it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
@@ -234,9 +234,9 @@ class Reading(Documented):
     url: Argument = ""
     """http: GET. Without it: none."""
     every: Duration = Field(default=timedelta(minutes=5), gt=timedelta(0), le=timedelta(days=7))
-    """How often it is asked."""
+    """The interval between questions."""
     limit: Duration = Field(default=_MINUTE, gt=timedelta(0), le=HOUR)
-    """How long an answer may take."""
+    """The longest time that an answer may take."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -257,43 +257,43 @@ class Reading(Documented):
 
 
 class Supply(Reading):
-    """What must be granted in the subscription before anything is made. It is asked every hour by default."""
+    """The quotas that the subscription must grant before anything is built. It is asked every hour by default."""
 
     every: Duration = Field(default=HOUR, gt=timedelta(0), le=timedelta(days=7))
-    """How often it is asked."""
+    """The interval between questions."""
     needs: dict[StepName, PositiveCount] = Field(min_length=1, max_length=MOST_NAMES)
-    """How much of each; the answer is a JSON object with these names."""
+    """The amount of each that is needed; the answer is a JSON object with these names."""
 
 
 class ClusterRecipe(Documented):
-    """How clusters of one kind are made and validated."""
+    """The way clusters of one kind are built and validated."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     name: StepName
     """Unique in its file; entries name it."""
     supply: Supply | None = None
-    """What must be granted first. Without it: nothing."""
+    """The quotas that must be granted first. Without it: nothing."""
     accept_at_least: EnoughOf = Fraction(1)
     """The share of the ordered nodes with which provisioning is done."""
     capacity: Reading | None = None
-    """What says which nodes came. Without it: the entry's source of health, or, without one, what was entered."""
+    """The source that reports the nodes. Without it: the entry's source of health or, if none, the entry itself."""
     provision: tuple[RecipeStep, ...] = Field(min_length=1, max_length=MOST_NAMES)
-    """The steps; what can run beside another does."""
+    """The steps; they run in parallel where `after` allows it."""
     checks: tuple[RecipeCheck, ...] = Field(default=(), max_length=MOST_NAMES, alias="validate")
-    """What must be green together for `soak`. Without it: only that the nodes are there."""
+    """The checks that must be green together for `soak`. Without it: only that the nodes are there."""
     soak: Duration = timedelta(hours=2)
-    """How long all checks must have been green together before the cluster is in production."""
+    """The time for which all checks must be green together before the cluster is in production."""
     validate_within: Duration = Field(default=timedelta(days=7), gt=timedelta(0))
-    """From then on a person is called."""
+    """The time after which Backstop calls a person."""
     stale_after: Duration = timedelta(minutes=30)
-    """A check that is unknown for so long counts as red."""
+    """The time after which an unknown check counts as red."""
     watch_every: Duration = Field(default=HOUR, gt=timedelta(0), le=timedelta(days=1))
-    """In production: how often checks are asked during probation."""
+    """The interval between checks in production, during probation."""
     probation: Duration = timedelta(days=7)
-    """How long checks go on in production."""
+    """The time for which checks go on in production."""
     settle: Duration = Field(default=2 * _MINUTE, gt=timedelta(0), le=HOUR)
-    """How long a start that has left no trace is looked for, before it is unclear."""
+    """The time for which Backstop looks for a start without a trace, before it is unclear."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -328,7 +328,7 @@ class ClusterRecipe(Documented):
 
     @property
     def hash(self) -> str:
-        """By it a bring-up knows what it began with; a default that is written out makes no difference."""
+        """The hash by which a bring-up knows its recipe; a default that is written out makes no difference."""
         return content_hash(self, exclude_defaults=True)
 
     def texts(self) -> Iterator[tuple[tuple[str | int, ...], str]]:

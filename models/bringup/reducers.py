@@ -1,7 +1,7 @@
-"""What became of a bring-up's calls, and what follows from time alone.
+"""Outcomes of a bring-up's calls and of time alone, applied to its state.
 
-Every function answers a new Bringup; none decides what to do next (models/bringup/decide.py does). `advance` is called
-before each decision: it puts time down, ticks the soak clock, and moves the stage where nothing is in the way.
+Every function returns a new Bringup; none decides what to do next (models/bringup/decide.py does). `advance` is called
+before each decision: it accounts for time, ticks the soak clock, and moves the stage if nothing is in the way.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from models.bringup.state import (
 from models.bringup.troubles import Trouble, troubles
 
 LOOKS_FOR_IT = timedelta(seconds=15)
-"""Between two looks for a start of which nothing is known."""
+"""The time between two looks for a start of which nothing is known."""
 TRIES_AGAIN = timedelta(minutes=1)
-"""After a call that could not be made."""
+"""The time before another try of a call that could not be made."""
 UNTRACED = 2
-"""Starts in a row without a trace, after which a repeatable step waits for a person too."""
+"""The number of starts in a row without a trace after which even a repeatable step waits for a person."""
 
 
 def open_bringup(start: BringupStart, number: int, now: datetime) -> Bringup:
-    """A bring-up at its start: it waits for its supply."""
+    """Open a bring-up: it waits for its supply."""
     recipe = start.recipe
     b = Bringup(
         entry=start.entry,
@@ -64,7 +64,7 @@ def open_bringup(start: BringupStart, number: int, now: datetime) -> Bringup:
 
 
 def advance(b: Bringup, now: datetime) -> Bringup:
-    """The bring-up at `now`, before anything is decided."""
+    """Bring the state up to `now`, before anything is decided."""
     b = _tick_clock(b.account_time(now), now)
     for name in b.runs:
         end = overlong_at(b, name)
@@ -89,7 +89,7 @@ def _tick_clock(b: Bringup, now: datetime) -> Bringup:
 
 
 def _move_on(b: Bringup, now: datetime) -> Bringup:
-    """One more thing that follows, or the same value."""
+    """Apply one more consequence, or return the same value."""
     if b.stage.has_ended:
         return b
     open_troubles = troubles(b, now)
@@ -189,7 +189,7 @@ def _finish_unmaking(b: Bringup, now: datetime, *, blocked: bool) -> Bringup:
 
 
 def note_start(b: Bringup, run: str, now: datetime) -> Bringup:
-    """The start is noted; it has not been made yet."""
+    """Note the start, before it is made."""
     was = b.runs[run]
     fresh = StepRun(
         phase=StepPhase.STARTING,
@@ -209,7 +209,7 @@ def note_host(b: Bringup, run: str, attempt: int, host: str) -> Bringup:
 
 
 def note_refusal(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """Its runner will not start it, and has not; unclear where it gave no answer before: then it may have."""
+    """Apply a refused start; unclear if an earlier try had no answer, since that one may have begun."""
     if not _is_current(b, run, attempt):
         return b
     if before := b.runs[run].unheard:
@@ -221,7 +221,7 @@ def note_refusal(b: Bringup, run: str, attempt: int, why: str, now: datetime) ->
 
 
 def not_begun(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """Nobody took the start, and nobody will: it is noted anew."""
+    """Note that nobody took the start, and nobody will: the step starts anew."""
     if not _is_current(b, run, attempt):
         return b
     starts = b.runs[run].starts - 1
@@ -231,18 +231,18 @@ def not_begun(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Br
 
 
 def no_host(b: Bringup, run: str, why: str, now: datetime) -> Bringup:
-    """Nobody could be found who would start it: its start was not even noted."""
+    """Note that no host could start the step; its start was not even noted."""
     waits = run in b.runs and b.runs[run].phase is StepPhase.WAITING
     return b.with_run(run, said=why, next_at=now + TRIES_AGAIN) if waits else b
 
 
 def let_go(b: Bringup, names: Iterable[str]) -> Bringup:
-    """These checks were being asked, and nobody waits for the answers any more: they are asked again at once."""
+    """Mark checks to be asked again at once: nobody waits for their answers any more."""
     return b.but(checks=b.checks | {name: b.checks[name].but(asked_at=None) for name in names})
 
 
 def note_silence(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """Its runner answered, and nothing of this attempt: that shows, and is archived the first time."""
+    """Note an answer of the runner that says nothing of this attempt; the archive has the first one."""
     if not _is_current(b, run, attempt):
         return b
     first = not b.runs[run].unheard
@@ -258,14 +258,14 @@ def _doubt_text(run: StepRun, why: str) -> str:
 
 
 def note_lost_start(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """The answer to its start was lost: from now on it is looked for."""
+    """Note that the answer to the start was lost: from now on the run is looked for."""
     if not _is_current(b, run, attempt):
         return b
     return b.with_run(run, said=_doubt_text(b.runs[run], why), unheard=why, noted_at=now)
 
 
 def note_failed_call(b: Bringup, run: str, attempt: int, why: str, now: datetime, *, endless: bool = False) -> Bringup:
-    """A call about it could not be made: it is made again. `endless`: nobody can end it, as its time limit would."""
+    """Note a failed call about the run, to be made again. `endless`: its runner cannot stop it at its time limit."""
     if not _is_current(b, run, attempt):
         return b
     over_at = overlong_at(b.with_run(run, stopping=""), run)
@@ -276,7 +276,7 @@ def note_failed_call(b: Bringup, run: str, attempt: int, why: str, now: datetime
 
 
 def apply_report(b: Bringup, run: str, attempt: int, report: RunReport, now: datetime) -> Bringup:
-    """What its runner says of it."""
+    """Apply the runner's report about the run."""
     if not _is_current(b, run, attempt):
         return b
     b = b.with_run(
@@ -300,7 +300,7 @@ def apply_report(b: Bringup, run: str, attempt: int, report: RunReport, now: dat
 
 
 def note_running(b: Bringup, run: str, now: datetime) -> Bringup:
-    """That it runs is archived, and so shows on the board."""
+    """Record that the run has begun, in the archive and so on the board."""
     was, key = b.runs[run], b.key(run).text
     return b.record(AuditKind.EFFECT, f"{run} runs: {was.said}", now, run=run, key=key, link=was.link, host=was.host)
 
@@ -318,7 +318,7 @@ def _fail_run(b: Bringup, run: str, report: RunReport, now: datetime) -> Bringup
 
 
 def note_untraced(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
-    """Its runner knows nothing of it."""
+    """Note that the runner has no trace of the run."""
     if not _is_current(b, run, attempt):
         return b
     was = b.runs[run]
@@ -338,12 +338,12 @@ def note_untraced(b: Bringup, run: str, attempt: int, now: datetime) -> Bringup:
 
 
 def host_gone(b: Bringup, run: str, attempt: int, why: str, now: datetime) -> Bringup:
-    """Nobody can say any more how it stands: its host is gone, or its record is spoilt."""
+    """Mark the run as unclear: its host is gone, or its record is damaged."""
     return _end_run(b, run, StepPhase.UNCLEAR, why, now) if _is_current(b, run, attempt) else b
 
 
 def _is_current(b: Bringup, run: str, attempt: int) -> bool:
-    """Whether this attempt is the one that counts: what is said of an earlier one changes nothing."""
+    """Return whether this attempt counts; news of an earlier one changes nothing."""
     return run in b.runs and b.runs[run].attempt == attempt and b.runs[run].phase.under_way
 
 
@@ -369,7 +369,7 @@ def _end_run(
 
 
 def apply_supply(b: Bringup, answer: CheckAnswer, now: datetime) -> Bringup:
-    """After a look at the supply."""
+    """Apply a look at the supply."""
     if b.supply is None:
         return b
     news = (answer.colour, answer.said) != (b.supply.colour, b.supply.said)
@@ -378,12 +378,12 @@ def apply_supply(b: Bringup, answer: CheckAnswer, now: datetime) -> Bringup:
 
 
 def note_asked(b: Bringup, names: Iterable[str], now: datetime) -> Bringup:
-    """These checks are being asked."""
+    """Note that these checks are being asked."""
     return b.but(checks=b.checks | {name: b.checks[name].but(asked_at=now) for name in names})
 
 
 def apply_answers(b: Bringup, answers: Mapping[str, CheckAnswer], now: datetime) -> Bringup:
-    """What the checks say. An answer is as old as whoever asked says, and no older than the question."""
+    """Apply the answers of checks. An answer has the time that it states, but no earlier than the question."""
     b = _tick_clock(b, now)  # what counted until now, by what was known until now
     for name, answer in answers.items():
         was = b.checks[name]
@@ -410,13 +410,13 @@ def _record_turn(b: Bringup, name: str, was: CheckState, now: datetime) -> Bring
 
 
 def once_again(b: Bringup, now: datetime) -> Bringup:
-    """Something was repaired: what is checked once is to be checked again."""
+    """Repeat the checks that run once: something was repaired."""
     again = {name: b.checks[name].forget_answers(now) for name, terms in b.rules().items() if terms.once}
     return b.but(checks=b.checks | again)
 
 
 def note_unasked(b: Bringup, names: Iterable[str], why: str, now: datetime) -> Bringup:
-    """They could not be asked: nothing is known of them."""
+    """Apply an unknown answer for checks that could not be asked."""
     return apply_answers(b, {name: CheckAnswer(colour=Colour.UNKNOWN, said=why, at=now) for name in names}, now)
 
 
@@ -424,7 +424,7 @@ def note_unasked(b: Bringup, names: Iterable[str], why: str, now: datetime) -> B
 
 
 def hand_over(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
-    """It is in the fleet."""
+    """Move the cluster into production: it is in the fleet."""
     if b.direction is not BringupStage.PROVISIONED:
         return b
     production = Production(
@@ -451,12 +451,12 @@ def _owed_text(owed: Mapping[str, int]) -> str:
 
 
 def note_failed_hand_over(b: Bringup, why: str, now: datetime) -> Bringup:
-    """It could not be handed over, or wound down, and trying again will not mend that by itself."""
+    """Note that it could not be handed over, or wound down: a person has to mend that first."""
     return b.but(fault=why).record(AuditKind.EFFECT, why, now)
 
 
 def apply_owed(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
-    """After a try to grant what is owed: with what stands now, and what is still owed."""
+    """Apply a try to grant owed GPUs: the present grants, and those still owed."""
     if b.production is None:
         return b
     raised = {t: g - b.production.granted.get(t, 0) for t, g in answer.granted.items()}
@@ -471,7 +471,7 @@ def apply_owed(b: Bringup, answer: HandedOver, now: datetime) -> Bringup:
 
 
 def note_no_grant(b: Bringup, why: str, now: datetime) -> Bringup:
-    """What is owed could not be granted: it is tried again when there is more, and the owner is told."""
+    """Note that owed GPUs could not be granted, and notify the owner; more GPUs bring another try."""
     b = _look_for_more(b).record(AuditKind.PLAN, f"owed, not granted: {why}", now)
     return b.notify_owner(f"What is owed in {b.cluster} could not be granted: {why}")
 
@@ -482,7 +482,7 @@ def _look_for_more(b: Bringup) -> Bringup:
 
 
 def wind_down(b: Bringup, answer: WoundDown, now: datetime) -> Bringup:
-    """After a look at a cluster that is being emptied."""
+    """Apply a look at a cluster that is being emptied."""
     if b.leaving is None or b.leaving.empty:
         return b
     sentence, empty = f"{answer.text}: {answer.said}", answer.is_empty

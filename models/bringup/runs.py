@@ -1,7 +1,7 @@
-"""What a runner is told to run, and what it says of it. Both sides of the port build on these values.
+"""Orders to a runner, and its reports. Both sides of the port build on these values.
 
-A run is known by its key, which is noted durably before the start: whoever starts, finds again, or stops a run names it
-by its key alone. Nothing in here is secret: tokens stay in the worker's settings.
+A run has a key, which is noted durably before the start: whoever starts, finds or stops a run names it by its key
+alone. Nothing in here is secret: tokens stay in the worker's settings.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pydantic import Field
 from models.base import Duration, Model, Name, PositiveCount, Text, Time
 
 TAIL_LENGTH = 2000
-"""Characters of a log's end that travel."""
+"""The characters of a log's end that a report carries."""
 NOTHING_BEGUN = "; nothing has begun"
-"""How a sentence ends of a request that a service refused: true of that request alone."""
+"""The end of a sentence about a request that a service refused: true of that request alone."""
 UNDO_SUFFIX = "/undo"
-"""After a step's name in a key: the run that unmakes it."""
+"""The suffix of a step's name in the key of its undo."""
 
 
 class Runner(StrEnum):
@@ -28,7 +28,7 @@ class Runner(StrEnum):
 
 
 class RunKey(Model):
-    """Which run: `attempt` counts the starts of a step, those of earlier bring-ups of the cluster too."""
+    """The key of a run. `attempt` counts the starts of a step, those of earlier bring-ups of the cluster too."""
 
     cluster: Name
     attempt: PositiveCount
@@ -41,7 +41,7 @@ class RunKey(Model):
 
 
 class RunOrder(Model):
-    """One run, with everything filled in and nothing secret. Which fields it needs depends on the runner."""
+    """A run to start, with everything filled in and nothing secret. The runner decides which fields it needs."""
 
     key: RunKey
     runner: Runner
@@ -54,11 +54,11 @@ class RunOrder(Model):
     values: dict[str, str] = Field(default_factory=dict)
     """buildkite: environment and meta-data beside the key. http: the body, as JSON."""
     url: str = ""
-    """http: POST here."""
+    """http: the URL to POST to."""
     status_url: str = ""
-    """http: GET there; it may hold {id} of the first answer. Empty: the same POST again."""
+    """http: the URL to GET; it may hold {id} of the first answer. Empty: the same POST again."""
     field: str = "status"
-    """http: the dotted path of the field that says how it stands."""
+    """http: the dotted path of the field with its state."""
     succeeded: tuple[str, ...] = ("succeeded",)
     failed: tuple[str, ...] = ("failed",)
     limit: Duration
@@ -77,7 +77,7 @@ class RunPhase(StrEnum):
 
 
 class RunReport(Model):
-    """How a run stands, as its runner says. `said`: one sentence, cleaned of what could fool a terminal."""
+    """The state of a run, by its runner. `said`: one sentence, cleaned of control characters for terminals."""
 
     phase: RunPhase
     said: str
@@ -86,12 +86,12 @@ class RunReport(Model):
     """The last lines of its log, cleaned."""
     link: str = ""
     host: str = ""
-    """Of a command: the host whose task queue it belongs to."""
+    """For a command: the host whose task queue it belongs to."""
     started_at: Time | None = None
     ended_at: Time | None = None
     endless: bool = False
-    """It was to be ended, and its runner has no way to."""
+    """It was to be stopped, and its runner has no way to."""
 
 
 NO_TIME_LIMIT = timedelta(days=30)
-"""Of a step whose recipe names none: nothing runs for ever unseen."""
+"""The limit of a step whose recipe names none: nothing runs for ever unseen."""

@@ -1,8 +1,8 @@
-"""The soak clock: how long all checks have been green together.
+"""The soak clock: the time for which all checks have been green together.
 
-A recurring answer counts for two intervals, a `once` answer until something was repaired. Red starts the clock anew;
-unknown stops it, and counts as red after `stale_after`. A check that a person skipped is asked no more and counts as
-green. Everything here is a function of the checks, the clock and `now`. Source: docs/bringup.md, "Checks".
+A recurring answer counts for two intervals, a `once` answer until something was repaired. Red restarts the clock;
+unknown stops it, and counts as red after `stale_after`. A check that a person skipped is not asked and counts as green.
+Everything here is a function of the checks, the clock and `now`. Source: docs/bringup.md, "Checks".
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from models.bringup.checks import CheckAnswer, Colour
 
 _ZERO = timedelta(0)
 COUNTS_FOR = 2
-"""Intervals for which an answer counts."""
+"""The number of intervals for which an answer counts."""
 
 
 class Terms(NamedTuple):
-    """Of one check: how often it is asked, and whether only once."""
+    """The rules for one check: the interval between questions, and whether it is asked only once."""
 
     every: timedelta
     once: bool = False
 
 
 class CheckState(Model):
-    """How one check stands."""
+    """The state of one check."""
 
     colour: Colour = Colour.UNKNOWN
-    """As it answered last."""
+    """The colour of its last answer."""
     said: Text = "not asked yet"
     number: float | None = None
     at: Time | None = None
-    """When it answered; None: it has not."""
+    """Time of its last answer; None: there was none."""
     unknown_since: Time | None = None
-    """Since when nothing is known; None while the last answer counts."""
+    """Time since which nothing is known; None while the last answer counts."""
     asked_at: Time | None = None
     reds: Count = 0
-    """How often it turned red."""
+    """The number of times it turned red."""
     skipped: Words = ""
-    """Why a person had it skipped; empty: nobody had."""
+    """The reason a person gave to skip it; empty: nobody did."""
 
     def take_answer(self, answer: CheckAnswer) -> Self:
-        """With the answer taken in. One that knows nothing leaves in place since when nothing is known."""
+        """Apply the answer. An unknown answer keeps the time since which nothing is known."""
         red = answer.colour is Colour.RED
         unknown = answer.colour is Colour.UNKNOWN
         return self.but(
@@ -57,12 +57,12 @@ class CheckState(Model):
         )
 
     def forget_answers(self, now: datetime) -> Self:
-        """As if it had never answered, but for how often it was red."""
+        """Return the check as if it had never answered, except for its count of reds."""
         return self.but(colour=Colour.UNKNOWN, said="to be asked again", at=None, unknown_since=now, asked_at=None)
 
 
 class SoakClock(Model):
-    """Time that counts: what was gathered, and since when it goes on; None: it stands."""
+    """The time gathered so far, and the time since which the clock runs; None: it is stopped."""
 
     gathered: Duration = _ZERO
     since: Time | None = None
@@ -73,14 +73,14 @@ Rules = Mapping[str, Terms]
 
 
 def expires_at(check: CheckState, terms: Terms) -> datetime | None:
-    """Until when the last answer counts; None: for good, or there is none that does."""
+    """Return when the last answer stops counting; None if it counts for good, or none does."""
     if check.skipped or terms.once or check.at is None or check.colour is Colour.UNKNOWN:
         return None
     return check.at + COUNTS_FOR * terms.every
 
 
 def unknown_from(check: CheckState, terms: Terms, now: datetime) -> datetime | None:
-    """Since when nothing has been known of it; None: something is."""
+    """Return since when nothing has been known of the check; None if something is."""
     if check.skipped:
         return None
     end = expires_at(check, terms)
@@ -90,7 +90,7 @@ def unknown_from(check: CheckState, terms: Terms, now: datetime) -> datetime | N
 
 
 def colour_at(check: CheckState, terms: Terms, now: datetime, stale_after: timedelta) -> Colour:
-    """What it counts as. One that is asked once waits for the others: unknown, for as long as that takes."""
+    """Return the colour that the check counts as. One asked once waits for the others: unknown meanwhile."""
     if check.skipped:
         return Colour.GREEN
     if terms.once and check.at is None:
@@ -106,7 +106,7 @@ def colours(checks: Checks, rules: Rules, now: datetime, stale_after: timedelta)
 
 
 def tick_clock(clock: SoakClock, checks: Checks, rules: Rules, now: datetime, stale_after: timedelta) -> SoakClock:
-    """The clock at `now`. Between two ticks colours change by time alone: what counted ran out, or went stale."""
+    """Return the clock at `now`. Between two ticks colours change by time alone: an answer expired, or went stale."""
     if clock.since is not None:
         ends = min((end for name, c in checks.items() if (end := expires_at(c, rules[name])) is not None), default=None)
         if ends is not None and now > ends:
@@ -115,7 +115,7 @@ def tick_clock(clock: SoakClock, checks: Checks, rules: Rules, now: datetime, st
 
 
 def turn_clock(clock: SoakClock, colours: Mapping[str, Colour], now: datetime) -> SoakClock:
-    """The clock where the checks have these colours from now on."""
+    """Return the clock if the checks have these colours from now on."""
     colours_now = set(colours.values())
     if Colour.RED in colours_now:
         return SoakClock()
@@ -131,7 +131,7 @@ def gathered_time(clock: SoakClock, now: datetime) -> timedelta:
 def edge_times(
     clock: SoakClock, checks: Checks, rules: Rules, stale_after: timedelta, soak: timedelta
 ) -> Iterator[datetime]:
-    """When time alone changes something: a soak is full, an answer counts no more, an unknown one goes stale."""
+    """Yield the times at which time alone changes something: a full soak, an answer that expires or goes stale."""
     if clock.since is not None:
         yield clock.since + max(_ZERO, soak - clock.gathered)
     for name, check in checks.items():

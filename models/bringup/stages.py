@@ -1,7 +1,7 @@
 """The state machine as tables: stages, commands, and the answer to every pair of them.
 
-Source: docs/design.md, "Bring-up". What a command itself wants (a step's name, a reason) is in
-models/bringup/commands.py.
+Source: docs/design.md, "Bring-up". models/bringup/commands.py has the conditions of the command itself (a step's name,
+a reason).
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from models.lifecycle.state_machine import Refused, answers_by_cell
 
 class BringupStage(StrEnum):
     PLANNED = "planned"
-    """It waits for its supply."""
+    """The bring-up waits for its supply."""
     PROVISIONING = "provisioning"
-    """Its steps run."""
+    """The steps run."""
     PROVISIONED = "provisioned"
-    """Its checks must be green together."""
+    """The checks must be green together."""
     IN_PRODUCTION = "in_production"
-    """It is in the fleet."""
+    """The cluster is in the fleet."""
     BLOCKED = "blocked"
-    """A person is needed. What does not depend on that goes on, in the direction that it came from."""
+    """A person is needed. Work that does not depend on that goes on, in the earlier direction."""
     CANCELLING = "cancelling"
-    """What was made is unmade."""
+    """The cluster is torn down."""
     CANCELLED = "cancelled"
     RETIRING = "retiring"
-    """Its quotas go to nothing; then what was made is unmade."""
+    """The quotas go to zero; then the cluster is torn down."""
     RETIRED = "retired"
 
     @property
     def words(self) -> str:
-        """As people read it."""
+        """The stage as people read it."""
         return self.value.replace("_", " ")
 
     @property
@@ -112,4 +112,4 @@ BRINGUP_TRANSITIONS: frozenset[tuple[BringupStage, BringupStage]] = frozenset(
         *((_B, stage) for stage in (_R, _V, _C, _U)),
     }
 )
-"""Every change of stage there is; any other is our bug."""
+"""Every valid change of stage; any other is a bug of ours."""

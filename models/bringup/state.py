@@ -1,8 +1,8 @@
-"""The state of one bring-up: how far each step has come, how each check stands, what was handed over.
+"""The state of one bring-up: the progress of each step, the state of each check, the quotas handed over.
 
-It is a value, as a rollout's is: what happens makes another one (models/bringup/reducers.py,
-models/bringup/commands.py), what is next is decided from it (models/bringup/decide.py), and continue-as-new carries
-it. Source: docs/bringup.md; docs/adr/0054.
+The state is a value, like that of a rollout: events make another one (models/bringup/reducers.py,
+models/bringup/commands.py), models/bringup/decide.py decides from it, and continue-as-new carries it. Source:
+docs/bringup.md; docs/adr/0054.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from models.lifecycle.outgoing import ArchivePlace, Lifecycle
 from models.notices import NoticeKind
 
 MOST_ATTEMPTS = 1000
-"""Starts of one step in one bring-up; the next bring-up of the cluster counts on from here."""
+"""The most starts of one step in one bring-up; the next bring-up of the cluster counts on from here."""
 _ZERO = timedelta(0)
 _CAPACITY_EVERY = timedelta(minutes=5)
 
 
 class StepPhase(StrEnum):
     WAITING = "waiting"
-    """For what comes before it, for its next try, or for a person's touch."""
+    """The step waits for those before it, for its next try, or for a person."""
     STARTING = "starting"
-    """Its start is noted; whether it began is not known yet."""
+    """The start is noted; whether the step began is not known yet."""
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    """For good: a person says retry or skip."""
+    """The step failed for good: a person gives retry or skip."""
     UNCLEAR = "unclear"
-    """Nobody knows whether it runs, ran, or never began: a person looks, and says retry or skip."""
+    """Nobody knows whether the step runs, ran, or never began: a person looks, and gives retry or skip."""
     SKIPPED = "skipped"
 
     @property
@@ -50,7 +50,7 @@ class StepPhase(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """What comes after it may run."""
+        """True if later steps may run."""
         return self in (StepPhase.DONE, StepPhase.SKIPPED)
 
     @property
@@ -59,45 +59,45 @@ class StepPhase(StrEnum):
 
 
 class StepRun(Model):
-    """A step, or its undo, and the latest of its runs."""
+    """A step, or its undo, with the latest of its runs."""
 
     phase: StepPhase = StepPhase.WAITING
     attempt: Count = 0
-    """Starts that were noted, in this bring-up."""
+    """Noted starts in this bring-up."""
     starts: Count = 0
-    """Those of which something may be left: a start that the runner refused is none."""
+    """Starts that may have left something; a start that the runner refused does not count."""
     tries: Count = 0
-    """Failures in a row since a person last spoke of it."""
+    """Failures in a row since a person's last command about it."""
     noted_at: Time | None = None
-    """When the latest start was noted."""
+    """Time at which the latest start was noted."""
     seen: bool = False
-    """Its runner has said something of this attempt."""
+    """The runner has reported on this attempt."""
     started_at: Time | None = None
     ended_at: Time | None = None
     said: Text = ""
     unheard: Text = ""
-    """The latest answer of its runner, where that says nothing of this attempt; empty: it does, or was not asked."""
+    """The runner's latest answer, if it says nothing of this attempt; else empty."""
     code: int | None = None
     tail: str = Field(default="", max_length=TAIL_LENGTH)
     link: str = ""
     host: str = ""
-    """Of a command: where it was started."""
+    """For a command: the host that started it."""
     next_at: Time | None = None
-    """Not before then: its next try, or the next look for it."""
+    """The earliest time of its next try, or of the next look for it."""
     stopping: Text = ""
-    """Why it is being stopped; empty: it is not."""
+    """The reason it is being stopped; empty: it is not."""
     by: Text = ""
-    """Who touched or skipped it."""
+    """The person who touched or skipped it."""
     reason: Words = ""
 
     @property
     def may_stand(self) -> bool:
-        """Something of it may stand."""
+        """True if it may have left something."""
         return self.starts > 0 or self.phase.is_over
 
 
 class HeldBy(Model):
-    """A person's hold: nothing new is started."""
+    """A person's hold: no step starts."""
 
     actor: Text
     reason: Words
@@ -105,7 +105,7 @@ class HeldBy(Model):
 
 
 class Production(Model):
-    """What was handed over. Units: whole GPUs, by team."""
+    """The quotas handed over. Units: whole GPUs, by team."""
 
     at: Time
     plan_hash: str = ""
@@ -120,17 +120,17 @@ class Leaving(Model):
     actor: Text
     reason: Words
     deadline: Time | None = None
-    """When the undo begins even where jobs run; None: never before they are gone."""
+    """Time at which the undo begins even if jobs run; None: only after they are gone."""
     empty: bool = False
-    """No quota stands, and no job runs, or the deadline has passed: the undo may begin."""
+    """The undo may begin: no quota and no job is left, or the deadline has passed."""
     said: Text = ""
     looked_at: Time | None = None
     since: Time | None = None
-    """The first look that said this."""
+    """Time of the first look with this answer."""
 
 
 class WaitsFor(StrEnum):
-    """Whom a bring-up waits for, as it is accounted."""
+    """The party that a bring-up waits for, as its time is accounted."""
 
     SUPPLY = "supply"
     RUNNER = "runner"
@@ -140,44 +140,44 @@ class WaitsFor(StrEnum):
 
 
 class Bringup(Lifecycle):
-    """One bring-up. Times are the workflow's clock, in UTC."""
+    """A bring-up. Times are the workflow's clock, in UTC."""
 
     entry: BringupEntry
     recipe: ClusterRecipe
     number: PositiveCount = 1
-    """Which bring-up of the cluster this is."""
+    """The number of this bring-up among the cluster's."""
     entered_by: Text
     entered_at: Time
     stage: BringupStage = BringupStage.PLANNED
     stage_at: Time
     blocked_from: BringupStage | None = None
-    """Where it goes on once nothing blocks it; None: it is not blocked."""
+    """The stage in which it goes on once nothing blocks it; None: it is not blocked."""
     because: Text = ""
-    """Why it is blocked, or how it ended."""
+    """The reason it is blocked, or has ended."""
     fault: Text = ""
-    """Why it could not be handed over, or wound down; a retry tries again."""
+    """The reason it could not be handed over, or wound down; a retry tries again."""
     hold: HeldBy | None = None
     runs: dict[str, StepRun] = Field(default_factory=dict)
-    """By step; of undos by STEP/undo."""
+    """Runs by step; those of undos by STEP/undo."""
     supply: CheckState | None = None
-    """None: nothing has to be granted."""
+    """The state of the supply; None: nothing has to be granted."""
     checks: dict[str, CheckState] = Field(default_factory=dict)
     clock: SoakClock = SoakClock()
     made_at: Time | None = None
-    """When the last step was done; None: it is not."""
+    """Time at which the last step was done; None: one is left."""
     validating_since: Time | None = None
-    """From here `validate_within` counts."""
+    """The start of `validate_within`."""
     islands: tuple[Island, ...] = ()
-    """What came, as the capacity check last found it."""
+    """The islands that the capacity check last saw."""
     production: Production | None = None
     short_of: GpuCount = 0
-    """GPUs seen when what is owed was last looked at: it is looked at again when there are more."""
+    """GPUs seen at the last try to grant owed ones: more of them bring another try."""
     short_of_healthy: GpuCount = 0
-    """Likewise, of healthy ones: a node may be installed, and register later."""
+    """Healthy GPUs seen then: a node may be installed, and register later."""
     leaving: Leaving | None = None
 
     touches: Count = 0
-    """What people did beside entry and check-in."""
+    """Commands by people other than entry and check-in."""
     check_ins: Count = 0
     accounted_at: Time
     lasted: dict[BringupStage, Duration] = Field(default_factory=dict)
@@ -193,26 +193,26 @@ class Bringup(Lifecycle):
 
     @property
     def direction(self) -> BringupStage:
-        """Where it is going: of a blocked one where it came from."""
+        """The stage it works towards: the earlier one while it is blocked."""
         return self.blocked_from or self.stage
 
     @property
     def gpus_there(self) -> tuple[int, int]:
-        """GPUs installed, and healthy ones, as the capacity check last found them."""
+        """Installed and healthy GPUs that the capacity check last saw."""
         return sum(i.total_gpus for i in self.islands), sum(i.healthy_gpus for i in self.islands)
 
     def key(self, run: str) -> RunKey:
-        """Of the latest start of a step or its undo."""
+        """Return the key of the latest start of a step or its undo."""
         return RunKey(
             cluster=self.cluster, attempt=(self.number - 1) * MOST_ATTEMPTS + self.runs[run].attempt, step=run
         )
 
     def steps(self) -> Iterator[tuple[RecipeStep, StepRun]]:
-        """The steps of the recipe, in its order."""
+        """Iterate over the steps of the recipe, in its order, each with its run."""
         return ((step, self.runs[step.name]) for step in self.recipe.provision)
 
     def undo(self, step: str) -> StepRun | None:
-        """How its undo stands; None: it has none, or has not come to it."""
+        """Return the run of the step's undo; None if it has none, or has not come to it."""
         return self.runs.get(step + UNDO_SUFFIX)
 
     @property
@@ -220,7 +220,7 @@ class Bringup(Lifecycle):
         return all(run.phase.is_over for _, run in self.steps())
 
     def rules(self) -> dict[str, Terms]:
-        """How often each check is asked."""
+        """Return the terms of each check."""
         capacity = self.recipe.capacity
         own = {CAPACITY: Terms(_CAPACITY_EVERY if capacity is None else capacity.every)}
         rules = own | {c.name: Terms(c.every, c.once) for c in self.recipe.checks}
@@ -256,7 +256,7 @@ class Bringup(Lifecycle):
         )
 
     def notify_owner(self, detail: str, *commands: tuple[str, str]) -> Self:
-        """With a notice to the owner in the mail; `commands`: what each does, and the line to type."""
+        """Queue a notice to the owner. `commands`: the effect of each, and the line to type."""
         lines = [{"does": does, "line": line} for does, line in commands]
         return self.with_notices(
             self.place.prefix,
@@ -271,7 +271,7 @@ class Bringup(Lifecycle):
         )
 
     def account_time(self, now: datetime) -> Self:
-        """With the time since it was last accounted put down: to its stage, and to what it waited for."""
+        """Add the time since the last accounting to its stage, and to the party it waits for."""
         passed = now - self.accounted_at
         if passed <= _ZERO or self.stage.has_ended:
             return self
@@ -284,27 +284,27 @@ _Account = TypeVar("_Account")
 
 
 def put_down(times: Mapping[_Account, timedelta], account: _Account, passed: timedelta) -> dict[_Account, timedelta]:
-    """The times with so much more for one of them."""
+    """Return the times with this much more in one account."""
     return {**times, account: times.get(account, _ZERO) + passed}
 
 
 def bringup_workflow_id(cluster: str) -> str:
-    """One id per cluster, so that two bring-ups of it cannot run at once."""
+    """Return the one workflow id of the cluster, so that two bring-ups of it cannot run at once."""
     return f"bringup/{cluster}"
 
 
 def bringup_key(cluster: str, number: int) -> str:
-    """One of the cluster's bring-ups, as its fences, receipts and archived entries name it."""
+    """Return the name of one of the cluster's bring-ups in fences, receipts and archived entries."""
     return f"{bringup_workflow_id(cluster)}/{number}"
 
 
 def retires_cluster(cluster: str) -> str:
-    """How the id begins of a rollout that takes the quotas of a retired cluster to nothing."""
+    """Return the start of the id of a rollout that takes the quotas of a retired cluster to zero."""
     return f"retire-{cluster}-"
 
 
 def waits_for(bringup: Bringup) -> WaitsFor | None:
-    """Whom it waits for; None: nobody."""
+    """Return the party that the bring-up waits for; None if there is none."""
     if bringup.stage.has_ended or bringup.stage is BringupStage.IN_PRODUCTION:
         return None
     if bringup.hold is not None or bringup.stage is BringupStage.BLOCKED:
@@ -325,7 +325,7 @@ def waits_for(bringup: Bringup) -> WaitsFor | None:
 
 
 def touchable_steps(bringup: Bringup) -> list[RecipeStep]:
-    """The touches that wait for a person now."""
+    """Return the touches that wait for a person now."""
     over = {step.name for step, run in bringup.steps() if run.phase.is_over}
     return [
         step

@@ -1,4 +1,4 @@
-"""What people see of a bring-up: its graph, its checks, what it waits for and what a person has to do."""
+"""The status of a bring-up as people see it: its graph, its checks, its obstacle and the task for a person."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StepStatus(Model):
     phase: StepPhase
     attempts: Count = 0
     took: Duration | None = None
-    """How long the latest run took, or takes."""
+    """The duration of the latest run so far."""
     said: Text = ""
     by: Text = ""
     reason: Text = ""
@@ -47,7 +47,7 @@ class StepStatus(Model):
 
 
 class CheckStatus(Model):
-    """A check, as it counts now."""
+    """The present state of a check."""
 
     name: Name
     kind: str
@@ -92,9 +92,9 @@ class BringupStatus(Model):
     production: Production | None = None
     leaving: Leaving | None = None
     standing: dict[str, str] = Field(default_factory=dict)
-    """While it is unmade, and after: what is left standing, each with why."""
+    """Steps that are left standing, each with the reason; during and after the undo."""
     touches: Count = 0
-    """What people did beside entry and check-in."""
+    """Commands by people other than entry and check-in."""
     check_ins: Count = 0
     lasted: dict[BringupStage, Duration] = Field(default_factory=dict)
     waited: dict[str, Duration] = Field(default_factory=dict)
@@ -146,7 +146,7 @@ def status_of(bringup: Bringup, now: datetime, *, history_events: int = 0, runs:
 
 
 def row_of(bringup: Bringup, now: datetime) -> BringupRow:
-    """For the board and the report."""
+    """Return the row for the board and the report."""
     bringup = bringup.account_time(now)
     production = bringup.production
     return BringupRow(
@@ -231,7 +231,7 @@ def _supply(bringup: Bringup) -> CheckStatus | None:
 
 
 def waiting_sentence(bringup: Bringup, now: datetime) -> str:
-    """One sentence: what it waits for."""
+    """Return one sentence about what it waits for."""
     if bringup.stage.has_ended or bringup.stage is BringupStage.BLOCKED:
         return bringup.because
     if bringup.hold is not None and waits_for(bringup) is not None:
@@ -300,7 +300,7 @@ def _production_text(bringup: Bringup, now: datetime) -> str:
 
 
 def needs_of(bringup: Bringup, now: datetime) -> str:
-    """What a person has to do for it to go on; empty when it goes on by itself."""
+    """Return what a person has to do for it to go on; empty if it goes on by itself."""
     if bringup.stage.has_ended:
         return ""
     if bringup.hold is not None:

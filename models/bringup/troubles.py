@@ -1,4 +1,4 @@
-"""What blocks a bring-up: each in one sentence, with the ways out as people type them."""
+"""The troubles that block a bring-up: each in one sentence, with the ways out as people type them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from models.bringup.state import Bringup, StepPhase
 
 
 class Trouble(NamedTuple):
-    """`ways`: what each does, and its line."""
+    """A trouble. `ways`: the effect of each way out, and its line."""
 
     text: str
     ways: tuple[tuple[str, str], ...]
 
 
 def troubles(bringup: Bringup, now: datetime) -> list[Trouble]:
-    """What a person has to answer; [] where it goes on by itself."""
+    """Return the troubles that a person has to answer; empty if it goes on by itself."""
     undoing = bringup.direction.unmakes
     open_troubles = [
         _of_run(bringup, name)
@@ -38,7 +38,7 @@ def troubles(bringup: Bringup, now: datetime) -> list[Trouble]:
 
 
 def line(bringup: Bringup, command: str, *more: str) -> str:
-    """A command about it, as it is typed."""
+    """Return a command to the bring-up as people type it."""
     return " ".join(("backstop bringup", command, shlex.quote(bringup.cluster), *more))
 
 

@@ -1,4 +1,4 @@
-"""How each command to a bring-up is undone: one line, as people type it, or why there is none."""
+"""The undo of each command to a bring-up: one line, as people type it, or the reason there is none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.lifecycle.command_rows import NEVER, REASON
 
 
 def bringup_undo_line(before: Bringup, after: Bringup, command: BringupCommand, order: BringupOrder) -> str:
-    """What to say to undo a command that has just been obeyed."""
+    """Return the line that undoes the command just obeyed."""
     row = BRINGUP_ROWS[command]
     return row.undo_line(cluster=after.cluster) if row.undo else BRINGUP_UNDO[command](before, after, order)
 
