@@ -1,4 +1,4 @@
-"""While a breach is answered, archive and mail wait: they take the workers and the ledger that the answer needs."""
+"""The priority of a breach: archive and mail wait, because its answer needs the workers and the ledger."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 class Haste:
-    """`on`: since `turn(True)`, for as long as HASTE and not longer."""
+    """A switch that is `on` after `turn(True)`, for HASTE at most."""
 
     def __init__(self) -> None:
         self.on = False

@@ -1,9 +1,9 @@
 """Bringup: one cluster from an order to production, and out of it again, as a durable loop around pure steps.
 
-Theory of operation. `models.bringup.decide.decide` says what to begin, this module begins it as a task of its own and
-takes the outcome in (`models.bringup.reducers`); what runs is in workflows/bringup_runs.py. A start is noted in the
-state, and so in history, before it is made. What waits long is one call that says it lives, so that months cost few
-events. Continue-as-new carries the state: it lets go of what is followed and asked, not of calls that change the world.
+Theory of operation. `models.bringup.decide.decide` says what to begin; this module begins it as a task of its own and
+applies the outcome (`models.bringup.reducers`); workflows/bringup_runs.py runs steps. A start is noted in the state,
+and so in history, before it is made. A long wait is one call with heartbeats, so that months cost few events.
+Continue-as-new carries the state: it drops follows and questions, but not calls that change the world.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
 
 _BEYOND_LIMIT = timedelta(minutes=1)
 _LETS_GO = (actions.Follow, actions.AskChecks, actions.LookForSupply)
-"""What a history that begins anew takes up again by itself."""
+"""Actions that the next run begins again by itself."""
 
 
 @workflow.defn(name=messages.BRINGUP_WORKFLOW, versioning_behavior=VersioningBehavior.PINNED)
@@ -55,7 +55,7 @@ class BringupWorkflow(BringupRuns):
 
     @workflow.run
     async def run(self, start: messages.BringupInput | None = None) -> messages.BringupAnswer:
-        """The bring-up has ended, or continues as new."""
+        """Run until the bring-up has ended, or continue as new."""
         if start is None:
             raise missing_input("a bring-up needs its entry")
         return await live_through(self._live(start), self._cancelled)
@@ -103,7 +103,7 @@ class BringupWorkflow(BringupRuns):
                     self._tasks[action] = asyncio.create_task(self._perform(action))
 
     async def _rest(self, until: datetime | None) -> None:
-        """Until something ends, somebody speaks, or it is time. Errors: what a task has met that nobody planned for."""
+        """Wait until a task ends, a message arrives, or it is time. Errors: those that a task did not expect."""
         await self._wait(until)
         for action, task in list(self._tasks.items()):
             if task.done():
@@ -135,7 +135,7 @@ class BringupWorkflow(BringupRuns):
             self._changes += 1
 
     def _leave(self, start: messages.BringupInput) -> None:
-        """Continues as new where that is due, and nothing that changes the world is under way."""
+        """Continue as new if that is due, and no call that changes the world is under way."""
         loose = all(isinstance(action, _LETS_GO) for action in self._tasks)
         if loose and self._may_leave():
             asked = [name for action in self._tasks if isinstance(action, actions.AskChecks) for name in action.names]
@@ -220,7 +220,7 @@ class BringupWorkflow(BringupRuns):
 
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> messages.BringupAnswer:
-        """Answers once it stands in the archive, or is refused."""
+        """Answer once the archive has the start, or it is refused."""
         await self._begun()
         return self._answer()
 
@@ -244,7 +244,7 @@ class BringupWorkflow(BringupRuns):
         return messages.BringupCommandAnswer(command=command.value, stage=bringup.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:
-        """Temporal's own cancel."""
+        """Apply a cancel from Temporal."""
         if self._value is not None and self._start is not None:
             by_ticket, under_way = bool(self._start.start.ticket), tuple(self._tasks)
             self._set(apply_cancel(self._value, workflow.now(), under_way, by_ticket=by_ticket))

@@ -1,8 +1,8 @@
-"""BringupRuns: how a bring-up starts, follows and stops the runs of its steps, and what it takes in of them.
+"""BringupRuns: the part of a bring-up that starts, follows and stops the runs of its steps.
 
-Each call goes to the task queue of whoever can answer it. What was noted as started is followed by its key, whoever
-started it. A command belongs to the host that it was started on, and is asked about there. Where nobody takes a call on
-a host's queue for as long as the recipe lets a start settle, the host counts as gone.
+Each call goes to the task queue of a worker that can answer it. A noted start is followed by its key, whoever made it.
+A command belongs to the host that it was started on, and only that host is asked about it. If nobody takes a call on a
+host's queue for as long as the recipe lets a start settle, the host counts as gone.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ with workflow.unsafe.imports_passed_through():
     from workflows.options import BRINGUP_CALL, BRINGUP_LONG_CALL, BRINGUP_START_CALL, START_PAUSES
 
 _REFUSED, _STUCK = ("BadInput", "Refusal"), "Stuck"
-"""Types of errors: it is not started, and nobody will ever say how it stands."""
+"""Types of errors: of a start that was refused, and of a run whose state nobody will ever know."""
 _ANSWER_BYTES = 1000
 
 
 class BringupRuns(Durable[Bringup]):
-    """The host of a bring-up, as far as it starts, follows and stops runs."""
+    """The part of the host that starts, follows and stops runs."""
 
     async def _start_run(self, run: str) -> None:
         host = ""
@@ -104,13 +104,13 @@ class BringupRuns(Durable[Bringup]):
         self._set(reducers.note_running(bringup, run, workflow.now()) if news else bringup)
 
     def _unanswered(self, run: str, attempt: int, error: ActivityError) -> None:
-        """A call about it failed: it is made again, unless nobody can ever answer it."""
+        """Note a failed call about the run: it is made again, unless nobody can ever answer it."""
         kind, why = reason_of(error)
         failed = reducers.host_gone if kind == _STUCK else reducers.note_failed_call
         self._set(failed(self._state, run, attempt, why, workflow.now()))
 
     async def _follow_elsewhere(self, run: str, attempt: int) -> None:
-        """Nobody serves its host."""
+        """Follow the run from another worker: nobody serves its host."""
         report, answer = None, ""
         try:
             report = (await _call_follow_elsewhere(self._state, run)).report
@@ -152,30 +152,33 @@ def _where(bringup: Bringup, run: str) -> _Where:
 
 
 def _needs_host(bringup: Bringup, run: str) -> bool:
-    """A step that runs on a host, which has to be chosen before its start is noted."""
+    """Return whether the step runs on a host, which is chosen before the start is noted."""
     step = bringup.recipe.steps[run.removesuffix(UNDO_SUFFIX)]
     return step.runner(undo=run.endswith(UNDO_SUFFIX)) is Runner.COMMAND
 
 
 def _untaken(error: ActivityError) -> bool:
-    """No worker took the call in time: nothing of it has begun."""
+    """Return whether no worker took the call in time, so that nothing of it has begun."""
     return isinstance(error.cause, ActivityTimeout) and error.cause.type is TimeoutType.SCHEDULE_TO_START
 
 
 def _is_news(run: StepRun, attempt: int) -> bool:
-    """That this attempt runs: it was not known, or its runner had answered nothing of it meanwhile."""
+    """Return whether a running attempt is news: it was not known to run, or the runner had not answered about it."""
     first = run.attempt == attempt and run.phase.under_way and (not run.seen or bool(run.unheard))
     return first and workflow.patched(patches.STEPS_IN_SIGHT)
 
 
 def _may_be_sent_again(run: StepRun, error: ActivityError) -> bool:
-    """The answer to its start is lost: the same start finds what it began. Not on a host, nor where it is stopped."""
+    """Return whether to send a start again whose answer was lost: the runner then finds the run it began.
+
+    A start on a host, and one that is being stopped, is not sent again.
+    """
     once = reason_of(error)[0] in (*_REFUSED, _STUCK) or run.host or run.stopping
     return not once and workflow.patched(patches.STEPS_IN_SIGHT)
 
 
 def _last_answer(error: ActivityError) -> str:
-    """After a colon what its latest try met, where it was given up as its time was over; empty: nobody knows."""
+    """Return a colon and the error of its latest try, if it was given up for time; empty if nobody knows."""
     cause = error.cause.__cause__ if isinstance(error.cause, ActivityTimeout) else error.cause
     return f": {shorten(cause.message, _ANSWER_BYTES)}" if isinstance(cause, ApplicationError) else ""
 
@@ -208,7 +211,7 @@ def _call_follow(bringup: Bringup, run: str) -> Awaitable[FollowedRun]:
 
 
 def _call_follow_elsewhere(bringup: Bringup, run: str) -> Awaitable[FollowedRun]:
-    """Another worker sees the run only where it shares `runs_dir` with the host that is gone."""
+    """Ask another worker, which sees the run only if it shares `runs_dir` with the host that is gone."""
     return workflow.execute_activity_method(
         RunActivities.follow,
         calls.follow_request(bringup, run).but(seen=False, unheard=None),

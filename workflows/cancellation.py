@@ -1,4 +1,4 @@
-"""A workflow whose life a cancel does not cut short."""
+"""A workflow that a cancel does not cut short."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ _T = TypeVar("_T")
 
 
 async def live_through(life: Coroutine[Any, Any, _T], cancelled: Callable[[], None]) -> _T:
-    """What the life comes to. Temporal's cancel is told to it, and it goes on: what stands has to be undone first."""
+    """Return the result of `life`. A cancel from Temporal calls `cancelled`, and the life goes on: effects must be
+    undone first."""
     living = asyncio.create_task(life)
     while True:
         try:

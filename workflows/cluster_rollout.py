@@ -1,10 +1,10 @@
 """ClusterRollout: one cluster's rollout as a durable loop around the pure interpreter.
 
-Theory of operation. `models.rollout.decide.decide` says what to do next; the loop has it done
-(workflows/rollout_actions.py) and asks again. Two side loops post notices and archive what happened
+Theory of operation. `models.rollout.decide.decide` says what to do next; the loop performs it
+(workflows/rollout_actions.py) and asks again. Two side loops send notices and archive entries
 (workflows/rollout_post.py), so that neither can delay a rollback. Commands are updates: validators refuse with the
 stage table's reason, handlers change the state at once and wake the loop. The state is one value, which is all that
-continue-as-new carries. Cancelling the workflow means `abort`: what stands is undone first.
+continue-as-new carries. Cancelling the workflow means `abort`: effects in force are undone first.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ClusterRollout(RolloutActions):
 
     @workflow.run
     async def run(self, start: messages.RolloutInput | None = None) -> messages.RolloutResult:
-        """The rollout has ended, or continues as new."""
+        """Run until the rollout has ended, or continue as new."""
         self._lapses.runs = True
         if start is None:
             raise missing_input("a rollout needs its launch")
@@ -166,10 +166,10 @@ class ClusterRollout(RolloutActions):
             self._leaving = False
 
     def _leave(self, action: Look | Wait, now: datetime) -> None:
-        """Continues as new where that is due and nothing is in the way.
+        """Continue as new if that is due and nothing is in the way.
 
         Neither a flood of commands nor a ledger that is away for weeks is in the way: side loops start nothing new
-        until then, and the next run can repeat a look, and what a side loop has tried for too long.
+        until then, and the next run can repeat a look, or a call that a side loop has tried for too long.
         """
         if not next_run_is_due():
             self._leaving, self._leaving_since = False, None  # another build was wanted, and is no more
@@ -206,7 +206,7 @@ class ClusterRollout(RolloutActions):
 
     @workflow.update(name=wire.LAUNCHED_UPDATE)
     async def launched(self) -> messages.LaunchAnswer:
-        """Answers once there is a plan, or a reason why there will be none."""
+        """Answer once there is a plan, or a reason that there will be none."""
         await workflow.wait_condition(lambda: bool(self._refused_launch) or self._is_planned())
         if self._value is not None:
             return launch_answer(self._value)
@@ -217,7 +217,7 @@ class ClusterRollout(RolloutActions):
 
     @workflow.update(name=wire.GRANT_UPDATE)
     async def grant(self, order: GrantOrder) -> Granted:
-        """What became of the order; one that has to wait for long is to be sent again."""
+        """Answer with the outcome of the order; one that has to wait long must be sent again."""
         self._set(granting.take_order(self._state, order))
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._state.grant_order != order, timeout=options.GRANT_PATIENCE)
@@ -243,7 +243,7 @@ class ClusterRollout(RolloutActions):
         return messages.CommandAnswer(cluster=rollout.cluster, command=command, stage=after.stage, said=text, undo=undo)
 
     def _cancelled(self) -> None:
-        """Temporal's own cancel: an abort by whoever sent it; a rollback under way goes on."""
+        """Apply a cancel from Temporal: abort, or let a rollback under way go on."""
         if self._value is None:
             self._cancelled_early = True
             return

@@ -1,10 +1,9 @@
-"""Durable: what every lifecycle's workflow does in the same way around its pure steps.
+"""Durable: the part that the workflows of all lifecycles share around their pure steps.
 
-Theory of operation. A lifecycle is one state value. Its workflow is a loop: take in what time brings about, decide,
-act, take the outcome in, decide again. Two side loops archive what happened and send what is to be told, so that
-neither can delay the loop. Commands are updates: the lifecycle's own rules refuse or obey them, and wake the loop.
-Continue-as-new carries the state and nothing else. A workflow of its own says how it opens, what it does for each
-action, and what people see.
+Theory of operation. A lifecycle is one state value. Its workflow is a loop: apply the time, decide, act, apply the
+outcome, decide again. Two side loops archive entries and send notices, so that neither can delay the loop. Commands are
+updates: the lifecycle's own rules refuse or obey them, and wake the loop. Continue-as-new carries the state and nothing
+else. Each workflow adds how it opens, how it performs each action, and what people see.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ with workflow.unsafe.imports_passed_through():
 
 _BATCH = 50
 _LAST_MAIL = timedelta(minutes=5)
-"""How long what has ended still tries to tell people."""
+"""The time for which an ended lifecycle still tries to notify people."""
 
 _State = TypeVar("_State")
 _Carrier = TypeVar("_Carrier", bound=Lifecycle)
@@ -40,15 +39,15 @@ _Answer = TypeVar("_Answer")
 
 
 class Host(Generic[_State]):
-    """Holds the one state value of a lifecycle; whoever changes it wakes the loop."""
+    """The holder of the one state value of a lifecycle; a change of it wakes the loop."""
 
     wakes: ClassVar[str] = "until something is due"
-    """What it waits for, as Temporal's own page shows it."""
+    """The event that it waits for, as Temporal's own page shows it."""
 
     def __init__(self, state: _State | None, trouble: ApplicationError | None = None) -> None:
         self._value = state
         self._trouble = trouble
-        """Why it never began."""
+        """The reason it never began."""
         self._changes = 0
         self._shown: list[SearchAttributeUpdate[Any]] = []
 
@@ -69,7 +68,7 @@ class Host(Generic[_State]):
         succeeded: Callable[[_State, _Answer, datetime], _State],
         failed: Callable[[_State, str, datetime], _State],
     ) -> None:
-        """Makes a call and takes its outcome into the state: the answer, or the reason why it failed."""
+        """Make a call and apply its outcome to the state: the answer, or the reason it failed."""
         try:
             answer = await call
         except ActivityError as error:
@@ -80,7 +79,7 @@ class Host(Generic[_State]):
             self._set(succeeded(self._state, answer, workflow.now()))
 
     def _show(self, attributes: list[SearchAttributeUpdate[Any]], details: str) -> None:
-        """In Temporal's own list and page; the list is written only on change."""
+        """Show the state in Temporal's own list and page; the list is written only on change."""
         if attributes != self._shown:
             self._shown = attributes
             workflow.upsert_search_attributes(attributes)
@@ -88,21 +87,21 @@ class Host(Generic[_State]):
 
     @workflow.query(name="state")
     def state(self) -> _State:
-        """The whole state, for tests and for `doctor`."""
+        """Return the whole state, for tests and for `doctor`."""
         return self._state
 
 
 class Durable(Host[_Carrier]):
-    """The host of a lifecycle whose state carries what is still to be archived and told."""
+    """The host of a lifecycle whose state carries archive entries and notices that still have to go out."""
 
     delivery_wakes: ClassVar[bool] = False
-    """The loop decides anew after something was archived or delivered."""
+    """The loop decides again after entries were archived or notices delivered."""
     mail_call: ClassVar[CallOptions] = FLEET_MAIL_CALL
 
     # --- opening and ending -----------------------------------------------------------------------
 
     async def _opening(self, call: Awaitable[_Answer]) -> _Answer | None:
-        """The answer of the call that opens it; None: it failed, and the workflow fails for that reason."""
+        """Return the answer of the call that opens it; None if it failed, and the workflow fails for that reason."""
         try:
             return await call
         except ActivityError as error:
@@ -110,48 +109,48 @@ class Durable(Host[_Carrier]):
             return None
 
     async def _never_began(self) -> ApplicationError:
-        """What to raise, once everybody who asked has an answer."""
+        """Return the error to raise, once every caller has an answer."""
         await workflow.wait_condition(workflow.all_handlers_finished)
         assert self._trouble is not None
         return self._trouble
 
     async def _begun(self) -> None:
-        """Returns once it is archived that it began, or it is known why it did not."""
+        """Wait until the archive has its start, or it is known why it did not start."""
         await workflow.wait_condition(
             lambda: self._trouble is not None or (self._value is not None and not self._value.outbox)
         )
 
     async def _settle(self) -> None:
-        """Everything is archived; people are told, or have been tried for long enough."""
+        """Wait until everything is archived and every notice was delivered or tried for long enough."""
         await workflow.wait_condition(lambda: not self._state.outbox)
         await self._last_mail()
         await workflow.wait_condition(lambda: not self._state.outbox)
 
     async def _last_mail(self) -> None:
-        """People are told, or have been tried for long enough."""
+        """Wait until every notice was delivered, or tried for long enough."""
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: not self._state.mail, timeout=_LAST_MAIL)
 
     # --- the loop ---------------------------------------------------------------------------------
 
     async def _wait(self, until: datetime | None) -> None:
-        """Until somebody speaks, something changes, or it is time."""
+        """Wait for a message, a change, or the time."""
         changes, timeout = self._changes, patience(until)
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(lambda: self._changes != changes, timeout=timeout, timeout_summary=self.wakes)
 
     def _may_leave(self) -> bool:
-        """The next run may begin: it is due, and no command is being obeyed."""
+        """Return whether the next run may begin: it is due, and no command is being obeyed."""
         return next_run_is_due() and workflow.all_handlers_finished()
 
     # --- side loops -------------------------------------------------------------------------------
 
     def _archive(self, batch: tuple[AuditEntry, ...], summary: str) -> Awaitable[None]:
-        """Archives these entries, and how it stands."""
+        """Archive these entries, and the present state."""
         raise NotImplementedError
 
     async def _send_to_archive(self, batch: tuple[AuditEntry, ...]) -> None:
-        """Archives these entries; where the ledger refuses them for good, they stand in this history alone."""
+        """Archive these entries; if the ledger refuses them for good, only this history has them."""
         try:
             await self._archive(batch, "; ".join(entry.text for entry in batch)[:180])
         except ActivityError as error:
@@ -168,7 +167,7 @@ class Durable(Host[_Carrier]):
             leave_mark()
 
     def _mailed(self, keys: list[str], answer: TellAnswer) -> _Carrier:
-        """The state after these notices were tried."""
+        """Return the state after these notices were tried."""
         return self._state.apply_delivery(answer, workflow.now())
 
     async def _mail(self) -> None:
@@ -182,7 +181,7 @@ class Durable(Host[_Carrier]):
                 await asyncio.sleep(MAIL_PAUSE.total_seconds())
 
     async def _tell(self, batch: tuple[Notice, ...]) -> TellAnswer:
-        """What became of these notices. A call that failed for good is an answer, too: nobody takes them."""
+        """Send these notices and return the outcome. A call that failed for good counts as refused."""
         try:
             return await workflow.execute_activity_method(
                 NoticeActivities.tell,
@@ -196,7 +195,7 @@ class Durable(Host[_Carrier]):
             return TellAnswer(delivered={}, failed={}, refused={n.key: reason_of(error)[1] for n in batch})
 
     def _gives_up(self) -> bool:
-        """Whether notices are given up whose call failed for good; else the error is raised."""
+        """Return whether to give up notices whose call failed for good; otherwise the error is raised."""
         return True
 
     def _went_out(self, state: _Carrier) -> None:
@@ -207,18 +206,18 @@ class Durable(Host[_Carrier]):
 
 
 def missing_input(needs: str) -> ApplicationError:
-    """What a workflow that was started by hand without its argument ends with."""
+    """Return the error of a workflow that somebody started by hand without its argument."""
     return ApplicationError(f"{needs} as its input", type="BadInput", non_retryable=True)
 
 
 def raise_if_refused(why: str | None) -> None:
-    """Errors: ApplicationError of type Refusal where there is a reason why not."""
+    """Raise an ApplicationError of type Refusal if there is a reason."""
     if why is not None:
         raise ApplicationError(why, type="Refusal", non_retryable=True)
 
 
 async def stop_tasks(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """These tasks run no more."""
+    """Cancel these tasks and wait until they have ended."""
     ending = tuple(tasks)
     for task in ending:
         task.cancel()

@@ -1,4 +1,4 @@
-"""Why a call failed for good, as the pure models take it in."""
+"""The reason a call failed for good, in the form that the pure models take."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from temporalio.exceptions import TimeoutError as ActivityTimeout
 from models.base import shorten
 
 _WORDS_BYTES = 2000
-"""Of somebody else's error: a rollout carries it."""
+"""Bytes of somebody else's error that a rollout carries."""
 
 
 def reason_of(error: ActivityError) -> tuple[str, str]:
-    """The class name of an activity's failure, and its sentence."""
+    """Return the class name of an activity's failure, and its sentence."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
         return cause.type or "ApplicationError", shorten(cause.message, _WORDS_BYTES)
@@ -24,13 +24,13 @@ def reason_of(error: ActivityError) -> tuple[str, str]:
 
 
 def to_application_error(error: ActivityError) -> ApplicationError:
-    """The same failure, as a workflow raises it to its caller."""
+    """Return the same failure, as a workflow raises it to its caller."""
     kind, reason = reason_of(error)
     return ApplicationError(reason, type=kind, non_retryable=True)
 
 
 def room_at(error: ActivityError) -> datetime | None:
-    """When a blast radius has room again, where its error says so."""
+    """Return when a blast radius has room again, if its error says so."""
     cause = error.cause
     if not isinstance(cause, ApplicationError) or cause.type != "BlastRadius" or not cause.details:
         return None

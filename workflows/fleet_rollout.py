@@ -1,9 +1,9 @@
 """FleetRollout: a whole fleet, in waves, as a durable loop around pure steps.
 
-Theory of operation. As ClusterRollout: `models.fleet.decide.decide` says what to do next, this module does it and
-takes the outcome in (`models.fleet.reducers`). Each cluster's rollout is a workflow of its own, which goes on
-whatever becomes of this one. A side loop follows all of them with one long call, which returns when something has
-changed; so a thousand clusters at rest cost no event. The state is one value, and continue-as-new carries it.
+Theory of operation. As in ClusterRollout, `models.fleet.decide.decide` says what to do next; this module does it and
+applies the outcome (`models.fleet.reducers`). Each cluster's rollout is a workflow of its own, which goes on whatever
+happens to this one. A side loop follows all of them with one long call, which returns when one of them changes; so a
+thousand clusters at rest cost no event. The state is one value, and continue-as-new carries it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
 
     @workflow.run
     async def run(self, start: messages.FleetInput | None = None) -> messages.FleetResult:
-        """The fleet rollout has ended, or continues as new."""
+        """Run until the fleet rollout has ended, or continue as new."""
         if start is None:
             raise missing_input(_NEEDS)
         return await live_through(self._live(), self._cancelled)
@@ -107,7 +107,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
                     await self._abort(abort)
 
     def _leave(self) -> None:
-        """Continues as new where that is due. Every call of a side loop can be repeated, so none is waited for."""
+        """Continue as new if that is due, without waiting for side loops: all their calls can be repeated."""
         if self._may_leave():
             state, spent = self._state.fit(workflow.now()), self._tickets.carry_over()
             begin_next_run(self._launch.but(state=state, runs=self._launch.runs + 1, spent=spent))
@@ -212,13 +212,13 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
 
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> messages.FleetLaunchAnswer:
-        """Answers once there is a plan, or a reason why there will be none."""
+        """Answer once there is a plan, or a reason that there will be none."""
         await workflow.wait_condition(lambda: bool(self._state.plan_hash) or self._state.stage.has_ended)
         return self._answer()
 
     @workflow.query(name=messages.FLEET_PLAN_QUERY)
     def plan(self) -> messages.FleetLaunchAnswer:
-        """What an approval would take; without a plan where none was made in this run."""
+        """Return the plan that an approval would take; none if this run has made none."""
         return self._answer()
 
     def _answer(self) -> messages.FleetLaunchAnswer:
@@ -242,7 +242,7 @@ class FleetRolloutWorkflow(Durable[FleetRollout]):
         return messages.FleetCommandAnswer(command=command, stage=fleet.stage, said=sentence, undo=undo)
 
     def _cancelled(self) -> None:
-        """Temporal's own cancel."""
+        """Apply a cancel from Temporal."""
         self._set(apply_cancel(self._state, workflow.now(), by_ticket=bool(self._launch.launch.ticket)))
 
 

@@ -1,4 +1,4 @@
-"""HealthWatch: keeps the shared watch running, for ever."""
+"""HealthWatch: the workflow that keeps the shared watch running for ever."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ROUNDS_A_RUN = 100
 class HealthWatch:
     @workflow.run
     async def run(self, start: WatchInput | None = None) -> None:
-        """Calls the watch again each time it returns; a dead worker's watch moves on after its heartbeats stop."""
+        """Call the watch again each time it returns. If its worker dies, it moves on once heartbeats stop."""
         start = start or WatchInput()
         beat = max(timedelta(seconds=10), timedelta(seconds=4 * start.interval_seconds))
         cursor = start.cursor

@@ -1,4 +1,4 @@
-"""LedgerDesk: one request of a person to the ledger, as one activity. Its history says who asked what."""
+"""LedgerDesk: one person's request to the ledger, as one activity. Its history records who asked what."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ with workflow.unsafe.imports_passed_through():
 class LedgerDesk:
     @workflow.run
     async def run(self, request: DeskRequest | None = None) -> DeskAnswer:
-        """The answer; a failure keeps the activity's error type, for the client to tell people."""
+        """Return the answer; a failure keeps the activity's error type, so that the client can explain it."""
         if request is None:
             raise ApplicationError("the desk needs a request as its input", type="BadInput", non_retryable=True)
         try:

@@ -1,6 +1,6 @@
-"""Whether a rollout's history has every effect that the ledger has of it, and what is done where it lacks some.
+"""The comparison of a rollout's history with the ledger, and the restart if the history lacks effects.
 
-A reset cuts a history short, and so does a database of Temporal that comes back from a backup. docs/adr/0090.
+A reset cuts a history short, and so does a database of Temporal restored from a backup. docs/adr/0090.
 """
 
 from __future__ import annotations
@@ -25,36 +25,37 @@ WAS_RESET = "the rollout's history was reset and is being compared with the ledg
 
 
 class Lapses:
-    """Of one run."""
+    """The comparison of one run."""
 
     def __init__(self, start: RolloutInput) -> None:
         self._launch = start.launch
         self.runs = False
         """The workflow has begun its first task."""
         self.reset = False
-        """Somebody has reset the workflow, and nothing has been compared since."""
+        """The workflow was reset, and nothing has been compared since."""
         self.suspected = start.compares
         workflow.register_random_seed_callback(self._was_reset)
 
     def _was_reset(self, _: int) -> None:
-        """Temporal gives a workflow another random seed at the task to which it was reset, and at no other.
+        """Note a reset: Temporal gives a workflow another random seed at the task it was reset to, and at no other.
 
-        At its first task only a replay is told: there the launch, or `RolloutInput.compares`, has it compared anyway.
+        At its first task only a replay hears of it; there the launch, or `RolloutInput.compares`, has it compared
+        anyway.
         """
         if self.runs:
             self.suspected = self.reset = True
 
     def may_be(self, rollout: Rollout) -> bool:
-        """The history is to be compared with the ledger before anything else is done."""
+        """Return whether to compare the history with the ledger before anything else."""
         return (self.suspected or has_lapsed(rollout)) and not rollout.superseded
 
     async def compare_histories(
         self, state: Callable[[], Rollout], unsent: Callable[[], tuple[AuditEntry, ...]]
     ) -> Rollout | str | None:
-        """The rollout as it begins anew where effects were lacking; None: goes on. A text: the ledger refuses that.
+        """Return the restarted rollout if effects were missing, None to go on, or the ledger's refusal as a text.
 
-        Then the run ends: what stands is lost, as `status` and `doctor` say, and a launch adopts it. `unsent`: entries
-        that no call takes to the archive; a call that is under way archives its own.
+        After a refusal the run ends: its effects in force are lost, as `status` and `doctor` say, and a launch adopts
+        them. `unsent`: entries that no call takes to the archive; a call under way archives its own.
         """
         rollout, again = state(), None
         try:

@@ -1,4 +1,4 @@
-"""When a workflow that lives for long begins its history anew: as it grows long, or for another build of the worker."""
+"""The start of a new history for a long-lived workflow: when it grows long, or for another build of the worker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ with workflow.unsafe.imports_passed_through():
     from models.base import Model
 
 _SETTLED = timedelta(seconds=10)
-"""A run this old moves on to another build; a deployment that flaps must not make a storm of runs."""
+"""The age at which a run moves on to another build; a deployment that flaps must not cause a storm of runs."""
 
 
 def next_run_is_due() -> bool:
@@ -21,6 +21,6 @@ def next_run_is_due() -> bool:
 
 
 def begin_next_run(run: Model) -> NoReturn:
-    """Continues as new, on the newest build of the worker."""
+    """Continue as new, on the newest build of the worker."""
     upgrade = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
     workflow.continue_as_new(run, initial_versioning_behavior=upgrade)

@@ -1,4 +1,4 @@
-"""NoticeRound: what is due for one audience is sent. The shared watch starts one where there is something."""
+"""NoticeRound: sends the due notices of one audience. The shared watch starts one if some are due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ with workflow.unsafe.imports_passed_through():
 class NoticeRound:
     @workflow.run
     async def run(self, request: RoundInput | None = None) -> None:
-        """Tried once: what did not get through is due again later, and the watch starts another round."""
+        """Try once: notices that did not get through are due again later, in another round."""
         if request is None:
             raise ApplicationError("a round needs an audience as its input", type="BadInput", non_retryable=True)
         await workflow.execute_activity_method(

@@ -1,7 +1,7 @@
-"""How long a call of an activity may take, how soon a dead worker is noticed, and how often it is tried again.
+"""Options of activity calls: how long each may take, how soon a dead worker is noticed, and how often it is retried.
 
-Each set is spread into the call: `execute_activity_method(Some.activity, request, **CALL, summary="what it does")`.
-A late attempt does no harm: it is fenced off, or made to be repeated.
+Each set is spread into the call: `execute_activity_method(Some.activity, request, **CALL, summary="what it does")`. A
+late attempt does no harm: a fence refuses it, or it is safe to repeat.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ with workflow.unsafe.imports_passed_through():
 
 
 class CallOptions(TypedDict):
-    """Those of `workflow.ActivityConfig` that we set for many calls at once; the summary is each call's own."""
+    """The fields of `workflow.ActivityConfig` that we set for many calls at once; each call has its own summary."""
 
     start_to_close_timeout: timedelta
-    """One attempt."""
+    """The limit of one attempt."""
     heartbeat_timeout: timedelta
-    """A call whose worker has not been heard of for this long is made again elsewhere."""
+    """The time without a heartbeat after which the call is made again elsewhere."""
     retry_policy: RetryPolicy
     task_queue: NotRequired[str]
-    """Whose slots it takes; without one, those of the workflow's queue."""
+    """The queue whose slots it takes; without one, the workflow's."""
     priority: NotRequired[Priority]
     cancellation_type: NotRequired[workflow.ActivityCancellationType]
 
 
 _SECOND = timedelta(seconds=1)
 _WITHOUT_LIMIT = RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=60))
-"""Inverses, the archive, plans, mail."""
+"""The policy of inverses, the archive, plans, mail."""
 _FIRST = Priority(priority_key=1)
 _NEXT = Priority(priority_key=2)
 _SOON = Priority(priority_key=3)
 _LATER = Priority(priority_key=4)
 _LAST = Priority(priority_key=5)
-"""Where calls queue for a worker: a breach's answer goes first, on whichever cluster it is, and mail last.
+"""Priorities of calls in a queue: a breach's answer goes first, on whichever cluster it is, and mail last.
 
-While many breach, each of them looks again and again; an answer that waits behind all looks is seconds late. And what
-has begun is finished before more is begun: else all of them go on abreast, and the first is restored with the last.
+While many clusters breach, each of them looks again and again, and an answer that waits behind all looks is seconds
+late. Work that has begun is finished before more begins: otherwise all go on abreast, and the first is restored with
+the last.
 """
 
 CALL: CallOptions = {
@@ -56,24 +57,24 @@ READ_CALL: CallOptions = {
     "priority": _LATER,
 }
 DUE_READ_CALL: CallOptions = {**READ_CALL, "priority": _SOON}
-"""A look that a breach waits for, whose time has come."""
+"""The options of a look that a due breach waits for."""
 FORWARD_CALL: CallOptions = {
     **CALL,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=30), maximum_attempts=10),
 }
-"""About three minutes of trying; waiting for a dead worker does not count. Then the step is undone."""
+"""About three minutes of tries, without the wait for a dead worker. Then the step is undone."""
 ASKED_CALL: CallOptions = {
     **CALL,
     "retry_policy": RetryPolicy(initial_interval=_SECOND, maximum_interval=timedelta(seconds=5), maximum_attempts=5),
 }
-"""Somebody waits for the answer."""
+"""The options of a call whose answer somebody waits for."""
 
 LONG_CALL: CallOptions = {**CALL, "start_to_close_timeout": timedelta(minutes=5)}
-"""It reads all of one cluster, or tells many people."""
+"""The options of a call that reads all of one cluster, or notifies many people."""
 LONG_ASKED_CALL: CallOptions = {**LONG_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
 AIM_CALL: CallOptions = {**LONG_CALL, "task_queue": GUARD_QUEUE, "priority": _NEXT}
 MAIL_CALL: CallOptions = {**LONG_CALL, "task_queue": NOTICE_QUEUE, "priority": _LAST}
-"""A breach's notices must not stand before another one's rollback."""
+"""The options of notices: those of a breach must not delay another one's rollback."""
 
 ROUND_CALL: CallOptions = {**MAIL_CALL, "retry_policy": ASKED_CALL["retry_policy"]}
 
@@ -83,7 +84,7 @@ EFFECT_CALL: CallOptions = {
     "priority": _SOON,
     "cancellation_type": workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
 }
-"""Cancelled, it is waited for: else the undo would race what it undoes."""
+"""The options of an effect. A cancelled call is waited for: otherwise the undo would race the effect."""
 INVERSE_CALL: CallOptions = {**EFFECT_CALL, "retry_policy": _WITHOUT_LIMIT, "priority": _FIRST}
 
 FLEET_CALL: CallOptions = {
@@ -91,16 +92,16 @@ FLEET_CALL: CallOptions = {
     "heartbeat_timeout": timedelta(seconds=30),
     "retry_policy": _WITHOUT_LIMIT,
 }
-"""It names up to a batch of a fleet's clusters."""
+"""The options of a call that names up to a batch of a fleet's clusters."""
 LAST_FLEET_CALL: CallOptions = {**FLEET_CALL, "priority": _LAST}
 FLEET_MAIL_CALL: CallOptions = {**LAST_FLEET_CALL, "task_queue": NOTICE_QUEUE}
 WHOLE_FLEET_CALL: CallOptions = {**FLEET_CALL, "start_to_close_timeout": timedelta(hours=2)}
-"""It goes through every cluster, or follows them for as long as it lives."""
+"""The options of a call that goes through every cluster, or follows them for as long as it lives."""
 LAST_WHOLE_FLEET_CALL: CallOptions = {**WHOLE_FLEET_CALL, "priority": _LAST}
 
 
 class BareCallOptions(TypedDict):
-    """As `CallOptions`, of calls that each say themselves on whose queue."""
+    """The fields of `CallOptions` for calls that each name their own queue."""
 
     start_to_close_timeout: timedelta
     heartbeat_timeout: timedelta
@@ -108,7 +109,7 @@ class BareCallOptions(TypedDict):
 
 
 class LongCallOptions(TypedDict):
-    """Of calls that also say themselves how long an attempt may take."""
+    """The fields of `CallOptions` for calls that each name their own queue and the limit of an attempt."""
 
     heartbeat_timeout: timedelta
     retry_policy: RetryPolicy
@@ -122,20 +123,20 @@ BRINGUP_CALL: BareCallOptions = {
     ),
 }
 BRINGUP_START_CALL: BareCallOptions = {**BRINGUP_CALL, "retry_policy": RetryPolicy(maximum_attempts=1)}
-"""One try: what became of an earlier one decides what the next one's refusal means."""
+"""The options of a start: one try, as the outcome of an earlier one decides what the next one's refusal means."""
 START_PAUSES = (timedelta(seconds=5), timedelta(seconds=10), timedelta(seconds=20))
-"""Before each further try of a start that was not answered: a runner finds a run by its key before it starts one."""
+"""The pauses before further tries of a start without an answer; the runner looks for the key before it starts a run."""
 BRINGUP_LONG_CALL: LongCallOptions = {"heartbeat_timeout": timedelta(seconds=20), "retry_policy": _WITHOUT_LIMIT}
 
 OVERDUE = timedelta(minutes=5)
-"""From then on a new run begins even while a side loop's call is being tried."""
+"""The time after which a new run begins even while a side loop's call is being tried."""
 HASTE = timedelta(seconds=5)
-"""How long they wait at most: an answer that does not get through has to be told."""
+"""The longest wait of archive and mail: people must hear of an answer to a breach that does not get through."""
 LINGER = timedelta(seconds=2)
-"""How long what is archived waits at most for more that travels with it."""
+"""The longest wait of an entry for others that travel with it to the archive."""
 GRANT_PATIENCE = timedelta(seconds=20)
-"""How long a request's order waits for what is in its way; then whoever sent it comes again later."""
+"""The time that a request's order waits for its turn; then the sender tries again later."""
 MAIL_PAUSE = timedelta(seconds=30)
-"""After a try to tell people that somebody did not hear."""
+"""The pause after a try to send notices that somebody did not receive."""
 LAST_MAIL = timedelta(minutes=5)
-"""How long an ended rollout still tries to tell its teams."""
+"""The time for which an ended rollout still tries to notify its teams."""

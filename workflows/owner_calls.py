@@ -1,4 +1,4 @@
-"""A rollout's owner is told of what stands, and of a rollback that is complete: each since a patch of its own."""
+"""News for a rollout's owner: current holds and breaches, and completed rollbacks, each since a patch of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 def call_owner(rollout: Rollout, now: datetime) -> Rollout:
-    """With a notice in the mail for each."""
+    """Queue a notice for each piece of news."""
     if (news := news_for_owner(rollout, now)) and workflow.patched(patches.CALLS_OWNER):
         rollout = owner_told(rollout, news)
     if (news := rollback_for_owner(rollout)) and workflow.patched(patches.OWNER_HEARS_OF_UNDO):

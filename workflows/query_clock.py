@@ -1,4 +1,4 @@
-"""Queries are answered as of the moment they are asked: a workflow's own clock stands still while it waits."""
+"""The time of a query: the moment it is asked, because a workflow's own clock stands still while it waits."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ with workflow.unsafe.imports_passed_through():
 
 
 def asked_at() -> datetime:
-    """The worker's clock, never behind the workflow's."""
+    """Return the worker's time, never behind the workflow's."""
     with workflow.unsafe.sandbox_unrestricted():  # a query writes nothing that a replay could miss
         return max(workflow.now(), worker_clock.get()())

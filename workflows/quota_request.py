@@ -1,8 +1,8 @@
-"""QuotaRequest: one request for more quota, from the asking to the giving back.
+"""QuotaRequest: one request for more quota, from the ask to the return of the GPUs.
 
-It waits durably for the cluster's owner, then for what is in the way of writing it, then for its day. A loop around
-`models.requests.decide.decide`, as a rollout's; where a rollout is monitored, that one writes for it. A cancel of the
-workflow ends the request as a person's word would: what was granted for a time is given back first.
+It waits durably for the cluster's owner, then until its order can be written, then for its end date. A loop around
+`models.requests.decide.decide`, like that of a rollout; if a rollout is monitored, that one writes for it. A cancel of
+the workflow ends the request as a command would: a grant with an end is given back first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ with workflow.unsafe.imports_passed_through():
     from workflows.updates import take_commands
 
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=2), timedelta(minutes=1)
-"""Between two tries of what is in the way of a grant."""
+"""Bounds of the time between two tries to write a grant."""
 _LONGEST_MAIL_PAUSE = timedelta(minutes=10)
 
 
@@ -57,7 +57,7 @@ class QuotaRequest(Durable[RequestState]):
 
     @workflow.run
     async def run(self, start: messages.RequestInput | None = None) -> RequestState:
-        """The request has ended, or was granted for good."""
+        """Run until the request has ended, or was granted for good."""
         if start is None:
             raise missing_input("a request needs what is asked for")
         return await live_through(self._life(start), self._cancel)
@@ -127,7 +127,7 @@ class QuotaRequest(Durable[RequestState]):
             workflow.continue_as_new(start.but(state=self._state, spent=self._tickets.carry_over()))
 
     async def _write(self) -> None:
-        """One try to write the order, or to take it back."""
+        """Try once to write the order, or to take it back."""
         self._writing = True
         try:
             answer = await self._try()
@@ -166,9 +166,9 @@ class QuotaRequest(Durable[RequestState]):
     # --- side calls -----------------------------------------------------------------------------
 
     async def _keep(self) -> None:
-        """It stands in the book as it is now, and what happened is archived.
+        """Keep the present state in the book, and archive the entries.
 
-        Where the ledger refuses that, it goes on: who grants must live to take back. The next call keeps the rest.
+        If the ledger refuses, the request goes on: a grant must live to be taken back. The next call keeps the rest.
         """
         batch = self._state.outbox
         if batch:
@@ -195,7 +195,7 @@ class QuotaRequest(Durable[RequestState]):
                 await self._pause(now)
 
     async def _pause(self, now: datetime) -> None:
-        """The longer, the longer it has been tried; what is new in the mail does not wait for what is dead."""
+        """Wait before the next try, longer with each; new notices do not wait for those that cannot be delivered."""
         if not workflow.patched(patches.GIVES_UP):
             await asyncio.sleep(MAIL_PAUSE.total_seconds())
             return
@@ -224,7 +224,7 @@ class QuotaRequest(Durable[RequestState]):
 
     @workflow.update(name=LAUNCHED_UPDATE)
     async def launched(self) -> RequestState:
-        """Answers once it is known whether it fits, and stands in the book."""
+        """Answer once it is known whether the request fits, and the book has it."""
         await self._begun()
         return self._state
 
@@ -235,7 +235,7 @@ class QuotaRequest(Durable[RequestState]):
         raise_if_refused(why)
 
     async def _obey(self, command: RequestCommand, request: RequestOrder) -> RequestState:
-        """By who owns the cluster today, whoever did when it was asked for."""
+        """Obey a command by the cluster's owners of today, not those at the time of the ask."""
         try:
             owners = await workflow.execute_activity_method(
                 RequestActivities.owners,

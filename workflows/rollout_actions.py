@@ -1,6 +1,6 @@
-"""RolloutActions: what a rollout does for each action that `models.rollout.decide.decide` names.
+"""RolloutActions: the call for each action that `models.rollout.decide.decide` names.
 
-Each is one call, and the reducer that takes its outcome into the state.
+Each is one call, and the reducer that applies its outcome to the state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ with workflow.unsafe.imports_passed_through():
 
 
 class RolloutActions(RolloutPost):
-    """The host of a rollout, as far as it acts."""
+    """The part of the host that acts."""
 
     async def _act(self, action: Action) -> None:
         match action:

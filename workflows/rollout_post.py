@@ -1,8 +1,8 @@
-"""RolloutPost: the side loops of a rollout, which archive what happened and post notices, so that neither delays it.
+"""RolloutPost: the side loops of a rollout, which archive entries and send notices, so that neither delays it.
 
 They differ from those of the other lifecycles (workflows/durable.py). They start nothing while a breach is answered or
-while the rollout waits for its next run; entries wait for others that travel with them; some notices wait for a look;
-and the archive is also told the stage, which others count on, where no entry is left.
+the rollout waits for its next run; entries wait for others to travel with them; some notices wait for a look; and the
+archive also gets a new stage, on which others rely, when no entry is left.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ with workflow.unsafe.imports_passed_through():
 
 
 class RolloutPost(Host[Rollout]):
-    """The host of a rollout, as far as it archives and tells."""
+    """The part of the host that archives and notifies."""
 
     def __init__(self, start: RolloutInput) -> None:
         super().__init__(start.state)
         self._recording: RecordRequest | None = None
-        """What is on its way to the archive."""
+        """The request on its way to the archive."""
         self._busy_mailing = False
         self._leaving = False
-        """The side loops start nothing new, so that a busy rollout, too, comes to its next run."""
+        """The side loops start nothing new, so that even a busy rollout comes to its next run."""
         self._leaving_since: datetime | None = None
         self._haste = Haste()
         self._looks_first = False
         self._waits: int | None = None
-        """The main loop waits by a timer, which starts anew whatever happens; it has seen so many changes."""
+        """The count of changes at which the main loop waits by a timer, which any change starts anew."""
         self._lapses = Lapses(start)
 
     # --- the archive ------------------------------------------------------------------------
@@ -75,7 +75,7 @@ class RolloutPost(Host[Rollout]):
                 leave_mark()
 
     def _unsent(self) -> tuple[AuditEntry, ...]:
-        """Entries that are neither archived nor on their way there."""
+        """Return the entries that are neither archived nor on their way there."""
         sent = () if self._recording is None else self._recording.entries
         return tuple(entry for entry in self._state.post.outbox if entry not in sent)
 
@@ -87,12 +87,13 @@ class RolloutPost(Host[Rollout]):
         return post.noted is not self._state.stage or (bool(post.outbox) and not self._haste.on)
 
     async def _linger(self) -> None:
-        """Until the main loop waits: each call is seven events and a workflow task, however many entries it takes."""
+        """Wait until the main loop waits: a call is seven events and a workflow task, whatever it carries."""
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(self._records_now, timeout=options.LINGER, timeout_summary="for more entries")
 
     def _records_now(self) -> bool:
-        """Nothing more is about to come; or others count on the stage, as the fleet's brake does on rollbacks."""
+        """Return whether to record now: nothing more is about to come, or others rely on the stage (the fleet's
+        breaker)."""
         rollout = self._state
         rolls_back = rollout.stage is Stage.ROLLING_BACK and rollout.post.noted is not rollout.stage
         return self._waits == self._changes or rollout.stage.has_ended or rolls_back
@@ -105,7 +106,7 @@ class RolloutPost(Host[Rollout]):
         return not stays and bool(may_mail(self._state, workflow.now()))
 
     async def _mail_is_due(self) -> None:
-        """A timer runs only where the ledger sends something that the notice period waits for."""
+        """Wait until mail is due. A timer runs only if the ledger sends a notice that the notice period waits for."""
         while True:
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(self._may_mail, timeout=mailing.asks_in(self._state, workflow.now()))
@@ -137,13 +138,13 @@ class RolloutPost(Host[Rollout]):
     # --- the end of a run ---------------------------------------------------------------------
 
     def _may_continue(self, now: datetime) -> bool:
-        """Nothing is under way that the next run would have to do again, or it has been so for too long."""
+        """Return whether no call is under way that the next run would repeat, or one has been so for too long."""
         busy = self._recording is not None or self._busy_mailing
         overdue = self._leaving_since is not None and now - self._leaving_since >= options.OVERDUE
         return (overdue or not busy) and workflow.all_handlers_finished()
 
     async def _settle(self) -> None:
-        """Everything is archived; the teams are told, or have been tried for long enough."""
+        """Wait until everything is archived and every notice was delivered or tried for long enough."""
         await workflow.wait_condition(self._all_recorded)
         try:
             await workflow.wait_condition(lambda: not mailing.in_hand(self._state), timeout=options.LAST_MAIL)

@@ -1,4 +1,4 @@
-"""What Temporal's own list shows of a workflow, and may be asked for there."""
+"""Search attributes of workflows, which Temporal's own list shows and filters by."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNBACKED = SearchAttributeKey.for_int(SearchName.UNBACKED)
 
 
 def rollout_attributes(rollout: Rollout) -> list[SearchAttributeUpdate[Any]]:
-    """As the state has it; two that are alike are equal."""
+    """Return the attributes of the state; equal ones compare as equal."""
     stands = backing_now(rollout)
     return [
         _BY_CLUSTER.value_set(rollout.cluster),

@@ -1,7 +1,7 @@
-"""Tickets inside a workflow: each is good once, and is admitted into the ledger before its command is obeyed.
+"""Tickets inside a workflow: each is good once, and the ledger admits it before its command is obeyed.
 
-Only a command that has a ticket (or a machine's warrant) goes this way, so no history from before there were any is
-replayed otherwise. What was spent is carried over by continue-as-new for as long as a ticket could be used again.
+Only a command that has a ticket (or a machine's warrant) goes this way, so older histories without tickets replay
+unchanged. Continue-as-new carries used tickets for as long as they could be used again.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ with workflow.unsafe.imports_passed_through():
     from workflows.options import ASKED_CALL
 
 _KEPT = 2 * (LIFETIME + 2 * SKEW) + timedelta(minutes=1)
-"""Longer than any clock takes a ticket for good."""
+"""A time longer than any clock accepts a ticket."""
 _MOST = 1000
 
 
 class TicketBook:
-    """Of one workflow. `of`: whose commands they are. `subject`, `attempt`: as the ledger is told."""
+    """The tickets of one workflow. `of`: the kind of its commands. `subject`, `attempt`: as the ledger gets them."""
 
     def __init__(
         self,
@@ -42,15 +42,15 @@ class TicketBook:
         self._attempt = attempt
         self._turn = asyncio.Lock()
         self._admitted: dict[str, bool | None] = {}
-        """Of what is being obeyed: whether roles allowed it."""
+        """The answer whether roles allowed the command being obeyed, by nonce."""
 
     def carry_over(self) -> tuple[Spent, ...]:
-        """For the next run: what could be used again still."""
+        """Return, for the next run, the used tickets that could still be used again."""
         now = workflow.now()
         return tuple(one for one in self._spent.values() if now - one.at < _KEPT)[-_MOST:]
 
     def check(self, message: Model) -> None:
-        """The same nonce under another update's id is a replay. Errors: ApplicationError of type Refusal."""
+        """Refuse a used nonce under another update's id: a replay. Errors: ApplicationError of type Refusal."""
         spent = self._spent.get(_nonce(message))
         if spent is not None and spent.update != update_id():
             raise ApplicationError(
@@ -58,9 +58,9 @@ class TicketBook:
             )
 
     def by_roles(self, message: Model) -> bool | None:
-        """Whether roles say who may give it, in place of the policy's owners and authorities.
+        """Return whether roles say who may give the command, in place of the policy's owners and authorities.
 
-        None: nobody was asked. Of what is not admitted yet they may: it is looked at again once it is.
+        None: there is no ticket. True before admission: the command is checked again after it.
         """
         nonce = _nonce(message)
         return self._admitted.get(nonce, True) if nonce else None
@@ -68,7 +68,7 @@ class TicketBook:
     async def admit_and_obey(
         self, command: str, message: Model, check: Callable[[], None], obey: Callable[[], Awaitable[object]]
     ) -> object:
-        """Admitted, looked at again (the workflow may have moved on meanwhile), and obeyed: one at a time."""
+        """Admit a command, check it again (the workflow may have moved on), and obey it: one at a time."""
         async with self._turn:
             self.check(message)
             await self._admit(command, message)
@@ -98,7 +98,7 @@ class TicketBook:
 
 
 def is_signed(message: Model) -> bool:
-    """It has a ticket, or comes from a machine that names a warrant."""
+    """Return whether the message has a ticket, or comes from a machine that names a warrant."""
     return bool(getattr(message, "ticket", "") or getattr(message, "warrant", ""))
 
 

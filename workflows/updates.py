@@ -4,10 +4,10 @@ Called in the workflow's `__init__`, which runs before any message is delivered 
 
     take_commands(Command, CommandRequest, check=self._check, obey=self._obey, tickets=self._tickets)
 
-Each update has its command's name and takes one request. `check` is the validator: what it raises refuses the command,
-and nothing of it stands in history. `obey` answers, at once or as a coroutine. With a book of `tickets` a command that
-has one is admitted into the ledger first, and checked again after that. Who gave a command that no worker has taken up
-takes it back by a signal, which reaches the workflow before the command does.
+Each update has its command's name and takes one request. `check` is the validator: an error that it raises refuses the
+command, and history has nothing of it. `obey` answers, at once or as a coroutine. With a book of `tickets` a command
+that has one is first admitted into the ledger, and checked again after that. A client takes back a command that no
+worker has taken up by a signal, which reaches the workflow before the command does.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def take_commands(
     obey: Callable[[_Command, _Request], object],
     tickets: TicketBook,
 ) -> None:
-    """Every command is an update of this workflow from now on."""
+    """Make every command an update of this workflow."""
     taken_back: deque[str] = deque(maxlen=100)
 
     def take_back(update: str = "") -> None:
