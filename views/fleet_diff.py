@@ -61,7 +61,7 @@ def _uncounted(outcome: FleetOutcome, verb: Verb) -> list[RenderableType]:
     """Of an import that is done: what it wrote of the fleet as a whole and of clusters, beside counted quotas."""
     sign, style = _SIGNS[verb]
     counted = {"cluster", "quota"} | ({"team"} if verb is Verb.ADDED else set())
-    uncounted = [each for each in outcome.of(verb) if each.kind not in counted]
+    uncounted = [each for each in outcome.of(verb) if each.kind not in counted or (each.kind == "cluster" and each.why)]
     parts: list[RenderableType] = [line((f"{sign} ", style), each.sentence) for each in uncounted[:_TOLD]]
     if (more := len(uncounted) - _TOLD) > 0:
         parts.append(line(f"  and {more:,} more {verb} beside quotas"))

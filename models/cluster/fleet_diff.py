@@ -90,7 +90,8 @@ def resolve_cluster(
     at: FilePlace = ("clusters", number)
     if now is None:
         after = _as_said(spec)
-        return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=spec.name, after=after.summary, path=at)]
+        why = _ONLY_FOR_NOW.format(after.holder.title) if after.holder and after.quotas and not terms.partial else ""
+        return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=spec.name, after=after.summary, why=why, path=at)]
     if now.holder is not None and (spec.slurm or spec.git) is None and not terms.partial:
         why = f"{now.holder.title} holds its quotas: add {now.holder.field}: to the file, or detach the cluster first"
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
@@ -170,6 +171,7 @@ def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePl
 
 _SOURCES = ("slurm", "git", "prometheus")
 _THEIRS = "{0} holds it, and a file cannot set it: change it in {0}"
+_ONLY_FOR_NOW = "{0} holds its quotas, so those of the file last only until Backstop reads {0}"
 _OLDER = "a rollout or a grant has set it since; --reset takes the value of the file"
 
 

@@ -209,6 +209,28 @@ def test_what_slurm_says_itself_is_named_in_the_dry_run_and_in_the_import(
         assert "2 added, 1 changed, 0 removed, 2 kept, 0 refused" in out
 
 
+@pytest.mark.parametrize(
+    ("source", "title"), [("slurm: {}", "Slurm"), ("git: {repository: /srv/q, path: q, pointer: '/{team}'}", "Git")]
+)
+def test_the_first_import_of_a_cluster_says_who_holds_the_quotas_that_the_file_has_too(
+    source: str, title: str, fake: FakeBackstop, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    del fake.standing["h"]
+    Path(file).write_text(FILE.replace("- name: h\n", f"- name: h\n  {source}\n"))
+    added = (
+        "+ cluster h: 1 island, 100 GPUs installed; 2 quotas, 70 GPUs in all: "
+        f"{title} holds its quotas, so those of the file last only until Backstop reads {title}"
+    )
+    for options in (["--dry-run"], []):
+        code, out, _ = told(capsys, "import", file, *options)
+        assert (code, [text for text in out.splitlines() if "cluster h" in text]) == (0, [added])
+    without = {"quotas.yaml": FILE[: FILE.index("  quotas")], "ledger.yaml": FILE}
+    for name, text in without.items():  # the file says no quotas, or nobody else holds them
+        other = Path(file).with_name(name)
+        other.write_text(text.replace("- name: h\n", f"- name: h\n  {source}\n") if "quotas:" not in text else text)
+        assert "last only until" not in told(capsys, "import", str(other), "--dry-run")[1]
+
+
 def test_a_dry_run_says_what_the_import_would_say(
     fake: FakeBackstop, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
