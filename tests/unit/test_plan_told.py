@@ -116,6 +116,24 @@ def test_phantom_of_a_cut_goes_by_the_cuts_and_backing_by_the_quotas() -> None:
     assert "in proportion to the cuts" not in said(plan_parts(alone)), "of one quota there is nothing to divide"
 
 
+def test_a_shortage_of_13_is_8_and_5_of_the_quotas_and_7_and_6_of_the_cuts() -> None:
+    """Two questions of docs/day-two.md: what each quota lacks today, and how much of each cut was phantom."""
+
+    def webster(amount: int, weights: dict[str, int]) -> dict[str, int]:
+        given = dict.fromkeys(weights, 0)
+        for _ in range(amount):
+            given[max(sorted(weights), key=lambda team: Fraction(weights[team], 2 * given[team] + 1))] += 1
+        return given
+
+    quotas = Quota(team="evals", gpus=90, scheduled_gpus=76), Quota(team="research", gpus=160, scheduled_gpus=141)
+    here = cluster("h100-09", [(256, 237)], *quotas)
+    plan = make_plan(here, Policy())
+    assert back(here).shortage == webster(13, {"evals": 90, "research": 160}) == {"evals": 5, "research": 8}
+    assert {q.team: q.cut_gpus for q in plan.quotas} == {"evals": 14, "research": 19}
+    phantom = {q.team: q.phantom_gpus for q in plan.quotas}
+    assert phantom == webster(13, {"evals": 14, "research": 19}) == {"evals": 6, "research": 7}
+
+
 def test_the_json_of_a_plan_has_its_cut_and_what_was_and_would_be_phantom() -> None:
     """8 promised, 5 healthy: 3 phantom, of which a floor of 7 lets 1 go."""
     plan = make_plan(cluster("c", [(8, 5)], Quota(team="t", gpus=8, minimum_gpus=7)), BARE)
