@@ -1,4 +1,4 @@
-"""The fair division of a cluster's GPUs: what quotas promise first, then flex.
+"""The fair division of a cluster's GPUs: quotas' promises first, then flex.
 
 Theory of operation. Teams hang in namespaces, and those in others. At each level an amount is divided in three steps,
 by the house rule (models.planning.divide). First what quota promises its own: each team gets up to the smaller of its
@@ -29,11 +29,11 @@ from models.cluster.quota import cycle_in
 from models.planning.divide import divide
 
 _GRAIN = 2**20
-"""Weights that use has lowered are whole numbers of this fineness."""
+"""Weights lowered by past use are whole numbers of this fineness."""
 
 
 class FlexMode(StrEnum):
-    """By what flex is divided among siblings."""
+    """The weights by which flex is divided among siblings."""
 
     EQUAL = "equal"
     QUOTA = "quota"
@@ -55,29 +55,29 @@ class FlexTeam(Model):
     team: Name
     parent: Name | None = None
     quota_gpus: GpuCount | None = None
-    """None: of a team none, of a namespace the sum of its children's."""
+    """None: no quota for a team, the sum of the children's for a namespace."""
     demand_gpus: GpuCount = 0
-    """What it could use, its quota's part included. A namespace's is that of its children."""
+    """The GPUs that it could use, those of its quota included. A namespace's demand is its children's."""
     weight: Weight | None = None
     """None: 1."""
     limit_gpus: GpuCount | None = None
-    """The most it may get in all; None: no limit."""
+    """The most that it may get in all; None: no limit."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
-    """The larger is served first, inside a namespace."""
+    """Inside a namespace the larger is served first."""
     classes: Classes = ()
-    """Of its jobs, the strongest first; it says nothing to a division, and nothing between teams."""
+    """The classes of its jobs, the strongest first. They do not affect the division, nor other teams."""
     namespaces: tuple[Name, ...] | None = None
-    """Who may target its quota; None: anybody. It says something of jobs, and nothing to a division."""
+    """The namespaces that may target its quota; None: all. They restrict jobs and do not affect the division."""
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, data: Any) -> Any:
-        """What is null is not given."""
+        """Treat a null as a field that was left out."""
         return {k: v for k, v in data.items() if v is not None} if isinstance(data, dict) else data
 
 
 class FlexUse(Model):
-    """What a team has used of flex, some time ago."""
+    """A team's past use of flex."""
 
     team: Name
     gpu_hours: Annotated[float, Field(ge=0, le=1e12)]
@@ -85,15 +85,15 @@ class FlexUse(Model):
 
 
 class FlexDemand(Model):
-    """What is to be divided, and among whom."""
+    """The GPUs to divide, and the teams that ask for them."""
 
     capacity_gpus: GpuCount
     mode: FlexMode = FlexMode.EQUAL
     teams: tuple[FlexTeam, ...] = Field(min_length=1)
     usage: tuple[FlexUse, ...] = ()
-    """Who has used much flex lately gets less of it now."""
+    """Past use: a team that used much flex lately gets less of it now."""
     half_life_hours: Annotated[float, Field(gt=0, le=1e6)] = 168.0
-    """After so long a use counts half."""
+    """The time after which past use counts half."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -121,53 +121,55 @@ class FlexDemand(Model):
 
 
 class Portion(Model):
-    """What one team gets. Units: whole GPUs."""
+    """The GPUs that one team gets. Units: whole GPUs."""
 
     team: str
     gpus: int
     in_quota_gpus: int
-    """The part that its own quota holds."""
+    """The part inside its own quota."""
 
     @property
     def flex_gpus(self) -> int:
-        """Beyond its own quota: siblings' unused quota, or flex."""
+        """The part beyond its own quota: siblings' unused quota, or flex."""
         return self.gpus - self.in_quota_gpus
 
 
 class Division(Model):
     portions: tuple[Portion, ...]
-    """Of the teams that have no children, in the order given."""
+    """The portions of teams without children, in the order given."""
     unused_gpus: int
 
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What is known of teams whose jobs are known. Units: whole GPUs, by team without children."""
+    """The demand and use of teams whose jobs are known. Units: whole GPUs, by team without children."""
 
     for_quota: Mapping[str, int]
-    """The part of its demand that may run in quota; the rest is for flex alone."""
+    """The part of its demand that may run in quota; the rest may run on flex only."""
     held: Mapping[str, int]
-    """What its jobs hold now."""
+    """The GPUs that its jobs hold now."""
 
 
 class Entitlement(NamedTuple):
-    """What one team may count on. Units: whole GPUs."""
+    """The GPUs that one team may count on. Units: whole GPUs."""
 
     share_gpus: int
-    """Of what there is."""
+    """Its share of the present capacity."""
     in_quota_gpus: int
-    """What its quota, inside its namespaces', promises of what it asks for, were there hardware for all."""
+    """The part of its demand that its quota, inside its namespaces', promises if there is hardware for all."""
 
 
 def entitlements(asked: FlexDemand, claims: Claims) -> dict[str, Entitlement]:
-    """By team without children. Source: the module's docstring; docs/design.md, "Jobs and flex"."""
+    """Return the entitlement of each team without children. Source: the module's docstring; docs/design.md, "Jobs and
+    flex".
+    """
     tree = _Tree(asked, claims)
     got, promised = tree.divide_capacity(asked.capacity_gpus), tree.entitled_gpus()
     return {name: Entitlement(got[name], promised[name]) for name in tree.by_name if name not in tree.children}
 
 
 def division(asked: FlexDemand) -> Division:
-    """Who gets how many GPUs. The same whatever the order of the teams, but for the order of the answer.
+    """Divide the capacity among the teams. The order of the teams affects only the order of the answer.
 
     Source: the module's docstring; docs/design.md, "Dividing whole GPUs".
     """
@@ -182,12 +184,14 @@ def division(asked: FlexDemand) -> Division:
 
 
 def promises_of(teams: Sequence[FlexTeam]) -> dict[str, int]:
-    """What each team and namespace promises: its own quota, else of a team none and of a namespace its children's."""
+    """Return each team's and namespace's quota; without one, 0 for a team and the children's sum for a namespace."""
     return _Tree(FlexDemand(capacity_gpus=0, teams=tuple(teams))).quota
 
 
 class _Tree:
-    """The teams, with what each can use (`wants`) and what quota promises of it: `own`, and with guests `promised`."""
+    """The tree of teams, with what each can use (`wants`) and what quota promises of it: `own`, and with guests
+    `promised`.
+    """
 
     def __init__(self, asked: FlexDemand, claims: Claims | None = None) -> None:
         self.mode = asked.mode
@@ -204,7 +208,7 @@ class _Tree:
         self.quota: dict[str, int] = {}
         self.wants: dict[str, int] = {}
         self.callable: dict[str, int] = {}
-        """The part of what it can use that may stand on quota, its own or its siblings'."""
+        """The part of `wants` that may run in quota, its own or its siblings'."""
         self.own: dict[str, int] = {}
         self.promised: dict[str, int] = {}
         self.held: dict[str, int] = {}
@@ -236,7 +240,7 @@ class _Tree:
         self.held[name] = sum(self.held[c] for c in below) if below else held.get(name, 0)
 
     def _uses(self, asked: FlexDemand) -> dict[str, float]:
-        """Decayed GPU-hours of flex, a namespace's with its children's."""
+        """Return the decayed GPU-hours of flex; a namespace's include its children's."""
         if not asked.usage:
             return dict.fromkeys(self.by_name, 0.0)
         decayed: dict[str, list[float]] = {name: [] for name in self.by_name}
@@ -248,7 +252,7 @@ class _Tree:
         return total
 
     def divide_capacity(self, capacity: int) -> dict[str, int]:
-        """What each team and namespace gets."""
+        """Return the GPUs that each team and namespace gets."""
         got = self._level(self.roots, capacity, by_priority=False)
         for name in self.down:
             if name in self.children:
@@ -256,7 +260,7 @@ class _Tree:
         return got
 
     def entitled_gpus(self) -> dict[str, int]:
-        """What quotas promise each team and namespace of what it asks for, were there hardware for all."""
+        """Return the part of each team's and namespace's demand that quotas promise if there is hardware for all."""
         got = {name: self.own[name] for name in self.roots}
         for name in self.down:
             if name in self.children:
@@ -281,7 +285,9 @@ class _Tree:
     def _served(
         self, amount: int, weights: Mapping[str, int], caps: Mapping[str, int], before: Mapping[str, int]
     ) -> dict[str, int]:
-        """Divided by the house rule; of equal claims to a unit it stays with who holds it (a tie is never a claim)."""
+        """Divide by the house rule; among equal claims a unit stays with the team that holds it (a tie is never a
+        claim).
+        """
         whole = sum(caps.values())
         if amount >= whole:  # all have what they can use, and nobody what another one holds
             return dict(caps)
@@ -301,14 +307,14 @@ class _Tree:
         return got
 
     def _classes(self, names: Iterable[str]) -> Iterable[list[str]]:
-        """The highest priority first."""
+        """Group the names by priority, the highest first."""
         by_priority: dict[int, list[str]] = {}
         for name in names:
             by_priority.setdefault(self.by_name[name].priority, []).append(name)
         return (by_priority[priority] for priority in sorted(by_priority, reverse=True))
 
     def _weighed(self, names: Sequence[str]) -> Iterable[dict[str, int]]:
-        """Whole weights; those that weigh nothing come after the others, and are equal."""
+        """Yield the names with whole weights, then those of weight zero, as equals."""
         plain = {name: self._weight(name) for name in names}
         light = [name for name in names if not plain[name]]
         yield self._lowered(plain) if not light else {n: w for n, w in self._lowered(plain).items() if plain[n]}
@@ -324,7 +330,9 @@ class _Tree:
         return Fraction(1) if weight is None else weight
 
     def _lowered(self, weights: Mapping[str, Fraction]) -> dict[str, int]:
-        """By use: halved for who has used its whole share of all recent flex, as Slurm's fair-share factor is."""
+        """Lower weights by past use: half for a team that used its whole share of all recent flex, as Slurm's
+        fair-share factor does.
+        """
         used = math.fsum(self.used[name] for name in weights)
         if not used or not any(weights.values()):
             scale = math.lcm(*(w.denominator for w in weights.values()))

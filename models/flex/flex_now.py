@@ -26,7 +26,7 @@ class IslandNow(Model):
     block_gpus: GpuCount
     """The largest contiguous block that healthy hardware could hold, were the island empty."""
     free_block_gpus: GpuCount | None = None
-    """What of it no job runs on, as far as is known where jobs run; None: nobody says."""
+    """The part of that block on which no job runs, as far as the jobs' islands are known; None: unknown."""
 
 
 class OnFlex(Model):
@@ -34,9 +34,9 @@ class OnFlex(Model):
 
     team: Name
     gpus: GpuCount
-    """What its jobs hold beyond its quota."""
+    """The GPUs that its jobs hold beyond its quota."""
     share_gpus: GpuCount
-    """What the fair division gives it beyond its quota, of all that is asked for now."""
+    """The GPUs beyond its quota that the fair division gives it, of all that teams ask for now."""
 
     @property
     def above_gpus(self) -> int:
@@ -44,37 +44,39 @@ class OnFlex(Model):
 
 
 class FlexNow(Model):
-    """One cluster. In quota and flex are told apart: what is promised and used, and what is not. Units: whole GPUs."""
+    """The GPUs of one cluster: promised and used, surplus and unused. Units: whole GPUs."""
 
     cluster: Name
     gpu_model: str | None = None
     at: Time
     health_at: Time | None
-    """None: nobody knows its health, and nothing below stands."""
+    """None: the cluster's health is unknown, and all numbers below are zero."""
     total_gpus: GpuCount = 0
     healthy_gpus: GpuCount = 0
     promised_gpus: GpuCount = 0
     backed_gpus: GpuCount = 0
     in_quota_gpus: GpuCount = 0
-    """Held by jobs inside their quotas; where use is unknown, all of the quota."""
+    """GPUs held by jobs inside their quotas; where use is unknown, the whole quota."""
     surplus_gpus: GpuCount = 0
     unused_gpus: GpuCount = 0
     used_gpus: GpuCount = 0
-    """Held by jobs beyond their quotas."""
+    """GPUs held by jobs beyond their quotas."""
     known_quotas: GpuCount = 0
     quotas: GpuCount = 0
     islands: tuple[IslandNow, ...] = ()
     on_flex: tuple[OnFlex, ...] = ()
-    """Who would give back first comes first: who is furthest above its share."""
+    """Teams in the order in which they would give GPUs back: the one furthest above its share comes first."""
     jobs: tuple[Job, ...] = ()
-    """Jobs on flex, those first that would be preempted first; as far as jobs are known by name."""
+    """Jobs on flex in the order in which they would be preempted, as far as jobs are known by name."""
     yields: tuple[TeamWork, ...] = ()
-    """Of teams whose jobs have classes: what each class holds, the first to yield first; on flex where any says one."""
+    """The GPUs of each class in teams whose jobs have classes, the first class to yield first; jobs on flex are here if
+    one of them names its class.
+    """
     lives: FlexLives | None = None
-    """How long flex jobs lived; None where no job is known by name."""
+    """Lifetimes of flex jobs; None where no job is known by name."""
 
     def free_block(self, island: IslandNow) -> tuple[int, bool]:
-        """The largest block that could start there beside all that runs, and whether that is known or a bound."""
+        """Return the largest block that could start in the island now, and whether that is exact or an upper bound."""
         if island.free_block_gpus is None:
             most = min(island.block_gpus, self.available_gpus)
             return most, most == 0
@@ -82,7 +84,7 @@ class FlexNow(Model):
 
     @property
     def largest_free_block(self) -> tuple[int, bool]:
-        """The same of the whole cluster: no block crosses islands."""
+        """The largest free block of any island, as no block crosses islands, and whether it is exact."""
         blocks = [self.free_block(island) for island in self.islands]
         largest = max((gpus for gpus, _ in blocks), default=0)
         return largest, (largest, True) in blocks or not blocks
@@ -97,7 +99,7 @@ class FlexNow(Model):
 
 
 def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | None = None) -> FlexNow:
-    """What these readings say of flex; `since`: how far back it is told how long jobs on it lived.
+    """Return how much flex the readings show, and who uses it. `since`: flex jobs that ended later count in `lives`.
 
     Source: docs/design.md, "Words": surplus = H - B, unused = max(0, H - in-quota use - surplus).
     Errors: ValueError for quotas that make no sense.
@@ -142,7 +144,9 @@ def flex_now(seen: Evidence, mode: FlexMode = FlexMode.EQUAL, since: datetime | 
 
 
 def _beyond(held: Mapping[str, int], scheduled: Mapping[str, int], running: Sequence[Job]) -> dict[str, int]:
-    """What each team holds beyond what is in quota: by the sums, or by its jobs on flex where these are more."""
+    """Return the GPUs that each team holds beyond its quota: from the sums, or from its jobs on flex where these hold
+    more.
+    """
     beyond = {team: gpus - held[team] for team, gpus in scheduled.items() if gpus > held[team]}
     by_name: dict[str, int] = {}
     for job in running:
@@ -165,9 +169,10 @@ def _islands(sample: HealthSample, running: Sequence[Job], held_gpus: int) -> tu
 
 
 def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job], held_gpus: int) -> int | None:
-    """The block less what runs there. Only where the jobs account for all that is held, each with its island.
+    """Return the island's block less what runs in it; None unless the jobs account for all held GPUs, each with its
+    island.
 
-    Samples of use may leave out what runs on flex: then the jobs in quota must be what they say.
+    Samples of use may omit what runs on flex. Then the jobs in quota alone must add up to them.
     """
     places = {i.name for i in islands}
     sums = {sum(j.gpus for j in running), sum(j.gpus for j in running if j.on is RunsOn.QUOTA)}
@@ -181,7 +186,7 @@ def _free_block(island: Island, islands: Sequence[Island], running: Sequence[Job
 
 
 def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str, gpus: int) -> int:
-    """What it would have of flex beyond what it has, did it ask flex for so many more. Units: whole GPUs."""
+    """Return how many of `gpus` more GPUs flex would give the team beyond what it has. Units: whole GPUs."""
     quota, own = snapshot.tree.by_team[team].gpus, usage.get(team)
     held = quota if own is None else max(quota, own.scheduled_gpus)
     wanting = {**usage, team: TeamUsage(team=team, scheduled_gpus=held, pending_gpus=gpus)}
@@ -189,7 +194,7 @@ def share_expected(snapshot: Snapshot, usage: Mapping[str, TeamUsage], team: str
 
 
 def _shares(snapshot: Snapshot, usage: Mapping[str, TeamUsage], mode: FlexMode) -> dict[str, int]:
-    """The fair division of what is healthy among all that run or wait; who says nothing asks for its quota."""
+    """Divide the healthy GPUs fairly among all jobs that run or wait; a team of unknown use asks for its quota."""
     leaves = set(snapshot.tree.leaves)
     teams = []
     for quota in snapshot.quotas:

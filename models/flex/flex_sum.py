@@ -1,4 +1,4 @@
-"""The flex of one cluster in numbers alone: a line where all clusters stand below one another."""
+"""The flex of one cluster as plain numbers: one line of a list of clusters."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from models.flex.flex_now import FlexNow
 
 
 class FlexSum(Model):
-    """As `FlexNow` says it, without its islands, teams and jobs. Units: whole GPUs."""
+    """The sums of a `FlexNow`, without its islands, teams and jobs. Units: whole GPUs."""
 
     cluster: Name
     gpu_model: str | None = None
     health_at: Time | None
-    """None: nobody knows its health, and nothing below stands."""
+    """None: the cluster's health is unknown, and all numbers below are zero."""
     total_gpus: GpuCount = 0
     healthy_gpus: GpuCount = 0
     promised_gpus: GpuCount = 0
@@ -22,7 +22,7 @@ class FlexSum(Model):
     available_gpus: GpuCount = 0
     block_gpus: GpuCount = 0
     block_sure: bool = True
-    """The largest block that could start is known; else it is that large at most."""
+    """Whether `block_gpus` is exact; otherwise it is an upper bound."""
 
     @property
     def largest_free_block(self) -> tuple[int, bool]:

@@ -1,6 +1,7 @@
-"""A story of jobs on flex: the document that tells it, and what comes of each step.
+"""A story of jobs on flex: its input document, and the scene after each step.
 
-`models.flex.simulation` plays it."""
+`models.flex.simulation` plays it.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from models.cluster.classes import classes_text
 from models.flex.division import FlexDemand, FlexMode, FlexTeam
 
 GRAIN = 1000
-"""A GPU is so many parts: fractions of one are exact to a thousandth."""
+"""A GPU has so many parts: fractions of one are exact to a thousandth."""
 
 
 class JobTarget(StrEnum):
-    """What a job may run on."""
+    """The kind of GPUs that a job may run on."""
 
     QUOTA = "quota"
     FLEX = "flex"
@@ -61,23 +62,23 @@ Gpus = Annotated[
     PlainSerializer(_number, return_type=float | int),
     WithJsonSchema({"type": "number"}),
 ]
-"""GPUs, or a fraction of one; to a thousandth."""
+"""A number of GPUs, or a fraction of one, to a thousandth."""
 
 
 class FlexJob(Model):
     job: Name
     team: Name
     gpus: Annotated[Gpus, Field(gt=0, le=10**7), AfterValidator(_on_one_or_on_whole)]
-    """Whole ones, or a part of one: several such jobs may lie on one GPU."""
+    """Whole GPUs, or a part of one: several such jobs may share a GPU."""
     target: JobTarget = JobTarget.BOTH
     preemptible: bool = True
-    """One that is not runs in quota or waits."""
+    """False: the job runs in quota or waits."""
     priority: Annotated[int, Field(ge=-(10**6), le=10**6)] = 0
-    """The larger first, among jobs of a team and a class."""
+    """The larger first, among jobs of one team and class."""
     job_class: Name | None = None
-    """One of its team's; None: the strongest, so that nothing dies for a word that was forgotten."""
+    """A class of its team; None: the strongest, so that a forgotten word kills no job."""
     namespace: Words = ""
-    """Where it comes from; empty: from the team itself, which may always target its own quota."""
+    """The namespace that submits it; empty: the team itself, which may always target its own quota."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
@@ -86,7 +87,7 @@ class FlexJob(Model):
         return self
 
     def admit(self, namespaces: Sequence[str] | None) -> FlexJob | None:
-        """The job as a quota that these may target takes it: as it is, for flex alone, or (None) not at all."""
+        """Return the job as a quota with these `namespaces` admits it: unchanged, for flex only, or None if refused."""
         if namespaces is None or self.namespace in ("", self.team, *namespaces):
             return self
         may_wait_for_flex = self.target is not JobTarget.QUOTA and self.preemptible
@@ -94,13 +95,13 @@ class FlexJob(Model):
 
 
 class FlexStep(Model):
-    """One thing that happens: a job comes, a job goes, or hardware does."""
+    """A single event: a job is submitted, a job is deleted, or the capacity changes."""
 
     submit: FlexJob | None = None
     delete: Name | None = None
     capacity_gpus: GpuCount | None = None
     after: Duration = timedelta(0)
-    """How long after the step before."""
+    """The time since the step before."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -110,16 +111,16 @@ class FlexStep(Model):
 
 
 class FlexStory(Model):
-    """A cluster, its teams, and what happens."""
+    """A cluster, its teams, and the steps to play."""
 
     capacity_gpus: GpuCount
     mode: FlexMode = FlexMode.EQUAL
     teams: tuple[FlexTeam, ...] = Field(min_length=1)
     steps: tuple[FlexStep, ...] = Field(max_length=10_000)
     min_run: Duration = timedelta(0)
-    """Nobody's claim takes a job before it has run so long."""
+    """No other team's claim takes a job before it has run so long."""
     window: Duration = timedelta(0)
-    """No claim on flex takes a job again within so long; its quota's owner still may."""
+    """No claim on flex takes a job again within so long; the owner of a quota still may claim it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -157,20 +158,20 @@ class FlexStory(Model):
 
 
 class Waits(StrEnum):
-    """Why a job waits."""
+    """The reason why a job waits."""
 
     TOO_LARGE = "too_large"
-    """Larger than the cluster is now."""
+    """The job is larger than the cluster is now."""
     LIMIT = "limit"
-    """A limit of its team or namespace."""
+    """A limit of its team or namespace is reached."""
     NO_QUOTA = "no_quota"
-    """It may run in quota alone, and its quota has no room for it."""
+    """It may run in quota only, and its quota has no room for it."""
     SHARE = "share"
     """Its team's share has no room for it, and no GPU is free."""
     PROTECTED = "protected"
-    """Its team may claim the GPUs, and who has them is protected by `min_run` or `window` for now."""
+    """Its team may claim the GPUs, but their holders are protected by `min_run` or `window` for now."""
     HARDWARE = "hardware"
-    """Its team may claim the GPUs, and there are none but those that others hold by as good a right."""
+    """Its team may claim GPUs, but all are held by others with as good a right."""
 
 
 class JobNow(Model):
@@ -178,14 +179,14 @@ class JobNow(Model):
     team: str
     gpus: Gpus
     on: On | None
-    """None: it waits."""
+    """None: the job waits."""
     waits: Waits | None = None
     why: str = ""
-    """Why it waits, in a sentence; empty where it runs."""
+    """The reason for waiting, in a sentence; empty for a running job."""
 
 
 class Taken(Model):
-    """A job that gave back its GPUs, and waits again."""
+    """A job that was preempted and waits again."""
 
     job: str
     team: str
@@ -197,25 +198,25 @@ class TeamNow(Model):
     team: str
     quota_gpus: int
     share_gpus: int
-    """What the fair division gives it of all that is asked for now and could run."""
+    """Its share by the fair division of all demand that could run now."""
     allocated_gpus: Gpus
     in_quota_gpus: Gpus
     siblings_gpus: Gpus
-    """On quota that its siblings leave unused."""
+    """The GPUs on quota that its siblings leave unused."""
     queued_jobs: int
     queued_gpus: Gpus
 
 
 class Scene(Model):
-    """How things stand after one step, or after the end of a `min_run` or `window` that changed something."""
+    """The state after a step, or after the end of a `min_run` or `window` that changed something."""
 
     step: int
-    """After an end: the step before it."""
+    """The number of the step; after the end of a protection, of the step before it."""
     woken: bool = False
-    """Something changed though no step was taken: a protection ended."""
+    """Whether the end of a protection made the scene, and not a step."""
     what: str
     at: Duration
-    """Since the beginning."""
+    """The time since the beginning."""
     capacity_gpus: int
     started: tuple[str, ...]
     preempted: tuple[Taken, ...]

@@ -1,4 +1,4 @@
-"""Jobs on flex: who runs, who waits, who yields. A small scheduler, pure, to try a division out on jobs.
+"""A small, pure scheduler of jobs on flex, to try a division out: it decides which jobs run, wait and yield.
 
 Theory of operation. At each moment what teams have is divided first (models.flex.division), of all that is asked for
 and could run: each team's share of what there is, and what its quota promises it. Then jobs are looked at, whole:
@@ -46,9 +46,9 @@ __all__ = ["Running", "given_back", "tell_story"]
 
 
 def tell_story(story: FlexStory) -> tuple[Scene, ...]:
-    """What comes of each step, and of each `min_run` and `window` that ends. The same for the same story.
+    """Return the scene after each step, and after each `min_run` and `window` whose end changes something.
 
-    Source: the module's docstring.
+    The result is deterministic. Source: the module's docstring.
     """
     floor = _Play(story)
     scenes: list[Scene] = []
@@ -59,19 +59,19 @@ def tell_story(story: FlexStory) -> tuple[Scene, ...]:
 
 
 class _Play(Floor):
-    """What happens on the floor."""
+    """The moves on the floor: jobs start, are preempted and end."""
 
     # --- moments --------------------------------------------------------------------------------------
 
     def scene_after(self, number: int, step: FlexStep) -> Scene:
-        """How things stand after a step."""
+        """Play a step and return the scene after it."""
         before = self.at_work()
         less = step.capacity_gpus is not None and step.capacity_gpus < self.capacity
         what = self._happen(number, step)
         return self._settled(number, what, before, hardware=less)
 
     def until(self, number: int, end: timedelta | None) -> Iterator[Scene]:
-        """What comes of protections that end before then; where nothing changes, nothing is told."""
+        """Yield the scenes after protections that end before `end`; an end that changes nothing gives no scene."""
         while any(j.on is None for j in self.jobs.values()):
             ends = [at for j in self.at_work().values() for at in self.ends(j) if at > self.now]
             if not ends or (end is not None and min(ends) >= end):
@@ -104,7 +104,7 @@ class _Play(Floor):
         return what
 
     def _settled(self, number: int, what: str, before: Mapping[str, StoryJob], *, hardware: bool) -> Scene:
-        """Things come to rest, and are told as the difference to before."""
+        """Let jobs start and yield until nothing moves, and return the scene with its difference to `before`."""
         self.moment += 1
         since = {name: (j.since, j.began) for name, j in before.items()}
         self.ages = {team: sorted(j.had_since for j in mine.values()) for team, mine in self.work.items()}
@@ -127,7 +127,8 @@ class _Play(Floor):
         return self._scene(number, what, started, [self._told_of(n, gone[n]) for n in taken])
 
     def _divided_anew(self) -> bool:
-        """Of equal claims the unit stays with who holds it: where others hold it now, shares may differ."""
+        """Divide again and return whether shares changed: a tie goes to the holder, and the holders may have changed.
+        """
         shares = self.entitled
         self.divide()
         return self.entitled != shares
@@ -172,7 +173,7 @@ class _Play(Floor):
     # --- 2. claims ------------------------------------------------------------------------------------
 
     def _claim(self, before: Mapping[str, StoryJob], gone: dict[str, tuple[str, Claim] | None]) -> bool:
-        """The first claim that can be met is met. True where there was one."""
+        """Meet the first claim that can be met; return whether there was one."""
         in_vain: dict[tuple[str, Claim, bool], int] = {}
         for kind, j in self._claims(before):
             least = in_vain.get((j.spec.team, kind, j.counts_in_quota))
@@ -210,10 +211,11 @@ class _Play(Floor):
         return not job.quota_only and self.has(team) + job.size <= self.share(team)
 
     def _waiting(self, before: Mapping[str, StoryJob]) -> list[StoryJob]:
-        """Of all that wait first what its team had a moment ago, then of who is furthest below its share.
+        """Return the waiting jobs in order: what its team had a moment ago first, then the team furthest below its
+        share.
 
-        Then who came first, as if each team's jobs ran in the order they came: neither classes nor priorities say
-        anything between teams.
+        Then the earlier job comes first, as if each team's jobs ran in the order they came: neither classes nor
+        priorities count between teams.
         """
         above, by_team = self.above_quota(), dict[str, list[StoryJob]]()
         for j in self.jobs.values():
@@ -227,7 +229,7 @@ class _Play(Floor):
         return [j for _, j in sorted(order, key=lambda one: one[0])]
 
     def _room_for(self, job: StoryJob, kind: Claim, *, heed: bool = True) -> list[StoryJob] | None:
-        """Whom the claim takes; None: it cannot be met. `heed`: what is protected is not taken."""
+        """Return the jobs that the claim takes; None where it cannot be met. `heed`: protected jobs are not taken."""
         if kind is Claim.CLASS:
             return self._room_by_class(job, heed=heed)
         back: list[StoryJob] = []
@@ -244,7 +246,9 @@ class _Play(Floor):
         return None if more is None else back
 
     def _room_by_class(self, job: StoryJob, *, heed: bool) -> list[StoryJob] | None:
-        """Of its own team's weaker jobs as much as it is itself, but for what is free and within the team's share."""
+        """Return the jobs of its team's weaker classes that make room for it, less what is free and within the team's
+        share.
+        """
         team = job.spec.team
         weaker = [o for o in self._of_team(team, Claim.CLASS, heed=heed) if o.rank > job.rank]
         if not job.counts_in_quota:  # flex is junior to every quota: whom it took would claim its quota back at once
@@ -265,7 +269,7 @@ class _Play(Floor):
         return back if back and fits else None
 
     def _of_team(self, team: str, kind: Claim, *, heed: bool) -> list[StoryJob]:
-        """Which of its jobs a team itself may give back, whatever they target."""
+        """Return the jobs that a team may give back itself, whatever they target."""
         pinned = set() if kind is Claim.CLASS else self.pinned
         mine = (o for o in self.jobs_of(team) if o.spec.preemptible and o.spec.job not in pinned)
         return [o for o in mine if not (heed and self.is_protected(o, kind))]
@@ -273,7 +277,7 @@ class _Play(Floor):
     def _weaker(
         self, back: list[StoryJob], may: Sequence[StoryJob], stay: Sequence[StoryJob] | None = None
     ) -> list[StoryJob]:
-        """In place of those chosen, weaker ones of their teams, so that the rest of `stay` fits."""
+        """Replace the chosen jobs by weaker ones of their teams, so that the rest of `stay` fits."""
         teams = {j.spec.team for j in back}
         if not any(o.rank for o in may if o.spec.team in teams):
             return back
@@ -295,7 +299,7 @@ class _Play(Floor):
             self.known.clear()
 
     def _taken_for(self, job: StoryJob, kind: Claim, scope: str | None, *, heed: bool) -> list[StoryJob] | None:
-        """Whom the claim takes to keep to the limit of a team or namespace; where none is named, to have GPUs."""
+        """Return the jobs that the claim takes to keep to the scope's limit; without a scope, to get GPUs."""
         among = list(self.at_work().values()) if scope is None else self.inside(scope)
         need = 0 if scope is None else sum(o.size for o in among) + job.size - self.limit[scope]
         if (self.lacking_gpus([*among, job]) if scope is None else need) <= 0:
@@ -315,7 +319,7 @@ class _Play(Floor):
         return None
 
     def _takeable(self, kind: Claim, *, shares_too: bool, heed: bool) -> tuple[list[StoryJob], dict[str, Beyond]]:
-        """Which jobs a claim of this kind may take, and how much of each team. Kept until something moves."""
+        """Return the jobs that a claim of this kind may take, and the most per team. Cached until something moves."""
         key = (kind, shares_too, heed)
         if key not in self.known:
             may = [
@@ -327,7 +331,8 @@ class _Play(Floor):
         return self.known[key]
 
     def _beyond(self, may: Sequence[StoryJob], *, shares_too: bool) -> dict[str, Beyond]:
-        """What may be taken of each team's jobs that may be taken at all; what is left fills its quota and share."""
+        """Return the most that may be taken of each team's jobs in `may`, so that the rest fills its quota and share.
+        """
 
         by_team: dict[str, list[StoryJob]] = {}
         for j in may:
@@ -346,7 +351,7 @@ class _Play(Floor):
     def _chosen(
         self, may: Sequence[StoryJob], stay: Sequence[StoryJob], beyond: Mapping[str, Beyond]
     ) -> list[StoryJob]:
-        """Of those that may be taken those that are, so that the rest of `stay` has the GPUs it needs."""
+        """Choose jobs among `may` to take, so that the rest of `stay` has the GPUs it needs."""
         candidates = self._as_running(may)
         need = self.lacking_gpus(stay)
         if need <= 0:
@@ -414,7 +419,7 @@ class _Play(Floor):
         return Waits.SHARE, f"{needs}, and {team} has {has} where its share is {share}"
 
     def _who_holds(self, team: str) -> str:
-        """Whose jobs are on the GPUs that a claim cannot have."""
+        """Return a phrase that says whose jobs hold the GPUs that a claim cannot have."""
         own, others = self.has(team), sum(o.size for o in self.at_work().values() if o.spec.team != team)
         have = f"what others have ({number_text(others)}) is in their quotas or shares" if others else ""
         part = "all" if own == self.capacity * GRAIN else f"{number_text(own)} of the"

@@ -1,6 +1,7 @@
-"""The floor that a story of jobs is played on: its jobs, what runs, and what each team may count on.
+"""The floor on which a story of jobs is played: its jobs, what runs, and what each team may count on.
 
-`models.flex.simulation` says what happens on it."""
+`models.flex.simulation` moves the jobs on it.
+"""
 
 from __future__ import annotations
 
@@ -17,30 +18,31 @@ from models.flex.yielding import Beyond, gpus_for, most_kept
 
 
 class Claim(Enum):
-    """What a waiting job may claim of what others have; the first comes first."""
+    """The grounds on which a waiting job may claim GPUs that others hold, the strongest first."""
 
     QUOTA = auto()
     SHARE = auto()
     CLASS = auto()
-    """What weaker classes of its own team have."""
+    """The job's class is stronger than that of other jobs of its team."""
 
 
 @dataclass(slots=True)
 class StoryJob:
-    """A job of the story as it stands. Units: parts of a GPU."""
+    """A job of the story in its present state. Units: parts of a GPU."""
 
     spec: FlexJob
     size: int
     number: int
     """The step that submitted it."""
     rank: int = 0
-    """Of its class in its team: the larger, the weaker."""
+    """The rank of its class in its team: the larger, the weaker."""
     on: On | None = None
     since: timedelta = timedelta(0)
     began: int = 0
-    """The moment at which it started, counted."""
+    """The counted moment at which it started."""
     had_since: int = 0
-    """The moment since which its team has what it runs on: that of its start, but for classes and priorities."""
+    """The counted moment since which its team has had its GPUs: the job's start, unless classes or priorities moved it.
+    """
     taken_at: timedelta | None = None
 
     @property
@@ -53,7 +55,7 @@ class StoryJob:
 
 
 class Floor:
-    """Jobs and GPUs at one time. Units: parts of a GPU where no GPUs are named."""
+    """The jobs and GPUs at one time. Units: parts of a GPU unless a name says GPUs."""
 
     def __init__(self, story: FlexStory) -> None:
         self.story = story
@@ -71,19 +73,20 @@ class Floor:
         self.moment = 0
         self.jobs: dict[str, StoryJob] = {}
         self.work: dict[str, dict[str, StoryJob]] = {t.team: {} for t in self.teams}
-        """What runs, by team and job."""
+        """The running jobs by team and name."""
         self.entitled: dict[str, Entitlement] = {}
         self.ages: dict[str, list[int]] = {}
-        """Of what each team had as a moment began: since when, the oldest first."""
+        """For each team, since when it has had each of its jobs' GPUs at the beginning of the moment, the oldest first.
+        """
         self.pinned: set[str] = set()
         """Jobs that a claim has started in this round."""
         self.known: dict[tuple[Claim, bool, bool], tuple[list[StoryJob], dict[str, Beyond]]] = {}
-        """What claims may take, until something moves."""
+        """A cache of what claims may take; cleared when a job moves."""
 
     # --- sums -----------------------------------------------------------------------------------------
 
     def put_job(self, job: StoryJob, on: On | None) -> None:
-        """The only place where a job comes to run, or stops."""
+        """Start a job, or stop it with `on` None. No other code does so."""
         job.on = on
         self.known.clear()
         if on is None:
@@ -99,7 +102,7 @@ class Floor:
         return {name: j for mine in self.work.values() for name, j in mine.items()}
 
     def jobs_of(self, team: str, *, in_quota: bool = False) -> list[StoryJob]:
-        """A team's jobs that run; of them those alone that do not target flex."""
+        """Return a team's running jobs; with `in_quota` only those that do not target flex."""
         return [j for j in self.work[team].values() if j.counts_in_quota or not in_quota]
 
     def has(self, team: str) -> int:
@@ -118,7 +121,7 @@ class Floor:
         return {t.team: self.has(t.team) - self.share(t.team) for t in self.teams}
 
     def lacking_gpus(self, jobs: Iterable[StoryJob]) -> int:
-        """GPUs that these jobs need and are not there; negative where some are free."""
+        """Return how many GPUs the jobs need beyond the capacity; negative where some are free."""
         return gpus_for((j.size for j in jobs), GRAIN) - self.capacity
 
     def inside(self, scope: str) -> list[StoryJob]:
@@ -128,9 +131,11 @@ class Floor:
         return sum(o.size for o in self.inside(scope))
 
     def hand_down_ages(self) -> None:
-        """Who runs in its own team's place is no younger: classes and priorities move nothing between teams.
+        """Give a job that replaces another of its own team that one's age: classes and priorities move nothing between
+        teams.
 
-        What it gives up is the youngest, what it gets is new; of its jobs who would yield last has the oldest.
+        A team gives up the youngest age, and a new job gets the present moment; the job that would yield last has the
+        oldest.
         """
         kinds: dict[str, set[tuple[int, int]]] = {}
         for j in self.jobs.values():
@@ -160,7 +165,7 @@ class Floor:
         self.known.clear()
 
     def never(self, job: StoryJob) -> tuple[Waits, str] | None:
-        """Why it could not run were it alone; None: it could."""
+        """Return why the job could not run even alone; None: it could."""
         if job.size > self.capacity * GRAIN:
             return Waits.TOO_LARGE, f"too large: it needs {parts_text(job.size)}, and the cluster has {self.capacity}"
         for name in self.chain[job.spec.team]:
@@ -174,12 +179,12 @@ class Floor:
     # --- what protects a job --------------------------------------------------------------------------
 
     def ends(self, job: StoryJob, kind: Claim = Claim.SHARE) -> list[timedelta]:
-        """When its protections from such claims end: by `min_run`, by `window`."""
+        """Return the times at which its protections from such claims end: `min_run`, then `window`."""
         ends = [job.since + self.story.min_run]
         return ends if kind is Claim.QUOTA or job.taken_at is None else [*ends, job.taken_at + self.story.window]
 
     def ended_protections(self, job: StoryJob) -> Iterator[str]:
-        """The protections of a job that end now, as they are told."""
+        """Yield a sentence for each protection of the job that ends now."""
         ran, was_taken = duration_text(self.story.min_run), duration_text(self.story.window)
         told_as = (f"{job.spec.job} has run for {ran}", f"{job.spec.job} was taken {was_taken} ago")
         return (text for end, text in zip(self.ends(job), told_as, strict=False) if end == self.now)
@@ -193,19 +198,19 @@ class Floor:
     # --- quotas and limits ----------------------------------------------------------------------------
 
     def whole_in_quota(self, team: str) -> int:
-        """The most whole jobs that its quota holds of those that run, with those that may run nowhere else."""
+        """Return the most that whole running jobs fill of the team's quota, after those that may run nowhere else."""
         bound = self.bound(team)
         others = (j.size for j in self.jobs_of(team, in_quota=True) if not j.quota_only)
         return bound + most_kept(others, self.promised_gpus(team) - bound)
 
     def bound(self, team: str) -> int:
-        """What its jobs hold that may run in quota alone."""
+        """Return what the team's jobs that may run in quota only hold."""
         return sum(j.size for j in self.jobs_of(team) if j.quota_only)
 
     def left_in_quota(self, team: str) -> int:
-        """What its quota has, and its namespaces' beside other teams, for a job that may run nowhere else.
+        """Return the room in the team's quota, and its namespaces', for a job that may run in quota only.
 
-        Its own jobs that may run on flex leave it to that one: in quota is a property of the sum, not of a job.
+        Its own jobs that may run on flex make room for that one: in quota is a property of the sum, not of a job.
         """
         bound = self.bound(team)
         left = self.quota[team] - bound
@@ -215,12 +220,12 @@ class Floor:
         return left
 
     def limit_in_the_way(self, job: StoryJob) -> str | None:
-        """Whose limit it would exceed: its team's, or the first namespace's above."""
+        """Return the team or nearest namespace whose limit the job would exceed; None: no limit is in the way."""
         limits = (name for name in self.chain[job.spec.team] if name in self.limit)
         return next((name for name in limits if self.used_inside(name) + job.size > self.limit[name]), None)
 
     def label(self) -> None:
-        """What each job runs on: in quota the most whole jobs that it holds, those that would yield last."""
+        """Set what each job runs on: the quota holds as many whole jobs as it can, those that would yield last."""
         self.known.clear()
         for j in self.at_work().values():
             j.on = On.QUOTA if j.quota_only else On.FLEX
@@ -241,12 +246,12 @@ class Floor:
                 j.on = On.SIBLINGS if used + j.size <= self.namespace[root] else On.FLEX
 
     def unlabelled_gpus(self, name: str) -> int:
-        """What no job is in of a team's or namespace's quota, as labelled by now."""
+        """Return the part of a team's or namespace's quota in which no job is labelled yet."""
         return self.namespace[name] - sum(j.size for j in self.inside(name) if j.on is On.QUOTA)
 
 
 def _upwards(name: str, parent: Mapping[str, str | None]) -> Iterator[str]:
-    """Itself, and the namespaces it is in, the topmost last."""
+    """Yield the name and the namespaces that it is in, the topmost last."""
     at: str | None = name
     while at is not None:
         yield at
@@ -254,7 +259,7 @@ def _upwards(name: str, parent: Mapping[str, str | None]) -> Iterator[str]:
 
 
 def last_to_go(jobs: Iterable[StoryJob]) -> list[StoryJob]:
-    """As they would yield, the last one first: of a team the stronger; the higher priority, the oldest, the name."""
+    """Order jobs so that the last to yield comes first: the stronger class of a team, then priority, age and name."""
     by_name = sorted(jobs, key=lambda j: j.spec.job, reverse=True)
     return strongest_first(sorted(by_name, key=lambda j: (-j.spec.priority, j.since, j.began)))
 

@@ -1,4 +1,4 @@
-"""Which whole jobs yield, where some must: the arithmetic of it, with neither teams' rights nor time.
+"""The choice of whole jobs that yield; it knows neither the teams' rights nor the time.
 
 Theory of operation. What a team keeps is a sum of whole jobs: `kept` is the most of what it may keep that its jobs can
 fill, and what is beyond that may be taken, whichever jobs it is made of. `given_back` finds, among all sets of jobs
@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 _FEW = 8
-"""So many jobs are tried in all combinations."""
+"""Up to so many jobs, every combination is tried."""
 _NEVER = 2**40
-"""More jobs than there are: a sum that none can make."""
+"""More than any number of jobs: marks a sum that no jobs make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,21 +31,21 @@ class Running:
     team: str
     size: int
     had_since: int
-    """The moment since which its team has what it runs on, counted."""
+    """The counted moment since which its team has had the GPUs that it runs on."""
     place: int = 0
-    """Among its team's: the larger goes first."""
+    """Its place among the jobs of its team: the larger goes first."""
     counts_in_quota: bool = True
-    """It does not target flex."""
+    """False for a job that targets flex."""
     rank: int = 0
-    """Of its class in its team: the larger, the weaker."""
+    """The rank of its class in its team: the larger, the weaker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """What may be taken of one team at most. Units: parts of a GPU; None: all."""
+    """The most that may be taken of one team. Units: parts of a GPU; None: all."""
 
     quota: int | None = None
-    """Of its jobs that do not target flex."""
+    """The bound for jobs that do not target flex."""
     all: int | None = None
 
     def without_job(self, job: Running) -> Beyond:
@@ -61,9 +61,9 @@ _ALL = Beyond()
 
 
 def most_kept(sizes: Iterable[int], room: int, more: Iterable[int] = (), least: int = 0) -> int:
-    """The largest sum of some of the sizes, and of some of `more`, within the room.
+    """Return the largest sum of some of the sizes, and of some of `more`, that fits into the room.
 
-    `least`: so much at least is of the sizes, though there be no room.
+    `least`: the result is at least this, all of it from `sizes`, even if there is no room.
     """
     if room <= least:
         return least
@@ -79,12 +79,14 @@ def most_kept(sizes: Iterable[int], room: int, more: Iterable[int] = (), least: 
 def by_class(
     chosen: Sequence[Running], pool: Sequence[Running], enough: Callable[[Sequence[Running]], bool] | None = None
 ) -> list[Running]:
-    """In place of those chosen, of each team as much or more in its weaker classes. Units: parts of a GPU.
+    """Replace chosen jobs by jobs of weaker classes of the same team that give back as much or more. Units: parts of a
+    GPU.
 
-    What a team gives back is settled before its classes are looked at, so that these move nothing between teams: only
-    which of its jobs they are. Of the stronger classes it is the least that there is a way to, then the overshoot, then
-    the fewest jobs. Jobs that target flex stay with their like: they yield before quota does. `enough`: whether a set
-    frees what is needed, where sums do not say it (parts of GPUs). Source: docs/design.md, "Jobs and flex".
+    How much each team gives back is settled before its classes are looked at, so classes move nothing between teams;
+    they only select which of its jobs yield. The strongest classes give the least that is possible; then come the
+    smallest overshoot and the fewest jobs. Jobs that target flex are exchanged only among themselves: they yield before
+    quota does. `enough`: whether a set frees what is needed, where sums do not show it (parts of GPUs). Source:
+    docs/design.md, "Jobs and flex".
     """
     taken = list(chosen)
     for team, counts in dict.fromkeys((j.team, j.counts_in_quota) for j in chosen):
@@ -102,13 +104,13 @@ def by_class(
 
 
 def _strength(jobs: Sequence[Running]) -> list[int]:
-    """What they hold, by class, the strongest first."""
+    """Return the parts that the jobs hold in each class, the strongest first."""
     weakest = max((j.rank for j in jobs), default=-1)
     return [sum(j.size for j in jobs if j.rank == rank) for rank in range(weakest + 1)]
 
 
 def _weakest(jobs: Sequence[Running], need: int) -> list[Running]:
-    """Those that cover the need with the least of the strongest class, then of the next; [] where none do."""
+    """Return jobs that cover the need with the least of the strongest class, then of the next; [] where none do."""
     if need <= 0 or sum(j.size for j in jobs) < need:
         return []
     strongest = min(j.rank for j in jobs)
@@ -121,7 +123,7 @@ def _weakest(jobs: Sequence[Running], need: int) -> list[Running]:
 
 
 def _makeable(sizes: Iterable[int]) -> Iterator[int]:
-    """The sums of some of the sizes, the smallest first, from none."""
+    """Yield the sums of subsets of the sizes, the smallest first, beginning with 0."""
     sums, all_ = 1, list(sizes)
     grain = math.gcd(*all_)
     for size in all_:
@@ -130,7 +132,7 @@ def _makeable(sizes: Iterable[int]) -> Iterator[int]:
 
 
 def gpus_for(sizes: Iterable[int], whole: int) -> int:
-    """How many GPUs jobs lie on: whole ones, or together with other parts on one (first fit, the largest first)."""
+    """Return the GPUs that the jobs lie on: whole ones, or shared by parts (first fit, the largest first)."""
     gpus = 0
     rooms: list[int] = []
     for size in sorted(sizes, reverse=True):
@@ -149,10 +151,10 @@ def gpus_for(sizes: Iterable[int], whole: int) -> int:
 def given_back(
     jobs: Sequence[Running], need: int, above: Mapping[str, int], beyond: Mapping[str, Beyond] | None = None
 ) -> list[Running]:
-    """Whole jobs that give back at least `need`; [] where they cannot, or need not.
+    """Return whole jobs that give back at least `need`; [] where they cannot, or need not.
 
-    `above`: by how much each team is above its share; `beyond`: what may be taken of each, where not all.
-    Units: parts of a GPU. Source: the module's docstring; docs/design.md, "Jobs and flex".
+    `above`: how far each team is above its share; `beyond`: the most that may be taken of a team, where not all. Units:
+    parts of a GPU. Source: the module's docstring; docs/design.md, "Jobs and flex".
     """
     caps = dict(beyond or {})
     pool = [j for j in jobs if caps.get(j.team, _ALL).allows(j)]
@@ -188,7 +190,7 @@ def _first_to_go(j: Running, above: Mapping[str, int]) -> tuple[object, ...]:
 
 
 def _sums(jobs: Sequence[Running], beyond: Mapping[str, Beyond], most: int, grain: int) -> list[int]:
-    """By sum up to `most`, in grains: the fewest jobs that make it; _NEVER where none can."""
+    """Return for each sum up to `most`, in grains, the fewest jobs that make it; _NEVER where none do."""
     fewest = np.full(most + 1, _NEVER)
     fewest[0] = 0
     by_team: dict[str, list[Running]] = {}
@@ -204,7 +206,8 @@ def _sums(jobs: Sequence[Running], beyond: Mapping[str, Beyond], most: int, grai
 
 
 def _sums_of_one(jobs: Sequence[Running], beyond: Beyond, most: int, grain: int) -> npt.NDArray[np.int64]:
-    """As `_sums`, of one team: a table by (sum of what does not target flex, where it is bounded apart; sum of all)."""
+    """Return `_sums` of one team, from a table by (sum of jobs that do not target flex, if bounded apart; sum of all).
+    """
     top = most if beyond.all is None else min(most, beyond.all // grain)
     apart = top if beyond.quota is None else min(top, beyond.quota // grain)
     if all(j.counts_in_quota for j in jobs):
@@ -228,9 +231,10 @@ def given_back_in_parts(
     above: Mapping[str, int],
     beyond: Mapping[str, Beyond],
 ) -> list[Running]:
-    """As `given_back` where parts of GPUs are about, and what is freed depends on which jobs lie together.
+    """Return jobs as `given_back` does, where parts of GPUs are involved and the GPUs freed depend on which jobs share
+    one.
 
-    Of a few jobs the best set; of many one of which none could be left out.
+    Among a few jobs it finds the best set; among many, one that could spare none of its jobs.
     """
     order = sorted(jobs, key=lambda j: _first_to_go(j, above))
     if len(order) <= _FEW:
@@ -248,7 +252,7 @@ def given_back_in_parts(
 
 
 def _all_allowed(jobs: Sequence[Running], beyond: Mapping[str, Beyond]) -> list[Running]:
-    """As many of them, in this order, as may be taken together."""
+    """Return as many of the jobs, in this order, as may be taken together."""
     caps, allowed = dict(beyond), []
     for job in jobs:
         if caps.get(job.team, _ALL).allows(job):
