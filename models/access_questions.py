@@ -14,14 +14,14 @@ from models.base import Text, Words
 from models.question_base import Question
 
 MOST_DAYS = 366
-"""That a token counts, at most."""
+"""The most days for which a token is valid."""
 
 
 class ImportAccess(Question[AccessOutcome], kind="import_access"):
-    """The file is in force, or waits to be countersigned. Errors: BadInput, Refusal, Conflict.
+    """Put the access file in force, or keep it to be countersigned. Errors: BadInput, Refusal, Conflict.
 
-    The first file of all needs one admin, who stands in it. `confirm`: the hash of the one that waits, which is
-    countersigned; then there is no `file`.
+    The very first file needs one admin, who is named in it. `confirm`: the hash of the waiting file, to countersign it;
+    then there is no `file`.
     """
 
     file: AccessFile | None = None
@@ -31,11 +31,11 @@ class ImportAccess(Question[AccessOutcome], kind="import_access"):
 
 
 class AccessNow(Question[AccessStands], kind="access"):
-    """What is in force, and what waits to be countersigned."""
+    """The access file in force, and the one that waits to be countersigned."""
 
 
 class MakeToken(Question[TokenLine], kind="make_token"):
-    """The token whose hash this is counts. Its secret is made where it is shown, and is never sent. Errors: Refusal."""
+    """Make the token with this hash valid. Its secret is made where it is shown, and is never sent. Errors: Refusal."""
 
     name: Bare
     hash: TokenHash
@@ -46,28 +46,28 @@ class MakeToken(Question[TokenLine], kind="make_token"):
 
 
 class RevokeToken(Question[TokenLine], kind="revoke_token"):
-    """The token counts no more. Errors: Refusal where there is none."""
+    """Revoke the token. Errors: Refusal where there is none."""
 
     name: Bare
     reason: Words = ""
 
 
 class Tokens(Question[tuple[TokenLine, ...]], kind="tokens"):
-    """By name: those that count, and with `ended` all that ever did."""
+    """The valid tokens by name; with `ended` all that ever were."""
 
     ended: bool = False
 
 
 class TokenOf(Question[Token | None], kind="token_of"):
-    """The token with this hash, whether it counts or not: what a front asks. Null: there is none."""
+    """The token with this hash, valid or not: a front asks this. Null: there is none."""
 
     hash: TokenHash
 
 
 class AimOf(Question[Target], kind="aim"):
-    """A command's target with whose doing it is and how it stands: what a front asks before it judges.
+    """A command's target with its owner and state: a front asks this before it decides.
 
-    `subject`: the request that it is about; empty: none. Errors: Refusal where there is none of that id.
+    `subject`: the id of the request that it is about; empty: none. Errors: Refusal where there is none of that id.
     """
 
     command: Text = Field(max_length=100)

@@ -20,14 +20,14 @@ from models.question_base import Question
 
 
 def chain_of(command: str, target: Target) -> str:
-    """Whose part of the archive tells of a command."""
+    """Return the chain of the archive that records a command."""
     return FLEET if command.startswith("fleet.") else target.cluster or ACCESS_CHAIN
 
 
 class KeepWaiting(Question[Waiting], kind="keep_waiting"):
-    """The command of whoever asks waits for a second person: what a front keeps. Errors: Refusal.
+    """Keep the asker's command until a second person countersigns it: a front asks this. Errors: Refusal.
 
-    The same one again is the same.
+    Keeping the same command again changes nothing.
     """
 
     command: Text = Field(max_length=100)
@@ -38,27 +38,27 @@ class KeepWaiting(Question[Waiting], kind="keep_waiting"):
 
 
 class WaitingNow(Question[tuple[Waiting, ...]], kind="waiting"):
-    """What waits for a second person, the oldest first."""
+    """The commands that wait for a second person, the oldest first."""
 
 
 class WaitingOne(Question[Waiting], kind="waiting_one"):
-    """One that waits or did, with all that would be done. Errors: Refusal where there is none."""
+    """A command that waits or did, with all that it would do. Errors: Refusal where there is none."""
 
     hash: WaitingHash
 
 
 class Turn(StrEnum):
-    """What becomes of a command that somebody countersigns."""
+    """The outcome of countersigning a command."""
 
     TAKE = "take"
     """It is about to be carried out for this second person, and for no other."""
     DONE = "done"
     REFUSED = "refused"
-    """It was not taken: it goes on waiting."""
+    """It was not carried out and still waits."""
 
 
 class TurnWaiting(Question[TakenCommand], kind="turn_waiting"):
-    """Who asks countersigns it: what a front asks before and after it carries it out. Errors: Refusal."""
+    """Countersign it: a front asks this before and after it carries the command out. Errors: Refusal."""
 
     hash: WaitingHash
     turn: Turn
@@ -66,14 +66,14 @@ class TurnWaiting(Question[TakenCommand], kind="turn_waiting"):
 
 
 class WithdrawWaiting(Question[Waiting], kind="withdraw_waiting"):
-    """The command waits no more. Errors: Refusal for who did not give it."""
+    """Withdraw the waiting command. Errors: Refusal unless the asker gave it."""
 
     hash: WaitingHash
     reason: Words = ""
 
 
 class TellEmergency(Question[Emergency], kind="tell_emergency"):
-    """All admins are told that who asks acts alone: what a front asks before it lets them. Errors: Refusal."""
+    """Notify all admins that the asker acts alone: a front asks this before it lets them. Errors: Refusal."""
 
     command: Text = Field(max_length=100)
     target: Target
@@ -81,7 +81,9 @@ class TellEmergency(Question[Emergency], kind="tell_emergency"):
 
 
 class SeenEmergency(Question[Emergency], kind="seen_emergency"):
-    """Another admin has looked at what somebody did alone. Errors: Refusal for who did it, and where there is none."""
+    """Record that another admin has reviewed what somebody did alone. Errors: Refusal for the one who did it, and where
+    there is none.
+    """
 
     number: PositiveCount
     reason: Words

@@ -1,4 +1,4 @@
-"""Questions to the desk of what is cut in many clusters: by a buffer, or by the plan of a fleet rollout."""
+"""Questions to the desk about cuts in many clusters: by a buffer, or by the plan of a fleet rollout."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from models.question_base import Question
 
 
 class HaircutSums(Question[FleetHaircut], kind="haircut_sums"):
-    """What these buffers would cost all clusters together, each planned at each; one that cannot be is left out."""
+    """The cost of each of these buffers to all clusters together; a cluster that cannot be planned is left out."""
 
     buffers: Annotated[tuple[Share, ...], Field(min_length=1, max_length=8)] = USUAL
 
 
 class FleetEnvelopes(Question[dict[Name, Envelope]], kind="fleet_envelopes"):
-    """By cluster, what an approval of this fleet rollout's plan approves there; of those that it has planned."""
+    """The envelope that an approval of this fleet rollout's plan approves, for each of these clusters that it has
+    planned.
+    """
 
     fleet: Name
     clusters: tuple[Name, ...] = Field(min_length=1, max_length=200)

@@ -1,6 +1,7 @@
-"""What an exporter, a node agent or an Alertmanager says when something has happened: look at these clusters now.
+"""Pushes: an exporter, a node agent or an Alertmanager asks for a look at clusters in which something has happened.
 
-Nothing of it is believed. It makes the shared watch read a cluster's health at once, and what counts is what that says.
+Backstop does not believe a push. It makes the shared watch read the clusters' health at once, and only that reading
+counts.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from models.errors import BadInput
 from models.question_base import Question
 
 MOST_CLUSTERS = 1000
-"""In one push."""
+"""The most clusters in one push."""
 MOST_ALERTS = 10_000
 CLUSTER_LABEL = "cluster"
 
@@ -22,28 +23,28 @@ _Names = Annotated[tuple[Name, ...], Field(min_length=1, max_length=MOST_CLUSTER
 
 
 class HealthPush(Model):
-    """Clusters to look at now. `word`: what whoever pushes has seen; it is logged, and counts for nothing."""
+    """Clusters to look at now. `word`: what the sender has seen; it is logged, and has no effect."""
 
     clusters: _Names
     word: Words = ""
 
 
 class HealthPushed(Model):
-    """What became of a push. `unknown`: names that no cluster of the ledger has."""
+    """The answer to a push. `unknown`: names that no cluster of the ledger has."""
 
     looking_at: tuple[Name, ...]
     unknown: tuple[Name, ...] = ()
 
 
 class PushHealth(Question[HealthPushed], kind="push_health"):
-    """The watch looks at these clusters at once; nothing that is said of their health is believed."""
+    """Make the watch look at these clusters at once; it believes nothing that the push says about health."""
 
     clusters: _Names
     word: Words = ""
 
 
 class _Foreign(Model):
-    """A document of somebody else's: fields that we do not know are theirs."""
+    """A document of another system: fields that we do not know are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -55,7 +56,8 @@ class Alert(_Foreign):
 
 
 class AlertmanagerPush(_Foreign):
-    """What Alertmanager sends to a webhook receiver, version 4. `label`: the one that names an alert's cluster.
+    """The body that Alertmanager sends to a webhook receiver, version 4. `label`: the label that names an alert's
+    cluster.
 
     Source: Alertmanager's documentation, "webhook_config".
     """
@@ -66,11 +68,11 @@ class AlertmanagerPush(_Foreign):
 
     @property
     def clusters(self) -> tuple[str, ...]:
-        """As the alerts name them, each once."""
+        """The clusters that the alerts name, each once."""
         return tuple(dict.fromkeys(name for one in self.alerts if (name := one.labels.get(self.label, ""))))
 
     def to_question(self) -> PushHealth:
-        """Errors: BadInput where no alert names a cluster, or one by what is no name."""
+        """Return the question. Errors: BadInput where no alert names a cluster, or a name is invalid."""
         if not self.clusters:
             raise BadInput(f"no alert has the label {brief(self.label)}, which must name the cluster to look at")
         return PushHealth(clusters=self.clusters, word="Alertmanager")

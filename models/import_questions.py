@@ -1,4 +1,4 @@
-"""Questions to the desk that bring a fleet file in: its parts, and what becomes of it."""
+"""Questions to the desk that import a fleet file: its parts, and its outcome."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _Number = Annotated[Count, Field(le=10**6)]
 
 
 class StageImport(Question[None], kind="stage_import"):
-    """One part of a large document is kept, to be committed with the others. It is the request's payload."""
+    """Keep one part of a large document, to be committed with the others. The part is the request's payload."""
 
     import_id: Name
     part: _Number
 
 
 class CommitImport(Question[dict[str, int]], kind="commit_import"):
-    """As earlier builds ask: the fleet stands whole in the ledger, or nothing of it does; answers counts.
+    """Import the fleet whole or not at all, as earlier builds ask, and answer with counts.
 
     Errors: BadInput, Refusal.
     """
@@ -31,7 +31,8 @@ class CommitImport(Question[dict[str, int]], kind="commit_import"):
 
 
 class TakeFleet(Question[FleetOutcome], kind="take_fleet"):
-    """Of the staged fleet each cluster stands in the ledger whole, or, refused, as it was; on a dry run none does.
+    """Import the staged fleet: each cluster goes in whole, or is refused and stays as it was; a dry run changes
+    nothing.
 
     Errors: BadInput; Refusal where all was to go in and something is refused, or what would go is not what was shown.
     """
@@ -42,5 +43,5 @@ class TakeFleet(Question[FleetOutcome], kind="take_fleet"):
 
     @property
     def own_run(self) -> str:
-        """What two admins give is signed by both for the same workflow."""
+        """The part of its workflow's id that makes two admins sign for the same run."""
         return f"{self.import_id}/{self.terms.policy}" if self.terms.policy else ""

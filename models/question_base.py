@@ -1,4 +1,4 @@
-"""What a question to the ledger's desk is: a class with its arguments as fields, and the type of its answer."""
+"""The base of a question to the ledger's desk: a class with its arguments as fields, and the type of its answer."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from models.errors import BadInput
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 QUESTIONS: dict[str, type[Question[Any]]] = {}
-"""By their names on the wire."""
+"""Every question class, by its name on the wire."""
 
 
 class Question(Model, Generic[AnswerT_co]):
-    """One thing that is asked of the ledger. Errors: BadInput for arguments that no desk would take."""
+    """A question to the ledger. Errors: BadInput for arguments that no desk would take."""
 
     kind: ClassVar[str]
 
     @property
     def own_run(self) -> str:
-        """Names the one run of the desk that carries it out, whoever asks it; empty: each is of its own."""
+        """The name of the single run of the desk that answers it, whoever asks; empty: each asking has its own run."""
         return ""
 
     def __init__(self, **arguments: Any) -> None:
@@ -41,6 +41,6 @@ class Question(Model, Generic[AnswerT_co]):
     @classmethod
     @cache
     def answers(cls) -> TypeAdapter[AnswerT_co]:
-        """Of the answer: how it is written to the wire, and read."""
+        """Return the adapter that writes the answer to the wire, and reads it."""
         filled = (base.__pydantic_generic_metadata__ for base in cls.__mro__ if issubclass(base, Question))
         return TypeAdapter(next(each["args"][0] for each in filled if each["args"]))

@@ -1,4 +1,9 @@
-"""What each buffer policy would have promised week by week, and what hardware would have kept of it.
+"""A back-test of buffer policies: the promises that each would have made week by week, and how well hardware kept them.
+
+Theory of operation. The test goes through the weeks of a series. At the start of each week a policy sees only the
+earlier rows, and promises for the coming weeks. Each known hour of those weeks is then compared with the promise; where
+promises are made weekly for four weeks, an hour is compared with each promise made for it. A week without a promise
+counts as a buffer of 1, so that refusing never wins.
 
 Theory of operation. A walk goes through the weeks of a series. At the start of each, a policy sees the rows before it
 and nothing else, and promises for the coming weeks. Each known hour of those weeks is then held against the promise;
@@ -27,7 +32,7 @@ from models.cluster.derived_buffer import PROMISE_STEPS, TERMS, Derived, HealthT
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a policy may see when it decides: the past, the size, and what it promised last."""
+    """The data that a policy sees when it decides: the past, the size, and its last promise."""
 
     down: Hours
     total: int
@@ -35,16 +40,16 @@ class View:
     horizon: timedelta
     standing: int | None
     standing_of: int | None
-    """What the size was then."""
+    """The size at the last promise."""
 
 
 Decide = Callable[[View], int | None]
-"""A promise for the horizon, in the series' unit; None: nothing can be promised."""
+"""A policy: returns a promise for the horizon, in the series' unit; None: nothing can be promised."""
 
 _TRAILING_WEEKS = 8
 _FIXED = tuple(Fraction(percent, 100) for percent in (5, 10, 15, 20))
 _MOST_FIXED = 60
-"""Percent: nobody promises less."""
+"""The largest fixed buffer that is tried, in percent."""
 
 
 def fixed_buffer(buffer: Fraction) -> Decide:
@@ -52,12 +57,12 @@ def fixed_buffer(buffer: Fraction) -> Decide:
 
 
 def flat(buffers: Sequence[Fraction]) -> dict[str, Decide]:
-    """Fixed buffers by name: 0.075 is fixed-7.5."""
+    """Return fixed buffers by name: 0.075 is fixed-7.5."""
     return {f"fixed-{float(100 * buffer):g}": fixed_buffer(buffer) for buffer in buffers}
 
 
 def binomial(terms: HealthTerms = TERMS) -> Decide:
-    """Every node is down by itself, as often as in the past."""
+    """Return the policy that takes nodes to fail independently, each as often as in the past."""
     from scipy.stats import binom  # a second and a half to import, which only a back-test needs
 
     def needed(seen: Hours, view: View) -> int:
@@ -68,19 +73,19 @@ def binomial(terms: HealthTerms = TERMS) -> Decide:
 
 
 def trailing_quantile(terms: HealthTerms = TERMS) -> Decide:
-    """What was down in all but 1 - target of the last eight weeks' hours."""
+    """Return the policy that keeps back the target quantile of what was down in the last eight weeks' hours."""
     return _after_history(
         terms, lambda seen, _: int(np.ceil(np.quantile(seen[-_TRAILING_WEEKS * WEEK_HOURS :], float(terms.target))))
     )
 
 
 def trailing_max(terms: HealthTerms = TERMS) -> Decide:
-    """The most that was down in the last eight weeks."""
+    """Return the policy that keeps back the most that was down in the last eight weeks."""
     return _after_history(terms, lambda seen, _: int(np.ceil(seen[-_TRAILING_WEEKS * WEEK_HOURS :].max())))
 
 
 def health(terms: HealthTerms = TERMS, steps: Steps = PROMISE_STEPS, shape: Shape = SHAPE) -> Decide:
-    """The policy `health`, with its weekly steps."""
+    """Return the policy `health`, with its weekly steps."""
 
     def decide(view: View) -> int | None:
         asked = terms.model_copy(update={"horizon": view.horizon})
@@ -91,7 +96,7 @@ def health(terms: HealthTerms = TERMS, steps: Steps = PROMISE_STEPS, shape: Shap
 
 
 def _after_history(terms: HealthTerms, needed: Callable[[Hours, View], int]) -> Decide:
-    """With a history as short as `health` calls short, the same floor holds for all."""
+    """Apply the floor while the history is as short as `health` calls short, so that all policies have the same one."""
 
     def decide(view: View) -> int | None:
         seen = view.down[~np.isnan(view.down)]
@@ -103,7 +108,7 @@ def _after_history(terms: HealthTerms, needed: Callable[[Hours, View], int]) -> 
 
 
 def policies(terms: HealthTerms = TERMS) -> dict[str, Decide]:
-    """All that a back-test compares, by name."""
+    """Return all policies that a back-test compares, by name."""
     return {
         **flat(_FIXED),
         "binomial": binomial(terms),
@@ -114,7 +119,7 @@ def policies(terms: HealthTerms = TERMS) -> dict[str, Decide]:
 
 
 class Record(Model):
-    """One policy on one series. Hours are counted once for each promise that was made for them."""
+    """One policy's result on one series. Hours are counted once for each promise made for them."""
 
     cluster: str
     policy: str
@@ -123,18 +128,18 @@ class Record(Model):
     broken_hours: int
     broken_fraction: float
     worst_shortfall_fraction: float
-    """Of the total: by how much the worst instant fell below its promise."""
+    """The largest shortfall below a promise at a worst instant, as a fraction of the total."""
     mean_buffer: float
-    """Over the weeks of which an hour is known."""
+    """The mean over the weeks with a known hour."""
     stranded_fraction: float
-    """Healthy and not promised, of the total, averaged over hours."""
+    """Healthy and unpromised, as a fraction of the total, averaged over hours."""
     changes: int
     refused: float
     """The share of these weeks without a promise."""
 
 
 def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | None]:
-    """What is promised at the start of each week, each decided on the rows before it."""
+    """Return the promise at the start of each week, each decided on the rows before it."""
     down, horizon = series.down, timedelta(weeks=horizon_weeks)
     weekly: list[int | None] = []
     standing = of = None
@@ -147,7 +152,7 @@ def promises(series: Series, decide: Decide, horizon_weeks: int) -> list[int | N
 
 
 def record(series: Series, name: str, weekly: Sequence[int | None], horizon_weeks: int, since_week: int = 0) -> Record:
-    """What hardware would have kept of these weekly promises, of those alone made in `since_week` or later."""
+    """Return how well hardware would have kept these weekly promises; only those of `since_week` or later count."""
     hours = broken = 0
     worst = stranded = 0.0
     buffers: list[float] = []
@@ -185,38 +190,38 @@ def record(series: Series, name: str, weekly: Sequence[int | None], horizon_week
 
 
 Promised = dict[tuple[str, int, str], list[int | None]]
-"""What was promised week by week, by cluster, horizon and policy."""
+"""The weekly promises, by cluster, horizon and policy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Explained:
-    """One cluster's buffer: what holds from now on, and what it and its neighbours would have kept."""
+    """One cluster's buffer: the promise from now on, and the record of it and of other buffers."""
 
     series: Series
     horizon_weeks: int
     terms: HealthTerms
     now: Derived
     looser: Derived | None
-    """With ten times as many misses; None where that is the same target."""
+    """The buffer with ten times as many misses allowed; None where that is the same target."""
     looser_target: Fraction
     records: tuple[Record, ...]
-    """`health`, then fixed buffers of 5, 10, 15 and 20 %."""
+    """The record of `health`, then of fixed buffers of 5, 10, 15 and 20 %."""
     grown_up: Record | None
-    """`health` from where its history was no longer short; None: it is to this day."""
+    """The record of `health` since its history was no longer short; None: it is short to this day."""
     least: Record | None
     """The smallest fixed buffer, in whole percent, that would have broken no more hours: known only afterwards."""
     below: Record | None
-    """A percent less than `least`."""
+    """The fixed buffer one percent below `least`."""
     promised: Promised
     today: Today
 
     def promise(self, derived: Derived) -> int | None:
-        """The most that may be promised now: what history leaves, and never more than is healthy and not spare."""
+        """Return the most that may be promised now: by history, and never more than is healthy and not spare."""
         return None if derived.promise is None else min(derived.promise, self.today.most_gpus)
 
 
 class Today(NamedTuple):
-    """What is healthy now, or at the end of a history, and what of it stays spare. Units: the series'."""
+    """The health now, or at the end of a history, and the spare part of it. Units: the series'."""
 
     healthy: int
     spare: int
@@ -228,7 +233,7 @@ class Today(NamedTuple):
 
 
 def at_the_end(series: Series) -> Today:
-    """What was healthy in its last known hour; a node stays spare."""
+    """Return what was healthy in the series' last known hour; one node stays spare."""
     healthy = series.worst[~np.isnan(series.worst)]
     return Today(int(healthy[-1]) if len(healthy) else 0, series.node)
 
@@ -236,9 +241,9 @@ def at_the_end(series: Series) -> Today:
 def explain_buffer(
     series: Series, terms: HealthTerms, total: int | None = None, today: Today | None = None
 ) -> Explained:
-    """What can be promised of this cluster from the end of its history on, with the record to believe it by.
+    """Return what this cluster can promise from the end of its history on, and the record as evidence.
 
-    `total` and `today`: as they are known better than by its history. Units: the series'.
+    `total` and `today`: present values, where they are known better than from the history. Units: the series'.
     """
     looser = terms.model_copy(update={"target": max(Fraction(1, 2), 1 - 10 * (1 - terms.target))})
     total, down = total or series.total_at(len(series.total)), series.down
@@ -272,13 +277,13 @@ def explain_buffer(
 
 
 def derived_gpus(series: Series, total_gpus: int, gpus_per_node: int, terms: HealthTerms) -> Derived:
-    """The buffer of a cluster of this size from a history that counts nodes or GPUs. Units: GPUs."""
+    """Derive the buffer of a cluster of this size from a history that counts nodes or GPUs. Units: GPUs."""
     down = series.down * gpus_per_node if series.unit == "nodes" else series.down
     return derive_buffer(down, max(1, total_gpus), terms, gpus_per_node)
 
 
 def _least_fixed(kept: Callable[[str, Decide], Record], most_broken: int) -> int | None:
-    """The smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
+    """Return the smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
     percents = range(_MOST_FIXED + 1)
     least = bisect_left(
         percents, True, key=lambda b: kept(f"fixed-{b}", fixed_buffer(Fraction(b, 100))).broken_hours <= most_broken

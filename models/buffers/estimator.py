@@ -1,4 +1,17 @@
-"""How much may be promised: a buffer from a cluster's own health history.
+"""A buffer derived from a cluster's own health history: how much may be promised.
+
+Theory of operation. Unhealthy nodes have two parts. Nodes that stay down (a repair takes days or months) make a level
+that the next weeks inherit; on top come surprises: new failures, bursts, a rack. So for each past week the estimator
+asks what it would have asked then: the level at that time, and by how much each hour of the following weeks exceeded
+that level and today's. The buffer is today's level plus a reserve that covers all surprises but a share of 1 - target.
+Nodes that have become part of today's level count once, whether they failed in one night or in twenty weeks. Hours that
+no level precedes are compared with the level of the two weeks that they begin: a bad first week is history too.
+
+A short history has seen few surprises, and none of the largest. So it is mixed with a prior that weighs as much as a
+quarter of a year: surprises with an exponential tail, whose size grows with the cluster partly as its square root
+(independent failures) and partly in proportion (common failures). Where a cluster's own surprises exceed that size,
+they are enlarged: the worst one yet to come is usually larger than the worst one so far. The numbers were chosen by
+back-test (benchmarks/buffers.py, docs/adr/0017); a broad range of them does equally well.
 
 Theory of operation. What is down has two parts. Nodes that stay down (a repair takes days or months) make a level that
 the next weeks inherit; on top come surprises: new failures, bursts, a rack. So at each past week we ask what we would
@@ -26,40 +39,41 @@ from models.base import Model
 from models.cluster.derived_buffer import TERMS, BufferBasis, Derived, HealthTerms
 
 Hours = npt.NDArray[np.float64]
-"""One number for each hour, oldest first; NaN where it is unknown."""
+"""One number for each hour, the oldest first; NaN where it is unknown."""
 
 WEEK_HOURS = 168
-"""Hours."""
+"""Hours in a week."""
 
 _LEVEL_WEEKS = 2
 _LAST_HOURS = 24
 _OWN_WEEKS = 52
 REMEMBERED = timedelta(weeks=_OWN_WEEKS + _LEVEL_WEEKS)
-"""Nothing older is gone by."""
+"""The estimator uses nothing older."""
 _PRIOR_AT = 1000
-"""The prior's size is said for one hour in so many."""
+"""The prior's size is exceeded in one hour out of so many."""
 
 
 class Shape(Model):
-    """The estimator's own numbers. They are few, and nobody should need to set them: see docs/adr/0017."""
+    """The estimator's own parameters. They are few, and nobody should need to set them: see docs/adr/0017."""
 
     level_share: float = 0.5
-    """The level is what is down in so much of the last two weeks, or less: the median."""
+    """The level is this quantile of what was down in the last two weeks: the median."""
     prior_share: float = 0.02
-    """Of the cluster: what fails together, one hour in a thousand, where history does not say."""
+    """The share of the cluster that fails together in one hour of a thousand, until history shows otherwise."""
     prior_root: float = 0.2
-    """Of the square root of its nodes: what fails by itself; one node more stands for rounding."""
+    """A factor of the square root of its nodes, for independent failures; one node is added for rounding."""
     prior_weeks: float = 13
-    """So much history weighs as much as the prior."""
+    """The prior weighs as much as so many weeks of history."""
     enlarged: float = 1.25
-    """Where own surprises have passed the prior's size, they are taken larger by as much, at most so many times."""
+    """Own surprises above the prior's size are multiplied by their ratio to it, at most by this."""
 
 
 SHAPE = Shape()
 
 
 def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int = 1, shape: Shape = SHAPE) -> Derived:
-    """What a history of nodes (or GPUs) down leaves to be promised for the coming `terms.horizon`.
+    """Derive how much of a cluster may be promised for the coming `terms.horizon` from the nodes (or GPUs) that were
+    down.
 
     Shapes: down (hours,), ending now: the worst instant of each hour, planned absence left out, NaN where unknown.
     Units: `total` and down count nodes or GPUs, `node` is the size of one node in that unit.
@@ -122,7 +136,8 @@ def derive_buffer(down: Hours, total: int, terms: HealthTerms = TERMS, node: int
 
 
 def _level(recent: Hours, share: float) -> int | None:
-    """What is down in this share of the hours, or less, or in the last day's; None where most of two weeks is unknown.
+    """Return what was down in this quantile of the two weeks, or of the last day if more; None where most of the two
+    weeks is unknown.
 
     What has been down for most of a day is not over yet, however good the two weeks were.
     """
@@ -134,10 +149,11 @@ def _level(recent: Hours, share: float) -> int | None:
 
 
 def _surprises(down: Hours, standing: int, horizon: timedelta, shape: Shape) -> Hours:
-    """By how much each hour exceeded today's level and that of each weekly decision in whose horizon it fell.
+    """Return by how much each hour exceeded both today's level and the level of each weekly decision whose horizon
+    covers it.
 
-    Decisions whose horizon has not passed count with what has passed of it. Where nothing was known yet a decision has
-    the level of the two weeks after it, also one from before the first hour: the first hours weigh as much as others.
+    Decisions whose horizon has not ended count with the part that has passed. A decision without history takes the
+    level of the two weeks after it, also one before the first hour, so that the first hours weigh as much as others.
     Unordered.
     """
     ahead, memory = max(1, round(horizon / timedelta(hours=1))), _LEVEL_WEEKS * WEEK_HOURS
@@ -154,7 +170,9 @@ def _surprises(down: Hours, standing: int, horizon: timedelta, shape: Shape) -> 
 
 
 def _reserve(down: Hours, standing: int, nodes: float, node: int, terms: HealthTerms, shape: Shape) -> int:
-    """The least, in whole nodes, that all but 1 - target of the surprises stay within, own and prior ones."""
+    """Return the smallest number of whole nodes that covers all but 1 - target of the surprises, its own and the
+    prior's.
+    """
     prior = node * (shape.prior_share * nodes + shape.prior_root * math.sqrt(nodes) + 1)
     scale = prior / math.log(_PRIOR_AT)
     misses = float(1 - terms.target)

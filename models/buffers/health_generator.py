@@ -1,4 +1,4 @@
-"""Made-up health of a cluster, hour by hour: failures, heavy-tailed repairs, bursts, waves, lemons, racks, from a seed.
+"""Simulated hourly health of a cluster: failures, heavy-tailed repairs, bursts, waves, lemons and racks, from a seed.
 
 Published figures that the defaults follow, each a fact with its source. Failures per 1,000 node-days: 6.5 and 2.3 (two
 training clusters, arXiv:2410.21680), 3.8 (419 unplanned interruptions in 54 days on 2,048 nodes, arXiv:2407.21783).
@@ -25,57 +25,57 @@ from models.buffers.estimator import WEEK_HOURS
 from models.buffers.hourly_health import Series
 
 _WARM_HOURS = 26 * WEEK_HOURS
-"""Lived before the first hour, so that long repairs are under way in it."""
+"""Hours simulated before the first one, so that long repairs are already under way."""
 _BURST_ROOT = 0.2
 
 Rate = Annotated[float, Field(ge=0, le=1000)]
 
 
 class Recipe(Model):
-    """What a cluster suffers from. Rates are means; every draw comes from the seed."""
+    """The failures of a simulated cluster. Rates are means; every draw comes from the seed."""
 
     cluster: Name = "simulated"
     nodes: Annotated[PositiveCount, Field(le=20_000)] = 128
     weeks: Annotated[PositiveCount, Field(le=520)] = 52
     failures: Rate = 3.8
-    """Single nodes, per 1,000 node-days."""
+    """Failures of single nodes, per 1,000 node-days."""
     repair_hours: Annotated[float, Field(gt=0, le=10_000)] = 10.0
-    """Median of a repair; log-normal."""
+    """Median length of a repair; log-normal."""
     repair_tail: Annotated[float, Field(ge=0, le=3)] = 2.1
-    """Standard deviation of its logarithm: the mean is exp(tail^2 / 2) times the median."""
+    """Standard deviation of the logarithm: the mean is exp(tail^2 / 2) times the median."""
     lemons: Annotated[float, Field(ge=0, le=1)] = 0.1
     """The share of nodes that are lemons."""
     lemon_share: Annotated[float, Field(ge=0, lt=1)] = 1 / 3
     """The share of single failures that lemons have."""
     racks: Rate = 0.02
-    """Rack failures, per 1,000 rack-days: all of its nodes at once."""
+    """Rack failures, per 1,000 rack-days: all nodes of a rack at once."""
     rack_nodes: PositiveCount = 8
     bursts: Rate = 0.04
-    """Bursts of failures in a day, wherever: a driver, a network, a stress test."""
+    """Bursts of failures per day anywhere: a driver, a network, a stress test."""
     burst_nodes: Annotated[float, Field(ge=1, le=1000)] | None = None
     """Mean size of a burst; geometric. None: a fifth of the square root of the nodes."""
     burst_hours: Annotated[float, Field(gt=0, le=10_000)] = 6.0
     """Median length of a burst's and a rack's outage."""
     waves: Rate = 0.01
-    """Waves in a day: for weeks one node after another fails, a bad batch or a new release."""
+    """Waves per day: for weeks one node after another fails, by a bad batch or a new release."""
     wave_share: Annotated[float, Field(ge=0, le=1)] = 0.03
-    """Mean share of the nodes that a wave takes; geometric, one at least."""
+    """Mean share of the nodes that a wave affects; geometric, at least one node."""
     wave_weeks: Annotated[float, Field(gt=0, le=52)] = 4.0
     """Median length of a wave."""
     wave_hours: Annotated[float, Field(gt=0, le=10_000)] = 250.0
-    """Median outage of a node that it takes."""
+    """Median outage of a node in a wave."""
     change_week: Annotated[int, Field(ge=0, le=520)] = 0
-    """From this week on, all rates are `change` times as high."""
+    """From this week on, all rates are multiplied by `change`."""
     change: Annotated[float, Field(ge=0, le=100)] = 1.0
 
     @property
     def burst_size(self) -> float:
-        """Nodes, on average."""
+        """The mean size of a burst, in nodes."""
         return max(1.0, _BURST_ROOT * math.sqrt(self.nodes)) if self.burst_nodes is None else self.burst_nodes
 
 
 def simulate_health(recipe: Recipe, seed: int) -> Series:
-    """One cluster's hours, in nodes. The same recipe and seed make the same series on every machine.
+    """Simulate one cluster's hours, in nodes. The same recipe and seed make the same series on every machine.
 
     Shapes: (weeks * 168,). A node is unhealthy in an hour while any of its outages touches it; `worst` counts all
     that do, `mean` weighs each by the part of the hour that it takes.
@@ -101,7 +101,7 @@ Outages = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
-    """When each outage starts (hours, negative in the time before), whose it is, how long it lasts."""
+    """Draw the outages: their starts (hours, negative before the first hour), nodes and lengths."""
     single = _times(recipe, dice, hours, recipe.failures / 1000 / 24 * recipe.nodes)
     weights = np.ones(recipe.nodes)
     lemons = round(recipe.lemons * recipe.nodes)
@@ -130,7 +130,7 @@ def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
 
 
 def _times(recipe: Recipe, dice: np.random.Generator, hours: int, rate: float) -> np.ndarray:
-    """When something that happens `rate` times an hour happens; more or less often from the change on."""
+    """Draw the times of an event with this hourly rate, multiplied by `change` from the change week on."""
     change = recipe.change_week * WEEK_HOURS if recipe.change_week else hours
     change = min(change, hours)
     before = dice.uniform(-_WARM_HOURS, change, dice.poisson(rate * (_WARM_HOURS + change)))
@@ -139,7 +139,7 @@ def _times(recipe: Recipe, dice: np.random.Generator, hours: int, rate: float) -
 
 
 def _some(mean: float, recipe: Recipe, dice: np.random.Generator) -> np.ndarray:
-    """So many nodes on average, wherever; geometric."""
+    """Draw this many nodes on average, anywhere; geometric."""
     return dice.choice(recipe.nodes, min(recipe.nodes, int(dice.geometric(1 / max(1.0, mean)))), replace=False)
 
 
@@ -155,7 +155,7 @@ def _together(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Gene
 
 
 def _merged(nodes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> list[tuple[float, float]]:
-    """Each node's outages without overlap: a node that fails twice is down once."""
+    """Merge each node's overlapping outages: a node that fails twice is down once."""
     order = np.lexsort((starts, nodes))
     merged: list[tuple[float, float]] = []
     owner = -1

@@ -1,4 +1,8 @@
-"""From looks at islands, taken at any times, to one cluster hour by hour.
+"""The hourly health of a cluster, from looks at its islands at any times.
+
+Theory of operation. A look counts until the next look at its island, for an hour at most. So each island is a step
+function with holes, and the cluster is their sum wherever none of them has a hole. An hour's worst instant is the
+lowest value of this sum; an hour of which less than half is known is unknown.
 
 Theory of operation. A look says what is so until the next one of its island, for an hour at most. So each island is a
 step function with holes, and the cluster is their sum wherever none of them has a hole. An hour's worst instant is the
@@ -19,16 +23,16 @@ from models.cluster.derived_buffer import HealthTerms
 from models.cluster.windows import Window, WindowKind, covered_gpus
 
 STANDS = 3600
-"""Seconds that a look speaks for what follows it."""
+"""Seconds for which a look counts."""
 _HOUR = 3600
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretch:
-    """What one island was from `since` up to `until`, stretch by stretch in the order of time, without overlap.
+    """One island's state over time, in stretches `since` to `until`, ordered and without overlap.
 
     The last one ends `STANDS` after the last look. Shapes: (stretches,) each. Units: seconds since 1970; nodes or GPUs.
-    `planned`: unhealthy as was declared.
+    `planned`: unhealthy as declared.
     """
 
     since: Hours
@@ -40,11 +44,11 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series:
-    """Hourly health of one cluster, oldest first. Each array has the shape (hours,); NaN where an hour is unknown.
+    """Hourly health of one cluster, the oldest first. Each array has the shape (hours,); NaN where an hour is unknown.
 
-    Units: nodes, or GPUs with `node` of them in a node. `worst`: healthy at the hour's worst instant; `mean`: on
-    average; `planned`: unhealthy as was declared (maintenance), which is nobody's failure. `first`: hours since 1970,
-    or as a file without times counts them.
+    Units: nodes, or GPUs with `node` of them in a node. `worst`: healthy at the hour's worst instant; `mean`: healthy
+    on average; `planned`: unhealthy as declared (maintenance), which is nobody's failure. `first`: hours since 1970, or
+    as a file without times counts them.
     """
 
     cluster: str
@@ -58,17 +62,17 @@ class Series:
 
     @property
     def down(self) -> Hours:
-        """Unhealthy beyond what was declared, at the worst instant."""
+        """The nodes or GPUs that were unhealthy beyond what was declared, at the worst instant."""
         return np.maximum(self.total - self.worst - self.planned, 0)
 
     def total_at(self, hour: int) -> int:
-        """The last size that was known by then; a series' first size is known from its start."""
+        """Return the last size known before the hour; a series' first size counts from its start."""
         sizes = self.total[: max(1, hour)]
         sizes = sizes[~np.isnan(sizes)]
         return int(sizes[-1] if len(sizes) else self.total[~np.isnan(self.total)][0])
 
     def up_to(self, hour: int) -> Series:
-        """With unknown hours at the end, up to this one (hours since 1970)."""
+        """Append unknown hours up to this one (hours since 1970)."""
         more = max(0, hour - self.first - len(self.total))
         unknown = np.full(more, np.nan)
         total, worst, mean = (np.append(row, unknown) for row in (self.total, self.worst, self.mean))
@@ -76,7 +80,7 @@ class Series:
 
 
 def stretches(at: Hours, total: Hours, healthy: Hours, planned: Hours | None = None) -> Stretch:
-    """The looks at one island as stretches. Shapes: (looks,) each, in the order of time. Units: as Stretch."""
+    """Return the looks at one island as stretches. Shapes: (looks,) each, in order of time. Units: as Stretch."""
     until = np.minimum(np.append(at[1:], np.inf), at + STANDS)
     return Stretch(at, until, total, healthy, np.zeros(len(at)) if planned is None else planned)
 
@@ -88,10 +92,10 @@ def hourly(
     there: Collection[str] = (),
     cluster: str = "",
 ) -> Series | None:
-    """The cluster that these islands are together, up to `end` (seconds); None where nothing is known of it.
+    """Sum up the islands as one cluster, up to `end` (seconds); None where nothing is known of it.
 
-    An island is there from its first stretch to its last, and one of those known to be `there` to the end: silent, it
-    is unknown, not gone. What declared windows explain of the missing counts as planned, as the guard counts it.
+    An island exists from its first stretch to its last, or to the end if it is in `there`: without looks it is then
+    unknown, not gone. Missing hardware that declared windows explain counts as planned, as for the guard.
     """
     seen = {name: one for name, one in sorted(islands.items()) if len(one.since)}
     if not seen:
@@ -119,7 +123,7 @@ def hourly(
 
 
 def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: float, end: float) -> Hours:
-    """Every time at which something may change, hours included; the last one is the end."""
+    """Return every time at which something may change, full hours included; the last one is the end."""
     edges = [edge for one in islands.values() for edge in (one.since, one.until)]
     edges.append(np.arange(first // _HOUR, end // _HOUR + 1) * _HOUR)
     edges.append(np.array([t for w in windows for t in (w.starts.timestamp(), w.ends.timestamp())]))
@@ -128,7 +132,8 @@ def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: 
 
 
 def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
-    """Total, healthy and planned at these times: zero where the island is not there, NaN where it is not known."""
+    """Return total, healthy and planned at these times: zero where the island does not exist, NaN where it is unknown.
+    """
     last = np.searchsorted(one.since, at, side="right") - 1
     there = (last >= 0) & (at < gone)
     mask = there & (at < one.until[last])
@@ -138,7 +143,7 @@ def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
 
 
 def _explained(window: Window, gone: dict[str, Hours], at: Hours) -> Hours:
-    """What the window explains of what is gone at these times; it is taken out of `gone`."""
+    """Return how much of `gone` the window explains at these times, and take it out of `gone`."""
     share = np.zeros(len(at) - 1)
     begins, ends = np.searchsorted(at[:-1], (window.starts.timestamp(), window.ends.timestamp()))
     for n in range(begins, ends):
@@ -177,18 +182,18 @@ def _by_hour(cluster: str, at: Hours, total: Hours, healthy: Hours, planned: Hou
 
 
 class HealthHours(Model):
-    """A cluster's hours as they travel, and what its buffer is asked for. Units: GPUs; hours since 1970."""
+    """A cluster's hours on the wire, with the terms of its buffer. Units: GPUs; hours since 1970."""
 
     cluster: Name
     total_gpus: GpuCount
-    """T, today."""
+    """Installed GPUs today (T)."""
     gpus_per_node: PositiveCount
     terms: HealthTerms | None = None
-    """None: its policy says the buffer itself."""
+    """None: its policy sets the buffer itself."""
     healthy_gpus: GpuCount | None = None
-    """H, by the newest sample; None: an older build says nothing of it."""
+    """Healthy GPUs by the newest sample (H); None: an older build does not report it."""
     spare_gpus: GpuCount = 0
-    """Healthy ones that its policy promises to nobody."""
+    """Healthy GPUs that its policy keeps unpromised."""
     health_at: Time | None = None
     first: int = 0
     total: tuple[int | None, ...] = ()
@@ -198,7 +203,7 @@ class HealthHours(Model):
     planned: tuple[int, ...] = ()
 
     def with_series(self, series: Series) -> Self:
-        """With these series."""
+        """Return a copy with these series."""
         mask = ~np.isnan(series.total)
 
         def column(values: Hours, digits: int = 0) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""Bring-ups in the weekly report: what reached what, what waits for whom, and how long each state takes.
+"""Bring-ups in the weekly report: what they reached, who they wait for, and how long each state takes.
 
-Times are of all bring-ups in the book, as far as they have left a state: what is still going on is no time yet. A
-median of an even number is the mean of the two in the middle.
+Times cover all bring-ups in the book that have left a state; a state that still lasts has no time yet. The median of an
+even number is the mean of the two in the middle.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from models.bringup.messages import BringupRow
 from models.bringup.stages import BRINGUP_WAY, BringupStage
 
 _TIMED = (*BRINGUP_WAY[:-1], BringupStage.BLOCKED)
-"""The way into production, and what gets in it."""
+"""The states on the way into production, and being blocked."""
 
 
 class StateTime(Model):
@@ -23,14 +23,14 @@ class StateTime(Model):
 
     stage: BringupStage
     bringups: Count
-    """That have been in it, and are out of it."""
+    """Bring-ups that have been in the state and have left it."""
     median: Duration
     slowest: Duration
     slowest_of: Name
 
 
 class WaitTime(Model):
-    """How long bring-ups have waited for somebody, all together and in the middle."""
+    """How long bring-ups have waited for somebody: the median and the longest."""
 
     whom: str
     bringups: Count
@@ -40,7 +40,7 @@ class WaitTime(Model):
 
 
 class BringupLine(Model):
-    """A bring-up that goes on."""
+    """A bring-up that is still under way."""
 
     cluster: Name
     stage: BringupStage
@@ -52,40 +52,40 @@ class BringupLine(Model):
     gpus: GpuCount
     touches: Count
     red: tuple[str, ...] = ()
-    """In production: checks that are red in probation."""
+    """In production: checks that are red during probation."""
     owed_gpus: GpuCount = 0
 
 
 class BringupReached(Model):
-    """A bring-up came to production, or to its end, this week."""
+    """A bring-up that reached production, or its end, this week."""
 
     cluster: Name
     stage: BringupStage
     at: Time
     took: Duration
-    """Since it was entered."""
+    """The time since it was entered."""
     touches: Count
 
 
 class BringupsWeek(Model):
-    """What the report says of bring-ups. `touches`: people's actions beside entry and check-in."""
+    """The report's part on bring-ups. `touches`: people's actions beside entry and check-in."""
 
     entered: Count
-    """This week."""
+    """Bring-ups entered this week."""
     reached: tuple[BringupReached, ...]
     going: tuple[BringupLine, ...]
-    """Those that a person is needed for first, then the longest in their state."""
+    """Bring-ups that need a person first, then those longest in their state."""
     times: tuple[StateTime, ...]
     waits: tuple[WaitTime, ...]
     finished: Count
-    """That ever came to production."""
+    """Bring-ups that ever reached production."""
     touches_median: float | None = None
     touches_most: Count = 0
     owed_gpus: GpuCount = 0
 
 
 def bringups_week(rows: Sequence[BringupRow], since: datetime, until: datetime) -> BringupsWeek | None:
-    """What became of them in this week. None: there are none yet."""
+    """Summarise the week's bring-ups. None: there are none yet."""
     rows_so_far = [row for row in rows if row.entered_at <= until]
     if not rows_so_far:
         return None
@@ -106,13 +106,13 @@ def bringups_week(rows: Sequence[BringupRow], since: datetime, until: datetime) 
 
 
 def _came_to_production(row: BringupRow) -> bool:
-    """Only from there a cluster is retired, and only out of it has it lasted."""
+    """Return whether it has ever been in production: only from there a cluster is retired."""
     at = row.blocked_from or row.stage
     return at in (BringupStage.IN_PRODUCTION, BringupStage.RETIRING, BringupStage.RETIRED)
 
 
 def _goes_on(row: BringupRow) -> bool:
-    """In production it goes on while it is in probation, red, or owes something."""
+    """Return whether it is under way: in production only while it is in probation, red, or owes something."""
     if row.stage.has_ended:
         return False
     return row.stage is not BringupStage.IN_PRODUCTION or bool(row.red or row.owed)
@@ -169,5 +169,5 @@ def _waits(rows: Sequence[BringupRow]) -> Iterable[WaitTime]:
 
 
 def _middle(times: Sequence[timedelta]) -> timedelta:
-    """Their median, to the second."""
+    """Return the median, to the second."""
     return timedelta(seconds=round(median(time.total_seconds() for time in times)))

@@ -1,4 +1,4 @@
-"""Where else flex has room for what a team lacks: clusters of the same GPU model, and room for its block."""
+"""Clusters of the same GPU model whose flex has room for what a team lacks, or for its block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.reports.why import TeamWhy
 
 
 class FlexThere(Protocol):
-    """What is asked of a cluster's flex here: `FlexNow` says it, and so does `FlexSum`."""
+    """The fields of a cluster's flex that are read here; `FlexNow` and `FlexSum` have them."""
 
     @property
     def cluster(self) -> str: ...
@@ -23,19 +23,19 @@ class FlexThere(Protocol):
 
 
 class FlexOffer(Model):
-    """What flex has free in one cluster. Units: whole GPUs; where a block is asked for, the largest of one island."""
+    """The free flex of one cluster. Units: whole GPUs; where a block is requested, the largest block of one island."""
 
     cluster: Name
     gpu_model: str | None = None
     gpus: GpuCount
     at_most: bool = False
-    """Nobody says where all jobs run, and so what of the block they leave."""
+    """True: the islands of some jobs are unknown, so the block may be smaller."""
 
 
 def flex_offers(whys: Sequence[TeamWhy], flexes: Sequence[FlexThere]) -> tuple[FlexOffer, ...]:
-    """Clusters that have room, those with the most first; none where nothing is lacking.
+    """Return clusters that have room, the largest first; none where nothing is lacking.
 
-    A cluster whose model nobody gave may be of any. A block has room where all that is asked for fits.
+    A cluster without a stated model may be of any. A block has room only where all of the request fits.
     """
     lacking = [one for one in whys if one.gap_gpus or one.over_gpus]
     model = {f.cluster: f.gpu_model for f in flexes}

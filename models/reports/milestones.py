@@ -1,4 +1,8 @@
-"""The plan's milestones: what is to be reached by when, and where it stands by one simple rule.
+"""The plan's milestones: targets with a due day, and their state by one simple rule.
+
+A milestone is *done* when its target is reached. Until it is due it is *on track* while its number is at least on the
+straight line from its number when it was set to its target on its last day; else it is *behind*. Past due it is behind.
+Where its number is unknown the state is unknown.
 
 The rule: a milestone is *done* when its target is reached. Until it is due it is *on track* while it is at least where
 a straight line, from its number when it was set to its target on its last day, is today; else *behind*. Past due it is
@@ -17,10 +21,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from models.base import GpuCount, Model, Name, Text, Time, Words, brief
 
 CHAIN = "(milestones)"
-"""The archive keeps one chain for each cluster; what people do to milestones has this one."""
+"""The chain of the archive that records changes to milestones; each cluster has a chain of its own."""
 MONITORED_CLUSTERS, PHANTOM_GPUS, ROLLED_OUT_WAVES = "monitored_clusters", "phantom_gpus", "rolled_out_waves"
 MEASURED = (MONITORED_CLUSTERS, PHANTOM_GPUS, ROLLED_OUT_WAVES)
-"""Numbers that Backstop knows by itself; every other measure is people's work, which people note."""
+"""The measures that Backstop counts itself; every other one is people's work, which people note."""
 
 
 def _day(value: Any) -> Any:
@@ -38,7 +42,7 @@ Day = Annotated[date, BeforeValidator(_day)]
 
 
 class Milestone(Model):
-    """As a person writes it. `due`: its last day, in UTC.
+    """A milestone as a person writes it. `due`: its last day, in UTC.
 
     `measure`: monitored_clusters, rolled_out_waves (reached from below), phantom_gpus (reached from above), or people's
     work in words of their own, such as `users trained` (from below).
@@ -69,7 +73,7 @@ class Milestone(Model):
 
 
 class MilestoneFile(Model):
-    """The whole plan: setting it takes the place of the one before."""
+    """The whole plan: setting it replaces the one before."""
 
     milestones: tuple[Milestone, ...] = Field(min_length=1, max_length=100)
 
@@ -84,7 +88,7 @@ class MilestoneFile(Model):
 
 
 class Planned(Model):
-    """A milestone in the ledger. `started_from`: its number at `began`; None: nobody knew."""
+    """A milestone in the ledger. `started_from`: its number at `began`; None: unknown."""
 
     milestone: Milestone
     began: Time
@@ -92,7 +96,7 @@ class Planned(Model):
 
 
 class MilestoneNote(Model):
-    """The number that people's work had reached in all, as somebody noted it."""
+    """The total that people's work had reached, as somebody noted it."""
 
     milestone: Name
     at: Time
@@ -109,13 +113,13 @@ class Milestones(Model):
 
 
 class PlanNow(Model):
-    """The plan with today's numbers: `measured` by measure, waves left out; `monitored`: the clusters that are."""
+    """The plan with today's numbers: `measured` by measure, without waves; `monitored`: the monitored clusters."""
 
     plan: Milestones
     measured: dict[str, int | None]
     monitored: tuple[Name, ...]
     read_at: dict[str, Time] = Field(default_factory=dict)
-    """When a measure that comes from tallies was read."""
+    """The time at which a measure from tallies was read."""
 
 
 class State(StrEnum):
@@ -126,7 +130,8 @@ class State(StrEnum):
 
 
 class MilestoneStanding(Model):
-    """One milestone at one time. `expected`: where the straight line is; None where its start is not known."""
+    """The state of one milestone at one time. `expected`: the straight line's number; None where its start is unknown.
+    """
 
     milestone: Milestone
     number: int | None
@@ -134,15 +139,17 @@ class MilestoneStanding(Model):
     started_from: int | None
     state: State
     note: MilestoneNote | None = None
-    """The last one."""
+    """The last note."""
     number_at: Time | None = None
-    """What the number is of, where that is not the time of the answer: the last note, the last tallies."""
+    """The time of the number, where it is not that of the answer: the last note's, or the last tallies'."""
 
 
 def standings(
     plan: Milestones, measured: Mapping[str, int | None], at: datetime, read_at: Mapping[str, datetime] | None = None
 ) -> tuple[MilestoneStanding, ...]:
-    """Where each stands. `measured`: by measure, the number that Backstop knows by itself; `read_at`: what it is of."""
+    """Return the state of each milestone. `measured`: the number of each measure that Backstop counts itself;
+    `read_at`: its time.
+    """
     all_standings = []
     for planned in plan.planned:
         measure = planned.milestone.measure
@@ -166,7 +173,7 @@ def last_note(notes: Iterable[MilestoneNote], name: str, at: datetime) -> Milest
 def standing_of(
     planned: Planned, number: int | None, at: datetime, last: MilestoneNote | None = None
 ) -> MilestoneStanding:
-    """By the rule above. The line is rounded in the milestone's favour: a part of a cluster is none."""
+    """Apply the rule to one milestone. The line is rounded in its favour: a part of a cluster does not count."""
     milestone = planned.milestone
     expected = _expected(planned, at)
     if number is None:
@@ -203,7 +210,7 @@ def _expected(planned: Planned, at: datetime) -> int | None:
 
 
 def _end(milestone: Milestone) -> datetime:
-    """The midnight after its last day."""
+    """Return the midnight after its last day."""
     due = milestone.due
     return datetime(due.year, due.month, due.day, tzinfo=UTC) + timedelta(days=1)
 
@@ -211,7 +218,7 @@ def _end(milestone: Milestone) -> datetime:
 def replace_plan(
     before: Sequence[Planned], milestones: Sequence[Milestone], now: datetime, measured: Mapping[str, int | None]
 ) -> tuple[Planned, ...]:
-    """The new plan. A milestone that keeps its name and measure keeps its start, where it has one."""
+    """Return the new plan. A milestone that keeps its name and measure keeps its start, where it has one."""
     by_name = {p.milestone.name: p for p in before}
     plan = []
     for milestone in milestones:

@@ -1,4 +1,7 @@
-"""The outcome: GPUs that are asked for inside quota and wait because healthy hardware is missing.
+"""The outcome of rollouts: GPUs that are requested inside quota and wait because healthy hardware is missing.
+
+Source: docs/adr/0015. Requests beyond a quota were never promised, and jobs that wait beside healthy free GPUs wait for
+something else (a scheduler, a contiguous block, a person): neither is counted.
 
 Source: docs/adr/0015. What is asked beyond a quota was never promised, and what waits beside healthy free GPUs waits
 for something else (a scheduler, a contiguous block, a person): neither is counted.
@@ -14,9 +17,9 @@ from models.planning.placement import PlacementSolver
 
 
 class InQuota(Model):
-    """What waits inside the quotas of one cluster. Units: whole GPUs; None: of no quota is it known.
+    """The GPUs that wait inside the quotas of one cluster. Units: whole GPUs; None: unknown for every quota.
 
-    `known_quotas` of `quotas` leaves say what their queued jobs ask for; the sums are of these alone.
+    `known_quotas` of `quotas` leaves report what their queued jobs request; the sums cover only these.
     """
 
     pending_gpus: GpuCount | None
@@ -27,7 +30,7 @@ class InQuota(Model):
 
 
 def in_quota(ground: PlacementSolver, usage: Mapping[str, TeamUsage]) -> InQuota:
-    """What waits in quota, and what of it lacks healthy hardware.
+    """Return how many GPUs wait in quota, and how many of them lack healthy hardware.
 
     A leaf runs R = min(G, S) and asks for D = min(G, S + P); where S is unknown it runs all of G, where P is unknown it
     asks for no more than it runs. Pending is A(D) - A(R), with what the tree withholds taken off; lacking is what of it

@@ -1,4 +1,4 @@
-"""What clusters were, hour by hour: the curve of the outcome is drawn from it."""
+"""Hourly figures of clusters, from which the curve of the outcome is drawn."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from models.planning.placement import PlacementSolver
 from models.reports.queued_in_quota import in_quota
 
 USAGE_SAYS_NOW = timedelta(days=1)
-"""A sample of usage older than this says nothing about what is asked for now."""
+"""A usage sample older than this does not count as present demand."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Tally(Model):
-    """One cluster in the slot that begins at `at`, as read at `seen_at`. Units: whole GPUs; None: nobody knew.
+    """One cluster in the slot that begins at `at`, as read at `seen_at`. Units: whole GPUs; None: unknown.
 
-    `health_at`: of the sample behind it, the last known one. `stage`: of the open rollout, None without one.
+    `health_at`: the time of the last known health sample. `stage`: the stage of the open rollout, None without one.
     """
 
     cluster: Name
@@ -45,12 +45,12 @@ class Tally(Model):
 
 
 class Point(Model):
-    """The last tallies of one cluster, or of all, by some time: sums over the clusters whose health was known.
+    """Sums over all clusters, or one, of the last tallies by some time, where their health was known.
 
-    `at`: when the newest of them was read, which is what the figures are of; `oldest_at`: the oldest of them.
-    `health_at`: of the oldest health behind them. `clusters`: that had a tally; `known`: whose health was
-    known. `asking`: of which it is known what waits in quota; `pending_gpus` and `lacking_gpus` are sums over these,
-    None where there are none.
+    `at`: when the newest of them was read, which is the time of the figures; `oldest_at`: the oldest of them.
+    `health_at`: the time of the oldest health behind them. `clusters`: clusters with a tally; `known`: those whose
+    health was known. `asking`: clusters whose waiting jobs in quota are known; `pending_gpus` and `lacking_gpus` are
+    sums over these, None where there are none.
     """
 
     at: Time
@@ -67,15 +67,16 @@ class Point(Model):
     oldest_at: Time | None = None
     health_at: Time | None = None
     of: str = Field(default="", exclude_if=lambda of: not of)
-    """A mark of the clusters that the sums are over: of others it is another. Empty: an earlier build did not say."""
+    """A mark of the set of clusters in the sums, different for a different set. Empty: an earlier build did not set it.
+    """
 
     def is_of_same(self, other: Point) -> bool:
-        """Whether both are sums over the same clusters, so that one less than the other means something."""
+        """Return whether both are sums over the same clusters, so that their difference means something."""
         return (self.known, self.of) == (other.known, other.of)
 
 
 def of_same(points: Sequence[Point]) -> list[list[Point]]:
-    """The points in stretches of sums over the same clusters: no line may lead from one to the next."""
+    """Split the points into stretches of sums over the same clusters: no line may lead from one to the next."""
     stretches: list[list[Point]] = []
     for point in points:
         if not stretches or not point.is_of_same(stretches[-1][-1]):
@@ -85,7 +86,7 @@ def of_same(points: Sequence[Point]) -> list[list[Point]]:
 
 
 def slot_of(now: datetime, every: timedelta) -> datetime:
-    """The beginning of the slot that `now` is in."""
+    """Return the beginning of the slot that contains `now`."""
     return now - (now - _EPOCH) % every
 
 
@@ -97,7 +98,7 @@ def tally_of(
     rollout: tuple[str, bool] | None,
     now: datetime,
 ) -> Tally:
-    """The tally that these readings make. `rollout`: stage of the open one, and whether it is a shadow.
+    """Return the tally of these readings. `rollout`: the stage of the open one, and whether it is a shadow.
 
     Errors: ValueError for quotas that make no sense.
     """

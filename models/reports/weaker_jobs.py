@@ -1,10 +1,10 @@
-"""What would free a block that does not fit: jobs of weaker classes in the block's own quota.
+"""Jobs of weaker classes, in a block's own quota, whose end would free a block that does not fit.
 
-A block belongs to the strongest class, and inside a quota the weaker one yields. For one island after the other they
-are asked by class, those there before those elsewhere, which free quota alone; and again with all that are there first.
-Of what serves that is told which takes the least of stronger classes, then the fewest GPUs. Of a team whose jobs by
-name do not account for all that it holds nothing is said; where somebody's place is not known, that it is so. Source:
-docs/design.md, "Jobs and flex".
+A block belongs to the strongest class, and inside a quota the weaker class yields. For each island, jobs are tried in
+order of class, jobs in that island before those elsewhere, which free quota only; and again with all jobs of that
+island first. Of the sets that suffice, the one with the least of stronger classes is chosen, then the one with the
+fewest GPUs. A team whose named jobs do not account for all that it holds gets no answer; where the island of a job is
+unknown, the answer says that it is uncertain. Source: docs/design.md, "Jobs and flex".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from models.cluster.snapshot import Snapshot
 from models.planning.occupancy import startable_block
 
 _FEW = 24
-"""Jobs of which each is tried without."""
+"""Up to so many jobs, each is tried without."""
 
 
 class WeakerJob(Model):
@@ -30,12 +30,12 @@ class WeakerJob(Model):
 
 
 class WeakerJobs(Model):
-    """Once these yield, the block starts. The first to yield come first. `strongest`: the class that a block is of."""
+    """Jobs whose end lets the block start, the first to yield first. `strongest`: the class of the block."""
 
     strongest: Words
     jobs: tuple[WeakerJob, ...]
     certain: bool = True
-    """False: nobody says where all jobs run, so that the block may still find no place."""
+    """False: the islands of some jobs are unknown, so the block may still find no place."""
 
     @property
     def text(self) -> str:
@@ -56,9 +56,9 @@ class WeakerJobs(Model):
 def weaker_jobs(
     seen: Evidence, snapshot: Snapshot, held: Mapping[str, int], team: str, wanted: int
 ) -> WeakerJobs | None:
-    """Of a block of this size that does not fit as it is; None where weaker jobs of its own would not free it.
+    """Return the weaker jobs of its own quota that would free the block; None where they would not.
 
-    None too where its own jobs by name do not account for all that it holds: others may stand in its way.
+    None too where the team's named jobs do not account for all that it holds: others may be in the way.
     """
     classes = seen.classes_by_team.get(team, ())
     running = [j for j in seen.jobs if j.ended is None]
@@ -92,7 +92,7 @@ def weaker_jobs(
 
 
 def _all_placed(snapshot: Snapshot, held: Mapping[str, int], running: Sequence[Job]) -> bool:
-    """Whether it is known in which island all stands that is in quota; of a quota with one island it always is."""
+    """Return whether the island of everything in quota is known; in a quota with one island it always is."""
     tree, placed_gpus = snapshot.tree, dict.fromkeys(held, 0)
     roam = {leaf for leaf in held if len(tree.by_team[leaf].islands or snapshot.islands) > 1}
     in_quota = [j for j in running if j.on is RunsOn.QUOTA and j.team in roam]
@@ -102,7 +102,9 @@ def _all_placed(snapshot: Snapshot, held: Mapping[str, int], running: Sequence[J
 
 
 def _fewest(ordered: Sequence[Job], fits: Callable[[Sequence[Job]], bool]) -> list[Job]:
-    """As many of the first as it takes, less those that it does not: the more yield, the more fits."""
+    """Return the shortest beginning of the list that suffices, less the jobs that it does not need: the more yield, the
+    more fits.
+    """
     low, high = 1, len(ordered)
     while low < high:
         middle = (low + high) // 2

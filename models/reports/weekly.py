@@ -1,7 +1,7 @@
-"""The weekly status: what became of the week, what comes next, what is at risk, and whether it helped.
+"""The weekly status: what happened in the week, what comes next, what is at risk, and whether it helped.
 
-Two sources, kept apart. What was (`Past`) is the ledger's: archive, tallies, notes; it can be asked of any week. What
-is (`Live`) is told by the rollouts that are open now, and has no history.
+Two sources are kept apart. The past (`Past`) comes from the ledger's archive, tallies and notes, for any week. The
+present (`Live`) comes from the rollouts that are open now, and has no history.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from models.rollout.stages import Stage
 
 WEEK = timedelta(days=7)
 BEFORE = timedelta(days=7)
-"""How far back `before` reaches from a rollout's first write."""
+"""The length of `before`, up to a rollout's first write."""
 AHEAD = timedelta(days=14)
-"""Windows that begin within this are ahead."""
+"""Windows that begin within this time are listed."""
 
 
 class Move(Model):
@@ -46,10 +46,10 @@ class Move(Model):
 
 
 class Mean(Model):
-    """Of a cluster's tallies over some time; `hours` it covers. Units: GPUs, as a mean.
+    """Means of a cluster's tallies over some time. Units: GPUs.
 
     `lacking_gpus`: in-quota GPUs that waited for lack of healthy hardware, over the tallies that know it; None without
-    any. `phantom_gpus`: promised with nothing behind, over those whose health was known.
+    any. `phantom_gpus`: promised GPUs without healthy hardware, over the tallies whose health was known.
     """
 
     tallies: Count
@@ -60,7 +60,7 @@ class Mean(Model):
 
 
 class BeforeAndAfter(Model):
-    """Whether it helped one cluster. None: there is no tally of that time."""
+    """The figures that show whether a rollout helped one cluster. None: there is no tally of that time."""
 
     cluster: Name
     wrote_at: Time
@@ -70,59 +70,59 @@ class BeforeAndAfter(Model):
 
 
 class MonitoredStep(Model):
-    """So many clusters were monitored from then on."""
+    """The number of monitored clusters from a time on."""
 
     at: Time
     clusters: Count
 
 
 class ClusterCut(Model):
-    """What a cluster's rollouts took from quotas in the week, and gave back. Units: GPUs of leaf quotas."""
+    """The GPUs that a cluster's rollouts cut in the week, and gave back. Units: GPUs of leaf quotas."""
 
     cluster: Name
     cut_gpus: Count
     phantom_gpus: Count
-    """Of those cut: no healthy GPU stood behind them."""
+    """The cut GPUs that had no healthy GPU behind them."""
     to_flex_gpus: Count
     back_gpus: Count = 0
-    """Given back, by rollbacks and by later plans."""
+    """GPUs given back, by rollbacks and by later plans."""
     withdrawn_gpus: Count = 0
-    """Taken because hardware had failed: by answers to breaches, which are no part of `cut_gpus`."""
+    """GPUs withdrawn because hardware had failed, in answer to breaches; not part of `cut_gpus`."""
 
 
 class Past(Model):
-    """What the ledger knows of a week and of the time before it; shadow rollouts are not in it."""
+    """The ledger's facts about a week and the time before it, without shadow rollouts."""
 
     since: Time
     until: Time
     clusters: Count
-    """In the ledger now."""
+    """Clusters in the ledger now."""
     moves: tuple[Move, ...]
-    """Of the week, in order of time."""
+    """Moves of the week, in order of time."""
     monitored: tuple[Name, ...]
-    """At `until`, by name."""
+    """Clusters monitored at `until`, by name."""
     monitored_before: Count
-    """At `since`."""
+    """Clusters monitored at `since`."""
     steps: tuple[MonitoredStep, ...]
     outcomes: tuple[BeforeAndAfter, ...]
     points: tuple[Point, ...]
     """The curve up to `until`."""
     cuts: tuple[ClusterCut, ...] = ()
-    """Of the week, by cluster; one without any is left out."""
+    """Cuts of the week, by cluster; a cluster without any is left out."""
     names: tuple[Name, ...] = ()
-    """Of every cluster in the ledger now."""
+    """The names of all clusters in the ledger now."""
     week_ago: Point | None
     began: Time | None
-    """The first tally there is."""
+    """The time of the first tally."""
     milestones: Milestones
     bringups: BringupsWeek | None = Field(default=None, exclude_if=lambda week: week is None)
-    """None, and left out: there are none yet."""
+    """None, and left out: there are no bring-ups yet."""
     emergencies: tuple[Emergency, ...] = Field(default=(), exclude_if=lambda emergencies: not emergencies)
-    """What somebody did alone until then, and no other admin has looked at by now."""
+    """Commands that somebody gave alone until then, and that no other admin has reviewed by now."""
 
 
 class NextStep(Model):
-    """A rollout that goes on by itself. `at`: when its gate opens; None: with an event, not with time."""
+    """A rollout that continues by itself. `at`: when its gate opens; None: an event opens it, not the time."""
 
     cluster: Name
     stage: str
@@ -140,7 +140,7 @@ class AtRisk(Model):
     teams: tuple[str, ...]
     breach_at: Time | None = None
     advisory: bool = False
-    """In this stage they are no promises."""
+    """In this stage the quotas are no promises."""
 
 
 class Blocked(Model):
@@ -159,15 +159,15 @@ class Blocked(Model):
 
 
 class Live(Model):
-    """What open rollouts say now, shadows left out."""
+    """The present state of open rollouts, shadows left out."""
 
     next: tuple[NextStep, ...] = ()
     at_risk: tuple[AtRisk, ...] = ()
     blocked: tuple[Blocked, ...] = ()
     windows: tuple[Entry, ...] = ()
-    """Declared, and not over, that begin within two weeks."""
+    """Declared windows that are not over and begin within two weeks."""
     silent: tuple[Name, ...] = ()
-    """Rollouts that did not answer: of these nothing is said."""
+    """Rollouts that did not answer: the report says nothing of them."""
     shadows: tuple[Name, ...] = ()
     """Clusters with an open shadow rollout, which changes nothing and is in none of the figures."""
 
@@ -194,7 +194,7 @@ class ClusterWeek(Model):
 
 
 class Week(Model):
-    """The whole report. `live` None: it is about a week that is over, and what was open then is not known any more."""
+    """The whole report. `live` None: the week is over, and what was open then is no longer known."""
 
     since: Time
     until: Time
@@ -205,27 +205,27 @@ class Week(Model):
     week_ago: Point | None
     began: Time | None
     done: tuple[Move, ...]
-    """What reached monitored this week, and was not undone after it; some have been closed since."""
+    """Rollouts that reached monitored this week and were not undone after it; some have been closed since."""
     undone: tuple[Move, ...]
-    """What was rolled back this week."""
+    """Rollouts that were rolled back this week."""
     live: Live | None
     milestones: tuple[MilestoneStanding, ...]
     outcomes: tuple[BeforeAndAfter, ...]
     totals: Totals
     cuts: tuple[ClusterCut, ...] = ()
-    """Of the week, by cluster; one without any is left out."""
+    """Cuts of the week, by cluster; a cluster without any is left out."""
     every: tuple[ClusterWeek, ...] = ()
     """Every cluster, by name."""
     points: tuple[Point, ...]
     steps: tuple[MonitoredStep, ...]
     bringups: BringupsWeek | None = None
-    """What became of bring-ups; null: there are none yet. Of a week that is over it does not tell which go on."""
+    """The week's bring-ups; null: there are none yet. For a past week it does not list which are still under way."""
     emergencies: tuple[Emergency, ...] = ()
-    """What somebody did alone until then, and no other admin has looked at by now."""
+    """Commands that somebody gave alone until then, and that no other admin has reviewed by now."""
 
 
 def week(past: Past, live: Live | None, waves: int | None) -> Week:
-    """The report. `waves`: how many are rolled out whole; None: not asked for, or not known."""
+    """Build the report. `waves`: how many waves are rolled out whole; None: not asked for, or unknown."""
     now = past.points[-1] if past.points and past.until - past.points[-1].at <= timedelta(days=1) else None
     measured = {
         MONITORED_CLUSTERS: len(past.monitored),
@@ -257,7 +257,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
 
 
 def _every(past: Past) -> tuple[ClusterWeek, ...]:
-    """Each cluster once, whether or not anything became of it."""
+    """Return one line for each cluster, whether or not anything happened to it."""
     cuts, outcomes = {c.cluster: c for c in past.cuts}, {o.cluster: o for o in past.outcomes}
     there, stage = set(past.monitored), {m.cluster: m.after for m in past.moves}
     return tuple(
@@ -272,7 +272,7 @@ def _every(past: Past) -> tuple[ClusterWeek, ...]:
 
 
 def _reached(moves: Iterable[Move]) -> tuple[Move, ...]:
-    """The last time that each became monitored, unless it was undone after it: one that was closed has its cut."""
+    """Return each cluster's last move to monitored, unless it was undone afterwards; a closed rollout keeps its cut."""
     last: dict[str, Move] = {}
     for move in moves:
         if move.after == Stage.MONITORED:
@@ -299,7 +299,7 @@ def totals(outcomes: Sequence[BeforeAndAfter]) -> Totals:
 
 
 def waves_done(wave_of: Mapping[str, str], monitored: Iterable[str]) -> int:
-    """How many waves have all of their clusters monitored. `wave_of`: by cluster, every cluster there is."""
+    """Return how many waves have all of their clusters monitored. `wave_of`: the wave of every cluster."""
     there = set(monitored)
     waves: dict[str, bool] = {}
     for cluster, wave in wave_of.items():
@@ -308,7 +308,7 @@ def waves_done(wave_of: Mapping[str, str], monitored: Iterable[str]) -> int:
 
 
 class Passage(Model):
-    """One rollout's way through its stages, shadows left out. `wrote_at`: its first write to the quota system."""
+    """One rollout's moves through its stages, shadows left out. `wrote_at`: its first write to the quota system."""
 
     cluster: Name
     rollout: str
@@ -317,7 +317,7 @@ class Passage(Model):
 
 
 def monitored_at(passages: Sequence[Passage], at: datetime) -> tuple[str, ...]:
-    """Clusters that were monitored then, by name."""
+    """Return the clusters that were monitored at that time, by name."""
     last: dict[str, Move] = {}
     for move in in_order(passages):
         if move.at <= at:
@@ -326,7 +326,7 @@ def monitored_at(passages: Sequence[Passage], at: datetime) -> tuple[str, ...]:
 
 
 def steps_of(passages: Sequence[Passage], until: datetime) -> tuple[MonitoredStep, ...]:
-    """How many clusters were monitored over time: one step for each change."""
+    """Return the number of monitored clusters over time, one step for each change."""
     there: set[str] = set()
     steps: list[MonitoredStep] = []
     for move in in_order(passages):
@@ -339,12 +339,12 @@ def steps_of(passages: Sequence[Passage], until: datetime) -> tuple[MonitoredSte
 
 
 def in_order(passages: Sequence[Passage]) -> list[Move]:
-    """All moves in order of time; those of one rollout stay in their own."""
+    """Return all moves in order of time; those of one rollout keep their order."""
     return sorted((m for p in passages for m in p.moves), key=lambda m: m.at)
 
 
 class Span(Model):
-    """A time of one cluster to take the mean over; `monitored`: only of tallies in which it was."""
+    """A period of one cluster to average over; `monitored`: only over tallies in which it was monitored."""
 
     cluster: Name
     since: Time
@@ -353,7 +353,9 @@ class Span(Model):
 
 
 def spans(passages: Sequence[Passage], until: datetime) -> list[tuple[Passage, Move | None, Span, Span | None]]:
-    """For each cluster its first rollout that wrote, the last time it became monitored, and both times to look at."""
+    """Return for each cluster its first rollout that wrote, its last move to monitored, and the periods before and
+    after.
+    """
     by_cluster: dict[str, list[Passage]] = {}
     for passage in passages:
         if passage.wrote_at is not None and passage.wrote_at <= until:

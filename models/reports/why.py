@@ -1,11 +1,11 @@
-"""Why a team cannot use its quota: what could start now, and reasons that add up to the rest.
+"""The explanation why a team cannot use its quota: what could start now, and reasons that add up to the rest.
 
-Theory of operation. Who asks for N GPUs within its quota G wants min(N, G). What could start now is what hardware
-gives it beside all jobs that run inside their quotas, its own included (models/planning/occupancy.py); with `block`
-no more than one island has free. The gap is the difference: what its own jobs hold is used, the rest is short. It is
-told by taking away one cause after the other, in the order of `Cause`, and looking each time what more could start: a
-cause that binds nothing is not named, and where all that are named are gone, the jobs start. Jobs on flex are in
-nobody's way: they are preempted.
+Theory of operation. A team that asks for N GPUs within its quota G wants min(N, G). What could start now is what
+hardware gives it beside all jobs that run inside their quotas, its own included (models/planning/occupancy.py); with
+`block` it is at most what one island has free. The gap is the difference: the part that its own jobs hold is used, the
+rest is short. It is explained by removing one cause after the other, in the order of `Cause`, and counting each time
+what more could start: a cause that limits nothing is not named, and once all named causes are gone, the jobs start.
+Jobs on flex are never in the way: they are preempted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from models.reports.weaker_jobs import WeakerJobs, weaker_jobs
 
 
 class Cause(StrEnum):
-    """In the order in which they are taken away, where taking one away starts anything."""
+    """The causes of a gap, in the order in which they are removed."""
 
     BARRED = "barred"
     WITHHELD = "withheld"
@@ -48,7 +48,7 @@ class Cause(StrEnum):
 
     @property
     def own(self) -> bool:
-        """The team's own running jobs hold them: that is use, and nothing is missing."""
+        """Whether the team's own running jobs hold the GPUs: then nothing is missing."""
         return self in (Cause.IDLE, Cause.USED)
 
 
@@ -59,15 +59,15 @@ class Reason(Model):
 
 
 class Missing(Model):
-    """What an island lacks that could serve the quota."""
+    """GPUs missing in an island that could serve the quota."""
 
     island: Name
     gpus: GpuCount
     total_gpus: GpuCount
     since: Time | None
-    """Since then it has not been whole, as far as samples of thirty days say; None: nobody knows."""
+    """The time since which it has not been whole, by samples of the last thirty days; None: unknown."""
     or_earlier: bool = False
-    """It was not whole in the first of them either."""
+    """Whether it was not whole in the first of these samples either."""
 
 
 class TeamWhy(Model):
@@ -78,41 +78,42 @@ class TeamWhy(Model):
     at: Time
     health_at: Time
     health_stale: bool = False
-    """Nothing newer is known, and that is older than the cluster's policy lets health be."""
+    """The latest health sample is older than the cluster's policy allows."""
     quota_gpus: GpuCount
     asked_gpus: GpuCount
     block: bool
     wanted_gpus: GpuCount
     """min(asked, quota)."""
     startable_gpus: GpuCount
-    """What could start now, inside the quota."""
+    """GPUs that could start now, inside the quota."""
     gap_gpus: GpuCount
     """wanted - startable."""
     reasons: tuple[Reason, ...]
-    """They add up to the gap."""
+    """The reasons, which add up to the gap."""
     missing: tuple[Missing, ...]
     over_gpus: GpuCount
-    """Asked for beyond the quota."""
+    """GPUs asked for beyond the quota."""
     used_gpus: GpuCount
-    """Held by its jobs inside the quota; all of it where that is not known."""
+    """GPUs that its jobs hold inside the quota; the whole quota where that is unknown."""
     use_known: bool
     idle_gpus: GpuCount | None = None
-    """Of these, held and doing no work, by the same sample; None: nobody says."""
+    """The part of these that does no work, by the same sample; None: unknown."""
     backed_gpus: GpuCount | None = None
-    """Healthy GPUs behind the quota, beside all others of the cluster; None: an older build says nothing of it."""
+    """Healthy GPUs behind the quota, beside all others of the cluster; None: an older build does not report it."""
     namespaces: tuple[Name, ...] | None = None
-    """Who may target the quota beside the team itself; None: anybody."""
+    """The namespaces that may target the quota beside the team itself; None: all."""
     weaker: WeakerJobs | None = None
-    """Of a block that does not fit: jobs of weaker classes of its own quota that would free it; None: none would."""
+    """Jobs of weaker classes in its own quota that would free a block that does not fit; None: none would."""
     barred: Words = ""
-    """The namespace that asks and may not target it; nothing of it could start here in quota."""
+    """The namespace that asks and may not target the quota; nothing could start here in quota."""
     apart_gpus: GpuCount | None = None
-    """What of the gap would start beside its own running jobs, were all other causes gone, and what is not installed;
-    None: an older build."""
+    """The part of the gap that would start beside its own running jobs if all other causes were gone, and what is not
+    installed; None: an older build.
+    """
 
     @property
     def short_gpus(self) -> int:
-        """What of the wanted its own jobs neither hold nor could take. Of all of the quota: quota - used - startable.
+        """The wanted GPUs that its own jobs neither hold nor could take. For the whole quota: quota - used - startable.
 
         Jobs may hold more than hardware gives now. What they hold is used, and never short.
         """
@@ -122,12 +123,12 @@ class TeamWhy(Model):
 
     @property
     def held_gpus(self) -> int:
-        """What of the wanted its own jobs hold: wanted = startable + held + short."""
+        """The wanted GPUs that its own jobs hold: wanted = startable + held + short."""
         return self.gap_gpus - self.short_gpus
 
 
 class WhyAnswers(Model):
-    """A team in every cluster where it has a quota; `unanswered`: by cluster, why nothing can be said of it there."""
+    """A team in every cluster where it has a quota; `unanswered`: the reason why a cluster has no answer."""
 
     teams: tuple[TeamWhy, ...]
     unanswered: dict[str, str] = Field(default_factory=dict)
@@ -141,7 +142,7 @@ class _World(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """What a team's own jobs hold inside its quota."""
+    """The GPUs that a team's own jobs hold inside its quota."""
 
     used: int
     idle: int
@@ -159,10 +160,10 @@ def explain_team(
     namespace: str = "",
     stale_after: timedelta | None = None,
 ) -> TeamWhy:
-    """Why the team cannot have so many GPUs now; all of its quota where none are named.
+    """Explain why the team cannot have so many GPUs now, or, without a number, its whole quota.
 
-    `history`: the health of each island of late. `namespace`: who asks, where not the team itself. Errors: Refusal
-    where the team holds no quota that jobs run in, or nobody knows the cluster's health.
+    `history`: the recent health of each island. `namespace`: the one that asks, where it is not the team itself.
+    Errors: Refusal where the team has no quota that holds jobs, or the cluster's health is unknown.
     """
     cluster, sample = seen.reading.cluster, seen.sample
     if sample is None:
@@ -216,7 +217,7 @@ def explain_team(
 
 
 def _of_jobs(snapshot: Snapshot, team: str) -> Quota:
-    """The team's quota. Errors: Refusal where jobs run in none of that name."""
+    """Return the team's quota. Errors: Refusal unless it is a quota that holds jobs."""
     if team not in snapshot.tree.leaves:
         under = ", ".join(snapshot.tree.children.get(team, ()))
         raise Refusal(
@@ -243,7 +244,7 @@ def _counted(
     wanted: int,
     missing: Sequence[Missing],
 ) -> list[Reason]:
-    """What could not start loose, by cause."""
+    """Return the GPUs that could not start loose, by cause."""
     assert seen.sample is not None
     texts = {
         Cause.WITHHELD: "the quotas above it promise less than the sum of theirs, or their other jobs hold it",
@@ -265,9 +266,10 @@ def _counted(
 
 
 def _lifted(here: _World, as_declared: Snapshot, quota: Quota, held: _Held, wanted: int) -> Iterator[tuple[Cause, int]]:
-    """One cause after the other, and what more could start once it is gone too.
+    """Remove one cause after the other, and yield how many more GPUs could start then.
 
-    Next is the first that starts something by itself; where none does, they bind together, and the first goes unnamed.
+    The next one is the first that starts something by itself; where none does, they bind together, and the first is
+    removed unnamed.
     """
     gone: list[Cause] = []
     left = [Cause.WITHHELD, Cause.DECLARED, Cause.UNHEALTHY, Cause.OTHERS, Cause.IDLE, Cause.USED]
@@ -314,7 +316,7 @@ def _missing(island: Island, stretch: Stretch | None) -> Missing:
 
 
 def _since(stretch: Stretch | None) -> dict[str, Any]:
-    """From when on the island has not been whole, and whether that is only as far as anybody knows."""
+    """Return since when the island has not been whole, and whether that is only as far back as samples go."""
     if stretch is None or not len(stretch.since):
         return {"since": None}
     whole = np.flatnonzero(stretch.healthy >= stretch.total)
@@ -329,7 +331,7 @@ def _windows(windows: Sequence[Window], now: datetime) -> str:
 
 
 def _unhealthy(missing: Sequence[Missing], sample: HealthSample, *, declared: bool) -> str:
-    """An island is not whole since its first failure; how many it lacks is of now."""
+    """Return the text for unhealthy GPUs. `since` is an island's first failure; the number that it lacks is today's."""
     beside = " beside what is declared" * declared
     lacking = "; ".join(
         f"{m.island} lacks {m.gpus:,}"
@@ -343,7 +345,7 @@ def _unhealthy(missing: Sequence[Missing], sample: HealthSample, *, declared: bo
 
 
 def _others(here: _World, team: str) -> str:
-    """Who holds what it could stand on, the most first."""
+    """Return the text for other teams' jobs in its islands, the largest first."""
     tree = here.snapshot.tree
     mine = tree.by_team[team].islands
     held = {
