@@ -1,14 +1,14 @@
-"""When a notice goes out, and which go together.
+"""The time at which a notice is sent, and the notices that go together.
 
-Theory of operation. What is to be told to an audience waits in the ledger, each notice in a lane:
+Theory of operation. Notices to an audience wait in the ledger, each in a lane:
 
     urgent   breaches, rollbacks and what endangers a promise: at once, whatever the audience has chosen
-    each     as it comes. A moment is waited for companions, so that forty clusters that begin together are one
-             message; and after a few messages within minutes the next ones go together
+    each     as it comes. A message waits a moment for companions, so that forty clusters that begin together are one
+             message; and after a few messages within minutes the next notices go together
     digest   once a day, at the installation's hour
 
-All is decided here from what waits and from when the audience was last told; nothing of it is stored, so that no
-worker that dies leaves a decision behind. Notice periods run from the sending, and a notice that starts one waits at
+Everything is decided here from what waits and from the times of the audience's messages; no decision is stored, so
+that no worker that dies leaves one behind. Notice periods run from the sending, and a notice that starts one waits at
 most as long as its own period (docs/adr/0046).
 """
 
@@ -23,7 +23,7 @@ from models.base import Count, Model, Name, Time
 from models.notices import STARTS_A_CLOCK, Delivery, Notice, NoticeKind, Notify
 
 MOST_TOGETHER = 200
-"""Notices of one message: more would not be read, and some channels cut what is longer."""
+"""Notices in one message: more would not be read, and some channels cut longer messages."""
 _URGENT = frozenset({NoticeKind.BREACH, NoticeKind.ROLLED_BACK, NoticeKind.STUCK, NoticeKind.EMERGENCY})
 _TAKES_EFFECT = frozenset({NoticeKind.BUFFERED, NoticeKind.ENFORCED})
 _PLANNED = ("", "planned")
@@ -37,23 +37,23 @@ class Lane(StrEnum):
 
 
 class MailPace(Model):
-    """How fast an audience may be told."""
+    """The pace at which an audience may get messages."""
 
     digest_at: time = time(8, 0)
     """The hour of digests, UTC."""
     moment: timedelta = timedelta(seconds=10)
-    """So long nothing must have come before a message goes."""
+    """A message is sent once no new notice has come for so long."""
     longest_moment: timedelta = timedelta(seconds=60)
-    """Whatever comes."""
+    """The longest such wait, even if new notices keep coming."""
     most: Count = 3
-    """Messages of a window that go as they come."""
+    """So many messages within a window are sent as they come."""
     window: timedelta = timedelta(minutes=10)
     urgent_pause: timedelta = timedelta(minutes=1)
-    """Between urgent messages, from as many on."""
+    """The pause between urgent messages once there have been `most` in the window."""
 
 
 class Told(NamedTuple):
-    """A message that has been formed. `urgent`: for urgent news, whatever else went with it."""
+    """A message that has been formed. `urgent`: it carries urgent news, whatever else went with it."""
 
     at: datetime
     urgent: bool
@@ -68,31 +68,33 @@ class Posted(Model):
 
 
 def lane_of(notice: Notice, notify: Notify) -> Lane | None:
-    """Where it waits; None: this audience does not want to be told of it."""
+    """Return the lane in which a notice waits; None: this audience has chosen not to get it."""
     if is_urgent(notice):
         return Lane.URGENT
     return {Notify.EACH: Lane.EACH, Notify.DIGEST: Lane.DIGEST, Notify.BREACH_ONLY: None}[notify]
 
 
 def is_urgent(notice: Notice) -> bool:
-    """A breach, a rollback, or a rollout that cannot go on while quotas of its making stand."""
+    """Return whether it is a breach, a rollback, or a rollout that cannot go on while its quotas are in force."""
     return notice.kind in _URGENT or (notice.kind is NoticeKind.HELD and notice.stage not in _PLANNED)
 
 
 def overtake_lane(notice: Notice, lane: Lane, waiting: Iterable[Notice]) -> Lane:
-    """Its lane beside what waits: a cut that takes effect before its audience was told of it is told at once."""
+    """Return its lane beside what waits: a cut that takes effect before its audience was notified is urgent."""
     untold = any(w.cluster == notice.cluster and w.kind in STARTS_A_CLOCK for w in waiting)
     return Lane.URGENT if untold and notice.kind in _TAKES_EFFECT else lane
 
 
 def next_digest(after: datetime, pace: MailPace) -> datetime:
-    """The first hour of digests after a time."""
+    """Return the first hour of digests after a time."""
     at = datetime.combine(after.astimezone(UTC).date(), pace.digest_at, UTC)
     return at if at > after else at + timedelta(days=1)
 
 
 def due_of(posted: Posted, pace: MailPace) -> datetime:
-    """When it may go, companions and pace aside. A clock that a notice starts waits no longer than it runs."""
+    """Return when it may be sent, companions and pace aside. A notice that starts a clock waits no longer than the
+    clock runs.
+    """
     if posted.lane is not Lane.DIGEST:
         return posted.posted_at
     at = next_digest(posted.posted_at, pace)
@@ -103,7 +105,7 @@ def due_of(posted: Posted, pace: MailPace) -> datetime:
 
 
 def due_at(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) -> datetime | None:
-    """When the audience's next message goes; None where nothing waits. `messages`: its messages so far."""
+    """Return when the audience's next message is due; None where nothing waits. `messages`: its messages so far."""
     times = [_due_in(lane, [w for w in waiting if w.lane is lane], messages, pace) for lane in Lane]
     return min((at for at in times if at is not None), default=None)
 
@@ -111,9 +113,9 @@ def due_at(waiting: Sequence[Posted], messages: Sequence[Told], pace: MailPace) 
 def notices_together(
     waiting: Sequence[Posted], messages: Sequence[Told], now: datetime, pace: MailPace
 ) -> tuple[Posted, ...]:
-    """What goes in one message now, the oldest first; empty where nothing does.
+    """Return the notices to send in one message now, the oldest first; empty where none is due.
 
-    What waits of a cluster goes with urgent news of it: no older news of it may follow.
+    All waiting notices of a cluster go with urgent news of it: no older news of it may follow.
     """
     lanes = {
         lane: at
@@ -147,9 +149,9 @@ def _due_in(lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pac
 
 
 def _at_most(posted: Posted, pace: MailPace) -> datetime:
-    """Until then it waits for others at most: a gate is shut until a notice that starts its clock has gone.
+    """Return how long it waits for others at most: a gate is shut until the notice that starts its clock has gone.
 
-    As long as that clock runs, and where it does not run at all as urgent news waits for its like.
+    That is as long as its clock runs, and without a clock as long as urgent news waits for other urgent news.
     """
     notice = posted.notice
     if notice.kind not in STARTS_A_CLOCK or notice.effective_at is None:
@@ -158,13 +160,15 @@ def _at_most(posted: Posted, pace: MailPace) -> datetime:
 
 
 def _quiet(waiting: Sequence[Posted], pace: MailPace) -> datetime:
-    """When nothing more has come for a moment, or the longest moment is over."""
+    """Return when nothing more has come for a moment, or the longest moment is over."""
     times = [w.posted_at for w in waiting]
     return min(max(times) + pace.moment, min(times) + pace.longest_moment)
 
 
 def _paced(at: datetime, told_at: Sequence[datetime], pace: MailPace, pause: timedelta | None) -> datetime:
-    """Not before then; where too many messages have gone, after a pause, or once the first is out of the window."""
+    """Return the earliest time from `at` on that keeps the pace: after a pause, or once the first message leaves the
+    window.
+    """
     lately = sorted(moment for moment in told_at if at - moment < pace.window)
     if len(lately) < pace.most:
         return at
@@ -172,9 +176,9 @@ def _paced(at: datetime, told_at: Sequence[datetime], pace: MailPace, pause: tim
 
 
 def restate_notices(going: Sequence[Posted], sent_at: datetime) -> tuple[Notice, ...]:
-    """As they are true when they are sent together: a period that runs from the sending ends by as much later.
+    """Return the notices as they are true when sent together: a period that starts with the sending ends later.
 
-    One that a later notice has made past starts no period any more.
+    A notice that a later one has superseded starts no period.
     """
     past = superseded_keys([posted.notice for posted in going])
     return tuple(_restated(posted, sent_at, past=posted.notice.key in past) for posted in going)
@@ -189,12 +193,14 @@ def _restated(posted: Posted, sent_at: datetime, *, past: bool) -> Notice:
 
 
 def subject_of(notice: Notice) -> str:
-    """What it is about: a rollout, a request, a fleet rollout. Keys begin with it."""
+    """Return what a notice is about: a rollout, a request, a fleet rollout. Keys begin with it."""
     return notice.key.rsplit("/", 2)[0]
 
 
 def superseded_keys(notices: Sequence[Notice]) -> frozenset[str]:
-    """Keys of those that a later notice about the same has made past, of notices in the order of their posting."""
+    """Return the keys of notices that a later one on the same subject has superseded. Notices are in the order of
+    posting.
+    """
     later: dict[str, set[NoticeKind]] = {}
     past = set()
     for notice in reversed(notices):
@@ -206,7 +212,8 @@ def superseded_keys(notices: Sequence[Notice]) -> frozenset[str]:
 
 
 def _makes_past(later: NoticeKind, notice: Notice) -> bool:
-    """A hold stands beside what was so before it, another hold too; so does a risk, but beside an earlier risk."""
+    """Return whether a later kind supersedes the notice: a hold does not, and a risk supersedes only an earlier risk.
+    """
     if later is NoticeKind.AT_RISK:
         return notice.kind is NoticeKind.AT_RISK
     if notice.kind is NoticeKind.HELD and notice.facts.get("late"):  # no gate waits for its answer
@@ -215,12 +222,12 @@ def _makes_past(later: NoticeKind, notice: Notice) -> bool:
 
 
 def still_asks(notices: Sequence[Notice]) -> frozenset[str]:
-    """Keys of those that want an answer, and that no later one has made past."""
+    """Return the keys of notices that want an answer and that no later one has superseded."""
     return frozenset(n.key for n in notices if asks(n)) - superseded_keys(notices)
 
 
 def asks(notice: Notice) -> bool:
-    """Whether its reader has something to answer."""
+    """Return whether its reader has something to answer."""
     if notice.facts.get("ends"):
         return False
     if notice.kind is NoticeKind.HELD:
@@ -233,38 +240,38 @@ def asks(notice: Notice) -> bool:
 
 
 class Untold(Model):
-    """What waits for one audience, for people to see."""
+    """The notices that wait for one audience, for people to see."""
 
     audience: str
     notices: Count
     since: Time
     due: Time
     digest: bool
-    """It waits for its digest."""
+    """They wait for the digest."""
     trouble: str = ""
-    """Why a message that was due did not go; empty: none was due."""
+    """The reason why a message that was due was not sent; empty: none was due."""
     remedy: str = ""
-    """What to do about that, where it is not the contact."""
+    """The remedy, where the contact is not the cause."""
 
 
 class Letter(Model):
-    """Notices to one audience that go together. What it holds never changes, so that it can be sent again."""
+    """Notices to one audience that go together. Its content never changes, so that it can be sent again."""
 
     key: str
     audience: Name
     formed_at: Time
     notices: tuple[Notice, ...]
     posted_at: dict[str, Time]
-    """By the notice's key."""
+    """The times of posting, by the notice's key."""
 
 
 class Fate(Model):
-    """What became of a notice that was posted: sent, refused, tried in vain, or still waiting."""
+    """The state of a posted notice: sent, refused, tried in vain, or still waiting."""
 
     sent_at: Time | None = None
     refused: str = ""
-    """Why its contacts cannot be used."""
+    """The reason why its contacts cannot be used."""
     trouble: str = ""
-    """Why it is tried again; empty: it is not its turn yet."""
+    """The reason why it is tried again; empty: it is not due yet."""
     deliveries: tuple[Delivery, ...] = ()
     due: Time

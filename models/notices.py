@@ -1,4 +1,4 @@
-"""What teams are told, before it is put into words (templates live in activities/templates)."""
+"""Notices to teams, before they are put into words (templates are in activities/templates)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from models.base import GpuCount, Model, Name, Since, Time
 
 class NoticeKind(StrEnum):
     PLANNED = "planned"
-    """A quota will change: from when, by how many, why."""
+    """A quota will change: when, by how many GPUs, and why."""
     CHANGED = "changed"
-    """The plan changed before it took effect; only teams whose cut grew get it."""
+    """The plan changed before it took effect; only teams whose cut grew receive it."""
     BUFFERED = "buffered"
     ENFORCED = "enforced"
     MONITORED = "monitored"
@@ -27,11 +27,11 @@ class NoticeKind(StrEnum):
     """The rollout waits for a person (sent to the owner)."""
     CLOSED = "closed"
     REQUEST = "request"
-    """What becomes of a request for more quota (to who asked and the team; to the cluster's owners, who decide)."""
+    """The progress of a request for more quota (sent to the requester, the team, and the owners who decide)."""
     FLEET_HELD = "fleet_held"
     """A fleet rollout starts no more clusters until a person answers (sent to its owner)."""
     BRINGUP = "bringup"
-    """A bring-up needs a person, or has come to its end (sent to the cluster's owner)."""
+    """A bring-up needs a person, or has ended (sent to the cluster's owner)."""
     EMERGENCY = "emergency"
     """Somebody acts alone where two persons are needed (sent to every admin)."""
     DIGEST = "digest"
@@ -39,47 +39,48 @@ class NoticeKind(StrEnum):
 
 
 class Notify(StrEnum):
-    """How an audience wants to be told. Its log has each notice at once, whichever it is."""
+    """The notices that an audience chooses. Its log gets each notice at once, whatever the choice."""
 
     EACH = "each"
-    """As it comes; what comes in a flood goes together."""
+    """Each notice as it comes; many at once go together."""
     DIGEST = "digest"
-    """Once a day; of breaches, rollbacks and what endangers a promise at once."""
+    """Once a day; breaches, rollbacks and what endangers a promise at once."""
     BREACH_ONLY = "breach-only"
-    """Of breaches, rollbacks and what endangers a promise; of nothing else."""
+    """Breaches, rollbacks and what endangers a promise; nothing else."""
 
 
 def notify_of(text: str | None) -> Notify | None:
-    """The choice of an audience; None: it has made none, or another tool wrote a word that is no choice."""
+    """Return the choice of an audience; None: it has made none, or another tool wrote an unknown word."""
     return Notify(text) if text in set(Notify) else None
 
 
 STARTS_A_CLOCK = frozenset({NoticeKind.PLANNED, NoticeKind.CHANGED})
-"""The notice period runs from when these were delivered."""
+"""The notice period starts when these are delivered."""
 
 
 class Notice(Model):
-    """One message to one audience. `key` makes its delivery happen once."""
+    """A message to one audience. `key` makes its delivery happen once."""
 
     key: str = Field(min_length=1, max_length=300)
     kind: NoticeKind
     cluster: Name
     audience: Name
-    """The team told, or the rollout's owner."""
+    """The team that is notified, or the rollout's owner."""
     contacts: tuple[str, ...] = ()
     owner: str
-    """Whom to ask."""
+    """The person to ask."""
     effective_at: Time | None = None
     before_gpus: GpuCount | None = None
     after_gpus: GpuCount | None = None
     phantom_gpus: GpuCount = 0
-    """Of the GPUs that go: behind so many no healthy one stood when it was planned."""
+    """The cut GPUs that had no healthy GPU behind them when the change was planned."""
     phantom_since: Since | None = None
     to_flex_gpus: GpuCount = 0
     reasons: tuple[str, ...] = ()
     backing_gpus: GpuCount | None = None
     yields: str = Field(default="", exclude_if=lambda text: not text)
-    """Who of the team yields first, by class, in a sentence; empty: nobody knows, or nothing in use is touched."""
+    """A sentence that says which jobs of the team yield first, by class; empty: unknown, or nothing in use is touched.
+    """
     stage: str = ""
     detail: str = ""
     shadow: bool = False
@@ -87,14 +88,14 @@ class Notice(Model):
 
     @property
     def notified_text(self) -> str:
-        """The archive's entry of a notice that went out; a shadow's goes to the log alone."""
+        """The archive's entry for a notice that was sent; a shadow's goes to the log only."""
         if self.shadow:
             return f"a shadow notifies nobody; Backstop would have notified {self.audience}: {self.kind}"
         return f"Backstop notified {self.audience}: {self.kind}"
 
 
 class Delivery(Model):
-    """Where one notice went, and when. `repeated`: it had been sent before and was not sent again."""
+    """The destination and time of one notice. `repeated`: it had been sent before and was not sent again."""
 
     key: str
     channel: str

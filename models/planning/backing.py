@@ -1,4 +1,4 @@
-"""What stands behind each quota: the largest assignment of assigned quota to healthy GPUs."""
+"""The backing of quotas: the largest assignment of assigned quota to healthy GPUs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Unplaced(Model):
 
 
 class Backing(Model):
-    """How the healthy GPUs of a cluster stand behind its quotas.
+    """The healthy GPUs that back each quota of a cluster.
 
-    `of`: GPUs behind each leaf. `shortage`: what each leaf lacks, beside the others or even alone; a leaf with an
-    unplaced block is listed even where it lacks no GPU, with 0. Units: whole GPUs.
+    `of`: GPUs behind each leaf. `shortage`: the GPUs that each leaf lacks, beside the others or even alone; a leaf with
+    an unplaced block is listed with 0 even if it lacks none. Units: whole GPUs.
     """
 
     of: dict[str, int]
@@ -33,12 +33,12 @@ class Backing(Model):
 
     @property
     def phantom_gpus(self) -> int:
-        """A - B: promised, and no healthy GPU behind it."""
+        """Promised GPUs with no healthy GPU behind them (A - B)."""
         return self.assigned_gpus - self.backed_gpus
 
     @property
     def surplus_gpus(self) -> int:
-        """H - B: healthy, and no quota stands on it."""
+        """Healthy GPUs beyond what backs quotas (H - B)."""
         return self.healthy_gpus - self.backed_gpus
 
     @property
@@ -47,17 +47,17 @@ class Backing(Model):
 
 
 def back(snapshot: Snapshot) -> Backing:
-    """The backing of the snapshot's quotas by its islands.
+    """Return the backing of the snapshot's quotas by its islands.
 
-    What is missing is divided in proportion to quota, whole GPUs by the house rule, among the quotas
-    that can lack it; placed blocks lack nothing. Under a parent that promises less than its children's
-    sum, what the tree itself withholds is no shortage. Source: docs/design.md, "Backing"; ADR 0003.
+    Missing GPUs are divided in proportion to quota, as whole GPUs by the house rule, among the quotas that can lack
+    them; placed blocks lack nothing. Where a parent promises less than its children's sum, what the tree itself
+    withholds is no shortage. Source: docs/design.md, "Backing"; ADR 0003.
     """
     return back_on(PlacementSolver(snapshot))
 
 
 def back_on(ground: PlacementSolver) -> Backing:
-    """`back` for a ground that is already laid."""
+    """Return `back` for a solver that exists already."""
     values = {q.team: q.gpus for q in ground.snapshot.quotas}
     total, placed = ground.best(values)
     of = _shares(ground, values, total, placed)
@@ -106,7 +106,7 @@ def _shares(
 
 
 def _served(ground: PlacementSolver, bounds: Mapping[str, int]) -> Iterable[str]:
-    """Leaves that every largest assignment within the bounds serves in full."""
+    """Return the leaves that every largest assignment within the bounds serves in full."""
     return frozenset(ground.leaves) - ground.could_go_short(bounds)
 
 
@@ -129,10 +129,9 @@ def _with_unlimited_health(snapshot: Snapshot) -> Snapshot:
 
 
 def touched_leaves(ground: PlacementSolver) -> frozenset[str]:
-    """Leaves that the present shortage can touch: some largest assignment leaves them short of what the
-    tree promises them, or they could not have it even alone.
+    """Return the leaves that the present shortage can touch: the quotas that share the short islands.
 
-    These are the quotas that share the short islands.
+    Some largest assignment leaves such a leaf short of what the tree promises it, or it could not have it even alone.
     """
     values = {q.team: q.gpus for q in ground.snapshot.quotas}
     total, placed = ground.best(values)

@@ -1,7 +1,7 @@
-"""Where protected blocks go, as an integer program: for clusters where there are too many ways to try each.
+"""The placement of protected blocks as an integer program, for clusters with too many ways to try each.
 
-HiGHS through scipy, which takes half a second to import: the command line imports this module where it is needed, and
-workers at once.
+It uses HiGHS through scipy, which takes half a second to import: the command line imports this module where it is
+needed, and workers at once.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from models.planning.island_reach import BlockCounts, Ground, Placement, SolverF
 class BlockProgram:
     """The integer program: counts of blocks per island (whole) and loose GPUs per leaf and island.
 
-    With the counts fixed the loose part is a flow, whose best vertex is whole, so loose GPUs may be
-    continuous. `every`: all given blocks must be placed, else as many as fit.
+    With the counts fixed the loose part is a flow, whose best vertex is whole, so loose GPUs may be continuous.
+    `every`: all given blocks must be placed, else as many as fit.
     """
 
     def __init__(self, ground: Ground, bounds: Mapping[str, int], blocks: BlockCounts, *, every: bool) -> None:
@@ -96,7 +96,7 @@ class BlockProgram:
         return gains
 
     def most_blocks(self) -> BlockCounts:
-        """The blocks to place: most GPUs, then the largest total, then the first teams', larger blocks first."""
+        """Return the blocks to place: most GPUs, then the largest total, then the first teams', larger blocks first."""
         sizes = {n: size for n, (_, size, _) in enumerate(self.block_at)}
         answer = self._solve(self._gain(sizes, sizes.values()))
         if answer is None or not sizes:
@@ -120,7 +120,7 @@ class BlockProgram:
         return placed
 
     def _keep_total(self, sizes: Mapping[int, int]) -> None:
-        """From here on only what holds the largest total that such blocks leave room for."""
+        """Restrict the program to solutions with the largest total that such blocks leave room for."""
         whole = {n: sizes.get(n, 1) for n in range(len(self.block_at) + len(self.loose_at))}
         answer = self._solve(self._gain(whole, whole.values()))
         if answer is None:
@@ -129,7 +129,7 @@ class BlockProgram:
         self._row(whole, round(sum(size * answer[n] for n, size in whole.items())) - 0.5, np.inf)
 
     def solve_total(self) -> Placement | None:
-        """Where the blocks go so that the total is largest; None where they cannot all be placed."""
+        """Place the blocks so that the total is largest; None where they cannot all be placed."""
         if self.every and {b for b, count in self.blocks.items() if count} - {at[:2] for at in self.block_at}:
             return None
         gains = np.ones(len(self.block_at) + len(self.loose_at))

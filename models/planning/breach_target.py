@@ -1,4 +1,4 @@
-"""Where a breach rollback goes: what today's hardware backs, beside what others hold. Pure."""
+"""The target of a breach rollback: values that today's hardware backs, beside what others hold."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from models.planning.placement import PlacementSolver
 
 
 class BreachTarget(Model):
-    """Where a breach rollback goes: values by team, and the floors it had to break."""
+    """The target of a breach rollback: values by team, and the floors it had to break."""
 
     values: dict[str, int]
     touched: tuple[str, ...]
     broken_floors: tuple[str, ...]
-    """One sentence each."""
+    """A sentence for each."""
     taken: dict[str, TiersTaken] = Field(default_factory=dict, exclude_if=lambda taken: not taken)
-    """By leaf that the shortage touches."""
+    """The GPUs taken, by leaf that the shortage touches."""
 
 
 def breach_target(
     baseline: Snapshot, current: Mapping[str, int], islands: tuple[Island, ...], theirs: Collection[str] = ()
 ) -> BreachTarget:
-    """Backed values for today's hardware after a breach.
+    """Return values that today's hardware backs after a breach.
 
     `theirs`: teams whose quotas others have set. They keep their current value, so it is taken off the rest; a quota
     of theirs that has children bounds nothing, as others may move it again. The values are those of all other teams.
@@ -71,14 +71,14 @@ def breach_target(
 
 
 def _cut_phantom(ladder: Ladder) -> int:
-    """Takes away what has no healthy GPU behind it, as far as floors let it. Answers what is left."""
+    """Cut what has no healthy GPU behind it, as far as floors allow; return what is left."""
     values = ladder.values()
     total, placed = ladder.ground.best(values)
     return ladder.cut_backing(ladder.ground.tree.assigned_gpus(values) - total, total, placed)
 
 
 def _giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[str, int]]:
-    """Floors, the strictest first: whole ones, then blocks alone, then only blocks that have a place."""
+    """Yield the floors, the strictest first: whole ones, then blocks alone, then only blocks that have a place."""
     quotas = {leaf: ground.tree.by_team[leaf] for leaf in ground.leaves}
     yield {leaf: quota.floor for leaf, quota in quotas.items()}
     yield {leaf: sum(quota.protected_blocks) for leaf, quota in quotas.items()}
@@ -86,7 +86,7 @@ def _giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[s
 
 
 def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
-    """The baseline with leaves at other values, ancestors moved alike."""
+    """Return the baseline with leaves at other values, ancestors moved alike."""
     tree = baseline.tree
     return baseline.with_values(
         tree.lower_values({leaf: tree.by_team[leaf].gpus - gpus for leaf, gpus in leaves.items()})
@@ -94,7 +94,7 @@ def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
 
 
 def _unbound(snapshot: Snapshot, teams: Collection[str]) -> Snapshot:
-    """These quotas are no smaller than their children's sum."""
+    """Raise these quotas to at least their children's sum."""
     tree, values = snapshot.tree, {q.team: q.gpus for q in snapshot.quotas}
     for team in tree.bottom_up:
         if team in teams and team in tree.children:

@@ -1,4 +1,4 @@
-"""Whose work stands on the GPUs in use that a plan cuts, by class; and whom classes would help."""
+"""The jobs on GPUs in use that a plan cuts, by class, and advice where classes would help."""
 
 from __future__ import annotations
 
@@ -17,30 +17,34 @@ if TYPE_CHECKING:
     from models.planning.plan import Plan
 
 MOST_TEAMS_AT_WORK = 100
-"""Teams of which a plan says who yields first: a rollout carries its plan for long."""
+"""A plan says for at most so many teams which jobs yield first: a rollout carries its plan for long."""
 
 
 def work_under(snapshot: Snapshot, busy: Mapping[str, int]) -> tuple[TeamWork, ...]:
-    """Of the teams that give GPUs in use, where their jobs are known by name and have classes. `busy`: GPUs by leaf."""
+    """Return the work of teams that give GPUs in use, where jobs are known by name and have classes. `busy`: GPUs by
+    leaf.
+    """
     of = {work.team: work for work in snapshot.work if work.on is RunsOn.QUOTA and work.has_classes}
     under = (of[team] for team, gpus in sorted(busy.items()) if team in of and 0 < gpus <= of[team].gpus)
     return tuple(islice(under, MOST_TEAMS_AT_WORK))
 
 
 def work_short(works: Iterable[TeamWork], short: Collection[str]) -> tuple[TeamWork, ...]:
-    """Of the teams whose quotas are short of hardware, where their jobs have classes."""
+    """Return the work of teams whose quotas are short of hardware, where their jobs have classes."""
     under = (work for work in works if work.team in short and work.on is RunsOn.QUOTA and work.has_classes)
     return tuple(islice(under, MOST_TEAMS_AT_WORK))
 
 
 def cut_of_work(plan: Plan | None, team: str) -> str:
-    """Who of the team yields first to the plan's cut, in a sentence; empty where nobody knows, or nothing is in use."""
+    """Return a sentence that says which jobs of the team yield first to the plan's cut; empty where unknown, or nothing
+    is in use.
+    """
     busy = [] if plan is None else [cut for cut in busy_cuts(plan) if cut.team == team]
     return busy[0].cut_text(team) if busy else ""
 
 
 class BusyCut(NamedTuple):
-    """GPUs in use that a plan cuts of one team, and who holds what could yield. Units: whole GPUs."""
+    """The GPUs in use that a plan cuts from one team, and the jobs that hold them. Units: whole GPUs."""
 
     team: str
     gpus: int
@@ -52,7 +56,7 @@ class BusyCut(NamedTuple):
 
 
 def busy_cuts(plan: Plan) -> Iterator[BusyCut]:
-    """Of each team whose jobs are known by name and have classes."""
+    """Yield the busy cut of each team whose jobs are known by name and have classes."""
     works = {work.team: work for work in plan.work}
     for quota in plan.quotas if works else ():
         busy = sum(cut.gpus for cut in quota.cuts if cut.tier is Tier.BUSY) if quota.team in works else 0
@@ -61,7 +65,7 @@ def busy_cuts(plan: Plan) -> Iterator[BusyCut]:
 
 
 def short_of_work(works: Sequence[TeamWork], backing: Mapping[str, int] | None, quotas: Mapping[str, int]) -> str:
-    """Who yields first of each of these where hardware is missing, a sentence each; empty where nobody knows.
+    """Return a sentence for each team, saying which jobs yield first where hardware is missing; empty where unknown.
 
     `backing`, `quotas`: GPUs by leaf, of the same values.
     """
@@ -88,7 +92,7 @@ def _short(work: TeamWork, backing: int, quota: int) -> str:
 
 
 def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> str:
-    """Who of the team yields first of what runs on beyond its quota, in a sentence; empty where nothing does."""
+    """Return a sentence that says which jobs beyond the team's quota yield first; empty where there are none."""
     work = next((w for w in works if w.team == team), None)
     beyond = 0 if work is None or quota is None else work.gpus - quota
     if work is None or beyond <= 0:
@@ -99,7 +103,9 @@ def beyond_of_work(works: Iterable[TeamWork], team: str, quota: int | None) -> s
 
 
 def advice(snapshot: Snapshot, policy: Policy) -> str:
-    """On teams whose running jobs are all of one class beside a protected block; empty where there is none."""
+    """Return advice for teams whose running jobs are all of one class beside a protected block; empty where there is
+    none.
+    """
     alike = [*_alike(snapshot, policy)]
     if not alike:
         return ""

@@ -1,4 +1,4 @@
-"""Buffer policies -> the static ceiling: the most that a cluster may promise."""
+"""The static ceiling, the most that a cluster may promise, from the policy's buffer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from models.cluster.snapshot import Snapshot
 
 
 def static_ceiling(total_gpus: int, healthy_gpus: int, buffer: Fraction, spare_gpus: int, basis: Basis) -> int:
-    """The most GPUs a cluster may promise.
+    """Return the most GPUs that a cluster may promise.
 
     Shapes: scalars. Units: whole GPUs; buffer in [0, 1), exact.
     Errors: ValueError when healthy_gpus > total_gpus or a count is negative.
@@ -22,17 +22,17 @@ def static_ceiling(total_gpus: int, healthy_gpus: int, buffer: Fraction, spare_g
 
 
 def after_buffer(gpus: int, buffer: Fraction) -> int:
-    """floor((1 - b) * gpus), exactly."""
+    """Return floor((1 - b) * gpus), exactly."""
     return int((1 - buffer) * gpus)
 
 
 def spare_of(gpus_per_node: int, policy: Policy) -> int:
-    """One node unless the policy says otherwise."""
+    """Return the spare GPUs: one node unless the policy says otherwise."""
     return gpus_per_node if policy.spare_gpus is None else policy.spare_gpus
 
 
 def with_buffer(snapshot: Snapshot, policy: Policy) -> Snapshot:
-    """Where the policy goes by health history and the snapshot has none: with what no history asks for."""
+    """Add the buffer of an empty history where the policy derives it from health and the snapshot has none."""
     if policy.terms is None or snapshot.derived is not None:
         return snapshot
     import numpy as np
@@ -44,12 +44,12 @@ def with_buffer(snapshot: Snapshot, policy: Policy) -> Snapshot:
 
 
 def buffer_of(snapshot: Snapshot, policy: Policy) -> Fraction:
-    """b of a snapshot under a policy."""
+    """Return b of a snapshot under a policy."""
     return policy.buffer_at(snapshot.completed_rollouts, snapshot.derived)
 
 
 def ceiling_of(snapshot: Snapshot, policy: Policy) -> int:
-    """C of a snapshot under a policy."""
+    """Return C of a snapshot under a policy."""
     if policy.terms is not None and snapshot.derived is not None and snapshot.derived.promise is None:
         # It can ask for all there is, which is no share that a buffer may have.
         left = snapshot.total_gpus - snapshot.derived.needed

@@ -1,10 +1,9 @@
-"""The cut ladder: who gives how many GPUs, from which tier.
+"""The cut ladder: how many GPUs each quota gives, and from which tier.
 
-A cut is taken tier by tier, the cheapest first; inside a tier it is divided by the house rule. What
-backing demands is cut first: of leaves what they could never have, even alone; then, only from quotas whose
-cut really shrinks the phantom, the rest. What the ceiling still demands is cut from all, and goes on where
-the first divisions stopped.
-Source: docs/design.md, "The cut ladder".
+A cut is taken tier by tier, the cheapest first; inside a tier it is divided by the house rule. Backing's demand is cut
+first: from leaves, the GPUs that they could never have even alone; then the rest, only from quotas whose cut really
+shrinks the phantom. The ceiling's remaining demand is cut from all, and the division continues where the first ones
+stopped. Source: docs/design.md, "The cut ladder".
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ TierAmounts = dict[Tier, int]
 
 
 def tiers_of(quota: Quota, floor: int) -> TierAmounts:
-    """What a cut may take from a quota in each tier, its floor taken out of the deepest first.
+    """Return the GPUs that a cut may take from a quota in each tier, its floor taken out of the deepest first.
 
     Units: whole GPUs; the three amounts sum to max(0, gpus - floor).
     """
@@ -47,7 +46,7 @@ class Ladder:
     """A cut in progress over the leaves of one snapshot.
 
     `taken` by leaf and tier only grows. `may_cut` None: all leaves; else the others give nothing. `mends`: leaves that
-    gave so that each could have all of itself, with whom that mended (None: itself).
+    gave so that some leaf could have all of itself, with that leaf (None: the giver itself).
     """
 
     ground: PlacementSolver
@@ -73,7 +72,7 @@ class Ladder:
         return TIERS[1 : self.max_tier.depth + 1]
 
     def tiers_taken(self, leaf: str) -> tuple[int, int, int]:
-        """What the leaf has given of its unscheduled, idle and busy GPUs."""
+        """Return the unscheduled, idle and busy GPUs that the leaf has given."""
         unscheduled, idle, busy = (self.taken[leaf][tier] for tier in TIERS[1:])
         return unscheduled, idle, busy
 
@@ -81,17 +80,17 @@ class Ladder:
         return {leaf: sum(by_tier.values()) for leaf, by_tier in self.taken.items()}
 
     def values(self) -> dict[str, int]:
-        """Every team's value now, ancestors lowered alike."""
+        """Return every team's present value, ancestors lowered alike."""
         return self.ground.tree.lower_values(self.cuts())
 
     def loosen(self, floors: Mapping[str, int]) -> None:
-        """Lower floors: what was cut stays cut, and the rest is divided anew by what it now has to give."""
+        """Lower the floors: what was cut stays cut, and the rest is divided anew by what can be given now."""
         self.floors = floors
         self.amounts = {leaf: self._amounts(leaf) for leaf in self.ground.leaves}
         self._scoped = {leaf: dict(by_tier) for leaf, by_tier in self.taken.items()}
 
     def cut_each(self, wished: Mapping[str, int]) -> None:
-        """Each leaf gives its own wish, its cheapest tiers first (scope `quota`)."""
+        """Cut from each leaf its own wish, its cheapest tiers first (scope `quota`)."""
         room = self.values()
         for leaf in self.ground.leaves:
             path = (leaf, *self.ground.tree.ancestors(leaf))
@@ -105,10 +104,10 @@ class Ladder:
                     room[team] -= part
 
     def cut_reach(self) -> int:
-        """Cut until every leaf could have all of itself, were it the only one to ask.
+        """Cut until every leaf could have all of itself if it were the only one to ask; return what is left.
 
-        Each GPU only where it lessens what is yet to be cut, from the leaf itself or from one whose cut lowers an
-        ancestor of it. Where there are no parents, the cut for backing holds this one. Answers what is left.
+        Each GPU is cut only where it lessens what is yet to be cut, from the leaf itself or from one whose cut lowers
+        an ancestor of it. Where there are no parents, the cut for backing includes this one.
         """
         if self.ground.tree.flat:
             return 0
@@ -125,7 +124,8 @@ class Ladder:
         return left
 
     def _mended(self, leaf: str, short: Mapping[str, int]) -> Mends | None:
-        """The first of these that a cut of this one mends, by the ancestor that it lowers; None: itself."""
+        """Return the first leaf of `short` that a cut of this one mends, by the ancestor that it lowers; None: itself.
+        """
         tree = self.ground.tree
         above = tree.ancestors(leaf)
         shared = ((team, parent) for team in sorted(short) for parent in tree.ancestors(team) if parent in above)
@@ -133,7 +133,7 @@ class Ladder:
         return None if leaf in short else next(mended, None)
 
     def cut_backing(self, demand: int, total: int, placed: BlockCounts) -> int:
-        """Cut what backing demands: each GPU only where it shrinks the phantom. Answers what is left."""
+        """Cut what backing demands, each GPU only where it shrinks the phantom; return what is left."""
         start = self.values()
         simple = self.ground.tree.flat and not placed
 
@@ -146,7 +146,7 @@ class Ladder:
         return self._descend(demand, may, closed if simple else None)
 
     def cut_all(self, demand: int) -> int:
-        """Cut what the ceiling still demands, from all. Answers what is left."""
+        """Cut what the ceiling still demands, from all; return what is left."""
         if self.ground.tree.flat:
             return self._descend(demand, None, None)
         start = self.values()
@@ -161,7 +161,7 @@ class Ladder:
         return value
 
     def _descend(self, demand: int, may: Oracle | None, closed: Closed | None) -> int:
-        """Tier by tier; the oracle sees the sum over the tiers of this descent."""
+        """Cut tier by tier and return what is left; the oracle sees the sum over the tiers of this descent."""
         descent = dict.fromkeys(self.ground.leaves, 0)
         for tier in self.open_tiers:
             if demand == 0:
@@ -199,6 +199,6 @@ class Ladder:
 def _after(
     ask: Callable[[Mapping[str, int]], OracleAnswer], descent: Mapping[str, int]
 ) -> Callable[[Mapping[str, int]], OracleAnswer]:
-    """The oracle, told what the tiers above have taken already."""
+    """Return the oracle with what the tiers above have already taken added to its argument."""
     earlier = dict(descent)
     return lambda more: ask({leaf: earlier[leaf] + more[leaf] for leaf in more})

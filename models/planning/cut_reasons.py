@@ -1,7 +1,7 @@
 """The sentence that a researcher reads beside a cut.
 
-A plan's hash is made of it too, and a plan is drawn again to compare the two: another spelling of a number is another
-plan. So digits stay ungrouped here, and views/plan.py groups them where the sentence is read.
+A plan's hash includes it, and a plan is drawn again to compare the two: another spelling of a number is another plan.
+So digits stay ungrouped here, and views/plan.py groups them for readers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from models.cluster.quota import Quota
 from models.cluster.snapshot import Snapshot
 
 MOST_SHORT = 5
-"""Sets of islands that a plan names: the shortest ones."""
+"""A plan names at most so many sets of islands: the shortest ones."""
 
 
 class ShortIslands(Model):
-    """Islands on which alone more would be promised than is healthy there. Units: whole GPUs."""
+    """A set of islands whose own quotas promise more than is healthy there. Units: whole GPUs."""
 
     islands: tuple[Name, ...]
     healthy_gpus: GpuCount
@@ -27,7 +27,7 @@ class ShortIslands(Model):
 
 
 def short_islands(snapshot: Snapshot, values: Mapping[str, int]) -> tuple[ShortIslands, ...]:
-    """Those that bind with these values, the shortest first; the whole cluster is none of them."""
+    """Return the short sets of islands under these values, the shortest first; the whole cluster is none of them."""
     every = tuple(i.name for i in snapshot.islands)
     stand = {q.team: q.canonical(every).islands for q in snapshot.quotas if q.team in snapshot.tree.leaves}
     short = []
@@ -65,7 +65,7 @@ def reason_for(
     scope: Scope,
     mends: Mends | None = None,
 ) -> str:
-    """Why this team gives these GPUs from this tier, in one sentence."""
+    """Return why this team gives these GPUs from this tier, in one sentence."""
     if parent:
         return f"follows its child quotas, so that no sibling takes up the {_gpus_text(gpus)} they give"
     quota = snapshot.tree.by_team[team]
@@ -74,12 +74,12 @@ def reason_for(
 
 
 TiersTaken = tuple[int, int, int]
-"""GPUs that a quota gives: unscheduled, idle and busy ones."""
+"""The unscheduled, idle and busy GPUs that a quota gives."""
 _HELD = ("no running job held", "idle jobs held", "working jobs held")
 
 
 def breach_reason(baseline_gpus: int, taken: TiersTaken) -> str:
-    """What a breach rollback takes from a quota that the shortage touches, in one sentence. Units: whole GPUs.
+    """Return what a breach rollback takes from a quota that the shortage touches, in one sentence. Units: whole GPUs.
 
     Usage is the baseline's, which is older than the breach: hence the past tense.
     """
@@ -95,7 +95,7 @@ def _gpus_text(count: int) -> str:
 
 
 def _seen(snapshot: Snapshot) -> str:
-    """Where usage comes from, as an aside."""
+    """Return where usage comes from, as an aside."""
     if snapshot.usage_from == "unknown":
         return "usage is unknown"
     return "at this moment" if snapshot.usage_from == "instant" else snapshot.usage_from
@@ -130,5 +130,5 @@ def _why(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scop
 
 
 def no_room_text(team: str, gpus: int) -> str:
-    """Said of a protected block that stands nowhere."""
+    """Return the text for a protected block without a place."""
     return f"no island has room for the protected block of {gpus:,} of {team}"

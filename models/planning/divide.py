@@ -1,4 +1,4 @@
-"""Dividing whole GPUs: Webster's divisor method with caps, and the same inside a system of limits.
+"""The division of whole GPUs: Webster's divisor method with caps, and the same inside a system of limits.
 
 Theory of operation. The next GPU goes to the largest weight / (2 * given + 1) among those below their
 cap, ties to the first name. `divide` jumps near the end by a common divisor and hands out the last few
@@ -24,7 +24,7 @@ def divide(
     caps: Mapping[str, int],
     given: Mapping[str, int] | None = None,
 ) -> dict[str, int]:
-    """Who gets how many of `amount` more GPUs; less than `amount` only where all caps are reached.
+    """Divide `amount` more GPUs by name; less than `amount` only where all caps are reached.
 
     Shapes: mappings by name; caps count `given` in. Units: whole GPUs. Answers every name of `caps`,
     zeros included. Errors: ValueError for a negative amount or weight.
@@ -48,10 +48,11 @@ def divide(
 def _jump(
     left: int, weights: Mapping[str, int], top: Mapping[str, int], start: Mapping[str, int]
 ) -> tuple[dict[str, int], int]:
-    """Everything above a common divisor that does not overshoot, and what is then left: few for each name.
+    """Hand out everything above a common divisor that does not overshoot, and return it with what is left: few for each
+    name.
 
-    Any divisor will do that spends no more than there is: what is above it comes before what is below. Units grow with
-    1 / divisor along a line that caps bend down. So a step along its slope stays short of the end, but for rounding.
+    Any divisor works that spends no more than there is: what is above it comes before what is below. Units grow with 1
+    / divisor along a line that caps bend down. So a step along its slope stays short of the end, except for rounding.
     """
     heaviest = max((weights[name] for name in start), default=0)
     if heaviest == 0 or left <= len(start):
@@ -111,11 +112,11 @@ def divide_within(
     given: Mapping[str, int] | None = None,
     closed: Callable[[Mapping[str, int]], Iterable[str]] | None = None,
 ) -> dict[str, int]:
-    """`divide` where only divisions that `may` accepts can stand.
+    """Divide as `divide` does, within the divisions that `may` accepts.
 
-    `may` gets what is newly given by name, zeros included; it must accept all zeros and be monotone.
-    `closed`, where there is one, names all that can take no further unit after a division, to save asking
-    for each. Answers less than `amount` where nobody can take more.
+    `may` gets what is newly given by name, zeros included; it must accept all zeros and be monotone. `closed`, if
+    given, names all that can take no further unit after a division, to save asking for each. Returns less than `amount`
+    where nobody can take more.
     """
     taken = dict.fromkeys(sorted(caps), 0)
     before = {name: (given or {}).get(name, 0) for name in taken}

@@ -1,5 +1,9 @@
 """Grants: more quota for a team, for good or until a day, and never past what the cluster may promise.
 
+A grant raises a team's quota, and those above it in the tree as far as they have no room of their own; the raises are
+recorded, and exactly those are given back. Source: docs/design.md, "Ports" (fence rule) and "Guard and rollback" (later
+grants by request are kept); ADR 0020.
+
 Pure. A grant raises a team's quota, and those above it in the tree as far as they have no room of their own; what it
 raised is noted, and exactly that is given back. Source: docs/design.md, "Ports" (fence rule) and "Guard and rollback"
 (later grants by request are kept); ADR 0020.
@@ -21,13 +25,13 @@ from models.planning.ceiling import ceiling_of
 
 
 class GrantOrder(Model):
-    """One change of a quota by request, to be written under a fence. Units: whole GPUs."""
+    """A change of a quota by request, to be written under a fence. Units: whole GPUs."""
 
     request: Text = Field(min_length=1, max_length=100)
     team: Name
     gpus: PositiveCount
     raised: dict[Name, GpuCount] = Field(default_factory=dict)
-    """Of a grant that ends: what it had raised, by team. Empty: it is to be granted."""
+    """The recorded raises by team, for a grant that ends. Empty: the grant is to be made."""
     actor: Text = Field(default="", max_length=200)
     reason: Words = ""
 
@@ -39,12 +43,12 @@ class GrantOrder(Model):
 class GrantOutcome(StrEnum):
     DONE = "done"
     LATER = "later"
-    """Something is in the way that will pass: ask again."""
+    """A temporary obstacle: ask again."""
     NO = "no"
 
 
 class Granted(Model):
-    """What became of an order. `raised`: GPUs by team, of a grant that was written."""
+    """The outcome of an order. `raised`: GPUs by team, of a grant that was written."""
 
     request: str
     ends: bool = False
@@ -55,18 +59,20 @@ class Granted(Model):
 
 
 class Room(Model):
-    """How many GPUs more a team could be promised in a cluster, and what stands against more. Units: whole GPUs."""
+    """The GPUs more that a team could be promised in a cluster, and the obstacle to more. Units: whole GPUs."""
 
     ceiling_gpus: GpuCount
     assigned_gpus: GpuCount
     fits_gpus: GpuCount
-    """At most what was asked for."""
+    """At most the number asked for."""
     why: str = ""
-    """Why not all of it; empty where all fits."""
+    """The reason why not all of it fits; empty where all does."""
 
 
 def raises(tree: QuotaTree, values: Mapping[str, int], team: str, gpus: int) -> dict[str, int]:
-    """By how much each quota rises so that the team's, and what the tree really promises it, is so many more."""
+    """Return by how much each quota must rise so that the team's, and what the tree really promises it, rises by
+    `gpus`.
+    """
     assigned = tree.assigned_of(values)
     by_team = {team: gpus}
     for parent in tree.ancestors(team):
@@ -77,7 +83,7 @@ def raises(tree: QuotaTree, values: Mapping[str, int], team: str, gpus: int) -> 
 
 
 def moved_values(values: Mapping[str, int], raised: Mapping[str, int], *, ends: bool = False) -> dict[str, int]:
-    """The values that a grant changes, after it, or after its end; a quota that is gone is left out."""
+    """Return the values that a grant changes, after it, or after its end; a quota that is gone is left out."""
     return {
         team: max(0, values[team] - gpus) if ends else values[team] + gpus
         for team, gpus in raised.items()
@@ -86,9 +92,9 @@ def moved_values(values: Mapping[str, int], raised: Mapping[str, int], *, ends: 
 
 
 def room(snapshot: Snapshot, policy: Policy, team: str, gpus: int) -> Room:
-    """How much of what a team asks for beyond these quotas fits under the ceiling, and on today's hardware.
+    """Return how many of `gpus` more fit under the ceiling and on today's hardware.
 
-    It fits where the sum stays under the ceiling and no quota is left with less behind it than it had.
+    They fit where the sum stays under the ceiling and no quota has less behind it than before.
     """
     tree, values = snapshot.tree, {q.team: q.gpus for q in snapshot.quotas}
     ceiling, assigned, before = ceiling_of(snapshot, policy), tree.assigned_gpus(values), back(snapshot)

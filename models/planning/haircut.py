@@ -1,8 +1,7 @@
-"""What a buffer would really cost: the plans of a fleet at several buffers, added up.
+"""The real cost of a buffer: the plans of a fleet at several buffers, added up.
 
-It answers the question that a buffer raises first. Each cluster is planned anew at each buffer, everything else
-by its own policy; of the cut GPUs the report says how many no healthy GPU stood behind, and how many move to flex.
-Source: docs/design.md, "Words", "The cut ladder".
+Each cluster is planned anew at each buffer, everything else by its own policy; the report says how many of the cut GPUs
+had no healthy GPU behind them, and how many move to flex. Source: docs/design.md, "Words", "The cut ladder".
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from models.planning.busy_work import busy_cuts
 from models.planning.plan import Plan, make_plan
 
 USUAL = (Fraction(5, 100), Fraction(10, 100), Fraction(15, 100), Fraction(20, 100))
-"""The buffers that people ask about."""
+"""The buffers that people usually ask about."""
 WITHOUT = Fraction(0)
-"""No buffer at all."""
+"""The buffer zero."""
 AFTER_ALL = "after all"
-"""Where clusters are counted whose plan no tier limit would make suffice: they come after all waves."""
+"""The group of clusters whose plan suffices under no tier limit: they come after all waves."""
 
 
 class Part(Model):
-    """One or many clusters at one buffer. Units: whole GPUs, but for the counts of clusters.
+    """The sums of some clusters at one buffer. Units: whole GPUs, except for the counts of clusters.
 
-    cut = phantom + to flex; cut + short = haircut. `unbacked_gpus`: promised today with no healthy GPU behind it;
+    cut = phantom + to flex; cut + short = haircut. `unbacked_gpus`: promised today with no healthy GPU behind;
     `above_gpus`: promised today above the ceiling, in `clusters_above` clusters.
     """
 
@@ -47,7 +46,7 @@ class Part(Model):
 
     @property
     def held_gpus(self) -> int:
-        """What quotas hold today."""
+        """The GPUs that quotas hold today."""
         return self.assigned_gpus
 
     @staticmethod
@@ -70,7 +69,7 @@ class Part(Model):
 
 
 class TeamPart(Model):
-    """One team's quotas in all clusters, at one buffer. Units: whole GPUs."""
+    """The sums of one team's quotas in all clusters, at one buffer. Units: whole GPUs."""
 
     clusters: int = 0
     quota_gpus: int = 0
@@ -80,39 +79,39 @@ class TeamPart(Model):
 
     @property
     def held_gpus(self) -> int:
-        """What quotas hold today."""
+        """The GPUs that quotas hold today."""
         return self.quota_gpus
 
 
 class WorkCut(Model):
-    """What one team gives in one cluster of the GPUs that its jobs use. Units: whole GPUs."""
+    """The GPUs in use by its jobs that one team gives in one cluster. Units: whole GPUs."""
 
     cluster: Name
     team: Name
     gpus: int
     text: Words
-    """Which class's jobs hold how many of those that could yield, in a sentence."""
+    """A sentence that says how many of them jobs of each class hold."""
     wave: Name = Tier.BUSY
-    """Its cluster's, as in `Haircut.waves`."""
+    """Its cluster's wave, as in `Haircut.waves`."""
 
 
 class Haircut(Model):
     """The report. Each tuple has one part for each buffer, in their order.
 
-    A cluster's wave may differ from buffer to buffer; a wave that is empty at one of them has a part of nothing.
-    Clusters stand in the order of the deepest cut at the largest buffer, teams likewise, the largest first.
+    A cluster's wave may differ from buffer to buffer; a wave that is empty at one of them has a part of zeros. Clusters
+    and teams are ordered by the cut at the largest buffer, the largest first.
     """
 
     buffers: tuple[Share, ...]
     without: Part
-    """With no buffer at all: what is cut then, hardware asks for and not the buffer."""
+    """The cut without any buffer: hardware demands it, not the buffer."""
     fleet: tuple[Part, ...]
     waves: dict[str, tuple[Part, ...]]
-    """By tier; `after all` too where there are such clusters."""
+    """The parts by tier, with `after all` where there are such clusters."""
     clusters: dict[str, tuple[Part, ...]]
     teams: dict[str, tuple[TeamPart, ...]]
     works: tuple[tuple[WorkCut, ...], ...] = ()
-    """Of the teams that give GPUs in use, where their jobs are known by name and have classes: the largest first."""
+    """Teams that give GPUs in use, where their jobs are known by name and have classes: the largest first."""
 
 
 class FleetHaircut(Model):
@@ -120,13 +119,13 @@ class FleetHaircut(Model):
 
     report: Haircut
     untold: tuple[Count, ...] = ()
-    """Of `works`: how many more there are at each buffer."""
+    """The number of `works` that are left out at each buffer."""
     left_out: Count = 0
     """Clusters that cannot be planned now."""
 
 
 class Cost(NamedTuple):
-    """What one plan says, in numbers alone: small enough to be kept for each cluster and buffer."""
+    """One plan's figures only: small enough to be kept for each cluster and buffer."""
 
     wave: str
     part: tuple[int, ...]
@@ -136,13 +135,13 @@ class Cost(NamedTuple):
 
 PartT = TypeVar("PartT", Part, TeamPart)
 Progress = Callable[[int, int], object]
-"""Told after each cluster: how many are done, of how many."""
+"""A callback after each cluster: how many are done, of how many."""
 
 
 def haircut(
     fleet: Sequence[tuple[Snapshot, Policy]], buffers: Sequence[Fraction] = USUAL, progress: Progress | None = None
 ) -> Haircut:
-    """The report on these clusters, each with its policy, at these buffers instead of the policies' own."""
+    """Report on these clusters, each with its policy, at these buffers instead of the policies' own."""
     parts: dict[str, tuple[Part, ...]] = {}
     teams: dict[str, list[list[TeamPart]]] = {}
     costs = []
@@ -164,7 +163,7 @@ def haircut(
 
 
 def planned_at(snapshot: Snapshot, policy: Policy, buffer: Fraction) -> Plan:
-    """The cluster's plan at this buffer; all else is its own policy's."""
+    """Plan the cluster at this buffer; everything else is its own policy's."""
     return make_plan(snapshot, policy.model_copy(update={"buffer": buffer}))
 
 
@@ -177,7 +176,7 @@ def _wave_of(plan: Plan) -> str:
 
 
 def fleet_haircut(clusters: Sequence[Sequence[Cost]], buffers: Sequence[Fraction]) -> Haircut:
-    """The report on the fleet and its waves, of each cluster's costs: without any buffer, then at each of these."""
+    """Report on the fleet and its waves from each cluster's costs: without any buffer, then at each of these."""
     without, *rows = zip(*clusters, strict=True) if clusters else ((),) * (1 + len(buffers))
     return Haircut(
         buffers=tuple(buffers),
@@ -203,7 +202,7 @@ def _summed(costs: Iterable[Cost]) -> Part:
 
 
 def add_parts(kind: type[PartT], parts: Iterable[PartT]) -> PartT:
-    """The parts' sum, field by field."""
+    """Add up the parts, field by field."""
     sums = dict.fromkeys(kind.model_fields, 0)
     for part in parts:
         for name in sums:

@@ -1,4 +1,4 @@
-"""Which islands can serve which leaf quota, and how many GPUs fit in all.
+"""The islands that can serve each leaf quota, and how many GPUs fit in all.
 
 Without protected blocks, "how many GPUs can these quotas get" is a maximum flow:
 source -> roots of the quota tree -> ... -> leaves -> sets of islands -> islands -> sink.
@@ -14,10 +14,10 @@ from models.cluster.snapshot import Snapshot
 from models.planning.max_flow import FlowNetwork
 
 Placement = dict[tuple[str, int, str], int]
-"""How many blocks of (team, size) stand in an island, by (team, size, island)."""
+"""The number of blocks placed, by (team, size, island)."""
 
 BlockCounts = dict[tuple[str, int], int]
-"""How many blocks of a size a team has, by (team, size)."""
+"""The number of blocks, by (team, size)."""
 
 
 class SolverFailed(RuntimeError):
@@ -26,7 +26,7 @@ class SolverFailed(RuntimeError):
 
 @dataclass
 class Ground:
-    """One snapshot's islands, leaves and tree, ready to be asked.
+    """One snapshot's islands, leaves and tree, prepared for many questions.
 
     Values are given as bounds by team, for all nodes of the tree.
     """
@@ -49,12 +49,12 @@ class Ground:
 
     @cached_property
     def reachable(self) -> dict[str, int]:
-        """Healthy GPUs in the islands of each leaf: the most it could have, were it the only one to ask."""
+        """Healthy GPUs in the islands of each leaf: the most it could have if it were the only one to ask."""
         held = {reach: sum(self.healthy[i] for i in reach) for reach in set(self.reach.values())}
         return {leaf: held[self.reach[leaf]] for leaf in self.leaves}
 
     def out_of_reach(self, bounds: Mapping[str, int]) -> dict[str, int]:
-        """Leaves that could not have all of themselves, up to their ancestors, even alone: what each would lack."""
+        """Return the GPUs that each leaf would lack, up to its ancestors, even if it were the only one to ask."""
         room: dict[str, int] = {}
         for team in reversed(self.tree.bottom_up):
             parent = self.tree.by_team[team].parent
@@ -62,11 +62,11 @@ class Ground:
         return {leaf: lacks for leaf in self.leaves if (lacks := room[leaf] - self.reachable[leaf]) > 0}
 
     def reach_demand(self, bounds: Mapping[str, int]) -> int:
-        """The fewest GPUs to cut from leaves, ancestors alike, until none is out of reach.
+        """Return the fewest GPUs to cut from leaves, ancestors alike, until none is out of reach.
 
         A leaf is within reach as soon as it, or any quota above it, is down to what its islands hold. So each quota
         answers, from the leaves up, what it costs to leave to those above only leaves that reach `levels[k]` or more:
-        by cuts below it alone, or by lowering itself to a level, whatever lies below that level being mended below.
+        by cuts below it alone, or by lowering itself to a level, where leaves below that level are mended below.
         """
         short = self.out_of_reach(bounds)
         levels = sorted({self.reachable[leaf] for leaf in short})
@@ -89,7 +89,7 @@ class Ground:
         taken: Mapping[str, int] | None = None,
         used: Mapping[str, int] | None = None,
     ) -> int:
-        """The most GPUs the leaves can get, each within its bound and those of its ancestors.
+        """Return the most GPUs that the leaves can get, each within its bound and those of its ancestors.
 
         `taken`: GPUs by leaf already placed (their bounds still count them); `used`: GPUs by island gone.
         """
@@ -130,10 +130,10 @@ class Ground:
         return network
 
     def could_go_short(self, bounds: Mapping[str, int]) -> frozenset[str]:
-        """Leaves that some largest assignment leaves short; only for a flat tree without blocks.
+        """Return the leaves that some largest assignment leaves short; only for a flat tree without blocks.
 
-        In a maximum flow these are the leaves that the source still reaches through the residual graph:
-        one GPU less for them is made good nowhere, because it was never needed.
+        In a maximum flow these are the leaves that the source still reaches through the residual graph: one GPU less
+        for them is made good nowhere, because it was never needed.
         """
         if not self.limited:
             short = sum(bounds[leaf] for leaf in self.leaves) > self.healthy_gpus

@@ -1,4 +1,4 @@
-"""Since when a cluster has had no healthy GPU behind as many of its promised ones as today."""
+"""The time since which at least as many promised GPUs as today have had no healthy GPU behind them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from models.cluster.snapshot import Snapshot
 from models.planning.placement import PlacementSolver
 
 _SOLVED = 200
-"""Times in the past at which the backing is computed; before these nothing is claimed."""
+"""The backing is computed for at most so many times in the past; earlier ones are not judged."""
 
 
 def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since | None:
-    """Since when as many of its GPUs have had no healthy one behind them as now; None: none lacks one, or nobody knows.
+    """Return since when as many GPUs as now have had no healthy one behind them; None: none lacks one, or it is
+    unknown.
 
-    `history`: the health of each island of late. Quotas are the snapshot's at all times, and an island is taken to be
-    as it was last seen, as the guard takes it.
+    `history`: the recent health of each island. Quotas are the snapshot's at all times, and an island counts as last
+    seen, as for the guard.
     """
     lacking = _phantom(snapshot)
     since: Since | None = None
@@ -41,13 +42,13 @@ def lacking_since(snapshot: Snapshot, history: Mapping[str, Stretch]) -> Since |
 
 
 def _phantom(snapshot: Snapshot) -> int:
-    """What `back` says, without whose it is."""
+    """Return the phantom of `back`, without its owners."""
     values = {q.team: q.gpus for q in snapshot.quotas}
     return snapshot.tree.assigned_gpus(values) - PlacementSolver(snapshot).best(values)[0]
 
 
 def _changes(snapshot: Snapshot, history: Mapping[str, Stretch]) -> list[float]:
-    """Every time at which some island changed, the last first; none before all of them are known."""
+    """Return every time at which some island changed, the last first; none before all of them are known."""
     of_each = [history[i.name].since for i in snapshot.islands if i.total_gpus and i.name in history]
     if len(of_each) < sum(i.total_gpus > 0 for i in snapshot.islands) or not all(map(len, of_each)) or not of_each:
         return []

@@ -1,8 +1,8 @@
 """The maximum flow from a source to a sink through edges of whole capacities.
 
-A small network is answered here (Dinic's algorithm), a large one by scipy, which is faster there and takes half a
-second to import: the command line plans a fleet file in less. The value of a maximum flow is one, and so is the set of
-nodes that its residual graph still reaches from the source (the smallest minimum cut), whoever finds the flow.
+A small network is solved here (Dinic's algorithm), a large one by scipy, which is faster there and takes half a second
+to import: the command line plans a fleet file in less. Both give the same value of a maximum flow, and the same set of
+nodes that its residual graph still reaches from the source (the smallest minimum cut).
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     IntArray = np.ndarray[Any, np.dtype[np.integer[Any]]]
 
 SMALL = 150
-"""Edges up to which a flow is found here: then it takes no longer than to hand the network to scipy."""
+"""Up to so many edges the flow is solved here: that takes no longer than to hand the network to scipy."""
 _SOURCE, _SINK = 0, 1
 
 
 class FlowNetwork:
-    """Edges between named nodes, "source" and "sink" among them. Laid once, asked often, each time with capacities
-    in the order in which the edges were laid."""
+    """A network of named nodes, "source" and "sink" among them.
+
+    It is built once and solved for many lists of capacities, each in the order in which the edges were added.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[object, int] = {"source": _SOURCE, "sink": _SINK}
@@ -35,13 +37,13 @@ class FlowNetwork:
         self._edges.append((self.number(tail), self.number(head)))
 
     def maximum(self, capacities: list[int]) -> int:
-        """The value of a maximum flow."""
+        """Return the value of a maximum flow."""
         if len(self._edges) > SMALL:
             return self._by_scipy(capacities)[0]
         return self._by_dinic(capacities)[0]
 
     def reached_nodes(self, capacities: list[int]) -> set[int]:
-        """Numbers of the nodes to which one more unit could go from the source, once the flow is a maximum one."""
+        """Return the numbers of the nodes that one more unit could reach from the source in a maximum flow."""
         if len(self._edges) <= SMALL:
             return {node for node, level in enumerate(self._by_dinic(capacities)[1]) if level >= 0}
         import numpy as np
@@ -57,7 +59,7 @@ class FlowNetwork:
 
     @cached_property
     def _outgoing(self) -> list[list[int]]:
-        """Of each node its edges: edge n forward is 2n, backward 2n + 1."""
+        """The edges of each node: edge n forward is 2n, backward 2n + 1."""
         outgoing: list[list[int]] = [[] for _ in self._numbers]
         for n, (tail, head) in enumerate(self._edges):
             outgoing[tail].append(2 * n)
@@ -69,7 +71,7 @@ class FlowNetwork:
         return [node for tail, head in self._edges for node in (head, tail)]
 
     def _by_dinic(self, capacities: list[int]) -> tuple[int, list[int]]:
-        """The value, and of each node its distance from the source in the last residual graph; -1: out of reach."""
+        """Return the value, and each node's distance from the source in the last residual graph; -1: out of reach."""
         left = [room for capacity in capacities for room in (capacity, 0)]
         value = 0
         while (levels := self._levels(left))[_SINK] >= 0:
@@ -95,7 +97,7 @@ class FlowNetwork:
         return levels
 
     def _path(self, left: list[int], levels: list[int], tried: list[int]) -> list[int]:
-        """Edges with room from the source to the sink, each one level on; none where these levels have no more.
+        """Return edges with room from the source to the sink, each one level on; [] where these levels have no more.
 
         `tried`: how many edges of each node are known to lead nowhere.
         """
@@ -131,7 +133,7 @@ class FlowNetwork:
         return order, edges[order, 1], pointers
 
     def _by_scipy(self, capacities: list[int]) -> tuple[int, Any, Any]:
-        """Value, flow and capacities, as matrices of node by node."""
+        """Return the value, and flow and capacities as matrices of node by node."""
         import numpy as np
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import maximum_flow

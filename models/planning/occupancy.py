@@ -1,9 +1,9 @@
-"""Who holds what of a cluster's hardware, and how much more of a quota could start beside it.
+"""The use of a cluster's hardware, and how much more of a quota could start beside it.
 
-Pure. Theory of operation. A job that runs inside its team's quota keeps its GPUs; one that runs beyond it, or on flex,
-yields to whoever claims a quota. So what could start of a quota is what the largest assignment of hardware gains when
-that quota is asked for whole, and every other is asked for only what its jobs hold inside it. Islands, the bounds of
-the quotas above, and siblings' jobs under them are all in that one assignment. Source: docs/design.md, "Jobs and flex".
+Theory of operation. A job that runs inside its team's quota keeps its GPUs; one that runs beyond it, or on flex, yields
+to any job that claims a quota. So what could start of a quota is what the largest assignment of hardware gains when
+that quota is asked for whole, and every other quota only for what its jobs hold inside it. That one assignment covers
+islands, the bounds of the quotas above, and siblings' jobs under them. Source: docs/design.md, "Jobs and flex".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.planning.placement import PlacementSolver
 
 
 def held_in_quota(tree: QuotaTree, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
-    """GPUs by leaf quota that jobs hold inside it; of a quota whose use nobody tells, all of it."""
+    """Return the GPUs that jobs hold inside each leaf quota; the whole quota where its use is unknown."""
     return {
         leaf: gpus if (own := usage.get(leaf)) is None else min(own.scheduled_gpus, gpus)
         for leaf, gpus in tree.leaf_gpus.items()
@@ -28,7 +28,7 @@ def held_in_quota(tree: QuotaTree, usage: Mapping[str, TeamUsage]) -> dict[str, 
 
 
 def used_in_quota(tree: QuotaTree, usage: Mapping[str, TeamUsage]) -> dict[str, int]:
-    """The same as far as the quotas above promise it, divided among who holds it; what they do not is on flex."""
+    """Return `held_in_quota` as far as the quotas above promise it, divided among the holders; the rest is on flex."""
     values = {team: quota.gpus for team, quota in tree.by_team.items()}
     part = tree.assigned_of(values | held_in_quota(tree, usage))
     for team in reversed(tree.bottom_up):
@@ -39,15 +39,15 @@ def used_in_quota(tree: QuotaTree, usage: Mapping[str, TeamUsage]) -> dict[str, 
 
 
 def standing_in_quota(ground: PlacementSolver, usage: Mapping[str, TeamUsage]) -> int:
-    """Healthy GPUs that jobs stand on inside quotas: less than they hold where hardware is gone from under them."""
+    """Return the healthy GPUs under jobs inside quotas: fewer than they hold where hardware has failed."""
     values = {team: quota.gpus for team, quota in ground.tree.by_team.items()}
     return ground.loose(values | held_in_quota(ground.tree, usage))
 
 
 def startable(snapshot: Snapshot, held: Mapping[str, int], team: str) -> int:
-    """GPUs more that jobs of this leaf quota could hold inside it now, were all on flex to yield.
+    """Return how many more GPUs jobs of this leaf quota could hold inside it now, if all on flex yielded.
 
-    `held`: GPUs by leaf quota, as of `held_in_quota`.
+    `held`: GPUs by leaf quota, from `held_in_quota`.
     """
     ground = PlacementSolver(snapshot)
     asked = {q.team: q.gpus for q in snapshot.quotas} | dict(held)
@@ -55,9 +55,9 @@ def startable(snapshot: Snapshot, held: Mapping[str, int], team: str) -> int:
 
 
 def startable_block(snapshot: Snapshot, held: Mapping[str, int], team: str, jobs: Sequence[Job]) -> int:
-    """The largest block of one island that could start so. Jobs of which nobody tells the island may stand anywhere.
+    """Return the largest block of one island that could start so. Jobs of unknown island may be anywhere.
 
-    `jobs`: those that run.
+    `jobs`: the running jobs.
     """
     ground, reach = PlacementSolver(snapshot), snapshot.tree.by_team[team].islands
     asked = {q.team: q.gpus for q in snapshot.quotas} | dict(held)
@@ -75,7 +75,7 @@ def startable_block(snapshot: Snapshot, held: Mapping[str, int], team: str, jobs
 
 
 def _free_in(island: Island, held: Mapping[str, int], jobs: Sequence[Job]) -> int:
-    """What healthy contiguous hardware has free of jobs that are known to run there in quota."""
+    """Return the healthy contiguous GPUs of an island less those of jobs known to run there in quota."""
     here: dict[str, int] = {}
     for job in jobs:
         if job.island == island.name and job.on is RunsOn.QUOTA and job.ended is None:

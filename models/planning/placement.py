@@ -1,4 +1,9 @@
-"""Where protected blocks go, and the largest assignment of GPUs to quotas.
+"""The placement of protected blocks, and the largest assignment of GPUs to quotas.
+
+Theory of operation. A placed block takes its GPUs out of one island and out of its quota first; the rest is a flow
+(models/planning/island_reach.py). The places of the blocks are an integer program; it is only asked where first-fit
+placement does not already reach the bound that no placement can beat, and where there are too many ways to place them
+for trying each (models/planning/block_program.py, HiGHS through scipy).
 
 Theory of operation. A placed block takes its GPUs out of one island and out of its quota first; the rest is a flow
 (models/planning/island_reach.py). Where to put the blocks is an integer program; it is only asked where first-fit
@@ -16,17 +21,17 @@ from math import comb, prod
 from models.planning.island_reach import BlockCounts, Ground, Placement, SolverFailed
 
 FEW = 32
-"""Ways to place blocks up to which each is tried: that takes no longer than the integer program, nor its import."""
+"""Up to so many ways to place blocks, each is tried: that takes no longer than the integer program, nor its import."""
 
 
 @dataclass
 class PlacementSolver(Ground):
-    """One snapshot's ground, ready to be asked for blocks too. It keeps the placements that it has found."""
+    """The ground of one snapshot with its protected blocks. It remembers placements for later questions."""
 
     _placements: list[Placement] = field(default_factory=list)
 
     def blocks(self, values: Mapping[str, int]) -> BlockCounts:
-        """The protected blocks of the leaves. One larger than its quota's value can stand nowhere."""
+        """Return the protected blocks of the leaves. One larger than its quota's value has no place."""
         counts: BlockCounts = {}
         for leaf in self.leaves:
             for size in self.tree.by_team[leaf].protected_blocks:
@@ -34,7 +39,7 @@ class PlacementSolver(Ground):
         return counts
 
     def with_placement(self, bounds: Mapping[str, int], placement: Placement) -> int | None:
-        """The largest total with these blocks in place; None where they do not fit the bounds."""
+        """Return the largest total with these blocks in place; None where they do not fit the bounds."""
         taken: dict[str, int] = {}
         used: dict[str, int] = {}
         for (team, size, island), count in placement.items():
@@ -45,7 +50,7 @@ class PlacementSolver(Ground):
         return sum(taken.values()) + self.loose(bounds, taken, used)
 
     def reaches(self, bounds: Mapping[str, int], placed: BlockCounts, total: int) -> bool:
-        """True when some assignment within the bounds places these blocks and holds `total` GPUs."""
+        """Return whether some assignment within the bounds places these blocks and holds `total` GPUs."""
         if any(gpus < 0 for gpus in bounds.values()):
             return False
         if not placed:
@@ -63,17 +68,20 @@ class PlacementSolver(Ground):
         return (self.with_placement(bounds, solved) or 0) >= total
 
     def still_holds(self, bounds: Mapping[str, int], placed: BlockCounts, total: int) -> bool:
-        """True when quotas lowered to these values are still backed by `total` GPUs.
+        """Return whether quotas lowered to these values are still backed by `total` GPUs.
 
-        Floors keep room for the blocks in each quota, but a parent that promises less than its children's
-        blocks may be lowered past them: then fewer blocks count.
+        Floors keep room for the blocks in each quota, but a parent that promises less than its children's blocks may be
+        lowered past them: then fewer blocks count.
         """
         if self.reaches(bounds, placed, total):
             return True
         return bool(placed) and not self.tree.flat and min(bounds.values()) >= 0 and self.best(bounds)[0] >= total
 
     def best(self, bounds: Mapping[str, int]) -> tuple[int, BlockCounts]:
-        """The largest assignment: its GPUs and the blocks it places.
+        """Return the largest assignment: its GPUs and the blocks it places.
+
+        Its placed blocks hold the most GPUs, then the total is largest, then the first teams' blocks are placed, larger
+        ones first. Source: docs/design.md, "Backing".
 
         First the placed blocks hold the most GPUs, then the total is largest, then the first teams' blocks
         are placed, larger ones first. Source: docs/design.md, "Backing".
@@ -101,7 +109,7 @@ class PlacementSolver(Ground):
         return total, placed
 
     def _most_blocks(self, bounds: Mapping[str, int], wanted: BlockCounts) -> BlockCounts:
-        """The blocks to place: most GPUs, then the largest total, then the first teams', larger blocks first."""
+        """Return the blocks to place: most GPUs, then the largest total, then the first teams', larger blocks first."""
         if self._ways_count(wanted, every=False) > FEW:
             from models.planning.block_program import BlockProgram
 
@@ -117,7 +125,7 @@ class PlacementSolver(Ground):
         return {} if best is None else best[1]
 
     def _best_placement(self, bounds: Mapping[str, int], placed: BlockCounts) -> Placement | None:
-        """Where these blocks go so that the total is largest; None where they cannot all be placed."""
+        """Place these blocks so that the total is largest; None where they cannot all be placed."""
         if self._ways_count(placed, every=True) > FEW:
             from models.planning.block_program import BlockProgram
 
@@ -130,12 +138,12 @@ class PlacementSolver(Ground):
         return [i for i in sorted(self.reach[team]) if size <= min(self.room[i], self.healthy[i])]
 
     def _ways_count(self, blocks: BlockCounts, *, every: bool) -> int:
-        """How many ways there are to divide the blocks of each size among islands, taken by themselves."""
+        """Count the ways to divide the blocks of each size among islands, each size alone."""
         places = [(count, len(self._fitting(*block)) + (not every)) for block, count in blocks.items()]
         return prod(comb(count + many - 1, count) if many else not count for count, many in places)
 
     def _ways(self, blocks: BlockCounts, *, every: bool) -> Iterator[Placement]:
-        """Each way to place all the blocks, or some of them, that leaves every island within its room."""
+        """Yield each way to place all the blocks, or some of them, that leaves every island within its room."""
         divided = [
             [
                 dict(zip(((*block, i) for i in islands), row, strict=True))
@@ -157,7 +165,7 @@ class PlacementSolver(Ground):
             self._placements.append(placement)
 
     def _first_fit(self, wanted: BlockCounts) -> Placement | None:
-        """Every block in the fullest island that still takes it, the most constrained first; None if one fails."""
+        """Place each block in the fullest island that still takes it, the most constrained first; None if one fails."""
         room, free = dict(self.room), dict(self.healthy)
         placement: Placement = {}
         order = sorted(wanted, key=lambda b: (len(self.reach[b[0]]), -b[1], b[0]))
@@ -182,7 +190,7 @@ def _counts(placement: Placement) -> BlockCounts:
 
 
 def _divisions(count: int, places: int, every: bool) -> Iterator[tuple[int, ...]]:
-    """Each way to divide so many, or up to so many, among places."""
+    """Yield each way to divide exactly `count` (`every`), or up to it, among places."""
     if not places:
         if not (every and count):
             yield ()

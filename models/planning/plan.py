@@ -1,4 +1,4 @@
-"""Snapshot + policy -> Plan. One pure function; the same input gives the same plan, bit for bit."""
+"""The plan of a cluster, a pure function of snapshot and policy: the same input gives the same plan, bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from models.planning.placement import PlacementSolver
 
 
 class Cut(Model):
-    """GPUs that one quota gives from one tier, and why, in one sentence a researcher understands."""
+    """The GPUs that one quota gives from one tier, and the reason in one sentence that a researcher understands."""
 
     tier: Tier
     gpus: int
@@ -34,7 +34,7 @@ class Cut(Model):
 
 
 class QuotaPlan(Model):
-    """One quota before and after. A parent (`leaf` false) repeats the sums of its leaves."""
+    """A quota before and after. A parent (`leaf` false) repeats the sums of its leaves."""
 
     team: str
     parent: str | None = None
@@ -45,7 +45,7 @@ class QuotaPlan(Model):
     to_flex_gpus: int
     cuts: tuple[Cut, ...] = ()
     namespaces: tuple[str, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
-    """Who may target it; left out where anybody may."""
+    """The namespaces that may target it; left out where all may."""
 
     @property
     def cut_gpus(self) -> int:
@@ -53,11 +53,11 @@ class QuotaPlan(Model):
 
 
 class Plan(Model):
-    """What a rollout would do to one cluster. cut + short = haircut; cut = phantom + to_flex.
+    """The changes that a rollout would make in one cluster. cut + short = haircut; cut = phantom + to_flex.
 
-    `phantom_gpus` and `to_flex_gpus` count the GPUs that this plan cuts. `wave` is the deepest tier that
-    the plan without a tier limit would cut. `suffices` is the first tier limit under which the plan is
-    neither short nor unbacked; None where there is none. Units: whole GPUs.
+    `phantom_gpus` and `to_flex_gpus` count the GPUs that this plan cuts. `wave` is the deepest tier that the plan
+    without a tier limit would cut. `suffices` is the first tier limit under which the plan is neither short nor
+    unbacked; None where there is none. Units: whole GPUs.
     """
 
     cluster: str
@@ -77,7 +77,7 @@ class Plan(Model):
     to_flex_gpus: int
     short_by_gpus: int
     unbacked_gpus: int
-    """A - B of the plan's values: what would still be phantom."""
+    """GPUs that would still be phantom under the plan's values (A - B)."""
     unplaced_blocks: tuple[tuple[str, int], ...] = ()
     """Protected blocks (team, GPUs) for which no island has room."""
     wave: Tier
@@ -86,29 +86,31 @@ class Plan(Model):
     usage_from: str
     quotas: tuple[QuotaPlan, ...]
     derived: Derived | None = None
-    """What the buffer stands on, where it comes from health history."""
+    """The derivation of the buffer, where it comes from health history."""
     out_of_reach: tuple[tuple[str, int], ...] = ()
-    """Leaves whose islands hold fewer GPUs than they would still promise, and the most that each could have."""
+    """Leaves that would still promise more GPUs than their islands hold, and the most that each could have."""
     short_islands: tuple[ShortIslands, ...] = Field(default=(), exclude_if=lambda short: not short)
-    """Those that still bind under it, and so are why it is not backed."""
+    """Sets of islands that are still short under the plan, which is why it is not backed."""
     hash_rule: Literal[1, 2] = 1
-    """How its hash is made; histories hold plans, and approvals of them, from before there was a choice."""
+    """The rule by which its hash is made; histories hold plans and approvals from before there was a choice."""
     phantom_since: Since | None = None
-    """Since when no healthy GPU has stood behind the phantom ones, with these quotas; None: nobody asked, or knows."""
+    """The time since which the phantom GPUs have had no healthy GPU behind them, with these quotas; None: not asked
+    for, or unknown.
+    """
     work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
-    """Of teams that give GPUs in use: what their jobs hold by class, the first to yield first, where that is known."""
+    """The jobs of teams that give GPUs in use, by class, the first to yield first, where that is known."""
     advice: str = Field(default="", exclude_if=lambda advice: not advice)
-    """On classes of jobs; empty: there is none to give."""
+    """Advice on classes of jobs; empty: none."""
     health_at: Time | None = Field(default=None, exclude_if=lambda at: at is None)
-    """When its health was sampled; None: a fleet file says no time."""
+    """The time of its health sample; None: a fleet file has no time."""
     stale_after: Duration | None = Field(default=None, exclude_if=lambda age: age is None)
     """The age from which such a sample opens no gate, by the policy."""
 
     @cached_property
     def hash(self) -> str:
-        """What an approval names: neither the order of rows nor a default that is written out changes it.
+        """The hash that an approval names: the order of rows and written-out defaults do not change it.
 
-        When the phantom began changes no plan, nor does whose jobs run now, nor when health was sampled.
+        Nor do the time when the phantom began, the jobs that run now, or the time of the health sample.
         """
         if self.hash_rule == 1:
             unknown_then = {"out_of_reach", "hash_rule", "phantom_since", "work", "advice", "health_at", "stale_after"}
@@ -120,23 +122,23 @@ class Plan(Model):
         return content_hash(content, exclude_defaults=True)
 
     def is_stale(self, now: datetime) -> bool:
-        """True where its health is so old by now that it opens no gate."""
+        """Return whether its health is by now so old that it opens no gate."""
         return is_stale(self.health_at, self.stale_after, now)
 
     @property
     def composition(self) -> str:
-        """What the cut GPUs are, in brackets."""
+        """The composition of the cut GPUs, in brackets."""
         since = f" {self.phantom_since.text}" if self.phantom_gpus and self.phantom_since else ""
         return f"({self.phantom_gpus:,} with no healthy GPU behind{since}, {self.to_flex_gpus:,} to flex)"
 
     @property
     def honest(self) -> bool:
-        """False where health history says that nothing can be promised."""
+        """False where health history shows that nothing can be promised."""
         return self.derived is None or self.derived.promise is not None
 
     @property
     def fault(self) -> str:
-        """Why it cannot be launched, approved or written; empty where it can."""
+        """The reason why it cannot be launched, approved or written; empty where it can."""
         if not self.honest:
             assert self.derived is not None
             return f"no quota can be promised in this cluster: {self.derived.text}"
@@ -144,7 +146,7 @@ class Plan(Model):
 
     @property
     def why_last(self) -> str:
-        """Why its cluster comes after all waves: no tier limit would do. Empty where one would."""
+        """The reason why its cluster comes after all waves: no tier limit suffices. Empty where one does."""
         if not self.honest:
             return self.fault
         if self.suffices is not None:
@@ -155,7 +157,9 @@ class Plan(Model):
 
     @property
     def place(self) -> tuple[bool, int, Fraction, str]:
-        """Sorts the clusters of a fleet: by wave, then the largest headroom; those that no plan mends come last."""
+        """The key that sorts the clusters of a fleet: by wave, then the largest headroom; those that no plan mends come
+        last.
+        """
         return bool(self.why_last), 0 if self.why_last else self.wave.depth, -self.headroom, self.cluster
 
     @property
@@ -179,21 +183,21 @@ class Plan(Model):
 
 
 def is_stale(health_at: datetime | None, stale_after: timedelta | None, now: datetime) -> bool:
-    """Of a sample of health, whose age may be unknown, and the age from which it opens no gate."""
+    """Return whether a health sample opens no gate any more; False where its time or the limit is unknown."""
     return health_at is not None and stale_after is not None and now - health_at >= stale_after
 
 
 class Envelope(Model):
-    """What a person approved: a plan, and with it the largest cut per team and the deepest tier."""
+    """The scope of an approval: a plan, and with it the largest cut per team and the deepest tier."""
 
     plan_hash: str
     largest_cut: dict[str, int]
     deepest_tier: Tier
     gates: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=lambda gates: not gates)
-    """Who may target a quota, where not anybody may: it is a part of what is promised."""
+    """The namespaces that may target a quota, where not all may: a part of the promise."""
 
     def holds(self, plan: Plan) -> bool:
-        """True when a re-plan needs no new approval."""
+        """Return whether a re-plan needs no new approval."""
         if plan.hash == self.plan_hash:
             return True
         if _gates(plan) != {team: gate_of(team, gate) for team, gate in self.gates.items()}:
@@ -217,7 +221,7 @@ def _gates(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
-    """The plan for a cluster. Always answers: one that is short or not backed says so.
+    """Plan a cluster. There is always a plan: one that is short or not backed says so.
 
     Source: docs/design.md, "The cut ladder".
     """
@@ -242,7 +246,7 @@ def make_plan(snapshot: Snapshot, policy: Policy) -> Plan:
 
 
 class _Sketch:
-    """One run of the ladder under one tier limit."""
+    """A run of the ladder under one tier limit."""
 
     def __init__(self, snapshot: Snapshot, policy: Policy, max_tier: Tier) -> None:
         self.snapshot, self.policy = snapshot, policy
@@ -266,7 +270,7 @@ class _Sketch:
         self.haircut = max(self._haircut(), self.cut_gpus)
 
     def _wished(self) -> dict[str, int]:
-        """Scope `quota`: what each leaf gives before anything else."""
+        """Return the GPUs that each leaf gives before anything else, in scope `quota`."""
         if self.policy.scope is Scope.CLUSTER:
             return dict.fromkeys(self.tree.leaves, 0)
         return {leaf: self.before[leaf] - after_buffer(self.before[leaf], self.buffer) for leaf in self.tree.leaves}
@@ -288,7 +292,7 @@ class _Sketch:
             self.ladder.cut_all(above)
 
     def _haircut(self) -> int:
-        """The smallest total cut that meets the scope, backs the quotas and keeps them under C."""
+        """Return the smallest total cut that meets the scope, backs the quotas and keeps them under C."""
         total = self.total
         if self.policy.scope is Scope.QUOTA or not self.tree.flat:
             free = Ladder(self.ground, self.policy.share, Tier.BUSY, {})
@@ -333,7 +337,7 @@ class _Sketch:
         return max(cut, key=lambda tier: tier.depth, default=Tier.UNALLOCATED)
 
     def _phantom_parts(self) -> dict[str, int]:
-        """The cut GPUs that no healthy one stood behind, per leaf."""
+        """Divide the cut GPUs without a healthy GPU behind them among the leaves."""
         removed = (self.assigned - self.total) - self.unbacked
         caps = self.cuts
         if removed == self.cut_gpus and self.cut_gpus == sum(caps.values()):

@@ -1,8 +1,8 @@
-"""Declared windows as the ledger keeps them, and what they will do to quotas before they begin.
+"""A forecast of what declared windows will do to quotas before they begin.
 
-Capacity in maintenance is planned absence: it is not healthy while that lasts. Nothing breaches because of it
-(models/rollout/guard.py), but a quota that loses its backing has to be told in time. Source: docs/design.md, "Guard and
-rollback".
+Capacity in maintenance is planned absence: it is not healthy while that lasts. It causes no breach
+(models/rollout/guard.py), but the team of a quota that loses its backing must be notified in time. Source:
+docs/design.md, "Guard and rollback".
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from models.planning.backing import back
 def forecast_windows(
     cluster: str, quotas: Sequence[Quota], islands: Sequence[Island], windows: Sequence[Window], now: datetime
 ) -> tuple[Foretold, ...]:
-    """What the windows ahead will take from these quotas, if health stays as it is otherwise; the next one first.
+    """Return what the coming windows will take from these quotas, if health stays as it is otherwise; the next one
+    first.
 
-    What is absent now by a window that will be over counts as back. Where a window takes a number of GPUs from several
+    Islands absent now by a window that will be over count as back. Where a window takes a number of GPUs from several
     islands, the first ones by name give them. Quotas that lack as much before it begins are left out.
     """
     islands = with_named_islands(quotas, islands)
@@ -49,7 +50,7 @@ def forecast_windows(
 
 
 def islands_during(islands: Sequence[Island], windows: Sequence[Window]) -> tuple[Island, ...]:
-    """The islands while these windows last."""
+    """Return the islands as they are while these windows last."""
     left = {i.name: i.healthy_gpus for i in islands}
     for window in windows:
         for name, gone in covered_gpus(window, left).items():
