@@ -1,4 +1,4 @@
-"""The access file: who has which role where, and which identities are one human.
+"""The access file: which roles people and services have where, and which identities belong to one human.
 
 A name in it is `user:NAME`, `service:NAME` or, to give roles to, `group:NAME`. A user of this machine whom no person of
 the file claims is `user:NAME` by that name; where a person has the name already, `machine:NAME`. An identity at a
@@ -62,7 +62,7 @@ Patterns = Annotated[tuple[Name, ...], Field(min_length=1, max_length=_MOST_NAME
 
 
 class Identity(Documented):
-    """One account at an OpenID Connect provider."""
+    """An account at an OpenID Connect provider."""
 
     issuer: Annotated[Words, Field(min_length=1, max_length=150), AfterValidator(_issuer)]
     """The provider, exactly as its tokens name it."""
@@ -71,7 +71,7 @@ class Identity(Documented):
 
 
 class SlackUser(Documented):
-    """One user of a Slack workspace, by Slack's own ids: names there are changed by whoever has them."""
+    """A user of a Slack workspace, by Slack's own ids: users can change their names there."""
 
     workspace: Annotated[str, Field(pattern=r"^[TE][A-Z0-9]{1,30}$")]
     """The id of the workspace that they belong to, such as T0123ABCD."""
@@ -80,7 +80,7 @@ class SlackUser(Documented):
 
 
 class Person(Documented):
-    """One human, whichever way they come in: where two persons are needed they count once."""
+    """A human with all their identities: where two persons are needed they count once."""
 
     name: Bare
     """As the audit is to name them: ana is user:ana."""
@@ -103,7 +103,7 @@ class Person(Documented):
 
 
 WayIn = str | Identity | SlackUser
-"""A way in that one person has alone."""
+"""An identity that only one person may have."""
 
 
 class Service(Documented):
@@ -116,7 +116,7 @@ class Service(Documented):
 
 
 class Grant(Documented):
-    """Some have some roles somewhere."""
+    """A grant of roles to people, groups or services, within bounds."""
 
     to: Annotated[tuple[Receiver, ...], Field(min_length=1, max_length=_MOST_NAMES)]
     """Who: user:NAME, group:NAME (as the provider's groups claim has it) or service:NAME."""
@@ -136,7 +136,7 @@ class Grant(Documented):
         return ANYTHING in self.teams
 
     def in_cluster(self, cluster: str) -> bool:
-        """`cluster` empty: in all of them at once."""
+        """Return whether the grant covers the cluster; empty: all of them at once."""
         return self.everywhere or (bool(cluster) and any_matches(self.clusters, cluster))
 
     def of_team(self, team: str) -> bool:
@@ -144,7 +144,7 @@ class Grant(Documented):
 
     @property
     def bounds(self) -> str:
-        """`clusters h100-*, teams research`; empty: none."""
+        """A text such as `clusters h100-*, teams research`; empty: no bounds."""
         parts = [] if self.everywhere else [f"clusters {', '.join(self.clusters)}"]
         parts += [] if self.for_all_teams else [f"teams {', '.join(self.teams)}"]
         return "; ".join(parts)
@@ -164,7 +164,7 @@ class Grant(Documented):
 
 
 class AccessFile(Documented):
-    """Who may do what, whole: what is in force is what the last imported file says, and nothing beside it."""
+    """All roles and identities: the last imported file is in force, and nothing beside it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
@@ -190,7 +190,7 @@ class AccessFile(Documented):
         return self
 
     def faults(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What does not fit together: where, and a sentence that goes on after the field's name."""
+        """Yield the contradictions: the path, and a sentence that continues after the field's name."""
         yield from _doubles("people", [person.name for person in self.people], "person")
         yield from _doubles("services", [service.name for service in self.services], "service")
         _once(("slack_roles",), self.slack_roles)
@@ -235,7 +235,9 @@ class AccessFile(Documented):
         return tuple(sorted({name for name in named if name.startswith(USER)}))
 
     def held_by(self, principal: Principal) -> tuple[Grant, ...]:
-        """What was granted to it by name, or to its groups. Whom a token lets in has no groups: nobody vouches."""
+        """Return the grants to the principal by name, or to its groups. A token's principal has no groups: nobody
+        vouches for them.
+        """
         names = {principal.name}
         if principal.proof is Proof.OIDC:
             names |= {GROUP + group for group in principal.groups}
@@ -245,7 +247,7 @@ class AccessFile(Documented):
 
     @cached_property
     def _claims(self) -> Mapping[str, str]:
-        """Whose identities are whose, in one spelling: the person's user name by theirs."""
+        """The person's user name by each identity, in one spelling."""
         by_machine = {MACHINE + name: person.user for person in self.people for name in person.machine}
         by_slack = {slack_name(one.workspace, one.user): person.user for person in self.people for one in person.slack}
         by_provider = {
@@ -262,19 +264,21 @@ class AccessFile(Documented):
         return {SERVICE + service.name: service.owner for service in self.services}
 
     def at_machine(self, user: str, how: str = "this machine") -> Principal:
-        """Whom the kernel names."""
+        """Return the principal that the kernel names."""
         claimed = self._claims.get(MACHINE + user)
         name = claimed or (MACHINE if USER + user in self._people else USER) + user
         return Principal(name=name, human=claimed or MACHINE + user, proof=Proof.PEER, how=how)
 
     def at_provider(self, issuer: str, subject: str, groups: Iterable[str] = (), how: str = "") -> Principal:
-        """Whom an OpenID Connect provider signed for."""
+        """Return the principal that an OpenID Connect provider signed for."""
         name = provider_name(issuer, subject)
         name = self._claims.get(name, name)
         return Principal(name=name, human=name, proof=Proof.OIDC, how=how or issuer, groups=tuple(groups))
 
     def principal_of(self, principal: Principal) -> Principal:
-        """Who this file says that it is, by the way in which they came in before anybody said so; else as it was."""
+        """Return the principal by this file, from the way in which it came in before anybody resolved it; else
+        unchanged.
+        """
         if principal.proof is Proof.PEER:
             return self.at_machine(principal.name.removeprefix(USER), principal.how)
         if principal.proof is Proof.OIDC and principal.name.startswith(PROVIDER):
@@ -286,15 +290,16 @@ class AccessFile(Documented):
         return principal
 
     def at_slack(self, workspace: str, user: str) -> Principal:
-        """Whom Slack names; `slack:USER@WORKSPACE` where no person claims that."""
+        """Return the principal that Slack names; `slack:USER@WORKSPACE` where no person claims it."""
         member = in_slack(workspace, user)
         name = self._claims.get(member.name, member.name)
         return member.but(name=name, human=name)
 
     def human_of(self, name: str) -> str:
-        """Who counts where two persons are needed: the owner of a service, else whoever has this name.
+        """Return the human who counts where two persons are needed: the owner of a service, else the holder of the
+        name.
 
-        A user of the machine whom no person claims is told from a person of the file.
+        A user of the machine whom no person claims is distinct from a person of the file.
         """
         owner = self._owners.get(name, name)
         if owner in self._people or not owner.startswith(USER):
@@ -302,14 +307,18 @@ class AccessFile(Documented):
         return self._claims.get(MACHINE + owner.removeprefix(USER), MACHINE + owner.removeprefix(USER))
 
     def surely_two(self, one: str, other: str) -> bool:
-        """Whether two humans are known to be two. Whoever may be the other one in another guise is not."""
+        """Return whether two humans are known to be different; if one may be the other under another name, they are
+        not.
+        """
         if not one or not other or one == other:
             return False
         kinds, others = self._kinds(one), self._kinds(other)
         return (one in self._people and other in self._people) or not kinds.isdisjoint(others)
 
     def _kinds(self, human: str) -> frozenset[str]:
-        """The ways in by which all of their names are known: one claims all of theirs, or has the one."""
+        """Return the ways in by which all names of this human are known: a person claims them all, another human has
+        one.
+        """
         person = self._people.get(human)
         if person is not None:
             ways = [*(PROVIDER + one.issuer for one in person.oidc), *(SLACK + one.workspace for one in person.slack)]
@@ -323,18 +332,18 @@ class AccessFile(Documented):
 
 
 def provider_name(issuer: str, subject: str) -> str:
-    """Of an identity that no person claims. A subject that is too long for a name goes by its hash."""
+    """Return the name of an identity that no person claims. A subject that is too long for a name is hashed."""
     name = f"{PROVIDER}{subject}@{issuer}"
     return name if len(name.encode()) <= _NAME_BYTES else f"{PROVIDER}#{hash_of(subject)}@{issuer}"
 
 
 def slack_name(workspace: str, user: str) -> str:
-    """Of a user of Slack whom no person claims."""
+    """Return the name of a user of Slack whom no person claims."""
     return f"{SLACK}{user}@{workspace}"
 
 
 def in_slack(workspace: str, user: str) -> Principal:
-    """Whom Slack names, before anybody asked who that is."""
+    """Return the principal that Slack names, before the file resolves it."""
     name = slack_name(workspace, user)
     return Principal(name=name, human=name, proof=Proof.SLACK, how=f"Slack workspace {workspace}")
 

@@ -1,4 +1,4 @@
-"""The access file in force, what is proposed in its place, and what people are told of both."""
+"""The access file in force, the proposed one, and the texts about both."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from models.base import ActorGiven, Count, Model, PositiveCount, Text, Time, Wor
 
 COUNTERSIGNED_WITHIN = timedelta(hours=24)
 READS_KEPT, ANEW = timedelta(seconds=15), timedelta(seconds=1)
-"""For so long a front goes by the file that it has read: for what is only read, and for what changes something."""
+"""A front trusts the file that it has read for so long: for reading commands, and for those that change something."""
 EXPIRES_SOON = timedelta(days=14)
 ACCESS_CHAIN = "(access)"
-"""The archive keeps one chain for each cluster; what people do to roles and tokens has this one."""
+"""The chain of the archive that records changes to roles and tokens; each cluster has a chain of its own."""
 NOT_CONFIGURED = (
     "No access is configured: whoever reaches Temporal may do everything, and who comes through a front is proven. "
     "Write an access file (docs/access.md), and `backstop access import FILE`."
@@ -21,19 +21,19 @@ NOT_CONFIGURED = (
 
 
 class HowImported(StrEnum):
-    """How a version came into force."""
+    """The way in which a version came into force."""
 
     FIRST = "first"
-    """Nothing stood before it: an admin of the file itself imported it."""
+    """There was none before it: an admin of the file itself imported it."""
     COUNTERSIGNED = "countersigned"
     ONE_PERSON = "one person"
     """The file before it had two_person off."""
     RECOVERED = "recovered"
-    """Offline, by whoever has the ledger's address."""
+    """Offline, by somebody with the ledger's address."""
 
 
 class AccessVersion(Model):
-    """A file that is in force, or was. `second`: who countersigned; empty: nobody did."""
+    """A file that is in force, or was. `second`: the countersigner; empty: nobody."""
 
     version: PositiveCount
     hash: Text
@@ -46,7 +46,7 @@ class AccessVersion(Model):
 
 
 class AccessProposal(Model):
-    """A file that waits to be countersigned. It stands in place of that version, and of no other."""
+    """A file that waits to be countersigned. It replaces that version, and no other."""
 
     hash: Text
     file: AccessFile
@@ -60,14 +60,14 @@ class AccessProposal(Model):
 
 
 class AccessStands(Model):
-    """What is in force, and what waits. `version` None: no access is configured."""
+    """The file in force, and the one that waits. `version` None: no access is configured."""
 
     version: AccessVersion | None = None
     proposal: AccessProposal | None = None
 
 
 class AccessOutcome(Model):
-    """What an import led to, or would. `changes`: a sentence each, beside what stands."""
+    """The outcome of an import, or of a dry run. `changes`: a sentence for each difference from the file in force."""
 
     hash: Text
     in_force: bool = False
@@ -75,7 +75,7 @@ class AccessOutcome(Model):
     awaits: bool = False
     """Another admin has to countersign it."""
     by: tuple[str, ...] = ()
-    """Who could."""
+    """People who could countersign."""
     until: Time | None = None
     changes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -83,26 +83,26 @@ class AccessOutcome(Model):
 
 
 class AccessCheck(Model):
-    """For `doctor`."""
+    """The facts about access for `doctor`."""
 
     configured: bool = False
     admins: Count = 0
     two_person: bool = True
     expiring: tuple[str, ...] = ()
-    """Tokens that end within two weeks, each with when."""
+    """Tokens that end within two weeks, each with its end."""
     wrong: Text = ""
-    """What is wrong with the file in the ledger; empty: nothing."""
+    """A fault of the file in the ledger; empty: none."""
 
 
 def changes_between(old: AccessFile | None, new: AccessFile) -> tuple[str, ...]:
-    """What is different, in sentences: grants as they stand in the file, people, services, and two_person."""
+    """Return the differences in sentences: grants, people, services, and two_person."""
     before, after = _lines(old), _lines(new)
     gone = [f"- {line}" for line in before if line not in after]
     return (*gone, *(f"+ {line}" for line in after if line not in before))
 
 
 def _lines(file: AccessFile | None) -> dict[str, None]:
-    """One for each name and role: an order that differs is no change."""
+    """Return a line for each name and role: another order is no change."""
     if file is None:
         return {}
     lines = [] if file.two_person else ["two_person is off: no command needs a second person"]
@@ -121,7 +121,7 @@ def _lines(file: AccessFile | None) -> dict[str, None]:
 
 
 def warnings_of(file: AccessFile) -> tuple[str, ...]:
-    """What may be meant, and is worth a second look."""
+    """Return warnings about settings that are legal and worth a second look."""
     warnings = []
     if not file.two_person:
         warnings.append(
@@ -136,7 +136,7 @@ def warnings_of(file: AccessFile) -> tuple[str, ...]:
 
 
 def standing_sentence(version: AccessVersion) -> str:
-    """Which file is in force, and who put it there."""
+    """Return which file is in force, and who imported it."""
     second = f", countersigned by {version.second}" if version.second else f" ({version.how})"
     admins = count_text(len(version.file.admins), "admin")
     return (

@@ -1,7 +1,7 @@
-"""What a command is aimed at, as far as its message says. Pure.
+"""The target of a command, as far as its message names it.
 
-The ledger says the rest (activities/tickets/admission.py). The front and the workers' admission read
-messages by this one function.
+The ledger adds the rest (activities/tickets/admission.py). The front and the workers' admission read messages by this
+one function.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ _OF_SOMEBODY = (
     Second.APPROVER_OR_BREAKER,
 )
 OBJECTION_ID = "objection-"
-"""How a hold that is an objection is called: after it comes the team, and a number from its second one on."""
+"""The beginning of the id of a hold that is an objection: the team follows, and a number from its second one on."""
 _BY_STATE = frozenset({"rollout.close"})
-"""What they mean depends on how it stands."""
+"""Commands whose meaning depends on the state of the rollout."""
 
 
 def target_of(command: str, message: Any, cluster: str = "") -> Target:
-    """`message`: a command's, a start's, or a question to the desk. `cluster`: where it goes, if that does not say."""
+    """Return the target. `message`: a command, a start, or a question to the desk. `cluster`: the default where it
+    names none.
+    """
     entry = getattr(message, "entry", None)
     where = str(getattr(message, "cluster", "") or getattr(entry, "cluster", "") or cluster)
     named = {one.cluster for one in getattr(message, "declared", ()) if hasattr(one, "cluster")}
@@ -39,7 +41,7 @@ def target_of(command: str, message: Any, cluster: str = "") -> Target:
 
 
 def asks_ledger(command: str, target: Target) -> bool:
-    """Whether the ledger has to say whose doing it is, or how it stands."""
+    """Return whether the ledger must add who started the thing, or its state."""
     row = RIGHTS.get(command)
     if row is None:
         return False
@@ -49,7 +51,9 @@ def asks_ledger(command: str, target: Target) -> bool:
 
 
 def _is_objection(hold: str, team: str) -> bool:
-    """Of the team, as the hold's id goes. Whose it is the rollout knows, and takes it back for no other."""
+    """Return whether the hold's id is that of the team's objection. The rollout knows its author, and lets nobody else
+    withdraw it.
+    """
     first = OBJECTION_ID + team
     return hold == first or (hold.startswith(f"{first}-") and hold.removeprefix(f"{first}-").isdecimal())
 

@@ -1,4 +1,4 @@
-"""The first of two: whose command somebody countersigns, by what that one's own ticket says. Pure."""
+"""The check of a countersigned command: the first person's own ticket must be for the same command."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from models.errors import Refusal
 def countersigned_by(
     ticket: Ticket, keys: Mapping[str, PublicKey], now: datetime, message: Model | None = None
 ) -> Ticket | None:
-    """The ticket of whoever gave the command first, where this one countersigns it; None: it stands alone.
+    """Return the first person's ticket, where this one countersigns it; None: it stands alone.
 
-    It has to be of the same command, workflow and arguments, of another human, and a day old at most: it has expired
-    long since, and its signature counts all the same. `message`: what both were given for; each names its own giver in
-    it. Errors: Refusal.
+    It must be for the same command, workflow and arguments, from another human, and at most a day old: it has expired
+    long since, and its signature still counts. `message`: the signed message; each person's has their own name in it.
+    Errors: Refusal.
     """
     if not ticket.second:
         return None

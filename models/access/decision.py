@@ -1,8 +1,8 @@
-"""Whether somebody may give a command, and who could: one pure decision over the table of rights.
+"""The decision whether somebody may give a command, and who else could: a pure function over the table of rights.
 
-Three things have to be so, and each refuses by itself: who asks is proven; a grant of the file gives a role that the
-row names, where the command is aimed (and, of a token, within its scope); and the second person is somebody else.
-Where it is not known that two names are two humans they count as one. Source: docs/access.md, "The table of rights".
+Three conditions must hold, and each refuses by itself: the asker is proven; a grant of the file gives a role that the
+row names, where the command is aimed (and, for a token, within its scope); and the second person is somebody else. Two
+names that are not known to be two humans count as one. Source: docs/access.md, "The table of rights".
 """
 
 from __future__ import annotations
@@ -28,23 +28,25 @@ _DONE = {
     Second.NOT_ENTERER: "entered it",
 }
 _NOT_IN_PERSON = (Proof.TOKEN, Proof.SLACK)
-"""Whoever comes in so is no second person, and does not act alone: one secret would be both."""
+"""A principal that came in so is no second person, and does not act alone: one secret would be both persons."""
 _CHANGED = "changed policy or quotas since the last approved plan"
 
 
 class Target(Model):
-    """What a command is aimed at, and whose doing it is. Names are those of the audit.
+    """The clusters and team that a command is aimed at, and who started what it changes. Names are those of the audit.
 
-    `cluster` empty: it is of all clusters, or of none. `more`: the other clusters that it reaches.
+    `cluster` empty: all clusters, or none. `more`: the other clusters that it reaches.
     """
 
     cluster: str = ""
     team: str = ""
     more: tuple[str, ...] = ()
     first: str = ""
-    """Who launched, asked for or entered it."""
+    """The person who launched, asked for or entered it."""
     changed: tuple[str, ...] = ()
-    """Who changed policy or quotas since the last approved plan. What nobody signed (plain SQL) is for an approver."""
+    """People who changed policy or quotas since the last approved plan. Changes that nobody signed (plain SQL) are for
+    an approver to judge.
+    """
     cases: frozenset[Case] = frozenset()
     breaker_open: bool = False
 
@@ -59,18 +61,20 @@ class Target(Model):
 
 
 class Permitted(Model):
-    """`roles`: those that it takes. Only what is `complete` may be done; else a second person has to countersign."""
+    """A permission. `roles`: the roles used. Only a `complete` one may be carried out; else a second person must
+    countersign.
+    """
 
     roles: tuple[Role, ...]
     awaits: Second = Second.NONE
     by: tuple[str, ...] = ()
-    """Who could be that person."""
+    """People who could be that person."""
     second: str = ""
-    """Who was."""
+    """The person who countersigned."""
     emergency: bool = False
-    """Somebody acts alone where two were needed: all admins are told."""
+    """Somebody acts alone where two were needed: all admins are notified."""
     one_person: bool = False
-    """A second person would have been needed, and the access file has turned that off."""
+    """A second person would have been needed, but the access file has turned that off."""
 
     @property
     def complete(self) -> bool:
@@ -78,12 +82,12 @@ class Permitted(Model):
 
     @property
     def sentence(self) -> str:
-        """What it waits for; empty: for nobody."""
+        """A sentence that says whom it waits for; empty: nobody."""
         return "" if self.complete else f"it has to be {self.awaits.value}, within 24 h{_named(self.by)}"
 
 
 class Denied(Model):
-    """`reason`: one sentence, which names who could."""
+    """A refusal. `reason`: one sentence, which names people who could."""
 
     reason: str
     could: tuple[str, ...] = ()
@@ -93,7 +97,7 @@ Decision = Permitted | Denied
 
 
 def require_permitted(answer: Decision) -> Permitted:
-    """Errors: Refusal with the sentence that names who could."""
+    """Return the permission. Errors: Refusal with the sentence that names people who could."""
     if isinstance(answer, Denied):
         raise Refusal(answer.reason)
     return answer
@@ -110,9 +114,10 @@ def decide(
     second: Principal | None = None,
     scope: TokenScope | None = None,
 ) -> Decision:
-    """Whether the principal may do it. `second`: who countersigns. `scope`: of the token that it came in with.
+    """Decide whether the principal may give the command. `second`: the countersigner. `scope`: that of the token it
+    came in with.
 
-    A command that the table does not have is nobody's.
+    Nobody may give a command that the table does not have.
     """
     row = RIGHTS.get(command)
     if row is None:
@@ -133,22 +138,22 @@ def decide(
 
 
 def decide_countersign(access: AccessFile, first: str, second: Principal, command: str, target: Target) -> Decision:
-    """Whether this second person counts beside who gave the command, whose own right was judged when it was given."""
+    """Decide whether this second person counts beside the giver, whose own right was judged when they gave the command."""
     right = RIGHTS[command].rights_under(target.cases)[0]
     giver = Principal(name=first, proof=Proof.SERVICE)
     return _Asked(access, giver, command, right, target, None)._with_second(Permitted(roles=right.roles), second)
 
 
 def who_countersigns(access: AccessFile, giver: Principal, command: str, target: Target) -> tuple[str, ...]:
-    """Whom the file lets countersign what this one gave, as it names them."""
+    """Return the names in the file that may countersign this giver's command."""
     rows = [right for right in RIGHTS[command].rights_under(target.cases) if right.second.needs_countersign]
     return _could(access, _beside(rows[0]), target.but(first=giver.name, changed=())) if rows else ()
 
 
 def who_could(access: AccessFile, command: str, target: Target) -> tuple[str, ...]:
-    """People and groups whom the file lets give the command, as it names them; services where no second one is needed.
+    """Return the names in the file that may give the command; services only where no second person is needed.
 
-    Who is known to have launched, asked for or entered it is left out where somebody else is needed.
+    The person known to have launched, asked for or entered it is left out where somebody else is needed.
     """
     row = RIGHTS.get(command)
     if row is None:
@@ -158,13 +163,13 @@ def who_could(access: AccessFile, command: str, target: Target) -> tuple[str, ..
 
 
 def roles_for(access: AccessFile, principal: Principal, right: Right, target: Target) -> tuple[Role, ...]:
-    """Its roles that count for the row there, whoever else is needed; none: it may not."""
+    """Return its roles that count for the row there, whoever else is needed; none: it may not."""
     return _Asked(access, principal, "", right, target, None)._roles(right.roles)
 
 
 @dataclass(frozen=True)
 class _Asked:
-    """One row, asked of one principal."""
+    """A row of the table, asked for one principal."""
 
     access: AccessFile
     principal: Principal
@@ -189,7 +194,7 @@ class _Asked:
     # --- roles --------------------------------------------------------------------------------------
 
     def _roles(self, wanted: tuple[Role, ...]) -> tuple[Role, ...]:
-        """Those of them that it has where the command is aimed; none: it may not."""
+        """Return the wanted roles that it has where the command is aimed; none: it may not."""
         held = {r for g in self.access.held_by(self.principal) if self._there(g) for r in with_included(g.roles)}
         if self.scope is not None:
             within = Grant.model_construct(
@@ -225,7 +230,7 @@ class _Asked:
     # --- second persons -----------------------------------------------------------------------------
 
     def _other_person(self, allowed: Permitted) -> Decision:
-        """Who asks is the second person, or is refused for being the first."""
+        """Permit if the asker is the second person; refuse if they are the first."""
         right, access = self.right, self.access
         done = _DONE[right.second]
         could = _could(access, right, self.target)
@@ -251,7 +256,7 @@ class _Asked:
         return f"{name}, who may be the same person as {self.principal.name} (see people in the access file),"
 
     def _with_second(self, allowed: Permitted, second: Principal | None) -> Decision:
-        """It waits for a second person, or has one who counts."""
+        """Permit with a second person who counts, or as waiting for one."""
         needed, access = self.right.second, self.access
         by = _could(access, _beside(self.right), self.target.but(first=self.principal.name, changed=()))
         if second is None:
@@ -274,7 +279,7 @@ class _Asked:
         return Denied(reason=f"{why}{_named(by)}", could=by)
 
     def _alone(self, allowed: Permitted, reason: str) -> Decision:
-        """Break-glass: an approver acts alone, with a reason."""
+        """Permit an approver to act alone in an emergency, with a reason."""
         approvers = Right(self.right.to, (Role.APPROVER,), self.right.where)
         could = _could(self.access, approvers, self.target)
         in_person = not _is_service(self.principal.name) and self.principal.proof not in _NOT_IN_PERSON
@@ -287,7 +292,7 @@ class _Asked:
 
 
 def reaches(grant: Grant, right: Right, target: Target) -> bool:
-    """Whether a role with these bounds counts for the row, where the command is aimed."""
+    """Return whether a role with these bounds counts for the row, where the command is aimed."""
     match right.where:
         case Where.ANY:
             return True
@@ -304,12 +309,12 @@ def _second_role(second: Second) -> Role:
 
 
 def _beside(right: Right) -> Right:
-    """The row of who countersigns: the first must not be the second."""
+    """Return the row for the countersigner, who must not be the first person."""
     return Right("countersign", (_second_role(right.second),), right.where, Second.NOT_LAUNCHER)
 
 
 def _spared(right: Right, target: Target) -> bool:
-    """Whether an open breaker stands for the second person."""
+    """Return whether an open breaker replaces the second person."""
     return right.second is Second.APPROVER_OR_BREAKER and target.breaker_open
 
 
@@ -318,7 +323,7 @@ def _is_service(name: str) -> bool:
 
 
 def _could(access: AccessFile, right: Right, target: Target) -> tuple[str, ...]:
-    """Whom the file lets do it, as it names them, in its order."""
+    """Return the names in the file that may give it, in its order."""
     names = list[str]()
     wanted = {*right.roles}
     alone = right.second is Second.NONE or _spared(right, target) or not access.two_person

@@ -1,4 +1,4 @@
-"""The public keys of fronts, with their dates: what workers read. Source: docs/security.md, "Keys"."""
+"""The public keys of fronts, with their dates, as workers read them. Source: docs/security.md, "Keys"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from models.errors import Refusal
 
 
 class KeyBook(Model):
-    """Keys that sign, that have signed, and that were revoked. None is ever taken out: warrants were signed with it."""
+    """Keys that sign, that have signed, and that were revoked. None is ever removed: warrants were signed with it."""
 
     schema_: Literal["backstop.key-book/1"] = Field(default="backstop.key-book/1", alias="schema")
     keys: tuple[PublicKey, ...] = Field(default=(), max_length=1000)
@@ -32,12 +32,12 @@ class KeyBook(Model):
 
     @property
     def signing_key(self) -> PublicKey | None:
-        """The newest one that signs still."""
+        """The newest key that still signs."""
         good = [key for key in self.keys if key.valid_until is None and key.revoked_from is None]
         return max(good, key=lambda key: key.valid_from, default=None)
 
     def with_key(self, key: PublicKey, rotated_at: datetime | None = None) -> KeyBook:
-        """With one more key. `rotated_at`: those before it verify what they signed until then, and sign no more."""
+        """Add a key. `rotated_at`: earlier keys verify what they signed until then, and sign no more."""
         before = tuple(
             old.but(valid_until=rotated_at) if rotated_at is not None and old.valid_until is None else old
             for old in self.keys
@@ -45,7 +45,7 @@ class KeyBook(Model):
         return self.but(keys=(*before, key))
 
     def revoke(self, key_id: str, since: datetime) -> KeyBook:
-        """Nothing that the key signed from then on counts. Errors: Refusal for an unknown one."""
+        """Revoke the key: what it signed from then on does not count. Errors: Refusal for an unknown key."""
         if key_id not in self.by_id:
             key_ids = ", ".join(self.by_id) or "none"
             raise Refusal(f"there is no key {key_id}; known: {key_ids}")

@@ -1,4 +1,4 @@
-"""Finds who can read now and could not once a new access file is in force, so that an import warns first.
+"""A warning before an import: people who can read now and could not once the new access file is in force.
 
 The role `viewer` lets people read; operator and approver include it, admin does not. Somebody who gives themselves only
 admin can no longer see the pages that they look at each day.
@@ -16,9 +16,9 @@ WHAT = "clusters and their rollouts (status, plan, report)"
 
 
 def no_longer_read(before: AccessFile | None, after: AccessFile, importer: Principal) -> tuple[str, ...]:
-    """Sentences about whoever imports it, under the name that `after` has for them, and about its admins by name.
+    """Return sentences about the importer, under their name in `after`, and about its admins by name.
 
-    `before` None: nothing said who may do what, and everybody could read.
+    `before` None: there was no access file, and everybody could read.
     """
     people = {importer.name: importer} | {
         name: Principal(name=name, proof=Proof.OIDC) for name in after.admins if name != importer.name
@@ -57,7 +57,7 @@ def _lets_read(grant: Grant) -> bool:
 
 
 def _by_group(after: AccessFile, importer: Principal, blind: list[str]) -> str:
-    """Nobody here knows who else is in which group."""
+    """Return an aside on groups: their members are not known here."""
     groups = {name for grant in after.grants if _lets_read(grant) for name in grant.to if name.startswith(GROUP)}
     if not groups or blind == [importer.name]:
         return ""

@@ -1,4 +1,4 @@
-"""Patterns of names: `*` stands for any characters, `?` for one; all else for itself."""
+"""Patterns of names: `*` matches any characters, `?` one, anything else itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ ANYTHING = "*"
 
 
 def matches(pattern: str, name: str) -> bool:
-    """In time of at most their lengths' product, whatever the pattern: people write these, and no regex reads them."""
+    """Return whether the name matches, in time of at most the product of the lengths: people write patterns, so no
+    regex reads them.
+    """
     at, star, mark, n = 0, -1, 0, 0
     while n < len(name):
         if at < len(pattern) and pattern[at] == "*":

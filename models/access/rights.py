@@ -1,12 +1,13 @@
-"""The table of rights on one screen: for each command who may give it, where, and who must stand beside.
+"""The table of rights on one screen: for each command the roles, the place, and the second person that it takes.
 
-Theory of operation. A key names a command, and each has one row: tests/unit/test_rights.py compares the keys with
-every command, question and start that there is. A row's `case` is what the command means under a circumstance that
-makes more of it or less (a close while quotas are at risk, a dry run). `decide` (models/access/decision.py) reads this
-table and nothing else. Keys are text, so that this stands below all of what it names.
+Theory of operation. A key names a command, and each has one row: tests/unit/test_rights.py compares the keys with every
+command, question and start that there is. A row's `case` gives other rights under a circumstance that makes the command
+mean more or less (a close while quotas are at risk, a dry run). `decide` (models/access/decision.py) reads this table
+and nothing else. Keys are text, so that this is below all of what it names.
 
-Where a role is bounded, `where` says by what it is judged: a cluster's name, a team's (and its cluster's), or not at
-all; what reaches the whole fleet takes a role without bounds. Source: docs/access.md, "The table of rights".
+For a bounded role `where` says what its bounds are compared with: a cluster's name, a team's (and its cluster's), or
+nothing; a command that reaches the whole fleet takes a role without bounds. Source: docs/access.md, "The table of
+rights".
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ class Where(StrEnum):
     CLUSTER = "cluster"
     TEAM = "team"
     FLEET = "fleet"
-    """All clusters: a role that is bounded does not count."""
+    """All clusters: a bounded role does not count."""
     ANY = "none"
-    """It is of no cluster: a role counts whatever bounds it has."""
+    """No cluster: a role counts whatever its bounds."""
 
 
 class Second(StrEnum):
-    """Which second person it takes."""
+    """The second person that a command takes."""
 
     NONE = "none"
     NOT_LAUNCHER = "not who launched it"
@@ -42,7 +43,7 @@ class Second(StrEnum):
 
     @property
     def needs_countersign(self) -> bool:
-        """It waits for a second ticket; else whoever gives it must be the second person."""
+        """True: it waits for a second ticket; else its giver must be the second person."""
         return self in (Second.ADMIN, Second.APPROVER, Second.APPROVER_OR_BREAKER)
 
 
@@ -60,7 +61,7 @@ class Case(StrEnum):
 
 @dataclass(frozen=True)
 class Right:
-    """`to`: what is done, as it goes on after "may not" and "another approver has to"."""
+    """The right to a command. `to`: the deed, as it continues after "may not" and "another approver has to"."""
 
     to: str
     roles: tuple[Role, ...]
@@ -70,11 +71,11 @@ class Right:
 
     @property
     def with_cases(self) -> tuple[tuple[str, Right], ...]:
-        """The row itself, under no name, and what it means in each circumstance."""
+        """The row itself, under no name, and its rows in each circumstance."""
         return ("", self), *self.case.items()
 
     def rights_under(self, cases: frozenset[Case]) -> tuple[Right, ...]:
-        """What must be allowed, each of these: the row, or in its place what it means under the circumstances."""
+        """Return the rights that must all be allowed: the row, or in its place those of the circumstances."""
         meant = tuple(self.case[case] for case in Case if case in cases and case in self.case)
         return meant or (self,)
 

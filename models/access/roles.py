@@ -1,4 +1,4 @@
-"""Roles, and what includes what. Source: docs/access.md, "The table of rights"."""
+"""Roles, and the roles that they include. Source: docs/access.md, "The table of rights"."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Role(StrEnum):
     APPROVER = "approver"
     """Lets quotas be written. Never a service."""
     ADMIN = "admin"
-    """Says what the fleet is, and who has which role."""
+    """Configures the fleet, and gives roles."""
 
 
 INCLUDED: dict[Role, frozenset[Role]] = {
@@ -26,9 +26,9 @@ INCLUDED: dict[Role, frozenset[Role]] = {
     Role.APPROVER: frozenset({Role.VIEWER}),
     Role.ADMIN: frozenset(),
 }
-"""Total on purpose. Who decides on quotas and who decides on roles are two offices: `admin` includes no other role."""
+"""Total on purpose. Deciding on quotas and deciding on roles are two offices: `admin` includes no other role."""
 
 
 def with_included(roles: Iterable[Role]) -> frozenset[Role]:
-    """These roles, and those that they include."""
+    """Return these roles and those that they include."""
     return frozenset(one for role in roles for one in (role, *INCLUDED[role]))

@@ -1,7 +1,7 @@
-"""Commands that wait for a second person, and what somebody did alone in an emergency.
+"""Commands that wait for a second person, and commands that somebody gave alone in an emergency.
 
-The first one's whole request is kept as it was signed, for a day. Whoever countersigns is judged when they do: the
-access file in force then says who counts. Source: docs/access.md, "The table of rights".
+The first person's whole request is kept as it was signed, for a day. The countersigner is judged when they countersign,
+by the access file in force then. Source: docs/access.md, "The table of rights".
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from models.access.tickets import TICKET_CHARS
 from models.base import ActorGiven, Model, PositiveCount, Text, Time, Words, canonical_json
 
 SHOWN_DIGITS = 16
-"""Of a hash, as people read and type it: 64 bits. Rows have all of it."""
+"""The digits of a hash that people read and type: 64 bits. Rows have all of it."""
 COUNTERSIGN = "countersign.give"
 """The key of countersigning in the table of rights."""
 WAITS_BY_ITSELF = frozenset({"desk.import_access"})
-"""Given by one alone it changes nothing: the file waits in the ledger for another admin, who is judged there."""
+"""Commands that change nothing when one person gives them: the file waits in the ledger for another admin, who is
+judged there.
+"""
 
 
 WAITING_HASH_IS = f"must be {SHOWN_DIGITS} to 64 of the digits 0-9 and a-f, as `backstop countersign list` shows them"
 
 
 def is_waiting_hash(text: str) -> bool:
-    """Whether it can name something that waits."""
+    """Return whether the text can name a waiting command."""
     return SHOWN_DIGITS <= len(text) <= 64 and set(text) <= set("0123456789abcdef")
 
 
@@ -44,7 +46,7 @@ WaitingHash = Annotated[str, Field(max_length=64), AfterValidator(_digits)]
 
 
 def deed_of(command: str, target: Target) -> str:
-    """What a command does and where, as it goes on after "to": `begin a bring-up in h100-new`."""
+    """Return what a command does and where, as it continues after "to": `enter a cluster in h100-new`."""
     named = " and ".join(right.to for right in RIGHTS[command].rights_under(target.cases))
     return f"{named} the fleet rollout" if command.startswith("fleet.") else f"{named}{target.place}"
 
@@ -52,8 +54,8 @@ def deed_of(command: str, target: Target) -> str:
 class KeptCommand(Model):
     """A command as its giver signed it. `command`: its key in the table of rights.
 
-    `message`: what goes to the workflow, the first one's name in it as the actor. `ticket`: of exactly that; empty:
-    this front has no key.
+    `message`: the workflow's message, with the giver as actor. `ticket`: for exactly that message; empty: this front
+    has no key.
     """
 
     command: Text = Field(max_length=100)
@@ -66,23 +68,23 @@ class KeptCommand(Model):
 
     @property
     def hash(self) -> str:
-        """SHA-256 of all of it, in hex."""
+        """SHA-256 of all its content, in hex."""
         return hashlib.sha256(canonical_json(self.canonical).encode()).hexdigest()
 
     @property
     def canonical(self) -> dict[str, Any]:
-        """The same for the same, whatever the order in which a set was walked."""
+        """The content in one spelling, independent of the order of sets."""
         document: dict[str, Any] = self.model_dump(mode="json")
         document["target"]["cases"] = sorted(document["target"]["cases"])
         return document
 
 
 class Awaited(Model):
-    """A kept command, and what became of it. `ended`: `given`, `withdrawn`; empty: it waits, or nobody came in time."""
+    """A kept command and its outcome. `ended`: `given`, `withdrawn`; empty: it waits, or nobody came in time."""
 
     kept: KeptCommand
     second: ActorGiven = ""
-    """Who has taken it upon them to countersign it."""
+    """The person who has begun to countersign it."""
     ended: Text = ""
     ended_at: Time | None = None
 
@@ -92,11 +94,11 @@ class Awaited(Model):
 
     @property
     def deed_text(self) -> str:
-        """What would be done, as it goes on after "to"."""
+        """The deed, as it continues after "to"."""
         return deed_of(self.kept.command, self.kept.target)
 
     def why_not(self, now: Time) -> str:
-        """Why it waits no more, in one sentence; empty: it does."""
+        """Return in one sentence why it waits no more; empty: it waits."""
         short = self.kept.hash[:SHOWN_DIGITS]
         if self.ended == "withdrawn":
             return f"{self.kept.principal.name} withdrew {short}: there is nothing left to countersign"
@@ -111,7 +113,7 @@ class Awaited(Model):
 
 
 class Waiting(Model):
-    """A kept command as people see it. `what`: what would be done, as it goes on after "to"."""
+    """A kept command as people see it. `what`: the deed, as it continues after "to"."""
 
     hash: Text
     command: Text
@@ -122,19 +124,19 @@ class Waiting(Model):
     at: Time
     until: Time
     could: tuple[str, ...] = ()
-    """Who could countersign, by the access file in force."""
+    """People who could countersign, by the access file in force."""
     message: dict[str, Any] = Field(default_factory=dict)
-    """The whole of what was given."""
+    """The whole message."""
     changes: tuple[str, ...] = Field(default=(), exclude_if=lambda changes: not changes)
-    """What it would change as things stand, where the message does not say."""
+    """The changes that it would make now, where the message does not say."""
     second: ActorGiven = ""
-    """Who is countersigning it, or has."""
+    """The person who countersigns it, or has."""
     ended: Text = ""
     """`given`, `withdrawn`; empty: it waits."""
 
 
 class TakenCommand(Model):
-    """What a front carries out: the kept command, which one second person has taken upon them."""
+    """The kept command for the front to carry out, once a second person has taken it."""
 
     waiting: Waiting
     command: Text
@@ -143,7 +145,7 @@ class TakenCommand(Model):
 
 
 class Countersigned(Model):
-    """What became of a command that two have given."""
+    """The outcome of a command that two persons gave."""
 
     hash: Text
     command: Text
@@ -154,7 +156,9 @@ class Countersigned(Model):
 
 
 class Emergency(Model):
-    """What somebody did alone where two were needed. It stands on top of the weekly report until another has looked."""
+    """A command that somebody gave alone where two were needed. The weekly report shows it first until another admin
+    has reviewed it.
+    """
 
     number: PositiveCount
     by: ActorGiven
@@ -167,5 +171,5 @@ class Emergency(Model):
 
     @property
     def sentence(self) -> str:
-        """For who reads of it."""
+        """A sentence for its readers."""
         return f"{self.by} acted alone in an emergency, {self.at:%Y-%m-%d %H:%MZ}: {self.what}: {self.reason}"

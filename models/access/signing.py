@@ -1,4 +1,4 @@
-"""Tickets as compact JWS, signed with Ed25519 keys. Pure: whoever calls brings keys and time."""
+"""Tickets as compact JWS, signed with Ed25519 keys. The caller brings keys and time."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ _ALGORITHM = "Ed25519"
 
 
 class PublicKey(Model):
-    """What a worker knows of a front's key. `pem`: SubjectPublicKeyInfo (RFC 8410)."""
+    """A front's key as a worker has it. `pem`: SubjectPublicKeyInfo (RFC 8410)."""
 
     key_id: str
     pem: str
     valid_from: Time
     valid_until: Time | None = None
-    """A rotated key stays for verifying what was signed before; None: it signs still."""
+    """A rotated key still verifies what was signed before this; None: it still signs."""
     revoked_from: Time | None = None
-    """From then on nothing that it signed counts, whatever the ticket says."""
+    """What it signed from then on does not count, whatever the ticket says."""
 
 
 def sign(ticket: Ticket, key: OKPKey, key_id: str) -> str:
-    """A compact JWS."""
+    """Sign the ticket as a compact JWS."""
     header = {"alg": _ALGORITHM, "kid": key_id, "typ": "backstop-ticket+jwt"}
     return jws.serialize_compact(header, ticket.model_dump_json(), key, algorithms=[_ALGORITHM])
 
 
 def verify_ticket(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
-    """What one of these keys signed, however long ago. Errors: Refusal in one sentence, which repeats nothing given."""
+    """Return the ticket if one of these keys signed it, however long ago. Errors: Refusal, a sentence that repeats
+    nothing of the text.
+    """
     if len(text) > TICKET_CHARS:
         raise Refusal(f"the ticket is longer than {TICKET_CHARS} characters")
     try:
@@ -57,7 +59,7 @@ def verify_ticket(text: str, keys: Mapping[str, PublicKey]) -> Ticket:
 
 
 def key_id_in(head: str) -> str:
-    """The key that the beginning of a ticket names, unverified; empty where it names none."""
+    """Return the key that the beginning of a ticket names, unverified; empty where it names none."""
     try:
         part = head.split(".", maxsplit=1)[0]
         return str(json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["kid"])
@@ -66,13 +68,13 @@ def key_id_in(head: str) -> str:
 
 
 def revoked_by(text: str, keys: Mapping[str, PublicKey], at: datetime) -> bool:
-    """Whether the key that a verified ticket names was revoked by then."""
+    """Return whether the key that a verified ticket names was revoked by then."""
     key = keys.get(str(jws.extract_compact(text.encode()).headers().get("kid")))
     return key is not None and key.revoked_from is not None and at >= key.revoked_from
 
 
 def in_time(ticket: Ticket, now: datetime) -> None:
-    """Errors: Refusal for one that is used too late, or from a clock too far ahead."""
+    """Check that the ticket has not expired, and is not from a clock too far ahead. Errors: Refusal."""
     at, skew = now.timestamp(), SKEW.total_seconds()
     if at > ticket.exp + skew or ticket.exp - ticket.iat > LIFETIME.total_seconds():
         raise Refusal("the ticket has expired: give the command again")

@@ -1,4 +1,4 @@
-"""Whether a message is what its ticket says: the same in a worker's validators and in its activities. Pure."""
+"""The check of a message against its ticket, for a worker's validators and its activities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ NO_TICKET = "the command has no ticket, and this worker requires one: give it th
 def check_ticket(
     message: Model, command: str, workflow: str, keys: Mapping[str, PublicKey], now: datetime | None = None
 ) -> Ticket:
-    """The ticket of exactly this message. `now`: it must not have expired either. Errors: Refusal in one sentence."""
+    """Return the ticket of exactly this message. `now`: it must not have expired either. Errors: Refusal in one
+    sentence.
+    """
     text = str(getattr(message, "ticket", ""))
     if not text:
         raise Refusal(NO_TICKET)

@@ -1,7 +1,7 @@
 """The front's signed statement: this principal, with these roles, gave exactly this command now.
 
-What is signed is a compact JWS (models/access/signing.py) over a `Ticket`. It travels in the field `ticket` of the
-message itself. Source: docs/security.md, "Tickets".
+It is a compact JWS (models/access/signing.py) of a `Ticket`, in the field `ticket` of the message itself. Source:
+docs/security.md, "Tickets".
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ from models.base import Model, Text, canonical_json
 
 LIFETIME = timedelta(seconds=60)
 SKEW = timedelta(seconds=60)
-"""By which a worker's clock may differ from the front's."""
+"""The most by which a worker's clock may differ from the front's."""
 ADMITTED_WITHIN = timedelta(hours=24)
 TICKET_CHARS = 8000
-"""Of a signed ticket, at most."""
+"""The most characters of a signed ticket."""
 
 _MessageT = TypeVar("_MessageT", bound=Model)
 
 
 class Ticket(Model):
-    """The claims. `command`: a key of models/access/rights.py; `workflow`: the id of the one that it is meant for."""
+    """The claims. `command`: a key of models/access/rights.py; `workflow`: the id of the workflow that the command is
+    for.
+    """
 
     principal: Principal
     roles: tuple[Text, ...] = Field(default=(), max_length=20)
-    """Those that were used, as the audit shows them."""
+    """The roles that were used, as the audit shows them."""
     command: Text = Field(max_length=100)
     workflow: Text = Field(max_length=1000)
     args: Text = Field(max_length=64)
@@ -46,25 +48,25 @@ class Ticket(Model):
     two_person: bool = True
     """Whether a second person was asked for where the table of rights wants one."""
     second: Text = Field(default="", max_length=TICKET_CHARS)
-    """The signed ticket of whom it countersigns; empty: it stands alone."""
+    """The signed ticket that it countersigns; empty: it stands alone."""
 
 
 class Ticketed(Model):
-    """Something that a person says to Backstop."""
+    """A message from a person to Backstop."""
 
     ticket: str = Field(default="", max_length=TICKET_CHARS, exclude_if=lambda ticket: not ticket)
-    """The front's signed statement that it was given; empty: nobody checked who gives it."""
+    """The front's signed statement that it was given; empty: nobody checked the giver."""
 
 
 def arguments_hash(message: Model) -> str:
-    """SHA-256 of a message without its own ticket, in hex: reason, actor and all."""
+    """Return the SHA-256 of a message without its own ticket, in hex: reason, actor and all."""
     return hashlib.sha256(
         canonical_json(_unsigned(message).model_dump(mode="json", by_alias=True)).encode()
     ).hexdigest()
 
 
 def nonce_of(text: str) -> str:
-    """The nonce that a signed ticket names, unverified; empty where it names none."""
+    """Return the nonce that a signed ticket names, unverified; empty where it names none."""
     try:
         part = text.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
@@ -74,18 +76,18 @@ def nonce_of(text: str) -> str:
 
 
 def warrant_in(message: Model) -> dict[str, Any]:
-    """For an audit row: the nonce of the ticket that the message has, or of what a machine stands on."""
+    """Return, for an audit row, the nonce of the message's ticket, or of the warrant behind a machine's message."""
     nonce = nonce_of(str(getattr(message, "ticket", ""))) or str(getattr(message, "warrant", ""))
     return {"warrant": nonce} if nonce else {}
 
 
 def _unsigned(message: _MessageT) -> _MessageT:
-    """Without the tickets of it and of what it holds: a launch is signed inside the input that starts its workflow."""
+    """Remove the tickets of the message and its parts: a launch is signed inside the input that starts its workflow."""
     bare = {name: _unsigned(part) for name, part in message if isinstance(part, Model)}
     return message.but(**bare, **({"ticket": ""} if "ticket" in type(message).model_fields else {}))
 
 
 class Signer(Protocol):
-    """Of the front: gives a message its ticket, and the principal's name as its actor."""
+    """A function of the front: it gives a message its ticket, and the principal's name as its actor."""
 
     def __call__(self, message: _MessageT, command: str, workflow: str) -> _MessageT: ...

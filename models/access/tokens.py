@@ -1,7 +1,7 @@
-"""Tokens: what lets somebody in who has no browser. The ledger keeps the hash, and nobody the token itself.
+"""Tokens, for those who come in without a browser. The ledger has the hash, and nobody the token itself.
 
-Whoever makes one makes its secret where it is shown, and hands over its hash alone: no history, log or backup ever had
-the token. Source: docs/access.md, "The words".
+A token's secret is made where it is shown, and only its hash is sent: no history, log or backup ever had the token.
+Source: docs/access.md, "The words".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from models.base import ActorGiven, Model, Name, Time, brief
 
 TOKEN_PREFIX = "bst_"  # noqa: S105 - by which scanners for leaked secrets know one
 TOKEN_BYTES = 32
-"""Of randomness in a token, which are 43 characters after the prefix."""
+"""Random bytes in a token, which are 43 characters after the prefix."""
 
 
 def _no_group(name: str) -> str:
@@ -33,7 +33,7 @@ TokenHash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class TokenScope(Model):
-    """What of its owner's rights a token carries. `commands`: patterns of keys of the table of rights."""
+    """The part of its owner's rights that a token carries. `commands`: patterns of keys of the table of rights."""
 
     roles: tuple[Role, ...] = Field(min_length=1, max_length=len(Role))
     clusters: Patterns = BOUNDLESS
@@ -45,7 +45,7 @@ class TokenScope(Model):
 
     @property
     def text(self) -> str:
-        """`viewer, operator; clusters h100-*`."""
+        """A text such as `viewer, operator; clusters h100-*`."""
         parts = [", ".join(self.roles)]
         named = (("clusters", self.clusters), ("teams", self.teams), ("commands", self.commands))
         parts += [f"{what} {', '.join(names)}" for what, names in named if names != BOUNDLESS]
@@ -66,12 +66,12 @@ class Token(Model):
     revoked_by: ActorGiven = ""
 
     def principal(self, access: AccessFile) -> Principal:
-        """Whom it lets in: its owner. Whether it still counts is `why_not`."""
+        """Return the principal that it lets in, its owner. `why_not` says whether it is still valid."""
         human = "" if self.owner.startswith(SERVICE) else access.human_of(self.owner)
         return Principal(name=self.owner, human=human, proof=Proof.TOKEN, how=f"token {self.name}")
 
     def why_not(self, now: Time) -> str:
-        """Why it does not count, in one sentence; empty: it does."""
+        """Return in one sentence why it is not valid; empty: it is."""
         if self.revoked_at is not None:
             return f"token {self.name} was revoked at {self.revoked_at:%Y-%m-%d %H:%MZ} by {self.revoked_by}"
         if now >= self.expires_at:
@@ -97,5 +97,5 @@ def line_of(token: Token) -> TokenLine:
 
 
 def token_hash(token: str) -> str:
-    """SHA-256 in hex. Its randomness is what makes a slow hash needless."""
+    """Return the SHA-256 in hex. A token is random enough to need no slow hash."""
     return hashlib.sha256(token.encode()).hexdigest()

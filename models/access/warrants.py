@@ -1,7 +1,7 @@
-"""Warrants: tickets that were admitted into the ledger, and what machines stand on. Source: docs/adr/0057.
+"""Warrants: tickets that were admitted into the ledger, and the grounds of a machine's commands. Source: docs/adr/0057.
 
-A row keeps the signature and the message that was signed, so that whoever uses it later checks both again: workflow
-state is never authority, and neither is a row that nobody signed.
+A row keeps the signature and the signed message, so that its user checks both again later: workflow state is never
+authority, and neither is a row that nobody signed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from models.base import Count, Model, Text, Time
 from models.errors import Refusal
 
 BACKSTOP_SERVICE = "service:backstop"
-"""Who acts by itself on a warrant."""
+"""The actor of what Backstop does itself on a warrant."""
 
 
 class Warrant(Model):
-    """One row. `subject`: the rollout, fleet rollout, request or bring-up that it is about.
+    """A row. `subject`: the rollout, fleet rollout, request or bring-up that it is about.
 
     `content`: what was looked up and frozen when it was admitted (a plan with its envelope, a policy). `inherits`: the
-    nonce of the warrant that it stands on; its ticket and message are that one's.
+    nonce of the warrant that it rests on, whose ticket and message it has.
     """
 
     nonce: str
@@ -62,10 +62,10 @@ class Spent(Model):
 
 
 def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
-    """The ticket of a stored warrant, where its key is good still. Errors: Refusal: it is void.
+    """Return the ticket of a stored warrant, if its key is still good. Errors: Refusal: it is void.
 
-    Of a revoked key what was admitted before counts still: when a ticket says it was signed is its signer's word, and
-    whoever has stolen the key says what they like. What a machine stands on is of the warrant that it inherits from.
+    After a key is revoked, what was admitted before still counts; the time in a ticket is its signer's word, and a
+    thief of the key may write any. A machine's warrant is judged by the one that it inherits from.
     """
     try:
         ticket = verify_ticket(warrant.ticket, keys)
@@ -82,36 +82,37 @@ def still_signed(warrant: Warrant, keys: Mapping[str, PublicKey]) -> Ticket:
 
 
 def service() -> Principal:
-    """Backstop itself."""
+    """Return Backstop itself as a principal."""
     return asserted_principal(BACKSTOP_SERVICE)
 
 
 class AdmitRequest(Model):
-    """A command that a workflow is about to obey. `kind`: whose (`rollout`, `fleet`, `request`, `bringup`)."""
+    """A command that a workflow is about to obey. `kind`: of workflow (`rollout`, `fleet`, `request`, `bringup`)."""
 
     kind: Text = Field(max_length=20)
     command: Text = Field(max_length=100)
     update_id: Text = Field(max_length=1000)
     message: dict[str, Any]
     subject: Text = Field(default="", max_length=1000)
-    """The fleet rollout's id; of the others the ledger knows."""
+    """The fleet rollout's id; the ledger knows the others."""
     attempt: Count = 0
 
 
 class AdmitAnswer(Model):
-    """`warrant`: its nonce; empty where no keys are configured. `note`: what an audit has to say of it.
+    """The admission. `warrant`: its nonce; empty where no keys are configured. `note`: a remark for the audit.
 
-    `proof`, `how`: of who gave it, as their ticket says.
+    `proof`, `how`: how the giver was proven, by their ticket.
     """
 
     warrant: str = ""
     note: str = ""
     roles: tuple[Role, ...] | None = None
-    """By which it may be; none: no access file is in force. None: a machine gave it, or an earlier build answered."""
+    """The roles that permit it; (): no access file is in force. None: a machine gave it, or an earlier build answered.
+    """
     proof: Proof = Proof.ASSERTED
     how: Text = Field(default="", max_length=300)
 
     @property
     def as_data(self) -> dict[str, str]:
-        """As an audit row's data has it."""
+        """The proof as data of an audit row."""
         return proof_data(self.proof, self.how, self.note)
