@@ -1,4 +1,4 @@
-"""Classes of jobs inside one quota: the weaker waits and yields first. Between teams they say nothing.
+"""Classes of jobs inside one quota: the weaker waits and yields first. They mean nothing between teams.
 
 Source: docs/design.md, "Jobs and flex"; docs/adr/0050-classes.md.
 """
@@ -26,26 +26,28 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 Classes = Annotated[tuple[Name, ...], Field(max_length=MOST_CLASSES), AfterValidator(_each_once)]
-"""The strongest first; none: all jobs are alike."""
+"""The classes, the strongest first; none: all jobs are alike."""
 
 
 def rank_of(job_class: str | None, classes: Sequence[str]) -> int:
-    """The larger, the weaker. One that is not known there is as strong as the strongest: nothing dies for a word."""
+    """Return the rank: the larger, the weaker. An unknown class is as strong as the strongest, so that no job dies for
+    a misspelt word.
+    """
     return classes.index(job_class) if job_class in classes else 0
 
 
 def those_of(own: tuple[str, ...] | None, of_policy: tuple[str, ...]) -> tuple[str, ...]:
-    """A quota's classes: without its own, those of its cluster's policy."""
+    """Return a quota's classes: its own, else those of its cluster's policy."""
     return of_policy if own is None else own
 
 
 def classes_text(classes: Sequence[str]) -> str:
-    """What a team has, as the end of a sentence on it."""
+    """Return a team's classes, as the end of a sentence on it."""
     return f"has {', '.join(classes)}" if classes else "has none"
 
 
 def in_places(ordered: Sequence[_Item], team: Callable[[_Item], str], key: Callable[[_Item], int]) -> list[_Item]:
-    """The same order, but in each team's places its own by this key: classes say nothing between teams."""
+    """Keep each team's places in the order, and sort its own items within them: classes mean nothing between teams."""
     mine: dict[str, list[_Item]] = {}
     for one in ordered:
         mine.setdefault(team(one), []).append(one)

@@ -1,7 +1,7 @@
-"""What may be said of a contact anywhere, and what holds a secret.
+"""The secrets in contacts, and how to show a contact without them.
 
-Histories and archives are kept for years and read by many; a contact such as a webhook's URL lets whoever has it write
-in the team's name. So a contact is secret unless it is known not to be.
+Histories and archives are kept for years and read by many; anybody with a contact such as a webhook's URL can write in
+the team's name. So a contact is secret unless it is known not to be.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from models.base import some_of
 
 LOG = "log"
-"""The contact that is the workers' own log of notices, which has each anyway."""
+"""The contact that is the workers' own log of notices, which gets each anyway."""
 NAMED = "named:"
-"""Before the name of a contact that stands in the workers' own file."""
+"""The prefix of a contact's name in the workers' own file."""
 SECRET = "secret:"  # noqa: S105 - no secret, but the word before its name
-"""Before the name of a file in the workers' folder of secrets."""
+"""The prefix of a file's name in the workers' folder of secrets."""
 _OPEN = re.compile(
     r"log|(named|secret):\S+|(mailto:(//)?)?[A-Za-z0-9._'+-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", re.IGNORECASE
 )
@@ -28,12 +28,12 @@ def is_log(contact: str) -> bool:
 
 
 def is_secret(contact: str) -> bool:
-    """Anything but the log, a plain e-mail address and a name."""
+    """Return whether it is anything but the log, a plain e-mail address or a name."""
     return not _OPEN.fullmatch(contact.strip())
 
 
 def shown(contact: str) -> str:
-    """The contact, without what may be secret in it."""
+    """Return the contact without its secret parts."""
     if not is_secret(contact):
         return contact
     scheme = _SCHEME.match(contact.strip())
@@ -41,21 +41,21 @@ def shown(contact: str) -> str:
 
 
 def is_masked(contact: str) -> bool:
-    """Whether it is what `shown` makes of a secret one: it stands for that, and holds no secret."""
+    """Return whether it is a contact as `shown` masks it: it refers to that contact, and holds no secret."""
     return is_secret(contact) and shown(contact) == contact
 
 
 def teams_in_clear(contacts: Mapping[str, Iterable[str]], *, masked: bool = False) -> list[str]:
-    """The teams, by name, of which a contact holds a secret. `masked`: as `in_clear` has it."""
+    """Return the teams, by name, with a contact that holds a secret. `masked`: as in `in_clear`."""
     return sorted(
         team for team, theirs in contacts.items() if any(is_secret(c) and (masked or not is_masked(c)) for c in theirs)
     )
 
 
 def in_clear(contacts: Mapping[str, Iterable[str]], *, masked: bool = False) -> str:
-    """By team: contacts that hold a secret, as one sentence with what to do; empty where none does.
+    """Return a sentence on contacts that hold a secret, with the remedy; empty where there are none.
 
-    `masked`: whether those count that only stand for what the ledger has already.
+    `masked`: whether masked contacts count, which refer to what the ledger has already.
     """
     teams = teams_in_clear(contacts, masked=masked)
     if not teams:

@@ -1,6 +1,6 @@
-"""A buffer derived from health history: what is asked of it, what was found, and how promises may follow it.
+"""A buffer derived from health history: its terms, its result, and how promises may follow it.
 
-The estimator is in models.buffers.estimator; here is what policies, snapshots and plans carry of it.
+The estimator is in models.buffers.estimator; this is the part that policies, snapshots and plans carry.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TERMS = HealthTerms()
 
 
 class BufferBasis(StrEnum):
-    """What a derived buffer stands on."""
+    """The ground of a derived buffer."""
 
     HISTORY = "history"
     SHORT = "short"
@@ -58,26 +58,28 @@ class BufferBasis(StrEnum):
 
 
 class Derived(Model):
-    """A buffer and what it is made of. Units: as the history counts (nodes or GPUs), whole; hours."""
+    """A derived buffer and its parts. Units: as the history counts (nodes or GPUs), whole; hours."""
 
     ground: BufferBasis
     terms: HealthTerms
-    """What was asked."""
+    """The terms that were asked for."""
     total: int
     needed: int
-    """What must stay unpromised: level and reserve, or the floor where that is more and history is no ground."""
+    """The GPUs or nodes that must stay unpromised: level and reserve, or the floor where that is more and history is no
+    ground.
+    """
     level: int
     """Down half of the time, or more, in the last two weeks or in the last day."""
     reserve: int
-    """Within this the target's share of surprises stays."""
+    """The target's share of surprises stays within this."""
     known_hours: int
     worst: int
-    """Down at the worst instant that is known."""
+    """Down at the worst known instant."""
     text: str
 
     @property
     def promise(self) -> int | None:
-        """The most that may be promised; None: nothing can be, honestly."""
+        """The most that may be promised; None: no honest promise is possible."""
         return None if self.ground is BufferBasis.WILD else self.total - self.needed
 
     @property
@@ -86,14 +88,16 @@ class Derived(Model):
 
 
 class Steps(Model):
-    """How a promise may follow what is derived week by week."""
+    """The steps by which a promise may follow what is derived week by week."""
 
     fall: Share = Fraction(1, 200)
-    """Of the total: it falls only by more than this, or stays; back-tested, a whole node of a hundred is too much."""
+    """As a share of the total: it falls only by more than this, or stays; back-tested, a whole node of a hundred is too
+    much.
+    """
     band: Share = Fraction(1, 100)
-    """Of the total: it rises only by more than this, or stays, so that quotas do not wobble."""
+    """As a share of the total: it rises only by more than this, or stays, so that quotas do not wobble."""
     rise: Share = Fraction(5, 100)
-    """Of the total: it rises by at most this in a week."""
+    """As a share of the total: it rises by at most this in a week."""
 
 
 PROMISE_STEPS = Steps()
@@ -102,10 +106,11 @@ PROMISE_STEPS = Steps()
 def follow_promise(
     standing: int | None, asked: Derived, steps: Steps = PROMISE_STEPS, of: int | None = None
 ) -> int | None:
-    """The promise to propose where `standing` is promised: less at once, more by steps, and neither for a trifle.
+    """Return the promise to propose where `standing` is promised: less at once, more by steps, small changes not at
+    all.
 
-    Units: as `asked`. `of`: the total of which it is promised, where that may be another than today's. None: nothing
-    can be promised, or (as `standing`) nothing is.
+    Units: as `asked`. `of`: the total when `standing` was promised, where it may differ from today's. None: nothing can
+    be promised, or (as `standing`) nothing is.
     """
     if standing is None or asked.promise is None:
         return asked.promise
@@ -117,12 +122,14 @@ def follow_promise(
 
 
 def grown(standing: int, of: int | None, total: int) -> int:
-    """The promise that stands, as much of a cluster that has grown as it was of the smaller one; never less."""
+    """Return the standing promise, scaled up with a cluster that has grown; never less."""
     return max(standing, standing * total // of) if of else standing
 
 
 def step_promise(asked: Derived, standing: int | None, of: int | None = None) -> Derived:
-    """What was found, held back where the promise that stands may not follow it at once. `of`: as `follow_promise`."""
+    """Return the derived buffer, held back where the standing promise may not follow it at once. `of`: as in
+    `follow_promise`.
+    """
     promise = follow_promise(standing, asked, of=of)
     if standing is None or promise is None or promise == asked.promise:
         return asked

@@ -1,4 +1,18 @@
-"""A fleet file against what the ledger holds: what an import would do, line by line, and what stands after it.
+"""The difference between a fleet file and the ledger: what an import would do, line by line, and the clusters after it.
+
+Diff, dry run, prune and import use the same answer, so that they do what was shown.
+
+Theory of operation. Clusters, islands, quotas, settings of a policy and teams are *entries*: one that the file leaves
+out stays, and is removed only by pruning. An entry of the file is complete: a field that is left out has its default,
+except in a table (`partial`), where a missing column changes nothing.
+
+While a rollout is open its quotas are the rollout's. A file's value that the rollout, an earlier one or a grant has
+overwritten is nobody's wish: the file is merely older, so the present value is kept. Any other value is a person's
+change, and refused. A cluster goes in whole or, where one of its lines is refused, not at all.
+
+Slurm decides for a cluster that it holds: which quotas there are, their values and their parents; the import does not
+follow a file that differs, and keeps each such line. Only a file has the other fields of a quota, so those are taken
+from it.
 
 Diff, dry run, prune and import go by the same answer, so that what is shown is what is done.
 
@@ -34,7 +48,7 @@ from models.cluster.windows import Window, span_text
 
 
 class ClusterNow(Model):
-    """What a fleet file may say of a cluster, as the ledger has it."""
+    """The parts of a cluster that a fleet file may set, as the ledger has them."""
 
     name: Name
     gpu_model: str | None = None
@@ -44,18 +58,20 @@ class ClusterNow(Model):
     policy: dict[str, Any] = Field(default_factory=dict)
     quotas: tuple[Present, ...] = ()
     windows: tuple[Window, ...] = ()
-    """Those that files declared."""
+    """Windows that files declared."""
     slurm: SlurmSource | None = None
     git: GitSource | None = None
     prometheus: PrometheusSource | None = None
     busy: str = Field(default="", exclude=True)
-    """Why nobody but a rollout may write its quotas; empty: anybody may."""
+    """The reason why only a rollout may write its quotas; empty: anybody may."""
     overwritten: dict[str, tuple[int, ...]] = Field(default_factory=dict, exclude=True)
-    """By team: what rollouts and grants have written over, where the present value is theirs or a rollout is open."""
+    """By team: values that rollouts and grants have overwritten, where the present value is theirs or a rollout is
+    open.
+    """
 
     @property
     def holder(self) -> QuotaSource | None:
-        """Who holds its quotas; None: the ledger."""
+        """The source that holds its quotas; None: the ledger."""
         return self.slurm or self.git
 
     @property
@@ -64,7 +80,7 @@ class ClusterNow(Model):
 
     @property
     def summary(self) -> str:
-        """1 island, 361 GPUs installed; 3 quotas, 345 GPUs in all."""
+        """A text such as `1 island, 361 GPUs installed; 3 quotas, 345 GPUs in all`."""
         sum_text = gpus_text(sum(q.gpus for q in self.quotas if q.parent is None))
         one = f"1 quota of {sum_text}" if self.quotas else "no quotas"
         quotas = f"{count_text(len(self.quotas), 'quota')}, {sum_text} in all" if len(self.quotas) > 1 else one
@@ -77,15 +93,15 @@ class OtherCluster(Model):
     name: Name
     summary: str
     barred: str = ""
-    """Why it cannot be removed; empty: it can."""
+    """The reason why it cannot be removed; empty: it can."""
 
 
 def resolve_cluster(
     spec: ClusterSpec, now: ClusterNow | None, terms: ImportTerms, number: int
 ) -> tuple[ClusterNow, list[Line]]:
-    """The cluster as it stands after the import, and what the import says of it. `number`: its place in the file.
+    """Return the cluster after the import, and the import's lines about it. `number`: its place in the file.
 
-    Where a line is refused it stays as it is.
+    If a line is refused, the cluster stays as it is.
     """
     at: FilePlace = ("clusters", number)
     if now is None:
@@ -123,12 +139,12 @@ def _as_said(spec: ClusterSpec) -> ClusterNow:
 
 
 def _ordered(window: Window) -> Window:
-    """With its islands in the order in which the ledger has them."""
+    """Return the window with its islands in the ledger's order."""
     return window if window.islands is None else window.but(islands=tuple(sorted(window.islands)))
 
 
 def _present(quota: Quota, now: Present | None = None, *, partial: bool = False) -> Present:
-    """The quota as its row is; of a table what it has no column for stays."""
+    """Return the quota as its row; from a table, fields without a column stay."""
     fields: dict[str, Any] = {
         "gpus": quota.gpus,
         "islands": None if quota.islands is None else tuple(sorted(quota.islands)),
@@ -145,7 +161,7 @@ def _present(quota: Quota, now: Present | None = None, *, partial: bool = False)
 
 
 def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace) -> tuple[ClusterNow, list[Line]]:
-    """The cluster with the file laid over it; and what stays although the file does not say it."""
+    """Return the cluster with the file laid over it, and lines for entries that stay although the file lacks them."""
     file_cluster = _as_said(spec)
     fields = ("gpu_model", "gpus_per_node", "windows", *_SOURCES)
     taken = {f: getattr(file_cluster, f) for f in fields if not terms.partial or f in spec.model_fields_set}
@@ -214,7 +230,7 @@ def _theirs(now: ClusterNow) -> str:
 
 
 def _not_taken(standing: Present, wanted: Present, now: ClusterNow, terms: ImportTerms) -> dict[str, str]:
-    """By field of a quota why the file's is not taken: others or a rollout set it, or it is a floor above that."""
+    """Return by field why the file's value is not taken: others or a rollout set it, or it is a floor above that."""
     kept: dict[str, str] = {}
     older = wanted.gpus != standing.gpus and wanted.gpus in now.overwritten.get(wanted.team, ())
     if now.holder is not None:
@@ -227,9 +243,9 @@ def _not_taken(standing: Present, wanted: Present, now: ClusterNow, terms: Impor
 
 
 def _senseless(now: ClusterNow, after: ClusterNow) -> str:
-    """Why the quotas with those that stay are no tree; empty: they are.
+    """Return why the quotas, with those that stay, are no valid tree; empty: they are.
 
-    A floor that was above a quota before the import, where a rollout lowered that one, is not the file's.
+    A floor that was above a quota before the import, where a rollout lowered that one, is not the file's fault.
     """
     quotas = [present.as_quota() for present in after.quotas]
     try:
@@ -244,7 +260,7 @@ def _senseless(now: ClusterNow, after: ClusterNow) -> str:
 
 
 def _above_their_parents(cluster: ClusterNow) -> set[str]:
-    """Teams whose floors are above what a quota that they are part of holds."""
+    """Return the teams whose floors are above a quota that they are part of."""
     try:
         quotas = [present.as_quota() for present in cluster.quotas]
         QuotaTree(quotas)
@@ -257,7 +273,7 @@ def _above_their_parents(cluster: ClusterNow) -> set[str]:
 
 
 def setting_text(value: object) -> str:
-    """A setting as people read it."""
+    """Return a setting as people read it."""
     if value is None or value == () or value == []:
         return "none"
     if isinstance(value, list | tuple):
@@ -268,13 +284,13 @@ def setting_text(value: object) -> str:
 
 
 BEYOND = "beyond what is shown"
-"""Why a line has the same text on both sides: a long list whose first names are the same, say."""
+"""The reason why a line has the same text on both sides: a long list whose first names are the same, say."""
 
 
 def _moves(
     before: Mapping[str, Any], after: Mapping[str, Any], text: Callable[[Any], str] = setting_text
 ) -> Iterator[dict[str, Any]]:
-    """What a line says of each value that differs, however much of it its text shows."""
+    """Yield a line's fields for each value that differs, however much of it its text shows."""
     for name in sorted(before.keys() | after.keys()):
         if name not in before:
             yield {"name": name, "verb": Verb.ADDED, "after": text(after[name])}
@@ -289,7 +305,7 @@ def _texts_of(old: str, new: str) -> dict[str, str]:
 
 
 def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: FilePlace) -> list[Line]:
-    """What the import writes; what touches the quotas of a cluster whose rollout is open is refused."""
+    """Return what the import writes; changes to quotas of a cluster with an open rollout are refused."""
     islands = {i.name: n for n, i in enumerate(spec.islands)}
     teams = {q.team: n for n, q in enumerate(spec.quotas)}
     lines: list[Line] = []
@@ -316,7 +332,7 @@ def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: File
 
 
 def _window_lines(now: ClusterNow, after: ClusterNow) -> list[Line]:
-    """Those that come or go, in words that no two of them share."""
+    """Return lines for windows that come or go, in words that no two of them share."""
     moved = set(now.windows) ^ set(after.windows)
     texts: dict[Window, str] = {}
     for clock in ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f"):
@@ -330,7 +346,7 @@ def _window_lines(now: ClusterNow, after: ClusterNow) -> list[Line]:
 
 
 def _quotas_place(source: QuotaSource | None) -> QuotaSource | None:
-    """Where the quotas are: all that a source says but how classes are written, which a site may want out at once."""
+    """Return the place of the quotas: a source without how classes are written, which a site may turn off at once."""
     if not isinstance(source, SlurmSource):
         return source
     return source.model_copy(update={"classes": ClassesInSlurm.OFF, "yields": {}})
@@ -367,7 +383,7 @@ _DONE = {Verb.ADDED: "cannot be added", Verb.CHANGED: "cannot be changed", Verb.
 
 
 def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tuple[dict[str, Any], list[Line]]:
-    """The default policy after the import; a file without one says nothing of it."""
+    """Return the default policy after the import, and its lines; a file without one changes nothing of it."""
     if "policy" not in fleet.model_fields_set:
         return dict(now), []
     file_policy = fleet.policy.model_dump(mode="json", exclude_unset=True)
@@ -384,7 +400,7 @@ def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tup
 
 
 def default_refused(lines: Iterable[Line], why: str) -> list[Line]:
-    """The lines of a default policy that would make no sense, or leave a cluster without any: it stays as it is."""
+    """Refuse the lines of a default policy that is invalid, or leaves a cluster without a valid one: it stays as it is."""
     return [
         line if line.verb is Verb.LEFT_OUT else line.model_copy(update={"verb": Verb.REFUSED, "why": why})
         for line in lines
@@ -392,7 +408,7 @@ def default_refused(lines: Iterable[Line], why: str) -> list[Line]:
 
 
 def resolve_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tuple[dict[str, Team | None], list[Line]]:
-    """The teams that change, None for those that go; a file without teams says nothing of them."""
+    """Return the teams that change (None: removed) and their lines; a file without teams changes none."""
     after: dict[str, Team | None] = {}
     lines: list[Line] = []
     for number, entry in enumerate(fleet.teams):
@@ -424,7 +440,9 @@ def _team_text(team: Team) -> str:
 
 
 def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """The contacts, a masked one (`slack://***`, as an export writes it) as it stands; or why that cannot be."""
+    """Return the contacts, a masked one (`slack://***`, as in an export) replaced by the ledger's; or why that is
+    impossible.
+    """
     written_out = Counter(contact for contact in team.contacts if not is_masked(contact))
     left, contacts = [], list[str]()
     for one in standing:  # what the file writes out is not among those that it masks
@@ -459,7 +477,7 @@ def _which_goes(mask: str, in_file: int, have: int) -> str:
 
 
 def other_lines(others: Iterable[OtherCluster], *, prune: bool) -> list[Line]:
-    """Of clusters that the file does not name."""
+    """Return lines for clusters that the file does not name."""
     lines = []
     for one in others:
         verb = Verb.LEFT_OUT if not prune else Verb.REFUSED if one.barred else Verb.REMOVED
@@ -469,7 +487,7 @@ def other_lines(others: Iterable[OtherCluster], *, prune: bool) -> list[Line]:
 
 
 def policy_fault(default: Mapping[str, Any], own: Mapping[str, Any]) -> str:
-    """Why a cluster's policy and the default under it are none, as they stand after the import; empty: they are one."""
+    """Return why a cluster's policy over this default is invalid; empty: it is valid."""
     try:
         merged_policy(Policy.model_validate(dict(default)), own)
     except ValidationError as error:

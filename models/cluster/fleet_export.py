@@ -1,4 +1,4 @@
-"""What stands in the ledger as the fleet file that would bring it there."""
+"""The ledger's content as the fleet file that would import it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from models.cluster.windows import Window
 
 
 class FleetPage(Model):
-    """Some clusters as a fleet file has them; the first page has what is of the fleet as a whole, too."""
+    """Some clusters as a fleet file has them; the first page also has the fleet's own fields."""
 
     clusters: tuple[dict[str, Any], ...]
     wrong: dict[str, str]
-    """Clusters that make no sense, and why."""
+    """Clusters with invalid rows, and why."""
     cut_floors: dict[str, tuple[str, ...]]
-    """By cluster: teams whose floors are above their value, which no file can say."""
+    """By cluster: teams whose floors are above their value, which no file can express."""
     policy: dict[str, Any]
     teams: tuple[Team, ...]
     last: str
@@ -29,7 +29,7 @@ class FleetPage(Model):
 
 
 def cluster_document(now: ClusterNow, health: Mapping[str, Island]) -> dict[str, Any]:
-    """The cluster as a file has it, fields in the models' order, quotas by team; defaults are left out.
+    """Return the cluster as a file has it, fields in the models' order, quotas by team; defaults are left out.
 
     `health`: the latest look by island; without one nothing counts as healthy. Use is measured, and not written.
     """
@@ -61,7 +61,7 @@ def _island(name: str, total_gpus: int, seen: Island | None) -> dict[str, Any]:
 
 
 def _most_of_floors(now: ClusterNow) -> dict[str, int]:
-    """By team the largest floor that a file may give it: its value, and that of every quota that it is part of."""
+    """Return by team the largest floor that a file may give it: its value, and that of every quota that it is part of."""
     by_team, most = now.by_team, {}
     for quota in now.quotas:
         path: list[str] = []
@@ -74,7 +74,9 @@ def _most_of_floors(now: ClusterNow) -> dict[str, int]:
 
 
 def _quota(present: Present, most: int) -> dict[str, Any]:
-    """Floors are cut down to what the value, or one above it, was lowered to: else no import would take the file."""
+    """Return the quota with its floors cut down to a lowered value, its own or one above it: else no import would take
+    the file.
+    """
     fitting = present.model_copy(update={"gpus": most}).as_quota()
     quota: dict[str, Any] = {"team": present.team, "gpus": present.gpus}
     for field in ("islands", "protected_blocks"):
@@ -92,13 +94,13 @@ def _quota(present: Present, most: int) -> dict[str, Any]:
 
 
 def cut_floors(now: ClusterNow) -> list[str]:
-    """Teams whose floors the file cannot say, because their value, or one that they are part of, is below them."""
+    """Return teams whose floors no file can express, because their value, or one that they are part of, is lower."""
     most = _most_of_floors(now)
     return [q.team for q in now.quotas if max(q.minimum_gpus, sum(q.protected_blocks)) > most[q.team]]
 
 
 def in_file_order(cluster: dict[str, Any]) -> dict[str, Any]:
-    """A cluster's document out of the archive, whose keys are sorted, with its fields in the models' order again."""
+    """Sort the fields of a cluster's document from the archive, whose keys are sorted by name, in the models' order."""
     ordered = _by_fields(cluster, ClusterSpec)
     for field, model in (("islands", Island), ("quotas", Quota), ("windows", Window)):
         if field in ordered:

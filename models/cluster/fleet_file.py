@@ -17,13 +17,13 @@ from models.cluster.windows import Window
 from models.notices import Notify
 
 NAMES_BYTES = 48 * 1024
-"""Of the names of a cluster's quotas, compressed."""
+"""The most bytes that the names of a cluster's quotas take when compressed."""
 MOST_QUOTAS = 10_000
-"""Of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
+"""The most quotas of one cluster: what its rollout carries through Temporal was tried up to here (docs/adr/0011)."""
 
 
 def _check_name(name: str, where: tuple[str | int, ...]) -> None:
-    """Errors: ValueError, which knows where the name stands."""
+    """Check the size of a name. Errors: ValueError with the path of the name."""
     try:
         of_ordinary_bytes(name)
     except ValueError as error:
@@ -31,7 +31,7 @@ def _check_name(name: str, where: tuple[str | int, ...]) -> None:
 
 
 def _check_size(quotas: tuple[Quota, ...]) -> None:
-    """A rollout carries each name dozens of times. Errors: ValueError."""
+    """Check the size of all names: a rollout carries each dozens of times. Errors: ValueError."""
     size = len(zlib.compress("\n".join(quota.team for quota in quotas).encode(), 1))
     if size > NAMES_BYTES:
         many = f"the names of its {count_text(len(quotas), 'quota')} take {size} bytes when compressed"
@@ -93,11 +93,11 @@ class ClusterInSlurm(ClusterSpec):
     """A cluster as Slurm has it."""
 
     unread: tuple[str, ...] = Field(default=(), exclude_if=lambda sentences: not sentences)
-    """What Slurm has that Backstop does not read, in a sentence each. Left out where there is nothing."""
+    """A sentence for each limit in Slurm that Backstop does not read. Left out where there is none."""
 
 
 class Team(Documented):
-    """Whom to tell. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
+    """A team to notify. `contacts` are channel addresses: log, mailto:, slack or webhook URLs."""
 
     name: NameGiven
     """As in quotas."""
@@ -140,7 +140,9 @@ class Fleet(Documented):
         return self
 
     def _check_yields(self, cluster: ClusterSpec, source: SlurmSource, number: int) -> None:
-        """Errors: ValueError for a class that no quota there has. Where the file has none, the ledger may."""
+        """Check the classes of `yields`. Errors: ValueError for one that no quota there has. If the file names none,
+        the ledger may.
+        """
         try:
             classes = dict.fromkeys(self.policy_of(cluster).classes)
         except ValidationError:  # which is told of the policy itself
@@ -152,7 +154,7 @@ class Fleet(Documented):
                 raise fault_at(("clusters", number, "slurm", "yields", name), what)
 
     def policy_of(self, cluster: ClusterSpec) -> Policy:
-        """The cluster's policy: the default with what the cluster says laid over it.
+        """Return the cluster's policy: the default with the cluster's own settings laid over it.
 
         Errors: pydantic.ValidationError as for any policy.
         """
@@ -163,7 +165,7 @@ class Fleet(Documented):
 
 
 def merged_policy(default: Policy, override: Mapping[str, Any]) -> Policy:
-    """A default with what one cluster says laid over it; terms of a health buffer lie over those that are there."""
+    """Lay a cluster's own settings over a default; terms of a health buffer are laid over the default's terms."""
     if not override:
         return default
     kept = default.model_dump(mode="json", exclude_unset=True)

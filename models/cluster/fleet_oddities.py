@@ -1,4 +1,4 @@
-"""What is legal in a fleet file and odd: a person may have meant something else."""
+"""Oddities of a fleet file: legal entries where a person may have meant something else."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from models.cluster.island import total
 from models.cluster.quota import Quota
 
 TIMES = 10
-"""More promised than so many times what is installed is hardly meant."""
+"""To promise more than so many times what is installed is hardly meant."""
 _MOST_NAMED = 5
 _SCHEMES = ("mailto", "mailtos", "slack", "json", "jsons", "https", "webhook+http", "webhook+https")
-"""As activities/adapters/notify/channels.py takes them; a test holds the two together."""
+"""The schemes of activities/adapters/notify/channels.py; a test keeps both alike."""
 _MAIL = re.compile(r"[^@\s:/]+@[^@\s:/]+")
 _CHANNEL = re.compile(r"[#@][\w.-]{1,80}")
 _SLACK = re.compile(r"slack://(\w+@)?[A-Za-z0-9]+(/[A-Za-z0-9]+){2}.*")
 
 
 def oddities_of(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> tuple[Oddity, ...]:
-    """In the file's order. `contacts`: of every team, as they stand after the import."""
+    """Return the oddities in the file's order. `contacts`: every team's, after the import."""
     of_clusters = [odd for number, cluster in enumerate(fleet.clusters) for odd in _of_cluster(cluster, number)]
     return (*of_clusters, *_of_teams(fleet, contacts))
 
@@ -78,7 +78,7 @@ def _of_teams(fleet: Fleet, contacts: Mapping[str, Sequence[str]]) -> Iterator[O
 
 
 def contact_fault(contact: str) -> str:
-    """Why no notice could be sent there, judged by its form alone and without its secrets; empty: it could."""
+    """Return why no notice could be sent there, judged by its form only and without its secrets; empty: one could."""
     text = contact.strip()
     scheme, colon, rest = text.partition(":")
     kind = scheme.lower()

@@ -1,4 +1,4 @@
-"""How large the flex pool is (what is healthy and not promised, promised and unused), and what size to publish."""
+"""The size of the flex pool (healthy and not promised, or promised and unused), and the size to publish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from models.base import Count, Model
 
 
 class FlexPool(Model):
-    """Units: whole GPUs. `surplus_gpus`: no quota stands on it; `unused_gpus`: a quota does, and no job."""
+    """The flex pool. Units: whole GPUs. `surplus_gpus`: beyond all quotas; `unused_gpus`: in a quota, without a job."""
 
     surplus_gpus: int
     unused_gpus: int
@@ -17,14 +17,15 @@ class FlexPool(Model):
 
 
 class FlexSight(Model):
-    """The surplus of one look. Units: whole GPUs. `standing_gpus`: the least it has been for `clear_after`."""
+    """The surplus at one look. Units: whole GPUs. `standing_gpus`: the least it has been for `clear_after`."""
 
     surplus_gpus: Count
     standing_gpus: Count
 
 
 def follow_surplus(published_gpus: int | None, sight: FlexSight, band_gpus: int) -> int:
-    """The surplus to publish where `published_gpus` is: less at once, more only beyond the band, and once it stands.
+    """Return the surplus to publish where `published_gpus` is: less at once, more only beyond the band, and once it
+    lasts.
 
     A pool that is too large is room for jobs that no healthy GPU will run, so no band delays a shrink.
     """
@@ -35,6 +36,6 @@ def follow_surplus(published_gpus: int | None, sight: FlexSight, band_gpus: int)
 
 
 def flex_pool(healthy_gpus: int, backed_gpus: int, in_quota_use_gpus: int) -> FlexPool:
-    """The pool of one cluster. Source: docs/design.md, "Words": unused = max(0, H - in-quota use - surplus)."""
+    """Return the pool of one cluster. Source: docs/design.md, "Words": unused = max(0, H - in-quota use - surplus)."""
     surplus = healthy_gpus - backed_gpus
     return FlexPool(surplus_gpus=surplus, unused_gpus=max(0, healthy_gpus - in_quota_use_gpus - surplus))

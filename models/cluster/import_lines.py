@@ -1,4 +1,4 @@
-"""What an import does, as it is told: a line for each difference, and the terms on which a file is taken."""
+"""The lines of an import, one for each difference, and the terms on which a file is taken."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from models.base import Count, Model, Name, canonical_json, hash_of
 from models.cluster.fleet_file import Fleet
 
 FilePlace = tuple[str | int, ...]
-"""Where something stands in the file: `("clusters", 2, "quotas", 0)`."""
+"""A path in the file: `("clusters", 2, "quotas", 0)`."""
 
 MOST_LINES = 2000
-"""Of an answer: what is beyond is counted. A file of a new fleet has a line for each cluster."""
+"""The most lines of an answer; further ones are only counted. A file of a new fleet has a line for each cluster."""
 
 
 class Verb(StrEnum):
@@ -25,29 +25,29 @@ class Verb(StrEnum):
     CHANGED = "changed"
     REMOVED = "removed"
     KEPT = "kept"
-    """The file is older than what a rollout or a grant wrote, or Slurm says it: that stays."""
+    """The file is older than what a rollout or a grant wrote, or Slurm decides: the present value stays."""
     LEFT_OUT = "left_out"
     """It is in the ledger but not in the file: it stays, and pruning removes it."""
     REFUSED = "refused"
 
 
 WRITES = frozenset({Verb.ADDED, Verb.CHANGED, Verb.REMOVED})
-"""What changes the ledger."""
+"""The verbs of lines that change the ledger."""
 _FIRST = (Verb.REFUSED, Verb.REMOVED, Verb.CHANGED, Verb.KEPT, Verb.ADDED, Verb.LEFT_OUT)
 
 
 class Line(Model):
-    """One difference. Values as people read them, without secrets."""
+    """A difference. Values as people read them, without secrets."""
 
     verb: Verb
     kind: str
-    """cluster, island, quota, window, team, policy, or field for what else a cluster says."""
+    """cluster, island, quota, window, team, policy, or field for another field of a cluster."""
     cluster: str = ""
-    """Empty: of the fleet as a whole."""
+    """Empty: the fleet as a whole."""
     name: str = ""
-    """The island's, the team's, the setting's or the field's."""
+    """The name of the island, team, setting or field."""
     field: str = ""
-    """Of a quota."""
+    """The field of a quota."""
     before: str = ""
     after: str = ""
     why: str = ""
@@ -55,7 +55,7 @@ class Line(Model):
 
     @property
     def what(self) -> str:
-        """`h100 quota research: gpus`."""
+        """A text such as `h100 quota research: gpus`."""
         if self.kind == "cluster":
             return f"cluster {self.cluster}"
         parts = [self.cluster, self.kind if self.kind != "field" else "", self.name]
@@ -68,48 +68,48 @@ class Line(Model):
 
 
 class ImportTerms(Model):
-    """How a file is to be taken."""
+    """The terms on which a file is taken."""
 
     file: str = ""
-    """What people call it: it stands in the audit."""
+    """The file's name in the audit."""
     dry_run: bool = False
     prune: bool = False
     whole: bool = False
-    """Nothing goes in where a line is refused."""
+    """Nothing goes in if a line is refused."""
     partial: bool = False
-    """The file is a table: it says nothing of fields that it has no column for."""
+    """The file is a table: fields without a column stay."""
     reset: bool = False
-    """Where no rollout is open, the file's values are meant also where a rollout or a grant has written over them."""
+    """Without an open rollout, take the file's values even where a rollout or a grant has overwritten them."""
     agreed: str = ""
-    """The hash of what somebody has seen to be removed; nothing goes in where that would be something else by now."""
+    """The hash of the removals that somebody has seen; nothing goes in if they would differ by now."""
     policy: str = Field(default="", exclude_if=lambda digest: not digest)
-    """The hash of the changes of policy that two admins give; nothing goes in where it would be others by now."""
+    """The hash of the changes of policy that two admins give; nothing goes in if they would differ by now."""
 
 
 class Oddity(Model):
-    """What is legal and odd, and where it stands."""
+    """A legal but odd entry, and its place."""
 
     text: str
     path: FilePlace = ()
 
 
 class FleetOutcome(Model):
-    """What an import does, or did."""
+    """The outcome of an import, or of a dry run."""
 
     lines: tuple[Line, ...]
-    """The first of them, refusals first."""
+    """The first lines, refusals first."""
     totals: dict[Verb, int]
     untouched: dict[str, int]
-    """Of the file's clusters, quotas and teams: how many are as they stand."""
+    """The numbers of the file's clusters, quotas and teams that stay as they are."""
     counts: dict[str, int]
-    """Clusters and quotas that went in; of the quotas those that were added, changed and removed."""
+    """The numbers of clusters and quotas that went in, and of quotas added, changed and removed."""
     oddities: tuple[Oddity, ...] = ()
     removal: str = ""
-    """The hash of what is removed."""
+    """The hash of the removals."""
     policy: str = ""
-    """The hash of what changes of policies, the fleet's and clusters'; empty: nothing."""
+    """The hash of the changes of policies, the fleet's and clusters'; empty: none."""
     awaits_second: bool = False
-    """Nothing is done: another admin has to give the changes of policy too."""
+    """Nothing was done: another admin has to give the changes of policy too."""
     done: bool = False
 
     def of(self, verb: Verb) -> tuple[Line, ...]:
@@ -121,21 +121,21 @@ class FleetOutcome(Model):
 
 
 class Departure(Model):
-    """What became of a cluster that was taken out, or is called otherwise now."""
+    """The outcome of removing or renaming a cluster."""
 
     cluster: Name
     summary: str
     history: dict[str, Count] = Field(default_factory=dict)
-    """How many rows there are of each kind that is not in a fleet file: health samples, rollouts and the like."""
+    """The number of rows of each kind that is not in a fleet file: health samples, rollouts and the like."""
     barred: str = ""
-    """Why it cannot be; empty: it can."""
+    """The reason why it is impossible; empty: it is possible."""
     done: bool = False
 
 
 def outcome_of(
     fleet: Fleet, lines: Sequence[Line], counts: dict[str, int], oddities: Sequence[Oddity], *, done: bool
 ) -> FleetOutcome:
-    """The answer: bounded lines, and all of them counted."""
+    """Return the outcome: bounded lines, and all of them counted."""
     ordered = [line for verb in _FIRST for line in lines if line.verb is verb]
     removed = [line for line in ordered if line.verb is Verb.REMOVED]
     moved = {line.cluster for line in lines if line.verb is not Verb.LEFT_OUT and line.cluster}
@@ -160,13 +160,13 @@ def outcome_of(
 
 
 def policies_brought(fleet: Fleet, lines: Sequence[Line]) -> dict[str, dict[str, Any]]:
-    """By cluster: the policies of their own with which new clusters come."""
+    """Return the own policies of new clusters, by cluster."""
     new = {line.cluster for line in lines if line.kind == "cluster" and line.verb is Verb.ADDED}
     return {c.name: c.policy for c in fleet.clusters if c.name in new and c.policy}
 
 
 def _policy_hash(fleet: Fleet, lines: Sequence[Line]) -> str:
-    """Of each setting that changes, and of the policies that new clusters bring."""
+    """Return the hash of each setting that changes, and of the policies that new clusters bring."""
     changed = [line.sentence for line in lines if line.kind == "policy" and line.verb in WRITES]
     brought = policies_brought(fleet, lines)
     if not changed and not brought:

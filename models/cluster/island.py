@@ -1,4 +1,4 @@
-"""What a cluster has: islands, and how many GPUs of each a job could be placed on now."""
+"""Islands: the parts of a cluster, and how many GPUs of each a job could be placed on now."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class Island(Documented):
 
     @property
     def canonical(self) -> Self:
-        """The same island, written in one way."""
+        """The same island in one spelling."""
         return self.model_copy(update={"block_gpus": None}) if self.block_gpus == self.healthy_gpus else self
 
     def at_health(self, gpus: int) -> Self:
-        """With so many healthy GPUs; blocks as far as these reach."""
+        """Return the island with so many healthy GPUs, its blocks limited to these."""
         block = None if self.block_gpus is None else min(self.block_gpus, gpus)
         return self.model_copy(update={"healthy_gpus": gpus, "block_gpus": block})
 
 
 def total(islands: tuple[Island, ...]) -> int:
-    """T: GPUs installed."""
+    """Return T: the installed GPUs."""
     return sum(i.total_gpus for i in islands)
 
 
 def healthy(islands: tuple[Island, ...]) -> int:
-    """H: GPUs a job could be placed on now."""
+    """Return H: the GPUs a job could be placed on now."""
     return sum(i.healthy_gpus for i in islands)

@@ -1,4 +1,4 @@
-"""Jobs by name: which hold what now, and how long those on flex have lived. Teams' sums stand in usage samples."""
+"""Jobs by name: the GPUs that they hold now, and the lifetimes of those on flex. Usage samples have the teams' sums."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RunsOn(StrEnum):
 
 
 class Job(Model):
-    """One job that runs, or has run. Units: whole GPUs. `island` None: not known, or more than one."""
+    """A job that runs, or has run. Units: whole GPUs. `island` None: unknown, or more than one."""
 
     job: Name
     team: Name
@@ -31,11 +31,11 @@ class Job(Model):
     island: Name | None = None
     started: Time
     ended: Time | None = None
-    """None: it runs."""
+    """None: the job runs."""
     preempted: bool = False
     """It ended because its GPUs were needed."""
     job_class: Name | None = None
-    """One of its quota's classes; None: the strongest, so that nothing dies for a word that was forgotten."""
+    """A class of its quota; None: the strongest, so that a forgotten word kills no job."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -49,24 +49,24 @@ class Job(Model):
 
 
 class ClusterJob(Job):
-    """A job with its cluster, as it is brought in."""
+    """A job with its cluster, for an import."""
 
     cluster: Name
 
 
 class FlexLives(Model):
-    """How long jobs on flex lived, of those that ended since then. Units: seconds."""
+    """The lifetimes of jobs on flex that ended since a time. Units: seconds."""
 
     since: Time
     ended: Count
     preempted: Count
     median_seconds: float | None = Field(default=None, ge=0)
-    """Of the preempted ones, from start to preemption; None where none was."""
+    """The median time from start to preemption; None where none was preempted."""
     shortest_seconds: float | None = Field(default=None, ge=0)
 
 
 def flex_lives(jobs: Iterable[Job], since: Time) -> FlexLives:
-    """Of the jobs on flex that ended since then."""
+    """Return the lifetimes of jobs on flex that ended since then."""
     over = [j for j in jobs if j.on is RunsOn.FLEX and j.ended is not None and j.ended >= since]
     lived = [(j.ended - j.started).total_seconds() for j in over if j.preempted and j.ended is not None]
     return FlexLives(
@@ -79,9 +79,9 @@ def flex_lives(jobs: Iterable[Job], since: Time) -> FlexLives:
 
 
 def first_to_go(jobs: Sequence[Job], above: Mapping[str, int], classes: Mapping[str, Sequence[str]]) -> tuple[Job, ...]:
-    """Jobs on flex, those first that would give back first: of who is furthest above its share, the youngest.
+    """Return jobs on flex in the order of yielding: the team furthest above its share first, its youngest job first.
 
-    Inside a team its weaker classes come first, and move no other team's jobs. `classes`: of each team, the strongest
+    Inside a team its weaker classes come first, and move no other team's jobs. `classes`: each team's, the strongest
     first. Source: models.flex.yielding.given_back, which also picks jobs with the least overshoot for a given need.
     """
     on_flex = [j for j in jobs if j.on is RunsOn.FLEX]
@@ -90,7 +90,7 @@ def first_to_go(jobs: Sequence[Job], above: Mapping[str, int], classes: Mapping[
 
 
 def jobs_text(jobs: Iterable[tuple[str, int]]) -> str:
-    """The largest jobs by name, each with its GPUs; empty where there are none."""
+    """Return the largest jobs by name, each with its GPUs; empty where there are none."""
     largest_first = sorted(jobs, key=lambda j: (-j[1], j[0]))
     names = ", ".join(f"{name} {gpus:,}" for name, gpus in largest_first[:_NAMED])
     rest = largest_first[_NAMED:]

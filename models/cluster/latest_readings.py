@@ -1,4 +1,4 @@
-"""What is known of a cluster at a moment: its last readings, side by side, for those who explain it to people."""
+"""A cluster's last readings at one moment, side by side, for explanations to people."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from models.cluster.windows import Window
 class Evidence:
     reading: QuotaReading
     sample: HealthSample | None
-    """None: nobody knows its health."""
+    """None: its health is unknown."""
     usage: Mapping[str, TeamUsage]
-    """By team; one that is not there is not known."""
+    """Use by team; a missing team's is unknown."""
     at: datetime
     jobs: Sequence[Job] = ()
     windows: Sequence[Window] = ()
     classes: tuple[str, ...] = ()
-    """Of jobs, as the cluster's policy has them; a quota may have its own."""
+    """The classes of jobs in the cluster's policy; a quota may have its own."""
 
     @property
     def classes_by_team(self) -> dict[str, tuple[str, ...]]:
@@ -32,7 +32,7 @@ class Evidence:
 
     @property
     def work(self) -> tuple[TeamWork, ...]:
-        """What running jobs hold by class, of the teams whose jobs are known by name."""
+        """The GPUs that running jobs hold by class, for teams whose jobs are known by name."""
         scheduled = {team: usage.scheduled_gpus for team, usage in self.usage.items()}
         blocks = {quota.team: sum(quota.protected_blocks) for quota in self.reading.quotas}
         return team_work(self.jobs, self.classes_by_team, scheduled, blocks)

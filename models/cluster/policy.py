@@ -1,4 +1,4 @@
-"""What a cluster's owner decides: buffers, waits, what happens on a breach."""
+"""A cluster's policy, as its owner decides it: buffers, waits, what happens on a breach."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ class OnDrift(StrEnum):
 
 
 class Requests(StrEnum):
-    """What becomes of a request for more quota while a rollout of the cluster is on its way to `monitored`."""
+    """The answer to requests for more quota while a rollout of the cluster is on its way to `monitored`."""
 
     WAIT = "wait"
     REFUSE = "refuse"
 
 
 class OnLongRun(StrEnum):
-    """Long-run health no longer is what a monitored plan was made on."""
+    """The reaction when long-run health has left what a monitored plan was made on."""
 
     APPLY = "apply"
     """Propose a new plan; one inside the envelope is written by itself."""
@@ -100,7 +100,7 @@ class Ramp(Model):
 
 
 class HealthBuffer(Model):
-    """Derived from the cluster's health history: so much that the target share of hours holds."""
+    """A buffer derived from the cluster's health history, so large that the target share of hours holds."""
 
     health: HealthTerms
 
@@ -118,13 +118,13 @@ def _buffer(value: Any) -> Any:
 
 
 MOST_NAMES = 100
-"""People whom a policy names for one thing."""
+"""The most people whom a policy names for one thing."""
 OF_THE_CLUSTER = ("owners", "requests", "notify", "classes")
-"""Settings that speak of a cluster whether or not a rollout of it is open: no launch sets them."""
+"""Settings of a cluster that do not depend on an open rollout: no launch sets them."""
 
 
 class Policy(Documented):
-    """Settings of one cluster, or the default of all. Defaults: docs/fleet-file.md, "A policy"."""
+    """The settings of one cluster, or the default of all. Defaults: docs/fleet-file.md, "A policy"."""
 
     buffer: Annotated[Share | Ramp | HealthBuffer, BeforeValidator(_buffer)] = Fraction(15, 100)
     """The share that is not promised; or {ramp: [...]}: growing shares, a step for each completed rollout; or
@@ -210,7 +210,7 @@ class Policy(Documented):
 
     @property
     def resting_poll(self) -> timedelta:
-        """How often a rollout at rest looks unasked: it catches a lost signal, a dead watch, and long-run health."""
+        """The interval at which a rollout at rest looks unasked: for a lost signal, a dead watch, and long-run health."""
         if self.safety_poll < HOUR:
             return self.safety_poll
         if self.on_long_run is OnLongRun.IGNORE:
@@ -219,11 +219,13 @@ class Policy(Documented):
 
     @property
     def terms(self) -> HealthTerms | None:
-        """What is asked of a buffer from health history; None where the policy says the buffer itself."""
+        """The terms of a buffer from health history; None where the policy sets the buffer itself."""
         return self.buffer.health if isinstance(self.buffer, HealthBuffer) else None
 
     def buffer_at(self, completed_rollouts: int, derived: Derived | None = None) -> Fraction:
-        """b for the cluster's next rollout; a ramp stays on its last step. Without what was derived its floor holds."""
+        """Return b for the cluster's next rollout; a ramp stays on its last step. Without a derived buffer its floor
+        holds.
+        """
         if isinstance(self.buffer, HealthBuffer):
             if derived is None:
                 return self.buffer.health.floor

@@ -1,4 +1,4 @@
-"""Quotas: promises of GPUs to teams, in a tree whose leaves alone hold jobs."""
+"""Quotas: promises of GPUs to teams, in a tree where only leaves hold jobs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from models.cluster.classes import Classes
 class Quota(Documented):
     """GPUs promised to one team in one cluster (nominal quota).
 
-    Units: whole GPUs. `scheduled_gpus` None: usage unknown, taken as all of the quota and none idle.
-    `pending_gpus`: what its queued jobs ask for; None: unknown. `islands` None: may stand on any.
-    `protected_blocks`: sizes of contiguous blocks, each whole inside one island. `minimum_gpus` and the sum of
-    the blocks are floors that a cut respects. `namespaces`: who may target it; None: anybody; (): nobody does now.
-    Errors: ValueError for idle above scheduled, floors above the quota, and
-    pending where scheduled is unknown.
+    Units: whole GPUs. `scheduled_gpus` None: usage unknown, taken as all of the quota and none idle. `pending_gpus`:
+    what its queued jobs ask for; None: unknown. `islands` None: any. `protected_blocks`: sizes of contiguous blocks,
+    each whole inside one island. `minimum_gpus` and the sum of the blocks are floors that a cut respects. `namespaces`:
+    those that may target it; None: all; (): none now. Errors: ValueError for idle above scheduled, floors above the
+    quota, and pending where scheduled is unknown.
     """
 
     team: Name
@@ -95,11 +94,11 @@ class Quota(Documented):
 
     @property
     def floor(self) -> int:
-        """What a cut leaves standing."""
+        """The GPUs that a cut leaves."""
         return max(self.minimum_gpus, sum(self.protected_blocks))
 
     def admits(self, namespace: str) -> bool:
-        """Whether jobs and requests out of this namespace may target the quota."""
+        """Return whether jobs and requests from this namespace may target the quota."""
         return self.namespaces is None or namespace in (self.team, *self.namespaces)
 
     def canonical(self, islands: Collection[str]) -> Quota:
@@ -117,21 +116,21 @@ class Quota(Documented):
 
     @property
     def gate(self) -> tuple[str, ...] | None:
-        """Who may target it beside the team itself, in the order of names; None: anybody."""
+        """The namespaces that may target it beside the team itself, sorted; None: all."""
         return gate_of(self.team, self.namespaces)
 
     def with_gpus(self, gpus: int) -> Quota:
-        """The same quota at another value, unchecked: floors may be broken on purpose (a breach)."""
+        """Return the same quota with another value, unchecked: floors may be broken on purpose (a breach)."""
         return self.model_copy(update={"gpus": gpus})
 
 
 def gate_of(team: str, namespaces: Iterable[str] | None) -> tuple[str, ...] | None:
-    """The namespaces that may target a team's quota, written in one way: the team itself may in any case."""
+    """Return the namespaces that may target a team's quota, in one spelling: the team itself always may."""
     return None if namespaces is None else tuple(sorted(set(namespaces) - {team}))
 
 
 def cycle_in(parents: Mapping[str, str | None]) -> list[str]:
-    """Names of which each is followed by its parent, the first one again at the end; [] where there is no cycle."""
+    """Return names each followed by its parent, the first one again at the end; [] where there is no cycle."""
     settled: set[str] = set()
     for name in parents:
         path: list[str] = []
@@ -187,11 +186,11 @@ class QuotaTree:
 
     @property
     def leaf_gpus(self) -> dict[str, int]:
-        """The quotas that jobs run in."""
+        """The quotas of the leaves, which hold jobs."""
         return {leaf: self.by_team[leaf].gpus for leaf in self.leaves}
 
     def ancestors(self, team: str) -> list[str]:
-        """From the parent up to the root."""
+        """Return the quotas above it, from the parent up to the root."""
         above = []
         parent = self.by_team[team].parent
         while parent is not None:
@@ -211,7 +210,7 @@ class QuotaTree:
         return tuple(order[::-1])
 
     def assigned_of(self, values: Mapping[str, int] | None = None) -> dict[str, int]:
-        """min(own value, assigned of the children) for every team; own value for leaves."""
+        """Return for every team min(own value, assigned of the children); own value for leaves."""
         value = {t: q.gpus for t, q in self.by_team.items()} if values is None else values
         result: dict[str, int] = {}
         for team in self.bottom_up:
@@ -220,12 +219,12 @@ class QuotaTree:
         return result
 
     def assigned_gpus(self, values: Mapping[str, int] | None = None) -> int:
-        """A: what the cluster's quotas really promise, in GPUs."""
+        """Return A: what the cluster's quotas really promise, in GPUs."""
         of = self.assigned_of(values)
         return sum(of[root] for root in self.roots)
 
     def lower_values(self, cuts: Mapping[str, int]) -> dict[str, int]:
-        """Every team's value after cutting leaves: ancestors fall alike, so that no sibling can take it up."""
+        """Return every team's value after cutting leaves: ancestors fall alike, so that no sibling can take it up."""
         value = {t: q.gpus for t, q in self.by_team.items()}
         for leaf, cut in cuts.items():
             for team in (leaf, *self.ancestors(leaf)):
@@ -262,10 +261,10 @@ def check_islands(quotas: Iterable[Quota], islands: Iterable[str]) -> None:
 
 
 def check_floors(quotas: Sequence[Quota], under: tuple[str | int, ...] = ()) -> None:
-    """Refuse a floor above what a quota that the leaf is part of holds: nothing could keep it.
+    """Refuse a floor above the value of a quota that the leaf is part of: nothing could keep it.
 
-    Asked of what people import: a rollout may lower a parent below a floor of its children. `under`: where the
-    quotas are, for the path of the fault. Errors: ValueError naming the field, its value and both teams.
+    This checks what people import: a rollout may lower a parent below a floor of its children. `under`: the path of the
+    quotas, for the fault. Errors: ValueError naming the field, its value and both teams.
     """
     for number, quota, above in floors_above(quotas):
         what = f"minimum_gpus is {quota.minimum_gpus}"
@@ -276,7 +275,7 @@ def check_floors(quotas: Sequence[Quota], under: tuple[str | int, ...] = ()) -> 
 
 
 def floors_above(quotas: Sequence[Quota]) -> Iterator[tuple[int, Quota, Quota]]:
-    """Each quota of a tree whose floor is above what one that it is part of holds: its place, itself and that one."""
+    """Yield each quota whose floor is above the value of one that it is part of: its place, itself and that one."""
     floored = [(number, q) for number, q in enumerate(quotas) if q.floor and q.parent is not None]
     by_team = {q.team: q for q in quotas} if floored else {}
     for number, quota in floored:

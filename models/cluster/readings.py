@@ -1,4 +1,4 @@
-"""What is read of a cluster: quotas, health, usage; and one fresh look at it, which is all three at once."""
+"""Readings of a cluster: quotas, health, usage; and an observation, which is all three at once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class LimitMode(StrEnum):
     HARD = "hard"
 
     def admits(self, gpus: int, earlier: int | None) -> int:
-        """The limit to enforce. `earlier`: the value before it was lowered (docs/design.md, "Words")."""
+        """Return the limit to enforce. `earlier`: the value before it was lowered (docs/design.md, "Words")."""
         return gpus if self is LimitMode.HARD or earlier is None else max(gpus, earlier)
 
 
 class Present(Model):
-    """A quota as the quota system holds it now. Unlike Quota it may stand below its floors."""
+    """A quota as the quota system has it now. Unlike Quota it may be below its floors."""
 
     team: Name
     gpus: GpuCount
@@ -42,12 +42,12 @@ class Present(Model):
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
     classes: Classes | None = Field(default=None, exclude_if=lambda classes: classes is None)
     hand: Count = Field(default=0, exclude=True)
-    """While it stays the same, only Backstop has changed the value. Of no meaning beyond the reading."""
+    """As long as it stays the same, only Backstop has changed the value. It has no meaning outside the reading."""
 
     def as_quota(
         self, scheduled_gpus: int | None = None, idle_gpus: int | None = None, pending_gpus: int | None = None
     ) -> Quota:
-        """A quota to plan from; floors that the present value breaks are clipped to it."""
+        """Return a quota to plan from; floors that the present value breaks are clipped to it."""
         blocks: list[int] = []
         for block in self.protected_blocks:
             if sum(blocks) + block <= self.gpus:
@@ -68,7 +68,9 @@ class Present(Model):
 
 
 class ForeignChange(Model):
-    """Who last changed one quota past Backstop, where the quota system knows. `generation`: the cluster's after it."""
+    """The last change of a quota past Backstop, where the quota system knows its author. `generation`: the cluster's
+    after it.
+    """
 
     team: Name
     by: str
@@ -86,20 +88,20 @@ class QuotaReading(Model):
     follows_health: bool = False
     """True while the flex pool grows and shrinks with healthy GPUs."""
     flex_gpus: GpuCount | None = None
-    """The surplus that a scheduler may give to flex jobs, as last published; None: nobody has said."""
+    """The surplus that a scheduler may give to flex jobs, as last published; None: never published."""
     flex_band_gpus: GpuCount = 0
-    """Only a surplus above `flex_gpus` by more than this is news."""
+    """A surplus counts as a change only if it is above `flex_gpus` by more than this."""
     counts_modes: bool = False
     """A foreign change of a mode moves the generation, like one of a value."""
     rollout: str = Field(default="", exclude_if=lambda rollout: not rollout)
-    """The rollout that is open there; empty: none is, or the system does not say."""
+    """The rollout that is open there; empty: none, or the system does not say."""
     counter: Count = Field(default=0, exclude_if=lambda counter: not counter)
-    """Its last effect."""
+    """The number of its last effect."""
     unread: str = Field(default="", exclude_if=lambda why: not why)
-    """Why this is what was last known, and may stand no more; empty: it stands."""
+    """The reason why this is an older reading, which may no longer hold; empty: it is current."""
 
     bound_gpus: GpuCount | None = Field(default=None, exclude_if=lambda bound: bound is None)
-    """What the quota system lets all of these quotas hold together; None: it has no such limit."""
+    """The most that the quota system lets all of these quotas hold together; None: no such limit."""
 
     @property
     def values(self) -> dict[str, int]:
@@ -107,12 +109,12 @@ class QuotaReading(Model):
 
 
 class Excess(Model):
-    """More healthy GPUs than an island has by the last import: T moves by import alone."""
+    """More healthy GPUs than an island has by the last import: only an import changes T."""
 
     at: Time
     island: Name
     total_gpus: GpuCount
-    """As imported."""
+    """The installed GPUs as imported."""
 
     @property
     def text(self) -> str:
@@ -132,7 +134,7 @@ class HealthSample(Model):
     beyond: Excess | None = None
     """A newer sample that was left out because it has more healthy GPUs than are installed; None: there is none."""
     fault: str = Field(default="", exclude_if=lambda fault: not fault)
-    """What is wrong with the source of late, so that this is not the newest there could be; empty: nothing."""
+    """A recent fault of the source, because of which there may be something newer; empty: none."""
 
     @property
     def healthy_gpus(self) -> int:
@@ -144,15 +146,15 @@ class HealthSample(Model):
 
 
 class Doubt(Model):
-    """A cluster that lies below what its source said before the source came in doubt."""
+    """A cluster whose health is below what its source reported before the source came in doubt."""
 
     source: str
     why: str
     since: Time
     before: HealthSample
-    """What is believed meanwhile."""
+    """The sample that counts meanwhile."""
     counted: dict[str, int] = Field(default_factory=dict)
-    """The shortage on it that no declared window or SEV explains: what counts towards a breach meanwhile."""
+    """The shortage on it that no declared window or SEV explains: it counts towards a breach meanwhile."""
 
     @property
     def confirm_line(self) -> str:
@@ -160,16 +162,16 @@ class Doubt(Model):
 
 
 def confirm_line_of(source: str) -> str:
-    """How a person says that what a source in doubt tells is so, as it is typed."""
+    """Return the command by which a person confirms a doubted source."""
     return f'backstop confirm --source {shlex.quote(source)} --reason "..."'
 
 
 CLOCK_SKEW = timedelta(minutes=1)
-"""How far ahead of now a sample may be dated: clocks that somebody keeps differ by less (ADR 0010)."""
+"""How far ahead of now a sample may be dated: clocks that are kept right differ by less (ADR 0010)."""
 
 
 def truthful(sample: HealthSample | None, now: datetime) -> HealthSample | None:
-    """The sample, where its date can be: one that is dated ahead says nothing about any time."""
+    """Return the sample if its date is possible: one that is dated ahead says nothing about any time."""
     return None if sample is None or sample.at > now + CLOCK_SKEW else sample
 
 
@@ -178,9 +180,9 @@ class TeamUsage(Model):
     scheduled_gpus: GpuCount
     idle_gpus: GpuCount = 0
     pending_gpus: GpuCount | None = None
-    """What the team's queued jobs ask for; None: unknown."""
+    """The GPUs that the team's queued jobs ask for; None: unknown."""
     at: Time | None = None
-    """Of the sample; None where it stands for many."""
+    """The time of the sample; None where it stands for many."""
 
 
 class UsageReading(Model):
@@ -192,7 +194,7 @@ class UsageReading(Model):
 
 
 class PresentBacking(Model):
-    """What a cluster's present values stand on. Units: whole GPUs; `backing` by leaf."""
+    """The backing of a cluster's present values. Units: whole GPUs; `backing` by leaf."""
 
     assigned_gpus: GpuCount = 0
     backed_gpus: GpuCount = 0
@@ -201,47 +203,47 @@ class PresentBacking(Model):
 
 
 class Observation(Model):
-    """One fresh look at a cluster: what a gate, a drift check and a safety poll decide by."""
+    """A fresh look at a cluster, by which a gate, a drift check and a safety poll decide."""
 
     cluster: Name
     at: Time
     reading: QuotaReading
     health: HealthSample | None
-    """None: no sample at all; counts as unknown."""
+    """None: there is no sample; counts as unknown."""
     ahead_to: Time | None = None
     """The source's clock is ahead, or was: samples dated up to this are left out, and no gate opens."""
     fault: str = Field(default="", exclude_if=lambda fault: not fault)
-    """What is wrong with the cluster's sources of late; empty: nothing."""
+    """A recent fault of the cluster's sources; empty: none."""
     windows: tuple[Window, ...] = ()
     tested: dict[str, int] = Field(default_factory=dict)
-    """The values whose backing was looked at: the present ones, or a plan's."""
+    """The values whose backing was tested: the present ones, or a plan's."""
     backing: dict[str, int] = Field(default_factory=dict)
     """Healthy GPUs behind each leaf of the tested values."""
     shortage: dict[str, int] = Field(default_factory=dict)
-    """What each leaf lacks now; a leaf with an unplaced block is listed with 0."""
+    """The GPUs that each leaf lacks now; a leaf with an unplaced block is listed with 0."""
     counted: dict[str, int] = Field(default_factory=dict)
-    """The shortage that no declared window or SEV explains: what counts towards a breach."""
+    """The shortage that no declared window or SEV explains: it counts towards a breach."""
     assigned_gpus: GpuCount = 0
     backed_gpus: GpuCount = 0
     flex_gpus: GpuCount = 0
     changes: tuple[ForeignChange, ...] = ()
-    """Who changed what since the generation that the rollout knows."""
+    """Foreign changes since the generation that the rollout knows."""
     flex: FlexSight | None = None
-    """The surplus beside what the quota system holds; None where nobody asked or nothing is known."""
+    """The surplus beside the quota system's values; None where it was not asked for, or nothing is known."""
     long_run: tuple[Island, ...] = ()
-    """Today's islands at their usual health; empty where nobody asked, or there is too little history."""
+    """Today's islands at their usual health; empty where not asked for, or there is too little history."""
     doubt: Doubt | None = None
     """The sample is UNKNOWN, because the falls of its source's clusters are."""
     derived: Derived | None = None
-    """The buffer that health history asks for; None where nobody asked."""
+    """The buffer that health history asks for; None where not asked for."""
     work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
-    """Of what is short: what jobs in quota hold by class, the first to yield first, where that is known."""
+    """The jobs in quota of short teams by class, the first to yield first, where that is known."""
     present: PresentBacking | None = None
-    """The same of what the quota system holds, where other values were tested; None: these are those."""
+    """The backing of the quota system's values, where other values were tested; None: they are the tested ones."""
 
     @property
     def now(self) -> PresentBacking:
-        """What people are shown: the present values, whatever was tested."""
+        """The backing of the present values, which people are shown, whatever was tested."""
         return self.present or PresentBacking(
             assigned_gpus=self.assigned_gpus,
             backed_gpus=self.backed_gpus,

@@ -1,4 +1,4 @@
-"""One cluster at one moment: everything a plan is made from."""
+"""A snapshot: one cluster at one moment, with everything that a plan is made from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Snapshot(Model):
     derived: Derived | None = None
     """The buffer that its health history asks for, where its policy wants one. Units: GPUs."""
     work: tuple[TeamWork, ...] = Field(default=(), exclude_if=lambda work: not work)
-    """What running jobs hold now by class, where they are known by name: no plan's numbers go by it."""
+    """The GPUs that running jobs hold now by class, where they are known by name: no plan's numbers depend on it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -59,15 +59,15 @@ class Snapshot(Model):
 
     @property
     def hash(self) -> str:
-        """What it is, whatever the order of its rows, and whether or not a default is written out.
+        """The hash of its content, whatever the order of its rows, and whether or not a default is written out.
 
-        Nobody makes it anew of a snapshot in a history: a plan carries it.
+        It is never computed again from a history's snapshot: a plan carries it.
         """
         return content_hash(self.canonical, exclude_defaults=True)
 
     @property
     def canonical(self) -> Snapshot:
-        """The same cluster, written in one way: rows by name, what says no more than its default left out."""
+        """The same cluster in one spelling: rows by name, fields that equal their defaults left out."""
         names = [i.name for i in self.islands]
         return self.model_copy(
             update={
@@ -78,7 +78,7 @@ class Snapshot(Model):
         )
 
     def with_values(self, values: dict[str, int]) -> Snapshot:
-        """The same cluster with other quota values (teams not named keep theirs)."""
+        """Return the same cluster with other quota values (teams not named keep theirs)."""
         return self.model_copy(update={"quotas": tuple(q.with_gpus(values.get(q.team, q.gpus)) for q in self.quotas)})
 
     def with_islands(self, islands: tuple[Island, ...]) -> Snapshot:
@@ -86,28 +86,28 @@ class Snapshot(Model):
 
 
 def with_named_islands(quotas: Sequence[Quota], islands: Sequence[Island]) -> tuple[Island, ...]:
-    """The islands, and those that a quota names beside them: these have no GPU."""
+    """Add the islands that only a quota names: they have no GPU."""
     there = {i.name for i in islands}
     named = sorted({name for q in quotas for name in q.islands or ()} - there)
     return (*islands, *(Island(name=name, total_gpus=0, healthy_gpus=0) for name in named))
 
 
 def on_islands(snapshot: Snapshot, islands: Sequence[Island]) -> Snapshot:
-    """The snapshot on these islands; one that a quota names and that is not there has no healthy GPU."""
+    """Return the snapshot on these islands; one that only a quota names has no healthy GPU."""
     return snapshot.with_islands(with_named_islands(snapshot.quotas, islands))
 
 
 def present_snapshot(reading: QuotaReading, islands: Sequence[Island]) -> Snapshot:
-    """The quotas as they were read on these islands; usage and size of a node left out, which backing does not ask for.
+    """Return the read quotas on these islands, without usage and node size, which backing does not need.
 
-    Errors: ValueError for quotas that make no sense.
+    Errors: ValueError for invalid quotas.
     """
     quotas = tuple(p.as_quota() for p in reading.quotas)
     return Snapshot(cluster=reading.cluster, islands=with_named_islands(quotas, islands), quotas=quotas)
 
 
 def under_bound(snapshot: Snapshot, bound_gpus: int | None) -> Snapshot:
-    """With what the quota system lets all quotas hold together as one quota above them, where that is less."""
+    """Add a quota above all others with the quota system's bound on them together, where that is less."""
     roots = snapshot.tree.roots
     if bound_gpus is None or bound_gpus >= sum(snapshot.tree.by_team[team].gpus for team in roots):
         return snapshot
@@ -120,7 +120,7 @@ def under_bound(snapshot: Snapshot, bound_gpus: int | None) -> Snapshot:
 
 
 def snapshot_of(cluster: ClusterSpec) -> Snapshot:
-    """A cluster of a fleet file as a snapshot; usage is what the file says, an instant."""
+    """Return a cluster of a fleet file as a snapshot; its usage is the file's, an instant."""
     use_known = any(q.scheduled_gpus is not None for q in cluster.quotas)
     return Snapshot(
         cluster=cluster.name,

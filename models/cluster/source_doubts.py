@@ -1,11 +1,11 @@
-"""Falls judged across a source: one exporter that lies must not be believed cluster by cluster.
+"""Falls judged across a source: one wrong exporter must not be believed cluster by cluster.
 
-Theory of operation. What one cluster loses is judged by its own rollout (models/rollout/guard.py). Here all clusters of
-one source are looked at side by side, each at its best of the last hour and as it is now. If too many have fallen, the
-source is in doubt: those of its clusters that lie below their best are UNKNOWN, and stay so, however many samples say
-the same, until they are back or a person confirms the source. The best is kept when the doubt begins, so that waiting
-does not make a lie the new truth, and the hour before it is looked at as a whole, so that neither do small steps.
-Source: docs/design.md, "What is believed of health"; docs/adr/0029.
+Theory of operation. A single cluster's loss is judged by its own rollout (models/rollout/guard.py). Here all clusters
+of one source are compared, each at its best of the last hour and as it is now. If too many have fallen, the source is
+in doubt: its clusters below their best are UNKNOWN, and stay so, however many samples agree, until they are back or a
+person confirms the source. The best is kept when the doubt begins, so that waiting does not make a wrong reading true,
+and the hour before it is looked at as a whole, so that small steps do not either. Source: docs/design.md, "What is
+believed of health"; docs/adr/0029.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from models.cluster.island import Island, healthy, total
 from models.cluster.readings import HealthSample, confirm_line_of
 
 LEDGER = "ledger"
-"""What a source is called that writes samples and does not say its name."""
+"""The name of a source that writes samples without its own name."""
 
 
 class Level(Model):
-    """One cluster as its source has it: its islands at their best of late, and now."""
+    """One cluster as its source reports it: its islands at their recent best, and now."""
 
     cluster: Name
     gpus_per_node: PositiveCount = 8
@@ -35,13 +35,13 @@ class Level(Model):
         return max(0, healthy(self.before) - healthy(self.now))
 
     def has_fallen(self, plausible_drop: Fraction) -> bool:
-        """True when more is gone than the one node that fails somewhere in a fleet in any hour."""
+        """Return whether more is gone than the one node that fails somewhere in a fleet in any hour."""
         lost = self.lost_gpus
         return lost > self.gpus_per_node or lost > plausible_drop * total(self.before)
 
 
 class Judgement(Model):
-    """Why a source is in doubt, and how its clusters stood when the doubt began."""
+    """The reason why a source is in doubt, and the levels of its clusters when the doubt began."""
 
     why: str
     plausible_drop: Share
@@ -49,7 +49,7 @@ class Judgement(Model):
 
 
 class DoubtedSource(Model):
-    """A source in doubt, for people. `clusters`: those below what it said before."""
+    """A source in doubt, for people. `clusters`: those below what it reported before."""
 
     source: str
     why: str
@@ -64,11 +64,11 @@ class DoubtedSource(Model):
 def doubt_reason(
     source: str, levels: Collection[Level], plausible_drop: Fraction, most_clusters: int, other_gpus: int = 0
 ) -> str:
-    """Why the falls of a source's clusters are not believed; empty where they are.
+    """Return why the falls of a source's clusters are not believed; empty where they are.
 
-    Fallen are more than `most_clusters`; or several, and together more than `plausible_drop` of the source's GPUs. One
-    cluster alone is judged by itself. `other_gpus`: installed in clusters that are not among the levels, and have lost
-    nothing; the more there are, the sooner a fall is believed. Units: whole GPUs.
+    They are not if more than `most_clusters` have fallen, or several, and together by more than `plausible_drop` of the
+    source's GPUs. A single cluster is judged by itself. `other_gpus`: installed in clusters that are not among the
+    levels and have lost nothing; the more there are, the sooner a fall is believed. Units: whole GPUs.
     """
     fallen = [level for level in levels if level.has_fallen(plausible_drop)]
     lost = sum(level.lost_gpus for level in fallen)
@@ -81,10 +81,10 @@ def doubt_reason(
 
 
 def still_fallen(levels: Iterable[Level], plausible_drop: Fraction) -> tuple[str, ...]:
-    """Clusters that are not back where they were."""
+    """Return the clusters that are not back at their former level."""
     return tuple(level.cluster for level in levels if level.has_fallen(plausible_drop))
 
 
 def believed_of(level: Level, since: datetime) -> HealthSample:
-    """The cluster as it was before."""
+    """Return the cluster as it was before."""
     return HealthSample(cluster=level.cluster, at=since, islands=level.before)

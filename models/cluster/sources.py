@@ -1,4 +1,4 @@
-"""Where a cluster's quotas, health and use come from, where that is not the ledger."""
+"""The sources of a cluster's quotas, health and use, where that is not the ledger."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pydantic import Field, model_validator
 from models.base import Documented, Duration, Name, fault_at, json_object
 
 WHOLE = "main"
-"""The island of a cluster of which its source tells none."""
+"""The island of a cluster whose source names none."""
 
 
 OF_CLASS = "class:"
-"""Before the name of a QOS of a class, among limits that Backstop has written."""
+"""The prefix of the name of a class's QOS, among limits that Backstop has written."""
 
 
 class ClassesInSlurm(StrEnum):
@@ -31,7 +31,7 @@ class OnYield(StrEnum):
 
 
 class Yield(Documented):
-    """What running jobs of a class do when they yield to a stronger one of their team."""
+    """The way in which running jobs of a class yield to a stronger one of their team."""
 
     how: OnYield = OnYield.REQUEUE
     """They wait again (requeue), or are over (cancel). A job that may not be requeued is over in any case."""
@@ -46,7 +46,7 @@ class Yield(Documented):
 
 
 class SlurmSource(Documented):
-    """Where a cluster's quotas, health and use come from: a Slurm cluster, and how it names what we need."""
+    """A Slurm cluster that holds a cluster's quotas, health and use, and the names that it uses."""
 
     field: ClassVar = "slurm"
     title: ClassVar = "Slurm"
@@ -82,7 +82,7 @@ class SlurmSource(Documented):
         return f"gres/{self.gres}"
 
     def own_flex_qos(self, cluster: str) -> str:
-        """The QOS that is this cluster's alone, where several share a slurmdbd, which has one limit for each QOS."""
+        """Return the name of this cluster's own QOS, where several share a slurmdbd, which has one limit for each QOS."""
         return f"{self.flex_qos}-{cluster}".lower()
 
 
@@ -95,14 +95,14 @@ class GitDialect(StrEnum):
 
 
 TEAM = "{team}"
-"""In a pointer: any name there is a team's."""
+"""The placeholder for a team's name in a pointer."""
 _REPOSITORY = re.compile(r"/\S+|https://[^\s@]+|ssh://\S+|[\w.-]+@[\w.-]+:\S+", re.ASCII)
 _SECRET = re.compile(r"\w+://[^/\s]*:[^/\s]*@|https?://[^/\s]*@", re.ASCII)
 _BRANCH = re.compile(r"(?!-)(?!.*(\.\.|@\{|//|/\.|\.lock$|[/.]$))[^\x00-\x20~^:?*\[\\\x7f]+")
 
 
 class GitSource(Documented):
-    """Where a cluster's quotas are kept: YAML in a Git repository, which Argo CD, Flux or a person applies."""
+    """A Git repository that holds a cluster's quotas in YAML, which Argo CD, Flux or a person applies."""
 
     field: ClassVar = "git"
     title: ClassVar = "Git"
@@ -154,7 +154,7 @@ class GitSource(Documented):
 
 
 class PrometheusSource(Documented):
-    """Where a cluster's health comes from: a Prometheus, and what it calls the cluster."""
+    """A Prometheus that reports a cluster's health, and its name for the cluster."""
 
     connection: Name = "local"
     """Which one: a name of the file that BACKSTOP_PROMETHEUS names."""
@@ -166,12 +166,12 @@ QuotaSource = SlurmSource | GitSource
 
 
 def quota_source_in(text: str) -> QuotaSource:
-    """What the ledger keeps of who holds a cluster's quotas. Errors: ValueError."""
+    """Parse the ledger's text of the source that holds a cluster's quotas. Errors: ValueError."""
     return (GitSource if "repository" in json_object(text) else SlurmSource).model_validate_json(text)
 
 
 def holding(source: str | None) -> dict[str, Any]:
-    """The same as a field of a cluster; none where the ledger holds them itself. Errors: ValueError."""
+    """Return the same as a field of a cluster; {} where the ledger holds the quotas. Errors: ValueError."""
     if source is None:
         return {}
     held = quota_source_in(source)
@@ -179,7 +179,7 @@ def holding(source: str | None) -> dict[str, Any]:
 
 
 class Sources(NamedTuple):
-    """By cluster, of those that have one."""
+    """The sources by cluster, for clusters that have one."""
 
     slurm: Mapping[str, SlurmSource]
     prometheus: Mapping[str, PrometheusSource]

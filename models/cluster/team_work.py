@@ -1,7 +1,7 @@
-"""What running jobs of each team hold by class, where they are known by name: who of a team would yield next.
+"""The GPUs that running jobs of each team hold by class, where they are known by name, in the order of yielding.
 
-Flex yields before quota, and inside a team the weakest class first. Between teams classes say nothing: what each team
-gives back is settled before. Source: docs/design.md, "Jobs and flex"; docs/adr/0050-classes.md.
+Flex yields before quota, and inside a team the weakest class first. Between teams classes mean nothing: how much each
+team gives back is settled before. Source: docs/design.md, "Jobs and flex"; docs/adr/0050-classes.md.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from models.cluster.jobs import Job, RunsOn
 
 
 class ClassWork(Model):
-    """What running jobs of one class hold. Units: whole GPUs."""
+    """The GPUs that running jobs of one class hold. Units: whole GPUs."""
 
     job_class: Words = ""
-    """Empty: their team has no two classes."""
+    """Empty: their team has fewer than two classes."""
     gpus: PositiveCount
     jobs: PositiveCount
     unnamed: Count = Field(default=0, exclude_if=lambda jobs: not jobs)
-    """Those of its jobs that name none of their team's classes, and so count as the strongest."""
+    """Its jobs that name no class of their team, and so count as the strongest."""
 
     @property
     def text(self) -> str:
@@ -35,7 +35,7 @@ class ClassWork(Model):
 
     @property
     def _named(self) -> str:
-        """How many name no class, where any do."""
+        """An aside on how many name no class, where any do."""
         if not self.unnamed:
             return ""
         name = "names" if self.unnamed == 1 else "name"
@@ -50,7 +50,7 @@ class TeamWork(Model):
     on: RunsOn = RunsOn.QUOTA
     classes: tuple[ClassWork, ...]
     protected_gpus: GpuCount = Field(default=0, exclude_if=lambda gpus: not gpus)
-    """What its strongest class holds for the quota's protected blocks: it could not yield."""
+    """The GPUs that its strongest class holds for the quota's protected blocks: they could not yield."""
 
     @property
     def has_classes(self) -> bool:
@@ -58,7 +58,7 @@ class TeamWork(Model):
 
     @property
     def has_named_jobs(self) -> bool:
-        """Whether any of the jobs says its class."""
+        """True if any of the jobs names its class."""
         return any(held.unnamed < held.jobs for held in self.classes)
 
     @property
@@ -71,12 +71,12 @@ class TeamWork(Model):
 
     @property
     def order(self) -> str:
-        """Who yields first, and who after them."""
+        """A text with the order of yielding."""
         kept = f", {self.protected_gpus:,} of them protected" if self.protected_gpus else ""
         return f"first to yield: {'; then '.join(held.text for held in self.classes)}{kept}"
 
     def yielding_text(self, gpus: int) -> str:
-        """Who holds what could yield, where so many GPUs are to be given back. Empty where they do not have so many."""
+        """Return which jobs could yield so many GPUs. Empty where they do not have so many."""
         if gpus > self.gpus:
             return ""
         weakest, *stronger = self.classes
@@ -98,11 +98,11 @@ def team_work(
     scheduled: Mapping[str, int],
     blocks: Mapping[str, int] | None = None,
 ) -> tuple[TeamWork, ...]:
-    """By team, quota before flex; of those alone whose jobs by name account for all that they hold.
+    """Return the work by team, quota before flex, only for teams whose named jobs account for all that they hold.
 
-    `classes`: of each team, the strongest first. `scheduled`: GPUs that samples of use say; a team of which they say
-    nothing has its jobs alone. Samples may leave out what runs on flex, and so jobs on flex account for nothing in
-    quota. `blocks`: GPUs of each team's protected blocks.
+    `classes`: each team's, the strongest first. `scheduled`: GPUs by samples of use; a team without a sample has only
+    its jobs. Samples may omit what runs on flex, and so jobs on flex account for nothing in quota. `blocks`: GPUs of
+    each team's protected blocks.
     """
     held: dict[tuple[str, RunsOn], list[Job]] = {}
     for job in jobs:
@@ -126,7 +126,7 @@ def _of_team(team: str, on: RunsOn, jobs: Sequence[Job], classes: Sequence[str],
 
 
 def _by_class(jobs: Sequence[Job], classes: Sequence[str]) -> tuple[ClassWork, ...]:
-    """The weakest first."""
+    """Return the work by class, the weakest first."""
     by_rank: dict[int, list[Job]] = {}
     for job in jobs:
         by_rank.setdefault(rank_of(job.job_class, classes), []).append(job)

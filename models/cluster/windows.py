@@ -22,7 +22,7 @@ class WindowKind(StrEnum):
 class Foretold(Model):
     """Quotas that will lose their backing when a window begins. `loses`, `lacks`: GPUs by team.
 
-    `lacks` is all that will have nothing behind it then, what has nothing today included.
+    `lacks` is all that will have no healthy GPU behind it then, including what has none today.
     """
 
     kind: WindowKind
@@ -78,7 +78,7 @@ def without_absences(islands: Sequence[Island], windows: Sequence[Window], now: 
 
 
 def covered_gpus(window: Window, room: Mapping[str, int]) -> dict[str, int]:
-    """GPUs by island that the window stands for, at most what there is `room` for, the first islands by name first."""
+    """Return the GPUs by island that the window covers, at most its `room`, the first islands by name first."""
     if window.kind is WindowKind.FREEZE:
         return {}
     left, gone = window.gpus, {}
@@ -90,16 +90,17 @@ def covered_gpus(window: Window, room: Mapping[str, int]) -> dict[str, int]:
 
 
 def active(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
-    """Windows that have begun and not ended."""
+    """Return the windows that have begun and not ended."""
     return tuple(w for w in windows if w.starts <= now < w.ends)
 
 
 MOST_WINDOWS, WINDOWS_BYTES = 200, 65_536
-"""At most so many windows, and bytes of them as JSON, does a rollout carry of what it last saw."""
+"""The most windows, and bytes of them as JSON, that a rollout carries from its last look."""
 
 
 def nearest(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
-    """As many as a rollout carries, in their order: those under way first, the longest; then the next to begin.
+    """Return as many windows as a rollout carries, in their order: those under way first, the longest; then the next to
+    begin.
 
     At the end of each it looks again, and sees what was left out.
     """
@@ -116,15 +117,15 @@ def nearest(windows: Sequence[Window], now: datetime) -> tuple[Window, ...]:
 
 
 FILE = ""
-"""The source of what a fleet file declares: an import of the cluster replaces it."""
+"""The source of windows that a fleet file declares: an import of the cluster replaces them."""
 
 
 HOLD, FLEET_HOLD = "hold ", "fleet hold "
-"""How the source of what `backstop hold` declares begins: for clusters, or for every cluster, later ones included."""
+"""The prefix of the source of a `backstop hold`: for clusters, or for every cluster, later ones included."""
 
 
 def windows_alike(entries: Iterable[Entry]) -> dict[Window, list[Entry]]:
-    """What is declared of several clusters at once, by the window without what it takes of each."""
+    """Group declarations for several clusters, by the window without its GPUs and islands."""
     together: dict[Window, list[Entry]] = {}
     for entry in entries:
         together.setdefault(entry.window.model_copy(update={"gpus": None, "islands": None}), []).append(entry)
@@ -132,12 +133,12 @@ def windows_alike(entries: Iterable[Entry]) -> dict[Window, list[Entry]]:
 
 
 def hold_name(source: str) -> str:
-    """By which `calendar end --hold` names a declaration; empty: a fleet file's, which has no name."""
+    """Return the name of a declaration for `calendar end --hold`; empty: a fleet file's, which has no name."""
     return source.removeprefix("fleet ").removeprefix(HOLD)
 
 
 class Declared(Model):
-    """Windows that one source declares: they take the place of all that it declared before, for any cluster.
+    """Windows that one source declares: they replace all that it declared before, for any cluster.
 
     `source`: such as `hold 3f2a91`, or `ics` and an iCalendar event's UID. Without windows it takes back what it
     declared.
@@ -145,7 +146,7 @@ class Declared(Model):
 
     source: Text = Field(min_length=1, max_length=300)
     windows: tuple[tuple[Name, Window], ...] = ()
-    """Each with its cluster."""
+    """The windows, each with its cluster."""
 
 
 class Entry(Model):
@@ -159,14 +160,14 @@ class Entry(Model):
 
 
 def span_text(window: Window, clock: str = "%H:%M") -> str:
-    """What is declared, and from when to when: for people and the archive. `clock`: how exactly."""
+    """Return what is declared, and from when to when: for people and the archive. `clock`: the format of times."""
     what = "" if window.gpus is None else f" of {gpus_text(window.gpus)}"
     where = "" if window.islands is None else f" in {', '.join(window.islands)}"
     return f"{window.kind}{what}{where} from {window.starts:%Y-%m-%d {clock}Z} until {window.ends:%Y-%m-%d {clock}Z}"
 
 
 class Declaration(Model):
-    """What became of it: the windows that stand, which of them are new, and what was taken back."""
+    """The outcome: the windows in force, those of them that are new, and those taken back."""
 
     stand: tuple[Entry, ...]
     new: tuple[Entry, ...]
