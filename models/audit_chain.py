@@ -15,16 +15,16 @@ from models.base import Count, Model, Name, Time, canonical_json
 _T = TypeVar("_T")
 
 BACKSTOP = "backstop"
-"""The actor of what happens by itself."""
+"""The actor of what happens without a person."""
 
 GENESIS = "0" * 64
-"""What the first row of a chain names as its predecessor."""
+"""The hash that the first row of a chain names as its predecessor's."""
 
 
 ATTEMPT, DESK = "attempt/", "desk/"
 """How the keys begin of what people tried in vain, and of what they did at the ledger's desk."""
 BESIDE = "/beside/"
-"""In the key of an entry that found another one under its own key."""
+"""A mark in the key of an entry whose own key was taken by a different entry."""
 
 
 class AuditKind(StrEnum):
@@ -38,7 +38,7 @@ class AuditKind(StrEnum):
 
 
 class AuditEntry(Model):
-    """Something that happened to one cluster, in one sentence and with its data.
+    """An event in one cluster, as a sentence with its data.
 
     `key` makes archiving idempotent: the same key is stored once.
     """
@@ -56,7 +56,7 @@ class AuditEntry(Model):
 
 
 class Signature(NamedTuple):
-    """Who did something, when and why, as the archive has it. The same key is the same deed."""
+    """The actor, time and reason of a deed in the archive. The same key is the same deed."""
 
     actor: str
     at: datetime
@@ -64,7 +64,9 @@ class Signature(NamedTuple):
     reason: str = ""
 
     def entry(self, cluster: str, text: str, data: Mapping[str, Any], part: str = "") -> AuditEntry:
-        """The deed as the cluster's archive has it. `part`: of its key, where one deed has several entries."""
+        """Return the deed as an entry of the cluster's archive. `part`: appended to its key, where one deed has several
+        entries.
+        """
         return AuditEntry(
             key=f"{self.key}{part}",
             cluster=cluster,
@@ -78,9 +80,9 @@ class Signature(NamedTuple):
 
 
 class Deed(NamedTuple, Generic[_T]):
-    """What somebody does to things, before it is known to which: `entry` is each one's in the archive.
+    """A deed on several things, before it is known on which: `entry` makes each one's entry of the archive.
 
-    `key`: how the keys of all its entries begin. Tried again, it has the same.
+    `key`: the beginning of the keys of all its entries. A retry has the same.
     """
 
     key: str
@@ -88,7 +90,7 @@ class Deed(NamedTuple, Generic[_T]):
 
 
 def proof_of(data: Mapping[str, Any]) -> str:
-    """How the actor of an entry was proven, in words, where its data says; empty: it says nothing of that.
+    """Return in words how the actor of an entry was proven; empty: its data does not say.
 
     `data["proof"]` is what models.access.principals.proof_data makes, or only its first word.
     """
@@ -112,7 +114,7 @@ class ChainedEntry(Model):
 
 
 class ChainHead(Model):
-    """Where a cluster's chain ends, kept apart from it: cutting off its tail shows too."""
+    """The end of a cluster's chain, kept apart from it: so cutting off its tail shows too."""
 
     cluster: Name
     length: Count
@@ -120,16 +122,16 @@ class ChainHead(Model):
 
 
 def chain_hash(previous_hash: str, entry: AuditEntry) -> str:
-    """SHA-256 over the predecessor's hash and the entry's canonical JSON."""
+    """Return the SHA-256 over the predecessor's hash and the entry's canonical JSON."""
     text = previous_hash + canonical_json(entry.model_dump(mode="json"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def hashes_to(digest: str, previous_hash: str, text: str) -> bool:
-    """Whether the hash of the entry that is stored as this text is `digest`.
+    """Return whether the hash of the entry that is stored as this text is `digest`.
 
-    What we store is what we hash, letter by letter; only where it is not (a number as a key that became a text) the
-    text is read as an entry first, which takes many times as long.
+    The stored text is the hashed one, letter by letter; only where it is not (a number as a key that became a text) the
+    text is parsed as an entry first, which takes many times as long.
     """
     if hashlib.sha256((previous_hash + text).encode()).hexdigest() == digest:
         return True
@@ -140,7 +142,7 @@ def hashes_to(digest: str, previous_hash: str, text: str) -> bool:
 
 
 def broken_links(rows: Sequence[ChainedEntry], head: ChainHead | None) -> list[str]:
-    """One sentence for each place where a whole chain does not hold together; [] when it does."""
+    """Return a sentence for each place where a whole chain does not hold together; [] when it does."""
     faults: list[str] = []
     previous, expected_seq = GENESIS, 1
     for row in rows:

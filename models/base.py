@@ -1,4 +1,4 @@
-"""What every model shares: frozen, closed to unknown fields, strict about counts."""
+"""The base of all models: frozen, closed to unknown fields, strict about counts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """As pydantic's, but for values kept by `cached_property`: they are not carried into what differs."""
+        """Copy as pydantic does, without values kept by `cached_property`: they may not hold for the changed copy."""
         copied = super().model_copy(update=update, deep=deep)
         if update and len(copied.__dict__) > len(type(self).model_fields):
             for name in copied.__dict__.keys() - type(self).model_fields.keys():
@@ -35,21 +35,21 @@ class Model(BaseModel):
         return copied
 
     def but(self, **changes: Any) -> Self:
-        """The same value with these fields changed. They are not validated: they come from our own code."""
+        """Return the same value with these fields changed. They are not validated: they come from our own code."""
         if unknown := changes.keys() - type(self).model_fields.keys():
             raise AttributeError(f"{type(self).__name__} has no field {', '.join(sorted(unknown))}")
         return self.model_copy(update=changes)
 
 
 class Documented(Model):
-    """One that people write in a file: its fields' docstrings are what its schema and docs/fleet-file.md say.
+    """A model that people write in a file: its fields' docstrings go into its schema and docs/fleet-file.md.
 
-    They are read when somebody asks: pydantic's `use_attribute_docstrings` reads the sources whenever a program begins.
+    They are read on demand: pydantic's `use_attribute_docstrings` would read the sources whenever a program starts.
     """
 
     @classmethod
     def field_docs(cls) -> dict[str, str]:
-        """The docstring of each field that has one, by its name."""
+        """Return the docstring of each field that has one, by its name."""
         return {
             name: text
             for model in reversed(cls.__mro__)
@@ -69,7 +69,7 @@ class Documented(Model):
 
 
 def _field_docstrings(model: type[BaseModel]) -> dict[str, str]:
-    """Of the fields that the class itself declares: what stands below each as a text of its own."""
+    """Return the docstrings below the fields that the class itself declares."""
     import ast
     import inspect
 
@@ -89,7 +89,7 @@ _BRIEF.maxlong = 40
 
 
 def brief(value: Any) -> str:
-    """The value as Python writes it, cut short where it is long or deep: a refusal travels, and is read."""
+    """Return the value as Python writes it, cut short where it is long or deep: a refusal travels, and is read."""
     return _BRIEF.repr(value)
 
 
@@ -97,7 +97,7 @@ _CUT = " ..."
 
 
 def shorten(text: str, most_bytes: int) -> str:
-    """The text; of a longer one its beginning, with a mark: at most so many bytes in UTF-8."""
+    """Return the text, cut short with a mark if it has more than so many bytes in UTF-8."""
     data = text.encode(errors="replace")
     return text if len(data) <= most_bytes else data[: most_bytes - len(_CUT)].decode(errors="ignore") + _CUT
 
@@ -106,18 +106,18 @@ _NAMED = 20
 
 
 def some_of(texts: Sequence[str], most: int = _NAMED, *, by: Literal[", ", "; "] = ", ") -> str:
-    """The first of them, and how many more there are: thousands of teams are not named in a sentence to each."""
+    """Join the first texts and say how many more there are: a sentence cannot name thousands of teams."""
     more = len(texts) - most
     return by.join(texts) if more <= 0 else f"{by.join(texts[:most])}{by.removeprefix(',')}and {more} more"
 
 
 def fault_at(path: tuple[str | int, ...], text: str) -> PydanticCustomError:
-    """A ValueError of a validator which knows what part of the value is at fault: a path from there on."""
+    """Return a validator's ValueError with the path of the faulty part, relative to the validated value."""
     return PydanticCustomError("fault_at", "{text}", {"text": text, "path": path})
 
 
 def in_one_sentence(error: ValidationError) -> str:
-    """The first fault with its place and value, and how many more there are: for what came over the wire."""
+    """Return the first fault with its place and value, and how many more there are: for input over the wire."""
     many = error.error_count() > 100  # to tell each with its value would take a workflow task's time
     faults = error.errors(include_url=False, include_context=False, include_input=not many)
     place = ".".join(str(step) for step in faults[0]["loc"])
@@ -136,14 +136,14 @@ def _whole(value: Any) -> Any:
 
 
 def of_ordinary_size(settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings that are handed on as they are: what is handed on must fit into a message."""
+    """Refuse settings that are too large to be handed on in a message."""
     if len(json.dumps(settings)) > 20_000:
         raise ValueError("must be at most 20,000 characters long when written as JSON")
     return settings
 
 
 MOST_GPUS = 10**7
-"""More in one count is taken as a slip of the pen."""
+"""A larger single count is taken as a slip of the pen."""
 
 GpuCount = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=MOST_GPUS)]
 """Whole GPUs, zero or more."""
@@ -167,11 +167,13 @@ Text = Annotated[str, AfterValidator(_storable)]
 """Text that every database and every message can hold; give it a length."""
 
 NAME_BYTES = 600
-"""Of a name in UTF-8. Temporal takes search attributes of 2,048 bytes, and JSON may write four bytes as twelve."""
+"""The most bytes of a name in UTF-8. Temporal takes search attributes of 2,048 bytes, and JSON may write four bytes as
+twelve.
+"""
 
 
 def of_ordinary_bytes(name: str) -> str:
-    """The name, where it fits wherever names go. Errors: ValueError."""
+    """Return the name if it fits wherever names go. Errors: ValueError."""
     size = len(name.encode(errors="replace"))
     if size > NAME_BYTES:
         raise ValueError(f"must be at most {NAME_BYTES} bytes long, but its {len(name)} characters take {size} bytes")
@@ -179,17 +181,17 @@ def of_ordinary_bytes(name: str) -> str:
 
 
 NameGiven = Annotated[Name, AfterValidator(of_ordinary_bytes)]
-"""A name as it comes in. Inside it is a `Name`: to measure each again would take a workflow task's time."""
+"""A name in input. Inside it is a `Name`: to measure each again would take a workflow task's time."""
 
 ActorGiven = Annotated[str, Field(max_length=200), AfterValidator(_storable), AfterValidator(of_ordinary_bytes)]
-"""Who speaks, or for whom, as it comes in."""
+"""The person who gives a command, or for whom it is given, in input."""
 
 Words = Annotated[str, Field(max_length=2000), AfterValidator(_storable)]
-"""What people write in their own words."""
+"""Free text that people write."""
 
 
 def exact_fraction(value: Any) -> Fraction:
-    """The number a person wrote, exactly: 0.15 is 3/20 and not its nearest binary float.
+    """Return the number that a person wrote, exactly: 0.15 is 3/20 and not its nearest binary float.
 
     Errors: ValueError for what is not a finite number.
     """
@@ -221,7 +223,7 @@ def _share(value: Any) -> Fraction:
 
 
 def fraction_text(number: Fraction) -> str:
-    """A decimal text when the fraction has one (3/20 is "0.15"), else numerator/denominator."""
+    """Return a decimal text when the fraction has one (3/20 is "0.15"), else numerator/denominator."""
     rest = number.denominator
     for prime in (2, 5):
         while rest % prime == 0:
@@ -254,7 +256,7 @@ def _span(number: Fraction, unit: int, value: Any) -> timedelta:
 
 
 def parse_duration(value: Any) -> timedelta:
-    """`30s`, `10m`, `24h`, `14d`, `2w`, or a number of seconds.
+    """Parse `30s`, `10m`, `24h`, `14d`, `2w`, or a number of seconds.
 
     Errors: ValueError for anything else, negative ones included.
     """
@@ -278,7 +280,7 @@ def parse_duration(value: Any) -> timedelta:
 
 
 def duration_text(value: timedelta) -> str:
-    """The shortest exact text: 3d, 24h (below two days), 90m, 0.5s."""
+    """Return the shortest exact text: 3d, 24h (below two days), 90m, 0.5s."""
     seconds = value.total_seconds()
     for unit, size, least in (("d", 86400, 2 * 86400), ("h", 3600, 3600), ("m", 60, 60)):
         if seconds >= least and seconds % size == 0:
@@ -308,7 +310,7 @@ Time = Annotated[datetime, AfterValidator(_aware)]
 
 
 class Since(Model):
-    """From `at` on without a break. `or_earlier`: it was so at the first time that was looked at too."""
+    """A time since which something holds without a break. `or_earlier`: it held already at the first time looked at."""
 
     at: Time
     or_earlier: bool = False
@@ -323,12 +325,12 @@ def gpus_text(count: int) -> str:
 
 
 def count_text(count: int, what: str) -> str:
-    """1 cluster, 3 clusters, 1,200 clusters."""
+    """Return a count with its noun: 1 cluster, 3 clusters, 1,200 clusters."""
     return f"{count} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def verb_of(count: int, one: str = "is", many: str = "are") -> str:
-    """The verb of a count: 1 is, 3 are."""
+    """Return the verb that agrees with a count: 1 is, 3 are."""
     return one if count == 1 else many
 
 
@@ -337,7 +339,7 @@ def spoken_for(count: int) -> str:
 
 
 def lacks_text(shortage: Mapping[str, int]) -> str:
-    """What teams lack: `a lacks 4 GPUs, b lacks 1 GPU`. Who lacks none and is short has a block without a place."""
+    """Return a text such as `a lacks 4 GPUs, b lacks 1 GPU`. A short team that lacks none has a block without a place."""
 
     def text(team: str, gpus: int) -> str:
         return f"{team} lacks {gpus_text(gpus)}" if gpus else f"{team} has a protected block that no island holds"
@@ -346,25 +348,25 @@ def lacks_text(shortage: Mapping[str, int]) -> str:
 
 
 def json_object(text: str | bytes) -> dict[str, Any]:
-    """The object that the text is; JSON of another kind is an empty one. Errors: ValueError for what is no JSON."""
+    """Parse a JSON object; JSON of another kind gives an empty one. Errors: ValueError for text that is no JSON."""
     value = json.loads(text)
     return value if isinstance(value, dict) else {}
 
 
 def canonical_json(value: Any) -> str:
-    """One text for one value: sorted keys, no spaces, so that its hash means something."""
+    """Return the one text of a value: sorted keys, no spaces, so that its hash means something."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
 def hash_of(text: str) -> str:
-    """Sixteen hex digits (64 bits) of its SHA-256."""
+    """Return the first sixteen hex digits (64 bits) of its SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def content_hash(model: BaseModel, exclude: set[str] | None = None, *, exclude_defaults: bool = False) -> str:
-    """Sixteen hex digits (64 bits) of the SHA-256 of a model's canonical JSON.
+    """Return sixteen hex digits (64 bits) of the SHA-256 of a model's canonical JSON.
 
-    `exclude_defaults`: a default that is written out and one that is not are the same, and a field that is added
-    with a default changes no hash.
+    `exclude_defaults`: a default hashes alike whether or not it is written out, and a new field with a default changes
+    no hash.
     """
     return hash_of(canonical_json(model.model_dump(mode="json", exclude=exclude, exclude_defaults=exclude_defaults)))

@@ -1,4 +1,4 @@
-"""What the columns of the ledger's tables hold: times, names, and an index of what is beyond all sense."""
+"""Column types of the ledger's tables: times and names; and an index of impossible values."""
 
 from __future__ import annotations
 
@@ -44,8 +44,10 @@ _AFTER_ALL = "9999-12-31T23:59:59.999999Z"
 
 @lru_cache(maxsize=20_000)
 def _instant(text: str) -> datetime:
-    """A text that is no time is the first or the last of all times, whichever it sorts beside: a row with it fails
-    no answer, and what is dated ahead or long ago says nothing anyway."""
+    """Parse an instant; a text that is no time becomes the first or the last of all times, whichever it sorts beside.
+
+    So a row with it fails no answer, and a date far ahead or long ago has no effect anyway.
+    """
     try:
         instant = datetime.fromisoformat(text)
         return instant if instant.tzinfo in (None, UTC) else instant.astimezone(UTC)
@@ -64,6 +66,6 @@ class NameText(TypeDecorator[str]):
 
 
 def beyond_index(name: str, column: str) -> Index:
-    """Of samples of more GPUs than there can be alone: rows from before the constraints, for `doctor` to find."""
+    """Return an index of samples with more GPUs than possible: rows older than the constraints, for `doctor` to find."""
     those = text(f"{column} > {MOST_GPUS}")
     return Index(name, "cluster", postgresql_where=those, sqlite_where=those)

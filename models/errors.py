@@ -27,7 +27,7 @@ class Conflict(BackstopError):
 
 
 class HistoryLapse(Conflict):
-    """The ledger has effects of this very rollout that its history does not have: take them up, or stop."""
+    """The ledger has effects of this very rollout that its history does not have: adopt them, or stop."""
 
 
 class Drift(BackstopError):
@@ -39,14 +39,14 @@ class Refusal(BackstopError):
 
 
 class NoSuchCluster(Refusal):
-    """The ledger has none by this name. To a person who asks for it that is bad input (activities/desk/desk.py)."""
+    """The ledger has no cluster of this name. For a person who asks for it that is bad input (activities/desk/desk.py)."""
 
     def __init__(self, cluster: str) -> None:
         super().__init__(f"the ledger has no cluster {cluster!r}")
 
 
 class Barred(Refusal):
-    """A right is missing: a person must grant it. What must not be lost meanwhile is tried again."""
+    """A right is missing: a person must grant it. Work that must not be lost meanwhile is tried again."""
 
 
 class BlastRadius(Refusal):
@@ -61,7 +61,9 @@ class BlastRadius(Refusal):
 
 
 class AwaitsSecond(Refusal):
-    """Nothing was done: it is kept until a second person says the same. `digits`: of its hash, to name it by."""
+    """The command is kept, and not carried out, until a second person countersigns it. `digits`: of its hash, to name
+    it by.
+    """
 
     def __init__(self, message: str, digits: str = "", until: datetime | None = None) -> None:
         super().__init__(message)
@@ -70,18 +72,18 @@ class AwaitsSecond(Refusal):
 
 
 class Stuck(BackstopError):
-    """Only a person can go on from here."""
+    """A person must act before anything can go on."""
 
 
 class BadInput(BackstopError):
-    """What was given is malformed: names the file, the line or field, and the value."""
+    """The input is malformed: the message names the file, the line or field, and the value."""
 
 
 class BadFile(BadInput):
     """A file with several faults, each a sentence of its own. The message is the first, and how many more there are."""
 
     def __init__(self, sentences: Sequence[str], more: int = 0) -> None:
-        """`more`: how many others were found and are not among the sentences."""
+        """`more`: the number of further faults that are not among the sentences."""
         rest = len(sentences) - 1 + more
         beside = f" (and {rest} more problem{'s' if rest > 1 else ''})" if rest else ""
         super().__init__(f"{sentences[0]}{beside}")

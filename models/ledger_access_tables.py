@@ -1,6 +1,6 @@
-"""The ledger's rows of who may do what: access files, tokens, what takes a second person, seals, warrants.
+"""The ledger's rows on access: access files, tokens, commands that wait for a second person, seals, warrants.
 
-As models/ledger_tables.py: only activities/adapters imports them.
+As with models/ledger_tables.py, only activities/adapters imports them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from models.columns import NameText, UtcTime
 
 
 class AccessFileRow(SQLModel, table=True):
-    """An access file, as JSON. `version` NULL: it was proposed, in place of version `stands_after`."""
+    """An access file, as JSON. `version` NULL: it was proposed to replace version `stands_after`."""
 
     __tablename__ = "access_files"
     __table_args__ = (
@@ -35,7 +35,7 @@ class AccessFileRow(SQLModel, table=True):
 
 
 class AccessTokenRow(SQLModel, table=True):
-    """A token by the hash of it. `scope`: JSON of models.access.tokens.TokenScope."""
+    """A token by its hash. `scope`: JSON of models.access.tokens.TokenScope."""
 
     __tablename__ = "access_tokens"
     __table_args__ = (CheckConstraint("length(hash) = 64", name="access_tokens_hash"),)
@@ -72,7 +72,7 @@ class WaitingRow(SQLModel, table=True):
 
 
 class EmergencyRow(SQLModel, table=True):
-    """What somebody did alone. `key`: of the request, so that one told twice is one."""
+    """A command that somebody gave alone. `key`: the request's, so that a repeated request is one row."""
 
     __tablename__ = "emergencies"
     __table_args__ = (CheckConstraint("number >= 1", name="emergencies_counts"),)
@@ -92,7 +92,7 @@ class EmergencyRow(SQLModel, table=True):
 
 
 class SealRow(SQLModel, table=True):
-    """A seal and its note, as keepers have them: each sealer goes on from the last one."""
+    """A seal and its note, as keepers have them: each sealer continues from the last one."""
 
     __tablename__ = "seals"
     __table_args__ = (CheckConstraint("number >= 1", name="seals_counts"),)
@@ -104,7 +104,7 @@ class SealRow(SQLModel, table=True):
 
 
 class SealingRow(SQLModel, table=True):
-    """How sealing goes, in one row. `trouble`: in a sentence; empty: none."""
+    """The state of sealing, in one row. `trouble`: in a sentence; empty: none."""
 
     __tablename__ = "sealing"
     __table_args__ = (CheckConstraint("id = 1", name="sealing_one"),)
@@ -119,7 +119,7 @@ class SealingRow(SQLModel, table=True):
 
 
 class WarrantRow(SQLModel, table=True):
-    """A ticket that was admitted (`inherits` NULL), or what a machine stands on: models.access.warrants.Warrant.
+    """A ticket that was admitted (`inherits` NULL), or a machine's ground: models.access.warrants.Warrant.
 
     Void from `voided_at` on. `principal`, `message` and `content` are JSON; `human` is the principal's, for people who
     read by SQL.
@@ -150,10 +150,9 @@ class WarrantRow(SQLModel, table=True):
 
 
 class DrawnRow(SQLModel, table=True):
-    """What a genuine activity drew up from its own readings: a plan, or where a breach goes (`kind`).
+    """A document that a genuine activity made from its own readings: a plan, or a breach's target (`kind`).
 
-    `subject`: the rollout or fleet rollout. `hash` is what people are shown of it (64 bits), `sha256` is of all of
-    `content`.
+    `subject`: the rollout or fleet rollout. `hash` (64 bits) is shown to people, `sha256` covers all of `content`.
     """
 
     __tablename__ = "drawn"
@@ -168,10 +167,10 @@ class DrawnRow(SQLModel, table=True):
 
 
 class EffectProofRow(SQLModel, table=True):
-    """What one effect stood on, beside its receipt. `outcome`: called (landed, if it has a receipt), refused, failed.
+    """The grounds of one effect, beside its receipt. `outcome`: called (landed, if it has a receipt), refused, failed.
 
-    `stood_on`: the nonces of warrants, comma-joined. `evidence`: in words. `after`: of a grant, what an undo brings
-    back once it has landed, as JSON.
+    `stood_on`: the nonces of warrants, comma-joined. `evidence`: in words. `after`: for a grant, the values that an
+    undo restores once it has landed, as JSON.
     """
 
     __tablename__ = "effect_proofs"

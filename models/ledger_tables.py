@@ -29,13 +29,13 @@ class FleetRow(SQLModel, table=True):
 
 
 class ClusterRow(SQLModel, table=True):
-    """A cluster, and what Backstop has under way there.
+    """A cluster, and Backstop's work there.
 
-    `generation` is counted by triggers alone. `last_counter` belongs to `open_rollout`. A reservation
-    stands where `reserve_limit` is set; `reserved_by` made it. `flex_gpus` is for schedulers: the healthy GPUs
-    that no quota stands on, NULL where Backstop does not say; the pool is this and what quotas leave unused.
-    `source`: the scheduler that holds the quotas, as JSON, NULL where the ledger does itself. `health_source`: the
-    Prometheus that says what is healthy, NULL where the scheduler or nobody but people does.
+    Only triggers count `generation`. `last_counter` belongs to `open_rollout`. A reservation exists where
+    `reserve_limit` is set; `reserved_by` made it. `flex_gpus` is for schedulers: the healthy GPUs beyond all quotas,
+    NULL where Backstop does not publish it; the pool is this and what quotas leave unused. `source`: the scheduler that
+    holds the quotas, as JSON, NULL where the ledger does itself. `health_source`: the Prometheus that reports health,
+    NULL where the scheduler or people do.
     """
 
     __tablename__ = "clusters"
@@ -75,11 +75,11 @@ class IslandRow(SQLModel, table=True):
 class QuotaRow(SQLModel, table=True):
     """A promise to one team in one cluster.
 
-    `written_by` is Backstop's mark ("rollout#counter"), renewed by each of its writes. A statement that
-    changes a row and leaves the mark alone is somebody else's. `written_gpus` is the value that Backstop wrote last;
-    `hand` counts how often it then wrote over a value of others: grants from before that are no part of it any more.
-    `namespaces`: who may target it, comma-joined; NULL: anybody. `classes`: of its jobs, the strongest first,
-    comma-joined; NULL: the policy's. A change of these alone changes no promise, and is no foreign change.
+    `written_by` is Backstop's mark ("rollout#counter"), renewed by each of its writes. A statement that changes a row
+    and leaves the mark unchanged is foreign. `written_gpus` is the value that Backstop wrote last; `hand` counts how
+    often it then overwrote a foreign value: grants from before that are no part of it any more. `namespaces`: the
+    namespaces that may target it, comma-joined; NULL: all. `classes`: the classes of its jobs, the strongest first,
+    comma-joined; NULL: the policy's. A change of these two changes no promise, and is no foreign change.
     """
 
     __tablename__ = "quotas"
@@ -111,10 +111,10 @@ class QuotaRow(SQLModel, table=True):
 
 
 class QuotaChangeRow(SQLModel, table=True):
-    """Who last changed a quota past Backstop while a rollout was open there; the quota itself may be gone.
+    """The last change of a quota past Backstop while a rollout was open there; the quota itself may be gone.
 
-    Written by triggers. `generation`: the cluster's after it. `changed_by`: the database's user, and the application
-    where it says its name; whoever imported a file; SQLite knows no users, and the column says so.
+    Triggers write it. `generation`: the cluster's after it. `changed_by`: the database's user, and the application if
+    it gives its name; the importer of a file; SQLite has no users, and the column says so.
     """
 
     __tablename__ = "quota_changes"
@@ -139,7 +139,7 @@ class ReserveLimitRow(SQLModel, table=True):
 
 
 class HealthRow(SQLModel, table=True):
-    """What one source (`source`) saw of one island at one time."""
+    """The health of one island at one time, as one source (`source`) reported it."""
 
     __tablename__ = "health_samples"
     __table_args__ = (
@@ -160,7 +160,7 @@ class HealthRow(SQLModel, table=True):
 
 
 class UsageRow(SQLModel, table=True):
-    """S and L of one team at one time, and what its queued jobs asked for (NULL: unknown).
+    """S and L of one team at one time, and the GPUs that its queued jobs asked for (NULL: unknown).
 
     It outlives the quota: a team that returns has its history.
     """
@@ -209,8 +209,8 @@ class JobRow(SQLModel, table=True):
 class SchedulerLimitRow(SQLModel, table=True):
     """A limit in the scheduler that holds a cluster's quotas, as it was last seen or written there. NULL: none.
 
-    `name`: an account, or what else is limited (`pool:`, `qos:` before it). `first_gpus` is what it was before Backstop
-    wrote there (`ours`): what taking Backstop out brings back.
+    `name`: an account, or another limited thing (with the prefix `pool:` or `qos:`). `first_gpus` is the limit before
+    Backstop wrote there (`ours`), which detaching restores.
     """
 
     __tablename__ = "scheduler_limits"
@@ -224,7 +224,7 @@ class SchedulerLimitRow(SQLModel, table=True):
 
 
 class SchedulerLockRow(SQLModel, table=True):
-    """Who writes to a cluster's scheduler now, and until when nobody else may."""
+    """The present writer to a cluster's scheduler, and until when nobody else may write."""
 
     __tablename__ = "scheduler_locks"
 
@@ -260,10 +260,10 @@ class WindowRow(SQLModel, table=True):
 
 
 class TallyRow(SQLModel, table=True):
-    """What one cluster was in the slot of time that begins at `at`, as read at `seen_at`. NULL: nobody knew.
+    """One cluster's figures in the slot that begins at `at`, as read at `seen_at`. NULL: unknown.
 
     `phantom` is assigned_gpus - backed_gpus, surplus healthy_gpus - backed_gpus. `pending_gpus` wait inside their
-    quotas, `lacking_gpus` of them for want of healthy hardware, as far as `known_quotas` of `quotas` leaves say.
+    quotas, `lacking_gpus` of them for lack of healthy hardware, as far as `known_quotas` of `quotas` leaves report it.
     """
 
     __tablename__ = "tallies"
@@ -292,7 +292,7 @@ class TallyRow(SQLModel, table=True):
 
 
 class MilestoneRow(SQLModel, table=True):
-    """A milestone of the plan. `started_from` is what the count was when it `began`; NULL: nobody knew."""
+    """A milestone of the plan. `started_from` is the count when it `began`; NULL: unknown."""
 
     __tablename__ = "milestones"
 
@@ -306,7 +306,7 @@ class MilestoneRow(SQLModel, table=True):
 
 
 class MilestoneNoteRow(SQLModel, table=True):
-    """What somebody noted of a milestone's progress: the number reached in all. It outlives the milestone."""
+    """A note of a milestone's progress: the total reached. It outlives the milestone."""
 
     __tablename__ = "milestone_notes"
     __table_args__ = (Index("milestone_notes_of", "milestone", "at"),)
@@ -320,7 +320,7 @@ class MilestoneNoteRow(SQLModel, table=True):
 
 
 class TeamRow(SQLModel, table=True):
-    """`notify`: how it wants to be told; NULL: as the policy of each cluster says."""
+    """A team. `notify`: the notices that it chooses; NULL: as the policy of each cluster says."""
 
     __tablename__ = "teams"
 
@@ -340,7 +340,7 @@ class ContactRow(SQLModel, table=True):
 
 
 class RolloutRow(SQLModel, table=True):
-    """A rollout as the registry keeps it. `superseded_by` set: its fences are dead."""
+    """A rollout in the registry. `superseded_by` set: its fences are dead."""
 
     __tablename__ = "rollouts"
     __table_args__ = (
@@ -367,7 +367,7 @@ class RolloutRow(SQLModel, table=True):
 
 
 class FleetPlanRow(SQLModel, table=True):
-    """What is approved of one cluster with a fleet rollout's plan, as JSON."""
+    """The part of a fleet rollout's plan that is approved for one cluster, as JSON."""
 
     __tablename__ = "fleet_plans"
     __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
@@ -390,7 +390,9 @@ class ReceiptRow(SQLModel, table=True):
 
 
 class GrantReceiptRow(SQLModel, table=True):
-    """Of what a request wrote where no rollout was open. `rollout` is the fence's name: request/ and its id."""
+    """The receipt of a write by a request where no rollout was open. `rollout` is the fence's name: request/ and its
+    id.
+    """
 
     __tablename__ = "grant_receipts"
 
@@ -431,7 +433,7 @@ class MoveRow(SQLModel, table=True):
 
 
 class AuditRow(SQLModel, table=True):
-    """A link of a cluster's chain. All that is said of it is inside the hashed `entry`.
+    """A link of a cluster's chain. All its content is inside the hashed `entry`.
 
     No foreign key: a refused command may name a cluster that the ledger does not have.
     """
@@ -455,7 +457,7 @@ class AuditHeadRow(SQLModel, table=True):
 
 
 class ImportRow(SQLModel, table=True):
-    """A committed import; `result` answers whoever commits it again."""
+    """A committed import; `result` answers a repeated commit."""
 
     __tablename__ = "imports"
 
@@ -466,7 +468,7 @@ class ImportRow(SQLModel, table=True):
 
 
 class ImportAnswerRow(SQLModel, table=True):
-    """An import that wrote nothing: a dry run's outcome, or why it was refused. Kept as long as parts are."""
+    """An import that wrote nothing: a dry run's outcome, or the reason of a refusal. Kept as long as parts are."""
 
     __tablename__ = "import_answers"
 
@@ -490,7 +492,7 @@ class ImportPartRow(SQLModel, table=True):
 class SourceDoubtRow(SQLModel, table=True):
     """A health source that is in doubt (`since`), or was. `judgement`: JSON of models.cluster.source_doubts.Judgement.
 
-    What its clusters were before `confirmed_at` is no measure for what they are after it.
+    Its clusters' health before `confirmed_at` is no measure for their health after it.
     """
 
     __tablename__ = "source_doubts"
@@ -513,7 +515,7 @@ class BreachRow(SQLModel, table=True):
 
 
 class HealthPushRow(SQLModel, table=True):
-    """Somebody said at `at` that this cluster should be looked at; the watch takes the row away and looks."""
+    """A request, made at `at`, to look at this cluster; the watch removes the row and looks."""
 
     __tablename__ = "health_pushes"
     __table_args__ = (ForeignKeyConstraint(["cluster"], ["clusters.name"], ondelete="CASCADE"),)
@@ -526,11 +528,11 @@ class HealthPushRow(SQLModel, table=True):
 
 
 class MessageRow(SQLModel, table=True):
-    """Notices to one audience that go out together, or have gone.
+    """Notices to one audience that are sent together, or were.
 
-    What it holds was decided at `formed_at` and stays, so that whoever sends it again sends the same. `key`: by which
-    the delivery book knows it. It is over where `sent_at` is set, or `refused`, as no contact could be used. `try_at`:
-    when it is tried again, and `trouble`: why. `deliveries`: channel, address and time of each, as JSON.
+    Its content was decided at `formed_at` and stays, so that a repeated sending is the same. `key`: its key in the
+    delivery book. It is over where `sent_at` is set, or `refused`, as no contact could be used. `try_at`: the time of
+    the next try, and `trouble`: its reason. `deliveries`: channel, address and time of each, as JSON.
     """
 
     __tablename__ = "messages"
@@ -549,7 +551,7 @@ class MessageRow(SQLModel, table=True):
 
 
 class NoticeRow(SQLModel, table=True):
-    """A notice that is to be sent, or was: `message` NULL: it waits. `notice`: all of it but contacts, as JSON."""
+    """A notice to send, or sent: `message` NULL: it waits. `notice`: all of it but contacts, as JSON."""
 
     __tablename__ = "notices"
     __table_args__ = (
@@ -574,11 +576,11 @@ _OPEN = text("ended_at IS NULL")
 
 
 class BringupBookRow(SQLModel, table=True):
-    """A bring-up as it was last noted; `board` is all that is shown of it, as JSON.
+    """A bring-up as it was last noted; `board` is everything that is shown of it, as JSON.
 
-    No foreign key: its cluster is in the fleet only later, and not any more once it is retired. `opening`: by which
-    the same start is known again; `opened_at`: when the newest call was made that opened it. `orders`: how many grants
-    of what is owed have been noted; the next one is fenced by one more.
+    No foreign key: its cluster is in the fleet only later, and no more once it is retired. `opening`: identifies a
+    repeated start; `opened_at`: the time of the newest call that opened it. `orders`: the number of grants of owed GPUs
+    that have been noted; the next one's fence is one higher.
     """
 
     __tablename__ = "bringups"
@@ -601,7 +603,7 @@ class BringupBookRow(SQLModel, table=True):
 
 
 class OwedRow(SQLModel, table=True):
-    """What the entry wanted for a team, and what of it was granted. NULL `until`: the rest is not owed."""
+    """The GPUs that the entry wanted for a team, and those that were granted. NULL `until`: the rest is not owed."""
 
     __tablename__ = "owed"
     __table_args__ = (

@@ -1,4 +1,8 @@
-"""Every question to the ledger's desk: one class each, with its arguments as fields and the type of its answer.
+"""The questions to the ledger's desk: one class each, with its arguments as fields and the type of its answer.
+
+The client sends one (`await backstop.ask(EndWindow(...))`), the desk (activities/desk/desk.py) dispatches on its class.
+`kind` is its name on the wire; builds of different age understand each other by it and the fields of question and
+answer.
 
 The client sends one (`await backstop.ask(EndWindow(...))`), the desk (activities/desk/desk.py) dispatches on its class.
 `kind` is its name on the wire; with its fields and its answer's it is what builds of another age understand.
@@ -56,14 +60,14 @@ __all__ = [
     "TokenOf",
     "Tokens",
 ]
-"""What of other modules is a part of this one: the questions about access stand in models/access_questions.py."""
+"""Names of other modules that are part of this one: models/access_questions.py has the questions about access."""
 
 CLOCK_SKEW_SECONDS = CLOCK_SKEW.total_seconds()
-"""Clocks that somebody keeps differ by less."""
+"""Clocks that are kept right differ by less."""
 
 
 class DeskRequest(Ticketed):
-    """One question from a person, as it crosses the wire. The workflow's history keeps who asked."""
+    """A question from a person on the wire. The workflow's history records who asked."""
 
     kind: str
     actor: ActorGiven = ""
@@ -105,7 +109,7 @@ _OwnSettings = Annotated[Policy, PlainSerializer(lambda policy: policy.model_dum
 class LedgerCluster(Model):
     """A cluster with present values and latest health, and its open rollout, if there is one.
 
-    `cluster` None: what stands in the ledger of the one of this `name` makes no sense, for the reason `wrong`.
+    `cluster` None: the ledger's rows of the cluster `name` are invalid, for the reason `wrong`.
     """
 
     cluster: Annotated[ClusterSpec, _Brief] | None
@@ -116,7 +120,7 @@ class LedgerCluster(Model):
 
 
 class ClusterFacts(Model):
-    """What the registry holds of one cluster beside its quotas."""
+    """The registry's facts about one cluster beside its quotas."""
 
     name: Name
     gpu_model: str | None
@@ -128,47 +132,47 @@ class ClusterFacts(Model):
 
 
 class Plannable(Model):
-    """What a launch would plan from now."""
+    """The snapshot and policy that a launch would plan with now."""
 
     snapshot: Snapshot
     policy: _OwnSettings
 
 
 class Unplannable(Model):
-    """A cluster that nobody can plan now, and why."""
+    """A cluster that cannot be planned now, and the reason."""
 
     cluster: Name
     why_not: str
 
 
 class ArchivePage(Model):
-    """Some rows of a cluster's archive; `head`: where its whole chain should end."""
+    """Rows of a cluster's archive; `head`: where its whole chain should end."""
 
     rows: tuple[ChainedEntry, ...]
     head: ChainHead | None
     seals: tuple[SealedTo, ...] = ()
-    """Of the newest rows: the last seals that name this chain, the newest first."""
+    """With the newest rows: the last seals that name this chain, the newest first."""
 
 
 class Overview(Model):
-    """An open rollout in one line of the registry."""
+    """An open rollout as one line of the registry."""
 
     cluster: Name
     rollout: str
     stage: str
     needs: str
-    """What a person has to do, as of the last thing that happened; empty: nothing."""
+    """What a person has to do, as of the last event; empty: nothing."""
     health_at: Time | None
-    """Of the oldest island's latest health sample; None without any."""
+    """The oldest of its islands' latest health samples; None without any."""
     shadow: bool = False
     ended: bool = False
-    """It is told only to say that the last rollout there was a shadow."""
+    """True: it is listed only because the last rollout there was a shadow."""
     owner: str = ""
     opened_at: Time | None = None
     fleet: str = ""
     """The fleet rollout that launched it; empty: none did."""
     counter: Count = 0
-    """Its last effect in the ledger."""
+    """The number of its last effect in the ledger."""
 
 
 class Arrival(Model):
@@ -180,7 +184,7 @@ class Arrival(Model):
 
 
 class Curve(Model):
-    """Tallies over time; `began`: the first there is."""
+    """Tallies over time; `began`: the first tally of all."""
 
     points: tuple[Point, ...]
     began: Time | None
@@ -189,15 +193,15 @@ class Curve(Model):
 
 
 class SchedulerCheck(Model):
-    """What stands between us and a scheduler; empty: nothing does."""
+    """The obstacles between Backstop and a scheduler; empty: none."""
 
     system: str = "slurm"
     wrong: str = ""
-    """With reading it, or with what stands there."""
+    """A fault in reading it, or in its contents."""
     barred: str = ""
-    """From writing to it: plans and rehearsals need no right to."""
+    """The reason why Backstop may not write to it: plans and rehearsals need no right to."""
     note: str = ""
-    """Nothing does: what its administrator may want to know."""
+    """No obstacle, but worth knowing for its administrator."""
 
 
 class LedgerCheck(Model):
@@ -208,37 +212,37 @@ class LedgerCheck(Model):
     doubts: tuple[DoubtedSource, ...] = ()
     """Health sources whose clusters fell together, and that a person has not confirmed."""
     senseless: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """By cluster: what stands in the ledger of it and makes no sense, in a sentence each."""
+    """By cluster: sentences on its rows in the ledger that are invalid."""
     senseless_teams: dict[str, str] = Field(default_factory=dict)
-    """By team: how it wants to be told where that makes no sense, in a sentence."""
+    """By team: a sentence on its choice of notices, where that is invalid."""
     teams_in_clear: tuple[str, ...] = Field(default=(), exclude_if=lambda teams: not teams)
-    """Those with a contact that holds a token itself, although access is configured."""
+    """Teams with a contact that holds a token itself, although access is configured."""
     worker_ahead_seconds: float = Field(default=0.0, exclude_if=lambda seconds: abs(seconds) <= CLOCK_SKEW_SECONDS)
-    """By how much the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
+    """How far the worker's clock is ahead of Temporal's; below zero: behind. Left out where they agree."""
     prometheus: dict[str, str] = Field(default_factory=dict)
-    """What is wrong with the health of each cluster that a Prometheus has; empty: nothing."""
+    """By cluster with health from a Prometheus: what is wrong with it; empty: nothing."""
     windows: dict[str, str] = Field(default_factory=dict)
-    """Of a cluster with windows that are none: which, and why."""
+    """By cluster with invalid windows: which ones, and why."""
     notices: tuple[Untold, ...] = ()
-    """What waits to be told, by audience."""
+    """The notices that wait, by audience."""
     seals: Sealing | None = None
-    """How the archive is sealed; None: it is not."""
+    """The state of sealing the archive; None: it is not sealed."""
     access: AccessCheck | None = Field(default=None, exclude_if=lambda check: check is None)
     """Left out where no access is configured."""
     tickets: bool = Field(default=False, exclude_if=lambda needed: not needed)
     """Every command needs a front's ticket. Left out where none does."""
     proven: bool = Field(default=False, exclude_if=lambda believed: not believed)
-    """A front's tickets are believed: there are keys. Left out where there are none."""
+    """A front's tickets are verified, as there are keys. Left out where there are none."""
     unknown_keys: tuple[str, ...] = Field(default=(), exclude_if=lambda keys: not keys)
     """Keys that the ledger's warrants name and the worker's book does not have."""
 
 
 class FleetFile(_Page, Question[FleetPage], kind="fleet_file"):
-    """Clusters by name as the fleet file that would bring them here; contacts without their secrets."""
+    """Clusters by name as the fleet file that would import them; contacts without their secrets."""
 
 
 class RemoveCluster(Question[Departure], kind="remove_cluster"):
-    """The cluster is gone, and its archive says what it was. Errors: Refusal, something is under way."""
+    """Remove the cluster; its archive records what it was. Errors: Refusal, something is under way."""
 
     cluster: Name
     reason: Words = ""
@@ -246,7 +250,7 @@ class RemoveCluster(Question[Departure], kind="remove_cluster"):
 
 
 class RenameCluster(Question[Departure], kind="rename_cluster"):
-    """All of it but its archive goes by the other name. Errors: as RemoveCluster; BadInput where the name is taken."""
+    """Rename all of a cluster but its archive. Errors: as RemoveCluster; BadInput where the name is taken."""
 
     cluster: Name
     name: NameGiven
@@ -255,13 +259,13 @@ class RenameCluster(Question[Departure], kind="rename_cluster"):
 
 
 class AddHealth(Question[int], kind="add_health"):
-    """Samples stand in the ledger; answers how many rows."""
+    """Store samples in the ledger; the answer is how many rows."""
 
     samples: tuple[HealthSample, ...]
 
 
 class AddJobs(Question[int], kind="add_jobs"):
-    """Jobs stand in the ledger; answers how many. Errors: BadInput for an unknown cluster."""
+    """Store jobs in the ledger; the answer is how many. Errors: BadInput for an unknown cluster."""
 
     jobs: tuple[ClusterJob, ...]
 
@@ -274,35 +278,35 @@ class DescribeSlurm(Question[Annotated[ClusterInSlurm, _Brief]], kind="describe_
 
 
 class Detach(Question[dict[str, tuple[int | None, int | None]]], kind="detach"):
-    """The scheduler is left alone from now on; answers what was taken back there. Errors: Refusal."""
+    """Leave the scheduler alone from now on; the answer is what was taken back there. Errors: Refusal."""
 
     cluster: Name
     restore: bool = False
     reason: Words = ""
     look: bool = Field(default=False, exclude_if=lambda look: not look)
-    """Only say what would be taken back. Left out where it is not so: an earlier build refuses unknown fields."""
+    """Only answer what would be taken back. Left out where false: an earlier build refuses unknown fields."""
 
 
 class ConfirmSource(Question[DoubtedSource], kind="confirm_source"):
-    """What a health source in doubt says of its clusters is so. Errors: Refusal for one that is not in doubt."""
+    """Confirm that a doubted health source is right about its clusters. Errors: Refusal for one that is not in doubt."""
 
     source: Name
     reason: Words
 
 
 class LedgerClusters(_Page, Question[tuple[LedgerCluster, ...]], kind="clusters"):
-    """Clusters by name; none: there are no more."""
+    """Clusters by name; an empty answer: there are no more."""
 
     free: bool = Field(default=False, exclude_if=lambda free: not free)
-    """Only those in which no rollout is open. A build that does not know it answers with all."""
+    """Only clusters without an open rollout. A build that does not know the field answers with all."""
 
 
 class AllTeams(Question[tuple[Team, ...]], kind="teams"):
-    """Every team of the ledger."""
+    """All teams of the ledger."""
 
 
 class TeamSum(Model):
-    """What one team is promised in all clusters together, quotas that are sums of others left out."""
+    """The GPUs promised to one team in all clusters, without quotas that are sums of others."""
 
     team: Name
     clusters: Count
@@ -310,39 +314,41 @@ class TeamSum(Model):
 
 
 class TeamSums(Question[tuple[TeamSum, ...]], kind="team_sums"):
-    """By name: every team that has a quota that jobs run in."""
+    """The sums, by name, of every team with a quota that holds jobs."""
 
 
 class FactsOf(Question[ClusterFacts], kind="facts"):
-    """Errors: BadInput for an unknown cluster."""
+    """The facts about one cluster. Errors: BadInput for an unknown cluster."""
 
     cluster: Name
 
 
 class SnapshotNow(Question[Plannable], kind="snapshot"):
-    """One cluster as a plan would see it, and its policy. Errors: BadInput, unknown cluster, bad setting."""
+    """A cluster as a plan would see it, and its policy. Errors: BadInput, unknown cluster, bad setting."""
 
     cluster: Name
     policy: dict[str, Any] = Field(default_factory=dict)
-    """What lies over the cluster's own."""
+    """Settings laid over the cluster's own."""
 
 
 class SnapshotsNow(_Page, Question[tuple[Plannable | Unplannable, ...]], kind="snapshots"):
-    """The same of clusters by name, with a health buffer of the last hour; none: there are no more."""
+    """Clusters by name as a plan would see them, with a health buffer of the last hour; an empty answer: there are no
+    more.
+    """
 
     policy: dict[str, Any] = Field(default_factory=dict)
 
 
 class YearOfHealth(Question[HealthHours], kind="health_hours"):
-    """A year of its health by the hour, and what its buffer is asked for. Errors: BadInput, unknown cluster."""
+    """A year of a cluster's hourly health, and the terms of its buffer. Errors: BadInput, unknown cluster."""
 
     cluster: Name
 
 
 class FlexOf(_Page, Question[tuple[FlexNow, ...]], kind="flex"):
-    """The flex of one cluster, or of all by name; of these, one that makes no sense is left out (`Senseless` names it).
+    """The flex of one cluster, or of all by name; among all, an invalid one is left out (`Senseless` names it).
 
-    Errors: BadInput for an unknown cluster; Refusal for one that is named and makes no sense.
+    Errors: BadInput for an unknown cluster; Refusal for a named cluster that is invalid.
     """
 
     cluster: Words = ""
@@ -350,16 +356,16 @@ class FlexOf(_Page, Question[tuple[FlexNow, ...]], kind="flex"):
 
 
 class FlexSums(Question[tuple[FlexSum, ...]], kind="flex_sums"):
-    """The same of all clusters by name in numbers alone, at once: a page with all of them needs no more."""
+    """The flex of all clusters by name as plain numbers, in one answer: a page with all of them needs no more."""
 
     mode: FlexMode = FlexMode.EQUAL
 
 
 class WhyNot(Question[WhyAnswers], kind="why"):
-    """Why the team cannot have so many GPUs, in one cluster or wherever it has a quota.
+    """The reasons why the team cannot have so many GPUs, in one cluster or wherever it has a quota.
 
-    `namespace`: on whose behalf, where it is not the team itself. Errors: BadInput for an unknown cluster; Refusal
-    where nothing can be said of the one that is named.
+    `namespace`: the one that asks, where it is not the team itself. Errors: BadInput for an unknown cluster; Refusal
+    where the named cluster allows no answer.
     """
 
     team: Name
@@ -370,13 +376,13 @@ class WhyNot(Question[WhyAnswers], kind="why"):
 
 
 class Archive(Question[int], kind="archive"):
-    """The entries are archived, once per key; answers how many."""
+    """Archive the entries, once per key; the answer is how many."""
 
     entries: tuple[AuditEntry, ...]
 
 
 class Archived(Question[ArchivePage], kind="archived"):
-    """The rows of a cluster's archive after this number; none: there are no more. `newest`: the last ones instead."""
+    """Rows of a cluster's archive after a number; an empty answer: there are no more. `newest`: the last ones instead."""
 
     cluster: Name
     after: Count = 0
@@ -385,7 +391,7 @@ class Archived(Question[ArchivePage], kind="archived"):
 
 
 class Pulse(Question[str], kind="pulse"):
-    """A mark of what stands in the ledger: once it is another than `since`, or when so many seconds are over."""
+    """A mark of the ledger's content, answered once it differs from `since`, or after so many seconds."""
 
     since: Words = ""
     seconds: Annotated[float, Field(ge=0, le=60)] = 0
@@ -399,13 +405,13 @@ class Calendar(Question[tuple[Entry, ...]], kind="calendar"):
 
 
 class Declare(Question[Declaration], kind="declare"):
-    """The windows stand, all or none, in place of what their sources declared before. Errors: BadInput."""
+    """Declare the windows, all or none, in place of what their sources declared before. Errors: BadInput."""
 
     declared: tuple[Declared, ...] = Field(min_length=1, max_length=10_000)
 
 
 class EndWindow(Question[Entry], kind="end_window"):
-    """The window is over. Errors: Refusal where there is none of this number."""
+    """End the window. Errors: Refusal where there is none of this number."""
 
     cluster: Name
     number: PositiveCount
@@ -413,7 +419,7 @@ class EndWindow(Question[Entry], kind="end_window"):
 
 
 class EndHold(Question[tuple[Entry, ...]], kind="end_hold"):
-    """All that one declaration holds in these clusters is over, as one. Answers with the windows as they were left."""
+    """End, as one, all that a declaration holds in these clusters. The answer is the windows as they were left."""
 
     source: Text = Field(min_length=1, max_length=300)
     clusters: tuple[Name, ...] = Field(min_length=1, max_length=10_000)
@@ -421,11 +427,11 @@ class EndHold(Question[tuple[Entry, ...]], kind="end_hold"):
 
 
 class FleetKept(Question[KeptFleet | None], kind="fleet_kept"):
-    """What the ledger knows of the fleet rollout that was launched last; null: there never was one."""
+    """The ledger's record of the fleet rollout that was launched last; null: there never was one."""
 
 
 class OpenRollouts(Question[tuple[Overview, ...]], kind="overview"):
-    """Every open rollout as last noted, by cluster; then shadows that were the last rollout of theirs, and ended."""
+    """Every open rollout as last noted, by cluster; then ended shadows that were the last rollout of their cluster."""
 
 
 class Tallies(Question[Curve], kind="tallies"):
@@ -437,7 +443,7 @@ class Tallies(Question[Curve], kind="tallies"):
 
 
 class PastWeek(Question[Past], kind="week"):
-    """What the ledger knows of this time."""
+    """The ledger's facts about a period."""
 
     since: Time
     until: Time
@@ -446,13 +452,13 @@ class PastWeek(Question[Past], kind="week"):
 
 
 class BringupsOf(Question[tuple[BringupRow, ...]], kind="bringups"):
-    """Bring-ups as they were noted last, by cluster: those that are open, and with `ended` all that ever were."""
+    """Bring-ups as last noted, by cluster: open ones, and with `ended` all that ever were."""
 
     ended: bool = False
 
 
 class GiveUpBringup(Question[BringupRow], kind="give_up_bringup"):
-    """The cluster's bring-up has ended, in the book alone: its workflow is lost, and what it made stands.
+    """End the cluster's bring-up in the book only: its workflow is lost, and what it made remains.
 
     Errors: Refusal where there never was one.
     """
@@ -462,28 +468,28 @@ class GiveUpBringup(Question[BringupRow], kind="give_up_bringup"):
 
 
 class OneRequest(Question[RequestState], kind="request"):
-    """Errors: Refusal where there is none of this id."""
+    """The request with this id. Errors: Refusal where there is none."""
 
     request: Name
 
 
 class RequestsOf(Question[tuple[RequestState, ...]], kind="requests"):
-    """Requests by the time they were made; those that are over only where asked for."""
+    """Requests by the time they were made; ended ones only with `ended`."""
 
     cluster: Words = ""
     ended: bool = False
 
 
 class MilestonesNow(Question[PlanNow], kind="milestones"):
-    """The plan, and today's numbers of what Backstop knows by itself, but for waves."""
+    """The plan, and today's numbers of what Backstop counts itself, except for waves."""
 
 
 class PlanMilestones(MilestoneFile, Question[PlanNow], kind="plan_milestones"):
-    """These milestones are the plan, in place of the one before."""
+    """Replace the plan by these milestones."""
 
 
 class NoteMilestone(Question[PlanNow], kind="note_milestone"):
-    """The number stands. Errors: Refusal for a milestone that is not planned, or is measured."""
+    """Note the number of a milestone. Errors: Refusal for a milestone that is not planned, or is measured."""
 
     milestone: Name
     number: GpuCount
@@ -491,8 +497,8 @@ class NoteMilestone(Question[PlanNow], kind="note_milestone"):
 
 
 class Senseless(Question[dict[str, tuple[str, ...]]], kind="senseless"):
-    """By cluster: what stands in the ledger of it and makes no sense. It is left out of what is told of all."""
+    """The invalid rows of each cluster in the ledger. Answers about all clusters leave them out."""
 
 
 class CheckLedger(Question[LedgerCheck], kind="doctor"):
-    """Whether a worker answers, and what it reaches."""
+    """A check that a worker answers, and of the systems that it reaches."""

@@ -1,8 +1,8 @@
-"""Seals: signed statements of where every chain of the archive ends, kept where the ledger's owner cannot reach them.
+"""Seals: signed statements of where every chain of the archive ends, stored out of reach of the ledger's owner.
 
-The seals are a log of their own. Each is a leaf of a Merkle tree (RFC 6962) that only grows: it names the seal before
-it, and the chains that have moved since. What is signed is a checkpoint of that tree (C2SP tlog-checkpoint) as a signed
-note (C2SP signed-note), so that tools for transparency logs read it. Pure: whoever calls brings the key and the time.
+The seals form a log of their own. Each is a leaf of a Merkle tree (RFC 6962) that only grows: it names the seal before
+it, and the chains that have moved since. The signed text is a checkpoint of that tree (C2SP tlog-checkpoint) as a
+signed note (C2SP signed-note), so that tools for transparency logs read it. The caller brings the key and the time.
 Source: docs/seals.md; docs/adr/0059.
 """
 
@@ -22,17 +22,17 @@ from models.base import Count, Model, Time, canonical_json, some_of
 from models.errors import BadInput
 
 ORIGIN = "backstop/audit"
-"""The log's name, and that of the key in the note."""
+"""The name of the log, and of the key in the note."""
 _EM_DASH = "\N{EM DASH}"
 _ED25519 = b"\x01"
-"""The note's signature type."""
+"""The type of signature in the note."""
 _LEAF, _NODE = b"\x00", b"\x01"
 
 
 class Seal(Model):
-    """A leaf. `number`: from 1 on; `previous`: of the seal before, its `leaf_hash`, empty for the first.
+    """A leaf. `number`: from 1 on; `previous`: the `leaf_hash` of the seal before, empty for the first.
 
-    `heads`: of the chains that have moved since, by cluster.
+    `heads`: the heads of chains that have moved since, by cluster.
     """
 
     number: Count = Field(ge=1)
@@ -49,12 +49,14 @@ class SealedSeal(Model):
 
     @property
     def seal(self) -> Seal:
-        """Errors: ValueError."""
+        """The seal in `leaf`. Errors: ValueError."""
         return Seal.model_validate_json(self.leaf)
 
 
 def seals_in(content: bytes, place: str) -> list[SealedSeal]:
-    """Those of a file, one JSON document a line; a line that was cut off is none. Errors: BadInput naming the line."""
+    """Read the seals of a file, one JSON document a line; an incomplete last line is skipped. Errors: BadInput naming
+    the line.
+    """
     seals = []
     for number, line in enumerate(content.split(b"\n")[:-1], start=1):
         try:
@@ -73,7 +75,7 @@ def leaf_hash(leaf: str) -> bytes:
 
 
 def root_of(hashes: Sequence[bytes]) -> bytes:
-    """The Merkle tree's root. Source: RFC 6962, 2.1."""
+    """Return the Merkle tree's root. Source: RFC 6962, 2.1."""
     if not hashes:
         return hashlib.sha256(b"").digest()
     if len(hashes) == 1:
@@ -83,7 +85,7 @@ def root_of(hashes: Sequence[bytes]) -> bytes:
 
 
 def signed_note(hashes: Sequence[bytes], key: Ed25519PrivateKey) -> str:
-    """The checkpoint of these leaves, signed."""
+    """Return the checkpoint of these leaves, signed."""
     text = _checkpoint(hashes)
     signature = _key_id(key.public_key()) + key.sign(text.encode())
     return f"{text}\n{_EM_DASH} {ORIGIN} {base64.b64encode(signature).decode()}\n"
@@ -102,12 +104,12 @@ def _key_id(key: Ed25519PublicKey) -> bytes:
 
 
 def verifier_key(key: Ed25519PublicKey) -> str:
-    """The public key in the text form of signed notes: name+id+key."""
+    """Return the public key in the text form of signed notes: name+id+key."""
     return f"{ORIGIN}+{_key_id(key).hex()}+{base64.b64encode(_ED25519 + _raw(key)).decode()}"
 
 
 def verifier_of(text: str) -> Ed25519PublicKey:
-    """Errors: BadInput."""
+    """Parse a public key from that text form. Errors: BadInput."""
     name, _, rest = text.strip().partition("+")
     digits, _, packed = rest.partition("+")
     try:
@@ -121,7 +123,7 @@ def verifier_of(text: str) -> Ed25519PublicKey:
 
 
 def note_is_of(note: str, hashes: Sequence[bytes], keys: Sequence[Ed25519PublicKey]) -> bool:
-    """Whether one of these keys signed exactly this checkpoint."""
+    """Return whether one of these keys signed exactly this checkpoint."""
     text = _checkpoint(hashes)
     signatures = note.removeprefix(f"{text}\n") if note.startswith(f"{text}\n") else ""
     for line in signatures.splitlines():
@@ -145,10 +147,10 @@ def note_is_of(note: str, hashes: Sequence[bytes], keys: Sequence[Ed25519PublicK
 
 
 def checked_seals(sealed_seals: Sequence[SealedSeal], keys: Sequence[Ed25519PublicKey]) -> list[Seal]:
-    """The seals, in order. Errors: BadInput naming the first one that is not what one of the keys signed.
+    """Verify the seals and return them in order. Errors: BadInput naming the first one that no key signed as it is.
 
-    Each note is of the tree up to its seal, so that the last one alone would do: with every one checked it is known
-    which seal is wrong.
+    Each note covers the tree up to its seal, so the last one would suffice; checking every one shows which seal is
+    wrong.
     """
     seals: list[Seal] = []
     hashes: list[bytes] = []
@@ -168,12 +170,12 @@ def checked_seals(sealed_seals: Sequence[SealedSeal], keys: Sequence[Ed25519Publ
 
 
 def sealed_heads(seals: Sequence[Seal]) -> dict[str, ChainHead]:
-    """Where each chain ended at the last seal."""
+    """Return where each chain ended at the last seal."""
     return {head.cluster: head for seal in seals for head in seal.heads}
 
 
 def next_seal(seals: Sequence[SealedSeal], heads: Sequence[ChainHead], at: Time, key: Ed25519PrivateKey) -> SealedSeal:
-    """The seal of these heads, after those. `heads`: of chains that have moved."""
+    """Make the seal of these heads, after `seals`. `heads`: those of chains that have moved."""
     hashes = [leaf_hash(one.leaf) for one in seals]
     previous = hashes[-1].hex() if hashes else ""
     leaf = leaf_of(
@@ -188,7 +190,7 @@ def next_seal(seals: Sequence[SealedSeal], heads: Sequence[ChainHead], at: Time,
 
 
 class SealedState(Model):
-    """What the seals say of one chain. `differs`: a sentence; empty: it is whole up to `number`."""
+    """The seals' verdict on one chain. `differs`: a sentence; empty: it is whole up to `number`."""
 
     cluster: str
     number: int = 0
@@ -198,7 +200,7 @@ class SealedState(Model):
 
 
 def against_seals(cluster: str, rows: Sequence[ChainedEntry], seals: Sequence[Seal]) -> SealedState:
-    """Whether the chain, whose links were checked, is still the one that was sealed."""
+    """Return whether the chain, whose links were checked, is still the one that was sealed."""
     good = 0
     last: Seal | None = None
     for seal in seals:
@@ -224,12 +226,12 @@ def against_seals(cluster: str, rows: Sequence[ChainedEntry], seals: Sequence[Se
 
 
 def forgeries(state: Mapping[str, str]) -> str:
-    """By cluster what differs, as a sentence."""
+    """Return the differences by cluster, as a sentence."""
     return some_of([f"{cluster}: {text}" for cluster, text in sorted(state.items())], 3, by="; ")
 
 
 class SealedTo(Model):
-    """That a seal names a chain, and up to which row, as the ledger has it: whether it is so is checked elsewhere."""
+    """A seal that names a chain, and up to which row, by the ledger; it is verified elsewhere."""
 
     number: Count
     at: Time
@@ -237,7 +239,7 @@ class SealedTo(Model):
 
 
 class Sealing(Model):
-    """How sealing goes, as the ledger has it. `since`: when it was first tried."""
+    """The state of sealing, by the ledger. `since`: when it was first tried."""
 
     number: Count
     at: Time | None

@@ -1,4 +1,4 @@
-"""The names that cross the wire, and the messages that belong to no one core: the watch and mail."""
+"""Names that cross the wire, and messages that belong to no single core: the watch's and mail's."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ NO_LEDGER_EXIT = 3
 
 
 TASK_QUEUE = "backstop"
-"""Of workflows, and of activities that have no queue of their own below."""
+"""The queue of workflows, and of activities that have no queue of their own below."""
 
 
 GUARD_QUEUE = "backstop-guard"
-"""Of what keeps promises: the watch, looks, aims and effects. Nothing else takes its slots."""
+"""The queue of what keeps promises: the watch, looks, aims and effects. Nothing else takes its slots."""
 
 
 NOTICE_QUEUE = "backstop-notices"
-"""Of what waits for people's servers."""
+"""The queue of activities that wait for mail servers and the like."""
 
 
 ROLLOUT_WORKFLOW = "ClusterRollout"
@@ -46,11 +46,11 @@ ROUND_WORKFLOW = "NoticeRound"
 
 
 SOURCE = "ledger"
-"""Where health comes from."""
+"""The source of health."""
 
 
 WATCH_ID = f"health-watch/{SOURCE}"
-"""Of the watch that looks at all clusters of the source."""
+"""The id of the watch that looks at all clusters of the source."""
 
 
 STATUS_QUERY = "status"
@@ -69,19 +69,19 @@ GRANT_UPDATE = "grant"
 
 
 TAKE_BACK_SIGNAL = "take_back"
-"""A command, by its update's id, is refused if no worker has taken it up yet."""
+"""This signal refuses a command, by its update's id, if no worker has taken it up yet."""
 
 
 NOT_LAUNCHED = "it was not launched: "
-"""How a question to a refused launch is answered: a query's failure has no type, only words."""
+"""The beginning of an answer to a query of a refused launch: a query's failure has no type, only words."""
 
 
 MOVES_ON = "the rollout is changing at this moment: ask again"
-"""Why a worker does not answer a query: it would have to guess the time (workers/untimely_queries.py)."""
+"""The answer of a worker that cannot answer a query without guessing the time (workers/untimely_queries.py)."""
 
 
 class SearchName:
-    """Custom search attributes; `Status` and the like are taken by Temporal."""
+    """Custom search attributes; Temporal reserves names like `Status`."""
 
     CLUSTER = "BackstopCluster"
     STAGE = "BackstopStage"
@@ -99,11 +99,11 @@ SEARCH_ATTRIBUTES: Mapping[str, str] = MappingProxyType(
         SearchName.UNBACKED: "Int",
     }
 )
-"""What a namespace must have, by name: Temporal's type."""
+"""The search attributes that a namespace must have: Temporal's type by name."""
 
 
 def rollout_workflow_id(cluster: str) -> str:
-    """One id per cluster, so that two rollouts of it cannot run at once."""
+    """Return the one id per cluster: two rollouts of it cannot run at once."""
     return f"rollout/{cluster}"
 
 
@@ -112,12 +112,12 @@ def request_workflow_id(request: str) -> str:
 
 
 def round_workflow_id(audience: str) -> str:
-    """One id per audience, so that two rounds never bring it the same."""
+    """Return the one id per audience: two rounds never send it the same notices."""
     return f"notices/{audience}"
 
 
 class RoundInput(Model):
-    """Who is to be told what is due."""
+    """The audience whose due notices are to be sent."""
 
     audience: Name
 
@@ -130,15 +130,17 @@ class TellRequest(Model):
 
 
 class TellAnswer(Model):
-    """What became of each notice, by key: delivered, to be tried again, not deliverable at all, or waiting."""
+    """The outcome of each notice, by key: delivered, to be tried again, not deliverable at all, or waiting."""
 
     delivered: dict[str, tuple[Delivery, ...]]
     failed: dict[str, str]
     refused: dict[str, str]
     waiting: dict[str, Time] = Field(default_factory=dict)
-    """In the ledger, from which it is sent: when that is due. Whoever needs to know that it was asks again then."""
+    """By key of a notice that waits in the ledger: when it is due. A caller that must know of its sending asks again
+    then.
+    """
     noted: tuple[str, ...] = ()
-    """What became of these is in the archive already: a round of the watch sent them."""
+    """Keys of notices whose outcome is in the archive already: a round of the watch sent them."""
 
 
 class WatchInput(Model):
@@ -146,13 +148,13 @@ class WatchInput(Model):
 
     interval_seconds: float = Field(default=15.0, ge=0.01, le=3600)
     tally_seconds: float = Field(default=3600.0, ge=0.1, le=86400)
-    """How often each cluster is written into the tallies."""
+    """The interval at which each cluster is written into the tallies."""
     runs: Count = 1
     source: Name = SOURCE
     shard: Count = 0
     shards: PositiveCount = 1
     cursor: str = ""
-    """What the call before has told."""
+    """The position that the call before has reached."""
 
     @property
     def watch_id(self) -> str:
@@ -165,7 +167,7 @@ def watch_id(source: str, shard: int, shards: int) -> str:
 
 
 def watch_parts(one: str) -> list[str]:
-    """The ids of all shards of the division that this watch belongs to."""
+    """Return the ids of all shards of the division that this watch belongs to."""
     source, _, part = one.removeprefix("health-watch/").partition("/")
     shards = part.partition("-of-")[2]
     return [watch_id(source, n, int(shards)) for n in range(int(shards))] if shards.isdecimal() else [one]

@@ -19,7 +19,7 @@ _TIMED = (*BRINGUP_WAY[:-1], BringupStage.BLOCKED)
 
 
 class StateTime(Model):
-    """How long bring-ups were in one state."""
+    """The time that bring-ups spent in one state."""
 
     stage: BringupStage
     bringups: Count
@@ -30,7 +30,7 @@ class StateTime(Model):
 
 
 class WaitTime(Model):
-    """How long bring-ups have waited for somebody: the median and the longest."""
+    """The time that bring-ups have waited for somebody: the median and the longest."""
 
     whom: str
     bringups: Count

@@ -48,7 +48,7 @@ class Cause(StrEnum):
 
     @property
     def own(self) -> bool:
-        """Whether the team's own running jobs hold the GPUs: then nothing is missing."""
+        """True for GPUs that the team's own running jobs hold: nothing is missing then."""
         return self in (Cause.IDLE, Cause.USED)
 
 
