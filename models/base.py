@@ -339,7 +339,7 @@ def spoken_for(count: int) -> str:
 
 
 def lacks_text(shortage: Mapping[str, int]) -> str:
-    """Return a text such as `a lacks 4 GPUs, b lacks 1 GPU`. A short team that lacks none has a block without a place."""
+    """Return a text such as `a lacks 4 GPUs, b lacks 1 GPU`. A short team that lacks none has an unplaced block."""
 
     def text(team: str, gpus: int) -> str:
         return f"{team} lacks {gpus_text(gpus)}" if gpus else f"{team} has a protected block that no island holds"

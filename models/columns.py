@@ -66,6 +66,6 @@ class NameText(TypeDecorator[str]):
 
 
 def beyond_index(name: str, column: str) -> Index:
-    """Return an index of samples with more GPUs than possible: rows older than the constraints, for `doctor` to find."""
+    """Return an index of samples with more GPUs than possible: rows older than the constraints, for `doctor`."""
     those = text(f"{column} > {MOST_GPUS}")
     return Index(name, "cluster", postgresql_where=those, sqlite_where=those)

@@ -39,7 +39,7 @@ class Refusal(BackstopError):
 
 
 class NoSuchCluster(Refusal):
-    """The ledger has no cluster of this name. For a person who asks for it that is bad input (activities/desk/desk.py)."""
+    """The ledger has no cluster of this name. For a person that is bad input (activities/desk/desk.py)."""
 
     def __init__(self, cluster: str) -> None:
         super().__init__(f"the ledger has no cluster {cluster!r}")

@@ -212,7 +212,7 @@ def superseded_keys(notices: Sequence[Notice]) -> frozenset[str]:
 
 
 def _makes_past(later: NoticeKind, notice: Notice) -> bool:
-    """Return whether a later kind supersedes the notice: a hold does not, and a risk supersedes only an earlier risk."""
+    """Return whether a later kind supersedes the notice: a hold does not, and a risk only an earlier risk."""
     if later is NoticeKind.AT_RISK:
         return notice.kind is NoticeKind.AT_RISK
     if notice.kind is NoticeKind.HELD and notice.facts.get("late"):  # no gate waits for its answer

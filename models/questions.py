@@ -288,7 +288,7 @@ class Detach(Question[dict[str, tuple[int | None, int | None]]], kind="detach"):
 
 
 class ConfirmSource(Question[DoubtedSource], kind="confirm_source"):
-    """Confirm that a doubted health source is right about its clusters. Errors: Refusal for one that is not in doubt."""
+    """Confirm that a doubted health source is right. Errors: Refusal for one that is not in doubt."""
 
     source: Name
     reason: Words
@@ -382,7 +382,7 @@ class Archive(Question[int], kind="archive"):
 
 
 class Archived(Question[ArchivePage], kind="archived"):
-    """Rows of a cluster's archive after a number; an empty answer: there are no more. `newest`: the last ones instead."""
+    """Rows of a cluster's archive after a number; an empty answer: no more. `newest`: the last ones instead."""
 
     cluster: Name
     after: Count = 0

@@ -67,7 +67,7 @@ class Identity(Documented):
     issuer: Annotated[Words, Field(min_length=1, max_length=150), AfterValidator(_issuer)]
     """The provider, exactly as its tokens name it."""
     subject: Annotated[Words, Field(min_length=1, max_length=300)]
-    """What its tokens say in `sub`. Not an e-mail address, which may go to somebody else one day."""
+    """The `sub` of its tokens. Not an e-mail address, which may be given to somebody else one day."""
 
 
 class SlackUser(Documented):
@@ -83,7 +83,7 @@ class Person(Documented):
     """A human with all their identities: where two persons are needed they count once."""
 
     name: Bare
-    """As the audit is to name them: ana is user:ana."""
+    """The name in the audit: ana is user:ana."""
     machine: Annotated[tuple[Name, ...], Field(max_length=_MOST_NAMES)] = ()
     """All of their user names on the machines where a front listens. Without it: none."""
     oidc: Annotated[tuple[Identity, ...], Field(max_length=100)] = ()
@@ -110,18 +110,18 @@ class Service(Documented):
     """A program that gives commands by itself: a CI job, an exporter. It never approves."""
 
     name: Bare
-    """As the audit is to name it: ci is service:ci."""
+    """The name in the audit: ci is service:ci."""
     owner: Owner
-    """Who answers for it. Where two persons are needed it counts as this one."""
+    """The person responsible for it. Where two persons are needed it counts as this one."""
 
 
 class Grant(Documented):
     """A grant of roles to people, groups or services, within bounds."""
 
     to: Annotated[tuple[Receiver, ...], Field(min_length=1, max_length=_MOST_NAMES)]
-    """Who: user:NAME, group:NAME (as the provider's groups claim has it) or service:NAME."""
+    """The receivers: user:NAME, group:NAME (as in the provider's groups claim) or service:NAME."""
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=len(Role))]
-    """Which: viewer, member, operator, approver or admin. Approver and operator include viewer."""
+    """The roles: viewer, member, operator, approver or admin. Approver and operator include viewer."""
     clusters: Patterns = BOUNDLESS
     """Names of clusters, with * and ?. Without it: all, and commands that reach the whole fleet."""
     teams: Patterns = BOUNDLESS
@@ -169,19 +169,19 @@ class AccessFile(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
     two_person: StrictBool = True
-    """False: nobody else is needed anywhere. Each audit row that would have needed a second person then says so."""
+    """False: no command needs a second person. Each audit row that would have needed one then says so."""
     slack_roles: Annotated[
         tuple[Role, ...], Field(max_length=len(Role), exclude_if=lambda roles: roles == SLACK_ROLES)
     ] = SLACK_ROLES
-    """The roles that people keep when they come in from Slack; never admin. Without it: viewer and member."""
+    """The roles that people may use from Slack; never admin. Without it: viewer and member."""
     people: Annotated[tuple[Person, ...], Field(max_length=_MOST_PEOPLE)] = ()
-    """Humans with their identities. List everybody who comes in by more than one way. Without it: none."""
+    """Humans with their identities: everybody with more than one way to log in is listed here. Without it: none."""
     services: Annotated[tuple[Service, ...], Field(max_length=_MOST_NAMES)] = ()
-    """Programs that give commands by themselves, and who answers for each. Without it: none."""
+    """Programs that give commands by themselves, and who is responsible for each. Without it: none."""
     grants: Annotated[tuple[Grant, ...], Field(min_length=1, max_length=_MOST_GRANTS)]
-    """Who has which roles. At least one grant makes a named user an admin. Several grants to one person add up."""
+    """The grants of roles, at least one of admin by name. Several grants to one name add up."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
+    """The address of this schema, so that an editor checks the file. Not read. Without it: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -138,7 +138,7 @@ def decide(
 
 
 def decide_countersign(access: AccessFile, first: str, second: Principal, command: str, target: Target) -> Decision:
-    """Decide whether this second person counts beside the giver, whose own right was judged when they gave the command."""
+    """Decide whether this second person counts beside the giver, whose own right was judged before."""
     right = RIGHTS[command].rights_under(target.cases)[0]
     giver = Principal(name=first, proof=Proof.SERVICE)
     return _Asked(access, giver, command, right, target, None)._with_second(Permitted(roles=right.roles), second)

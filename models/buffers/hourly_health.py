@@ -132,7 +132,7 @@ def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: 
 
 
 def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
-    """Return total, healthy and planned at these times: zero where the island does not exist, NaN where it is unknown."""
+    """Return total, healthy and planned at these times: zero where there is no island, NaN where it is unknown."""
     last = np.searchsorted(one.since, at, side="right") - 1
     there = (last >= 0) & (at < gone)
     mask = there & (at < one.until[last])

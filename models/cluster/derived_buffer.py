@@ -18,12 +18,12 @@ _LEAST_TARGET, _MOST_TARGET = Fraction(1, 2), Fraction(99999, 100000)
 
 
 class HealthTerms(Documented):
-    """`buffer: {health: {...}}`: what is to be promised, and what holds where history says nothing."""
+    """`buffer: {health: {...}}`: the terms of a buffer from health history, and the floor without enough of it."""
 
     target: Share = Fraction(999, 1000)
     """The share of hours of the horizon in which the promise is to hold; from 0.5 to 0.99999."""
     horizon: Duration = timedelta(weeks=4)
-    """For how long is promised; from 1w to 52w."""
+    """The time for which is promised; from 1w to 52w."""
     floor: Share = Fraction(15, 100)
     """The buffer while history is short or stale; at most `most`."""
     most: Share = Fraction(50, 100)

@@ -400,7 +400,7 @@ def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tup
 
 
 def default_refused(lines: Iterable[Line], why: str) -> list[Line]:
-    """Refuse the lines of a default policy that is invalid, or leaves a cluster without a valid one: it stays as it is."""
+    """Refuse the lines of a default policy that is invalid, or makes a cluster's invalid: it stays as it is."""
     return [
         line if line.verb is Verb.LEFT_OUT else line.model_copy(update={"verb": Verb.REFUSED, "why": why})
         for line in lines

@@ -61,7 +61,7 @@ def _island(name: str, total_gpus: int, seen: Island | None) -> dict[str, Any]:
 
 
 def _most_of_floors(now: ClusterNow) -> dict[str, int]:
-    """Return by team the largest floor that a file may give it: its value, and that of every quota that it is part of."""
+    """Return by team the largest floor that a file may give it: the least of its value and those above it."""
     by_team, most = now.by_team, {}
     for quota in now.quotas:
         path: list[str] = []

@@ -50,9 +50,9 @@ class ClusterSpec(Documented):
     islands: tuple[Island, ...] = Field(min_length=1)
     """Topology blocks, at least one: a contiguous block of GPUs cannot cross them."""
     policy: dict[str, Any] = Field(default_factory=dict)
-    """What differs from the fleet's policy; the same fields. Without it: nothing."""
+    """The settings that differ from the fleet's policy; the same fields. Without it: nothing."""
     quotas: tuple[Quota, ...] = Field(default=(), max_length=MOST_QUOTAS)
-    """What is promised, and to whom; no team twice. Without it: none."""
+    """The promises to teams; no team twice. Without it: none."""
     windows: tuple[Window, ...] = ()
     """Declared maintenance, SEVs and freezes. Without it: none."""
     slurm: SlurmSource | None = Field(default=None, exclude_if=lambda source: source is None)
@@ -60,7 +60,7 @@ class ClusterSpec(Documented):
     git: GitSource | None = Field(default=None, exclude_if=lambda source: source is None)
     """The Git repository that holds its quotas (docs/git.md). Without it: Slurm or the ledger does."""
     prometheus: PrometheusSource | None = Field(default=None, exclude_if=lambda source: source is None)
-    """The Prometheus that says what is healthy (docs/prometheus.md). Without it: Slurm, or whoever writes samples."""
+    """The Prometheus that reports its health (docs/prometheus.md). Without it: Slurm, or whoever writes samples."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -104,7 +104,7 @@ class Team(Documented):
     contacts: tuple[Words, ...] = ()
     """Beside the log: e-mail addresses, Slack or webhook URLs (docs/notices.md). Without it: the log."""
     notify: Notify | None = Field(default=None, exclude_if=lambda choice: choice is None)
-    """How it wants to be told: each, digest or breach-only. Without it: as the policy of each cluster says."""
+    """The notices that it chooses: each, digest or breach-only. Without it: as the policy of each cluster says."""
 
 
 class Fleet(Documented):
@@ -116,11 +116,11 @@ class Fleet(Documented):
     clusters: tuple[ClusterSpec, ...] = Field(min_length=1)
     """The clusters, at least one; no name twice."""
     policy: Policy = Policy()
-    """The policy of every cluster, but for what a cluster's own policy says. Without it: defaults."""
+    """The policy of every cluster, except where a cluster's own policy differs. Without it: defaults."""
     teams: tuple[Team, ...] = ()
-    """Whom to tell, and where; everything is in the log anyway. Without it: none."""
+    """The teams to notify, and their contacts; everything is in the log anyway. Without it: none."""
     schema_: Words | None = Field(default=None, alias="$schema")
-    """Where this schema is, so that an editor checks the file. Not read. Without it: none."""
+    """The address of this schema, so that an editor checks the file. Not read. Without it: none."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

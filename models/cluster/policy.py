@@ -127,15 +127,15 @@ class Policy(Documented):
     """The settings of one cluster, or the default of all. Defaults: docs/fleet-file.md, "A policy"."""
 
     buffer: Annotated[Share | Ramp | HealthBuffer, BeforeValidator(_buffer)] = Fraction(15, 100)
-    """The share that is not promised; or {ramp: [...]}: growing shares, a step for each completed rollout; or
-    {health: {...}}: from the cluster's health history.
+    """The share that is not promised; or {ramp: [...]}: growing shares, a step for each completed rollout; or {health:
+    {...}}: from the cluster's health history.
     """
     basis: Basis = Basis.TOTAL
-    """What the buffer is a share of: total or healthy GPUs."""
+    """The GPUs that the buffer is a share of: total or healthy."""
     scope: Scope = Scope.CLUSTER
     """cluster: the buffer is taken from the whole; quota: from each quota."""
     share: ShareBy = ShareBy.TIER
-    """By what a cut is divided inside a tier: what each has in the tier, its quota, or equal."""
+    """The weights by which a cut is divided inside a tier: tier (the GPUs of each in the tier), quota, or equal."""
     max_tier: Tier = Tier.BUSY
     """The deepest tier a plan may cut: unallocated, unscheduled, idle or busy."""
     spare_gpus: GpuCount | None = None
@@ -143,15 +143,15 @@ class Policy(Documented):
     usage_window: Duration = timedelta(days=7)
     """Usage is the 95th percentile over this, where there is history."""
     notice: Duration = timedelta(days=3)
-    """How long before the first change teams know of it."""
+    """The time between the notice to teams and the first change."""
     soak_buffered: Duration = timedelta(hours=24)
-    """Without a breach from buffered to enforced."""
+    """The time without a breach between buffered and enforced."""
     soak_enforced: Duration = timedelta(days=3)
-    """Without a breach from enforced to monitored."""
+    """The time without a breach between enforced and monitored."""
     acks: Acks = Acks.NONE
-    """Whose acknowledgement enforcing waits for: none, majority or all."""
+    """The acknowledgements that enforcing waits for: none, majority or all."""
     ack_deadline: Duration = timedelta(days=7)
-    """How long it waits for them."""
+    """The longest wait for them."""
     breach_after: Duration = timedelta(minutes=10)
     """A quota that lacks healthy GPUs for longer is in breach."""
     clear_after: Duration = timedelta(minutes=30)
@@ -161,43 +161,50 @@ class Policy(Documented):
     stale_after: Duration = timedelta(minutes=30)
     """Health older than this opens no gate, and then holds."""
     plausible_drop: Share = Fraction(20, 100)
-    """A larger drop or rise between two samples is unknown until it is confirmed; and a larger share of a source's."""
+    """A larger drop or rise between two samples is unknown until it is confirmed; so is the loss of a larger share of a
+    source's GPUs.
+    """
     confirm_samples: Count = 2
-    """How many more samples confirm that of a cluster; of a source a person does."""
+    """The further samples that confirm a cluster's; a person confirms a source's."""
     on_breach: OnBreach = OnBreach.ROLLBACK
-    """rollback, hold or realign."""
+    """The reaction to a breach: rollback, hold or realign."""
     rollback_to: RollbackTo = RollbackTo.BACKED
-    """After a breach: backed values, or the baseline, advisory."""
+    """The values after a breach: backed, or baseline, which is advisory."""
     attempts: PositiveCount = 3
-    """Breach rollbacks before a person is called."""
+    """The breach rollbacks before a person is called."""
     on_drift: OnDrift = OnDrift.HOLD
-    """When others change a quota: hold, restore or accept."""
+    """The reaction when others change a quota: hold, restore or accept."""
     max_moved_gpus: GpuCount = 512
-    """The most that is moved by itself, per fleet and hour; past it Backstop holds."""
+    """The most GPUs that Backstop moves by itself, per fleet and hour; past it Backstop holds."""
     max_moved_gpus_day: GpuCount | None = None
-    """The most that is moved by itself, per fleet and day. Without it: no limit but the hour's."""
+    """The most GPUs that Backstop moves by itself, per fleet and day. Without it: no limit but the hour's."""
     max_breaching_clusters: PositiveCount = 3
-    """Clusters in an hour whose breach rollbacks are exempt from max_moved_gpus, and of a source that may fall."""
+    """The clusters per hour whose breach rollbacks are exempt from max_moved_gpus, and the most of one source that may
+    fall.
+    """
     flex_band_gpus: GpuCount | None = None
     """The published flex pool grows only by more than this; it shrinks at once. Without it: one node."""
     on_long_run: OnLongRun = OnLongRun.APPLY
-    """Long-run health has left the plan behind: apply (inside), propose, ignore."""
+    """The reaction when long-run health has left the plan behind: apply (inside the envelope), propose or ignore."""
     replan_window: Duration = timedelta(days=7)
-    """Long-run health is the median of so long; at most one proposal in it."""
+    """Long-run health is the median over this time; at most one proposal is made in it."""
     replan_gpus: GpuCount | None = None
-    """More than this must lie between it and the plan's health. Without it: one node."""
+    """A proposal needs more than this difference to the plan's health. Without it: one node."""
     safety_poll: Duration = timedelta(hours=1)
-    """How often a rollout looks at its cluster unasked; one at rest once a day, or as often as this, if below 1h."""
+    """The interval at which a rollout looks at its cluster unasked; at rest once a day, or this often if it is below
+    1h.
+    """
     authorities: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
-    """Who may resolve an objection or another hold, beside the owner. Without it: the owner alone."""
+    """People who may resolve an objection or another hold, beside the owner. Without it: the owner alone."""
     owners: Annotated[tuple[NameGiven, ...], Field(max_length=MOST_NAMES)] = ()
-    """Who decides on requests for more quota, beside the owner of an open rollout. Without it: that owner alone."""
+    """People who decide on requests for more quota, beside the owner of an open rollout. Without it: that owner alone.
+    """
     requests: Requests = Requests.WAIT
-    """While a rollout is on its way to monitored, requests: wait or refuse."""
+    """Requests while a rollout is on its way to monitored: wait or refuse."""
     notify: Notify = Notify.EACH
-    """How teams that do not say it themselves are told: each, digest (once a day) or breach-only."""
+    """The notices of teams that do not choose themselves: each, digest (once a day) or breach-only."""
     classes: Classes = ()
-    """Of jobs inside each quota, the strongest first: the weaker yields first. Without it: none."""
+    """The classes of jobs inside each quota, the strongest first: the weaker yields first. Without it: none."""
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:
@@ -210,7 +217,7 @@ class Policy(Documented):
 
     @property
     def resting_poll(self) -> timedelta:
-        """The interval at which a rollout at rest looks unasked: for a lost signal, a dead watch, and long-run health."""
+        """The interval of unasked looks at rest: for a lost signal, a dead watch, and long-run health."""
         if self.safety_poll < HOUR:
             return self.safety_poll
         if self.on_long_run is OnLongRun.IGNORE:

@@ -23,7 +23,7 @@ class Quota(Documented):
     """
 
     team: Name
-    """Who holds it, unique in its cluster."""
+    """The team that holds it, unique in its cluster."""
     gpus: GpuCount
     """GPUs promised."""
     scheduled_gpus: GpuCount | None = None
@@ -34,7 +34,7 @@ class Quota(Documented):
     pending_gpus: GpuCount | None = Field(default=None, exclude_if=lambda gpus: gpus is None)
     """GPUs that its queued jobs ask for; no plan goes by it. Without it: unknown."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
-    """The islands it may stand on. Without it: any."""
+    """The islands that it may use. Without it: any."""
     protected_blocks: tuple[PositiveCount, ...] = ()
     """Sizes of contiguous blocks, each whole inside one island; in sum at most gpus, and at most what each quota
     above it holds. Without it: none.
@@ -45,9 +45,9 @@ class Quota(Documented):
     """The quota of this cluster that it is part of; only leaves hold jobs. Without it: none."""
     # Left out where nobody is kept out, as it was of the plans that were approved.
     namespaces: tuple[Name, ...] | None = Field(default=None, exclude_if=lambda gate: gate is None)
-    """Who may target it, beside the team itself; no commas in them. Without it: anybody."""
+    """The namespaces that may target it, beside the team itself; no commas in them. Without it: all."""
     classes: Classes | None = Field(default=None, exclude_if=lambda classes: classes is None)
-    """Classes of its jobs, the strongest first; no commas in them. Without it: those of the cluster's policy."""
+    """The classes of its jobs, the strongest first; no commas in them. Without it: those of the cluster's policy."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -34,9 +34,9 @@ class Yield(Documented):
     """The way in which running jobs of a class yield to a stronger one of their team."""
 
     how: OnYield = OnYield.REQUEUE
-    """They wait again (requeue), or are over (cancel). A job that may not be requeued is over in any case."""
+    """requeue: they wait again; cancel: they are over. A job that may not be requeued is over in any case."""
     grace: Duration = Field(default=timedelta(0), ge=timedelta(0), le=timedelta(days=1))
-    """How long they have between being told (SIGTERM) and being ended."""
+    """The time between the signal (SIGTERM) and the end."""
 
     @model_validator(mode="after")
     def _of_seconds(self) -> Self:
@@ -55,34 +55,34 @@ class SlurmSource(Documented):
         "Slurm had no account of this name with a limit when Backstop last read it: create the account in Slurm"
     )
     connection: Name = "local"
-    """How the worker reaches it: a name of the file that BACKSTOP_SLURM names. A fleet file names no commands."""
+    """The way to reach it: a name of the file that BACKSTOP_SLURM names. A fleet file names no commands."""
     cluster: Name | None = None
-    """Slurm's name of it. Without it: the cluster's name."""
+    """The cluster's name in Slurm. Without it: the cluster's name."""
     root: Name = "root"
-    """The account under which the teams' are; unless it is Slurm's own root, it bounds them all."""
+    """The account above the teams' accounts; unless it is Slurm's own root, it bounds them all."""
     gres: Name = "gpu"
-    """What is promised: the TRES gres/ and this."""
+    """The promised resource: the TRES gres/ and this."""
     flex_root: Name = "flex-pool"
-    """The account under which the accounts for flex are; they hold no quota."""
+    """The account above the accounts for flex; they hold no quota."""
     flex_suffix: Name = "-flex"
-    """What a team's account for flex has after the team's name."""
+    """The suffix of a team's account for flex, after the team's name."""
     flex_qos: Name = "flex"
     """The QOS of flex jobs. Where there is one of this name, `-` and the cluster's name, that is the cluster's own."""
     size_flex: bool = True
-    """Whether that QOS is sized, where it is there: it takes an Administrator."""
+    """Whether Backstop sizes that QOS, where it exists: that takes an Administrator."""
     classes: ClassesInSlurm = ClassesInSlurm.OFF
     """write: a QOS for each class of each team, so that inside a quota the weaker yields in Slurm too (docs/slurm.md);
     it takes an Administrator. off: none, and those that Backstop has made go.
     """
     yields: dict[Name, Yield] = Field(default_factory=dict)
-    """By class: what its running jobs do when they yield: how, grace. Without it: they are requeued, without grace."""
+    """By class: how its running jobs yield, and their grace. Without it: they are requeued, without grace."""
 
     @property
     def tres(self) -> str:
         return f"gres/{self.gres}"
 
     def own_flex_qos(self, cluster: str) -> str:
-        """Return the name of this cluster's own QOS, where several share a slurmdbd, which has one limit for each QOS."""
+        """Return the name of this cluster's own QOS. Where clusters share a slurmdbd, a QOS has one limit for all."""
         return f"{self.flex_qos}-{cluster}".lower()
 
 
@@ -115,9 +115,9 @@ class GitSource(Documented):
     path: Name
     """The file in the repository that has the quotas, or the folder with its files."""
     dialect: GitDialect = GitDialect.YAML
-    """How files say quotas: plain YAML, or objects of a scheduler (docs/git.md)."""
+    """The form of the files: plain YAML, or objects of a scheduler (docs/git.md)."""
     resource: Name = "nvidia.com/gpu"
-    """What a GPU is called there. Not for yaml and kai."""
+    """The name of a GPU there. Not for yaml and kai."""
     pointer: Name | None = None
     """For yaml: the JSON pointer of a team's number, with {team} for its name. Without it: `pointers` alone."""
     pointers: dict[Name, Name] = Field(default_factory=dict)
@@ -157,7 +157,7 @@ class PrometheusSource(Documented):
     """A Prometheus that reports a cluster's health, and its name for the cluster."""
 
     connection: Name = "local"
-    """Which one: a name of the file that BACKSTOP_PROMETHEUS names."""
+    """The way to reach it: a name of the file that BACKSTOP_PROMETHEUS names."""
     cluster: Name | None = None
     """The value of its label for clusters. Without it: the cluster's name."""
 

@@ -42,15 +42,15 @@ class Window(Documented):
     kind: WindowKind
     """maintenance and sev explain a shortage and hold gates; freeze only holds them."""
     starts: Time
-    """From when."""
+    """The beginning."""
     ends: Time
-    """Until when; after starts."""
+    """The end; after starts."""
     reason: Text = Field(min_length=1, max_length=500)
-    """In a sentence; people read it."""
+    """A sentence for people."""
     islands: tuple[Name, ...] | None = Field(default=None, min_length=1)
-    """Where. Without it: all islands."""
+    """The islands. Without it: all islands."""
     gpus: GpuCount | None = None
-    """How many may be gone. Without it: all of those islands."""
+    """The GPUs that may be gone. Without it: all of those islands."""
 
     @model_validator(mode="after")
     def _forward(self) -> Self:

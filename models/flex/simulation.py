@@ -127,7 +127,7 @@ class _Play(Floor):
         return self._scene(number, what, started, [self._told_of(n, gone[n]) for n in taken])
 
     def _divided_anew(self) -> bool:
-        """Divide again and return whether shares changed: a tie goes to the holder, and the holders may have changed."""
+        """Divide again and return whether shares changed: a tie goes to the holder, who may be another by now."""
         shares = self.entitled
         self.divide()
         return self.entitled != shares
@@ -330,7 +330,7 @@ class _Play(Floor):
         return self.known[key]
 
     def _beyond(self, may: Sequence[StoryJob], *, shares_too: bool) -> dict[str, Beyond]:
-        """Return the most that may be taken of each team's jobs in `may`, so that the rest fills its quota and share."""
+        """Return the most that may be taken of each team's jobs in `may`; the rest fills its quota and share."""
 
         by_team: dict[str, list[StoryJob]] = {}
         for j in may:

@@ -206,7 +206,7 @@ def _sums(jobs: Sequence[Running], beyond: Mapping[str, Beyond], most: int, grai
 
 
 def _sums_of_one(jobs: Sequence[Running], beyond: Beyond, most: int, grain: int) -> npt.NDArray[np.int64]:
-    """Return `_sums` of one team, from a table by (sum of jobs that do not target flex, if bounded apart; sum of all)."""
+    """Return `_sums` of one team, from a table by (sum of jobs in quota, if bounded apart; sum of all)."""
     top = most if beyond.all is None else min(most, beyond.all // grain)
     apart = top if beyond.quota is None else min(top, beyond.quota // grain)
     if all(j.counts_in_quota for j in jobs):

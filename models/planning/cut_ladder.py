@@ -124,7 +124,7 @@ class Ladder:
         return left
 
     def _mended(self, leaf: str, short: Mapping[str, int]) -> Mends | None:
-        """Return the first leaf of `short` that a cut of this one mends, by the ancestor that it lowers; None: itself."""
+        """Return the first leaf of `short` that a cut of this one mends, by an ancestor of both; None: itself."""
         tree = self.ground.tree
         above = tree.ancestors(leaf)
         shared = ((team, parent) for team in sorted(short) for parent in tree.ancestors(team) if parent in above)

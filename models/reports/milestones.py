@@ -130,7 +130,7 @@ class State(StrEnum):
 
 
 class MilestoneStanding(Model):
-    """The state of one milestone at one time. `expected`: the straight line's number; None where its start is unknown."""
+    """The state of one milestone at one time. `expected`: by the straight line; None where its start is unknown."""
 
     milestone: Milestone
     number: int | None
