@@ -138,17 +138,19 @@ def _due_in(lane: Lane, waiting: Sequence[Posted], messages: Sequence[Told], pac
     # Ordinary mail never makes urgent news wait.
     told_at = [message.at for message in messages if message.urgent or lane is not Lane.URGENT]
     if lane is Lane.URGENT:
-        return _paced(first, told_at, pace, pace.urgent_pause)
+        return _keep_pace(first, told_at, pace, pace.urgent_pause)
     if lane is Lane.EACH:
-        return min([_paced(_quiet(waiting, pace), told_at, pace, None), *(_at_most(w, pace) for w in waiting)])
+        return min([_keep_pace(_moment_over(waiting, pace), told_at, pace, None), *(_latest(w, pace) for w in waiting)])
     at = min(due_of(w, pace) for w in waiting)
     if any(due_of(w, pace) == at == next_digest(w.posted_at, pace) for w in waiting):
-        return _paced(at, told_at, pace, pace.urgent_pause)
+        return _keep_pace(at, told_at, pace, pace.urgent_pause)
     short = [w for w in waiting if due_of(w, pace) < next_digest(w.posted_at, pace)]
-    return min([_paced(max(at, _quiet(short, pace)), told_at, pace, None), *(_at_most(w, pace) for w in short)])
+    return min(
+        [_keep_pace(max(at, _moment_over(short, pace)), told_at, pace, None), *(_latest(w, pace) for w in short)]
+    )
 
 
-def _at_most(posted: Posted, pace: MailPace) -> datetime:
+def _latest(posted: Posted, pace: MailPace) -> datetime:
     """Return how long it waits for others at most: a gate is shut until the notice that starts its clock has gone.
 
     That is as long as its clock runs, and without a clock as long as urgent news waits for other urgent news.
@@ -159,13 +161,13 @@ def _at_most(posted: Posted, pace: MailPace) -> datetime:
     return max(notice.effective_at, posted.posted_at + max(pace.urgent_pause, pace.longest_moment))
 
 
-def _quiet(waiting: Sequence[Posted], pace: MailPace) -> datetime:
+def _moment_over(waiting: Sequence[Posted], pace: MailPace) -> datetime:
     """Return when nothing more has come for a moment, or the longest moment is over."""
     times = [w.posted_at for w in waiting]
     return min(max(times) + pace.moment, min(times) + pace.longest_moment)
 
 
-def _paced(at: datetime, told_at: Sequence[datetime], pace: MailPace, pause: timedelta | None) -> datetime:
+def _keep_pace(at: datetime, told_at: Sequence[datetime], pace: MailPace, pause: timedelta | None) -> datetime:
     """Return the earliest time from `at` on that keeps the pace: after a pause, or once the first message leaves the
     window.
     """
@@ -181,10 +183,10 @@ def restate_notices(going: Sequence[Posted], sent_at: datetime) -> tuple[Notice,
     A notice that a later one has superseded starts no period.
     """
     past = superseded_keys([posted.notice for posted in going])
-    return tuple(_restated(posted, sent_at, past=posted.notice.key in past) for posted in going)
+    return tuple(_restate(posted, sent_at, past=posted.notice.key in past) for posted in going)
 
 
-def _restated(posted: Posted, sent_at: datetime, *, past: bool) -> Notice:
+def _restate(posted: Posted, sent_at: datetime, *, past: bool) -> Notice:
     notice = posted.notice
     if notice.kind not in STARTS_A_CLOCK or notice.effective_at is None:
         return notice
@@ -205,13 +207,13 @@ def superseded_keys(notices: Sequence[Notice]) -> frozenset[str]:
     past = set()
     for notice in reversed(notices):
         kinds = later.setdefault(subject_of(notice), set())
-        if any(_makes_past(kind, notice) for kind in kinds):
+        if any(_is_superseded_by(kind, notice) for kind in kinds):
             past.add(notice.key)
         kinds.add(notice.kind)
     return frozenset(past)
 
 
-def _makes_past(later: NoticeKind, notice: Notice) -> bool:
+def _is_superseded_by(later: NoticeKind, notice: Notice) -> bool:
     """Return whether a later kind supersedes the notice: a hold does not, and a risk only an earlier risk."""
     if later is NoticeKind.AT_RISK:
         return notice.kind is NoticeKind.AT_RISK

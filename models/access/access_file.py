@@ -207,9 +207,12 @@ class AccessFile(Documented):
             for field, place, claim in claims:
                 whose = claimed.setdefault((field, claim), person.name)
                 if whose != person.name:
-                    yield ("people", number, field, place), f"{_said(claim)} already belongs to {whose}: keep it at one"
+                    yield (
+                        ("people", number, field, place),
+                        f"{_name_of(claim)} already belongs to {whose}: keep it at one",
+                    )
                 elif (field, claim) in own:
-                    yield ("people", number, field, place), f"{_said(claim)} is given twice"
+                    yield ("people", number, field, place), f"{_name_of(claim)} is given twice"
                 own.add((field, claim))
         services = {SERVICE + service.name for service in self.services}
         if BACKSTOP_ITSELF in services:
@@ -348,7 +351,7 @@ def in_slack(workspace: str, user: str) -> Principal:
     return Principal(name=name, human=name, proof=Proof.SLACK, how=f"Slack workspace {workspace}")
 
 
-def _said(claim: WayIn) -> str:
+def _name_of(claim: WayIn) -> str:
     if isinstance(claim, SlackUser):
         return f"{claim.user} of {claim.workspace}"
     return repr(claim) if isinstance(claim, str) else f"{claim.subject} of {claim.issuer}"

@@ -29,13 +29,13 @@ def countersigned_by(
         raise Refusal("the command to countersign was given more than a day ago: give the command again")
     if (first.command, first.workflow) != (ticket.command, ticket.workflow):
         raise Refusal("the ticket of the first person is for another command than the one to countersign")
-    if first.args != ticket.args and (message is None or first.args != arguments_hash(_given_by(message, first))):
+    if first.args != ticket.args and (message is None or first.args != arguments_hash(_with_giver(message, first))):
         raise Refusal("the first person gave the command with other arguments than the one to countersign")
     if first.nonce == ticket.nonce or first.principal.name == ticket.principal.name:
         raise Refusal(f"{ticket.principal.name} gave the command: another person has to countersign it")
     return first
 
 
-def _given_by(message: Model, first: Ticket) -> Model:
+def _with_giver(message: Model, first: Ticket) -> Model:
     named = "actor" in type(message).model_fields
     return message.but(actor=first.principal.name) if named else message

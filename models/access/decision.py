@@ -83,7 +83,7 @@ class Permitted(Model):
     @property
     def sentence(self) -> str:
         """A sentence that says whom it waits for; empty: nobody."""
-        return "" if self.complete else f"it has to be {self.awaits.value}, within 24 h{_named(self.by)}"
+        return "" if self.complete else f"it has to be {self.awaits.value}, within 24 h{_names_text(self.by)}"
 
 
 class Denied(Model):
@@ -141,13 +141,13 @@ def decide_countersign(access: AccessFile, first: str, second: Principal, comman
     """Decide whether this second person counts beside the giver, whose own right was judged before."""
     right = RIGHTS[command].rights_under(target.cases)[0]
     giver = Principal(name=first, proof=Proof.SERVICE)
-    return _Asked(access, giver, command, right, target, None)._with_second(Permitted(roles=right.roles), second)
+    return _Asked(access, giver, command, right, target, None)._require_second(Permitted(roles=right.roles), second)
 
 
 def who_countersigns(access: AccessFile, giver: Principal, command: str, target: Target) -> tuple[str, ...]:
     """Return the names in the file that may countersign this giver's command."""
     rows = [right for right in RIGHTS[command].rights_under(target.cases) if right.second.needs_countersign]
-    return _could(access, _beside(rows[0]), target.but(first=giver.name, changed=())) if rows else ()
+    return _names_able(access, _countersign_right(rows[0]), target.but(first=giver.name, changed=())) if rows else ()
 
 
 def who_could(access: AccessFile, command: str, target: Target) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ def who_could(access: AccessFile, command: str, target: Target) -> tuple[str, ..
     row = RIGHTS.get(command)
     if row is None:
         return ()
-    able = [_could(access, right, target) for right in row.rights_under(target.cases)]
+    able = [_names_able(access, right, target) for right in row.rights_under(target.cases)]
     return tuple(name for name in able[0] if all(name in others for others in able[1:]))
 
 
@@ -181,26 +181,26 @@ class _Asked:
     def decide_as(self, emergency: bool, reason: str, second: Principal | None) -> Decision:
         roles = self._roles(self.right.roles)
         if not roles:
-            return self._no_role()
+            return self._deny_role()
         allowed, needed = Permitted(roles=roles), self.right.second
-        if needed is Second.NONE or _spared(self.right, self.target):
+        if needed is Second.NONE or _is_spared(self.right, self.target):
             return allowed
         if not self.access.two_person:
             return allowed.but(one_person=True)
-        answer = self._with_second(allowed, second) if needed.needs_countersign else self._other_person(allowed)
+        answer = self._require_second(allowed, second) if needed.needs_countersign else self._require_other(allowed)
         settled = isinstance(answer, Permitted) and answer.complete
-        return self._alone(allowed, reason) if emergency and not settled and needed is not Second.ADMIN else answer
+        return self._act_alone(allowed, reason) if emergency and not settled and needed is not Second.ADMIN else answer
 
     # --- roles --------------------------------------------------------------------------------------
 
     def _roles(self, wanted: tuple[Role, ...]) -> tuple[Role, ...]:
         """Return the wanted roles that it has where the command is aimed; none: it may not."""
-        held = {r for g in self.access.held_by(self.principal) if self._there(g) for r in with_included(g.roles)}
+        held = {r for g in self.access.held_by(self.principal) if self._in_reach(g) for r in with_included(g.roles)}
         if self.scope is not None:
             within = Grant.model_construct(
                 to=(), roles=self.scope.roles, clusters=self.scope.clusters, teams=self.scope.teams
             )
-            open_to = self.scope.has_command(self.command) and self._there(within)
+            open_to = self.scope.has_command(self.command) and self._in_reach(within)
             held &= with_included(self.scope.roles) if open_to else frozenset()
         if self.principal.proof is Proof.SLACK:
             held &= with_included(self.access.slack_roles)
@@ -208,11 +208,11 @@ class _Asked:
             held.discard(Role.APPROVER)
         return tuple(role for role in wanted if role in held)
 
-    def _there(self, grant: Grant) -> bool:
+    def _in_reach(self, grant: Grant) -> bool:
         return reaches(grant, self.right, self.target)
 
-    def _no_role(self) -> Denied:
-        right, could = self.right, _could(self.access, self.right, self.target)
+    def _deny_role(self) -> Denied:
+        right, could = self.right, _names_able(self.access, self.right, self.target)
         roles, place = " or ".join(right.roles), self.target.place
         takes = (
             f"that takes the role {roles}"
@@ -224,17 +224,17 @@ class _Asked:
             takes = f"{takes}, and {self.principal.how} must carry it too"
         elif self.principal.proof is Proof.SLACK and not set(right.roles) & with_included(self.access.slack_roles):
             takes = f"{takes}, and the access file does not let people use it from Slack (slack_roles)"
-        named = _named(could) or " (nobody has it: ask an admin to grant it)"
+        named = _names_text(could) or " (nobody has it: ask an admin to grant it)"
         return Denied(reason=f"{self.principal.name} may not {right.to}{place}: {takes}{named}", could=could)
 
     # --- second persons -----------------------------------------------------------------------------
 
-    def _other_person(self, allowed: Permitted) -> Decision:
+    def _require_other(self, allowed: Permitted) -> Decision:
         """Permit if the asker is the second person; refuse if they are the first."""
         right, access = self.right, self.access
         done = _DONE[right.second]
-        could = _could(access, right, self.target)
-        another = f"another {right.roles[0]} has to {right.to}{_named(could) or ' (nobody else has the role)'}"
+        could = _names_able(access, right, self.target)
+        another = f"another {right.roles[0]} has to {right.to}{_names_text(could) or ' (nobody else has the role)'}"
         if _is_service(self.principal.name):
             return Denied(reason=f"{self.principal.name} is a service: {another}", could=could)
         if not self.target.first:
@@ -245,23 +245,23 @@ class _Asked:
         for name, what in ((self.target.first, done), *((name, _CHANGED) for name in changed)):
             human = access.human_of(name)
             if not access.surely_two(own, human):
-                return Denied(reason=f"{self._guise(name, human == own)} {what}: {another}", could=could)
+                return Denied(reason=f"{self._identity_text(name, human == own)} {what}: {another}", could=could)
         return allowed
 
-    def _guise(self, name: str, same: bool) -> str:
+    def _identity_text(self, name: str, same: bool) -> str:
         if name == self.principal.name:
             return name
         if same:
             return f"{name} counts as the same person as {self.principal.name}, and"
         return f"{name}, who may be the same person as {self.principal.name} (see people in the access file),"
 
-    def _with_second(self, allowed: Permitted, second: Principal | None) -> Decision:
+    def _require_second(self, allowed: Permitted, second: Principal | None) -> Decision:
         """Permit with a second person who counts, or as waiting for one."""
         needed, access = self.right.second, self.access
-        by = _could(access, _beside(self.right), self.target.but(first=self.principal.name, changed=()))
+        by = _names_able(access, _countersign_right(self.right), self.target.but(first=self.principal.name, changed=()))
         if second is None:
             return allowed.but(awaits=needed, by=by)
-        countersigner = _Asked(access, second, self.command, _beside(self.right), self.target, None)
+        countersigner = _Asked(access, second, self.command, _countersign_right(self.right), self.target, None)
         if not second.is_proven or second.proof in _NOT_IN_PERSON:
             why = (
                 f"{second.name} did not log in as a person (a token or Slack is not enough): "
@@ -276,15 +276,15 @@ class _Asked:
             why = f"{who} gave the command: another {_second_role(needed)} has to countersign"
         else:
             return allowed.but(second=second.name)
-        return Denied(reason=f"{why}{_named(by)}", could=by)
+        return Denied(reason=f"{why}{_names_text(by)}", could=by)
 
-    def _alone(self, allowed: Permitted, reason: str) -> Decision:
+    def _act_alone(self, allowed: Permitted, reason: str) -> Decision:
         """Permit an approver to act alone in an emergency, with a reason."""
         approvers = Right(self.right.to, (Role.APPROVER,), self.right.where)
-        could = _could(self.access, approvers, self.target)
+        could = _names_able(self.access, approvers, self.target)
         in_person = not _is_service(self.principal.name) and self.principal.proof not in _NOT_IN_PERSON
         if not in_person or not self._roles((Role.APPROVER,)):
-            text = f"{self.principal.name} may not act alone: in an emergency only an approver may{_named(could)}"
+            text = f"{self.principal.name} may not act alone: in an emergency only an approver may{_names_text(could)}"
             return Denied(reason=text, could=could)
         if not reason.strip():
             return Denied(reason="an emergency needs a reason: say why it cannot wait for a second person", could=could)
@@ -308,12 +308,12 @@ def _second_role(second: Second) -> Role:
     return Role.ADMIN if second is Second.ADMIN else Role.APPROVER
 
 
-def _beside(right: Right) -> Right:
+def _countersign_right(right: Right) -> Right:
     """Return the row for the countersigner, who must not be the first person."""
     return Right("countersign", (_second_role(right.second),), right.where, Second.NOT_LAUNCHER)
 
 
-def _spared(right: Right, target: Target) -> bool:
+def _is_spared(right: Right, target: Target) -> bool:
     """Return whether an open breaker replaces the second person."""
     return right.second is Second.APPROVER_OR_BREAKER and target.breaker_open
 
@@ -322,11 +322,11 @@ def _is_service(name: str) -> bool:
     return name.startswith(SERVICE)
 
 
-def _could(access: AccessFile, right: Right, target: Target) -> tuple[str, ...]:
+def _names_able(access: AccessFile, right: Right, target: Target) -> tuple[str, ...]:
     """Return the names in the file that may give it, in its order."""
     names = list[str]()
     wanted = {*right.roles}
-    alone = right.second is Second.NONE or _spared(right, target) or not access.two_person
+    alone = right.second is Second.NONE or _is_spared(right, target) or not access.two_person
     person = not alone and not right.second.needs_countersign
     changed = target.changed if right.second is Second.NOT_CHANGER else ()
     barred = {access.human_of(name) for name in (target.first, *changed) if name} if person else set()
@@ -341,5 +341,5 @@ def _could(access: AccessFile, right: Right, target: Target) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _named(names: tuple[str, ...]) -> str:
+def _names_text(names: tuple[str, ...]) -> str:
     return f" ({some_of(names, _NAMED)})" if names else ""

@@ -35,7 +35,7 @@ def no_longer_read(before: AccessFile | None, after: AccessFile, importer: Princ
         whom = f"no admin can read {WHAT} any more ({{}})" if every else f"{{}} can no longer read {WHAT}"
         sentences.append(
             f"after this import {whom.format(some_of(sorted(blind), _NAMED))}: that takes the role viewer, which admin "
-            f"does not include{_by_group(after, importer, blind)}"
+            f"does not include{_groups_text(after, importer, blind)}"
         )
     if narrowed:
         sentences.append(
@@ -56,7 +56,7 @@ def _lets_read(grant: Grant) -> bool:
     return Role.VIEWER in with_included(grant.roles) and grant.for_all_teams
 
 
-def _by_group(after: AccessFile, importer: Principal, blind: list[str]) -> str:
+def _groups_text(after: AccessFile, importer: Principal, blind: list[str]) -> str:
     """Return an aside on groups: their members are not known here."""
     groups = {name for grant in after.grants if _lets_read(grant) for name in grant.to if name.startswith(GROUP)}
     if not groups or blind == [importer.name]:

@@ -61,7 +61,7 @@ class Ticketed(Model):
 def arguments_hash(message: Model) -> str:
     """Return the SHA-256 of a message without its own ticket, in hex: reason, actor and all."""
     return hashlib.sha256(
-        canonical_json(_unsigned(message).model_dump(mode="json", by_alias=True)).encode()
+        canonical_json(_without_tickets(message).model_dump(mode="json", by_alias=True)).encode()
     ).hexdigest()
 
 
@@ -81,9 +81,9 @@ def warrant_in(message: Model) -> dict[str, Any]:
     return {"warrant": nonce} if nonce else {}
 
 
-def _unsigned(message: _MessageT) -> _MessageT:
+def _without_tickets(message: _MessageT) -> _MessageT:
     """Remove the tickets of the message and its parts: a launch is signed inside the input that starts its workflow."""
-    bare = {name: _unsigned(part) for name, part in message if isinstance(part, Model)}
+    bare = {name: _without_tickets(part) for name, part in message if isinstance(part, Model)}
     return message.but(**bare, **({"ticket": ""} if "ticket" in type(message).model_fields else {}))
 
 

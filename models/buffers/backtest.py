@@ -251,15 +251,15 @@ def explain_buffer(
     promised: Promised = {}
     always = flat(_FIXED)
 
-    def kept(name: str, decide: Decide) -> Record:
+    def record_of(name: str, decide: Decide) -> Record:
         weekly = promises(series, decide, weeks)
         if name == "health" or name in always:
             promised[series.cluster, weeks, name] = weekly
         return record(series, name, weekly, weeks)
 
-    ours = kept("health", health(terms))
+    ours = record_of("health", health(terms))
     weekly, young = promised[series.cluster, weeks, "health"], math.ceil(terms.history / timedelta(weeks=1))
-    least = _least_fixed(kept, ours.broken_hours)
+    least = _least_fixed(record_of, ours.broken_hours)
     return Explained(
         series=series,
         horizon_weeks=weeks,
@@ -267,10 +267,10 @@ def explain_buffer(
         now=derive_buffer(down, total, terms, series.node),
         looser=None if looser.target == terms.target else derive_buffer(down, total, looser, series.node),
         looser_target=looser.target,
-        records=(ours, *(kept(name, decide) for name, decide in always.items())),
+        records=(ours, *(record_of(name, decide) for name, decide in always.items())),
         grown_up=record(series, "health", weekly, weeks, young) if len(weekly) > young else None,
-        least=None if least is None else kept(f"fixed-{least}", fixed_buffer(Fraction(least, 100))),
-        below=kept(f"fixed-{least - 1}", fixed_buffer(Fraction(least - 1, 100))) if least else None,
+        least=None if least is None else record_of(f"fixed-{least}", fixed_buffer(Fraction(least, 100))),
+        below=record_of(f"fixed-{least - 1}", fixed_buffer(Fraction(least - 1, 100))) if least else None,
         promised=promised,
         today=today or at_the_end(series),
     )
@@ -282,10 +282,11 @@ def derived_gpus(series: Series, total_gpus: int, gpus_per_node: int, terms: Hea
     return derive_buffer(down, max(1, total_gpus), terms, gpus_per_node)
 
 
-def _least_fixed(kept: Callable[[str, Decide], Record], most_broken: int) -> int | None:
+def _least_fixed(record_of: Callable[[str, Decide], Record], most_broken: int) -> int | None:
     """Return the smallest whole percent that breaks no more hours; a larger buffer never breaks more."""
-    percents = range(_MOST_FIXED + 1)
-    least = bisect_left(
-        percents, True, key=lambda b: kept(f"fixed-{b}", fixed_buffer(Fraction(b, 100))).broken_hours <= most_broken
-    )
+
+    def suffices(percent: int) -> bool:
+        return record_of(f"fixed-{percent}", fixed_buffer(Fraction(percent, 100))).broken_hours <= most_broken
+
+    least = bisect_left(range(_MOST_FIXED + 1), True, key=suffices)
     return least if least <= _MOST_FIXED else None

@@ -82,12 +82,12 @@ def simulate_health(recipe: Recipe, seed: int) -> Series:
     """
     dice = np.random.default_rng(seed)
     hours = recipe.weeks * WEEK_HOURS
-    starts, nodes, lengths = _outages(recipe, dice, hours)
+    starts, nodes, lengths = _draw_outages(recipe, dice, hours)
     ends = starts + lengths
     kept = (ends > 0) & (starts < hours)
     starts, ends, nodes = np.clip(starts[kept], 0, None), np.clip(ends[kept], None, hours), nodes[kept]
     down, part = np.zeros(hours), np.zeros(hours)
-    for begin, end in _merged(nodes, starts, ends):
+    for begin, end in _merge_outages(nodes, starts, ends):
         first, last = math.floor(begin), math.ceil(end)
         down[first:last] += 1
         part[first:last] += 1
@@ -100,9 +100,9 @@ def simulate_health(recipe: Recipe, seed: int) -> Series:
 Outages = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
+def _draw_outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
     """Draw the outages: their starts (hours, negative before the first hour), nodes and lengths."""
-    single = _times(recipe, dice, hours, recipe.failures / 1000 / 24 * recipe.nodes)
+    single = _draw_times(recipe, dice, hours, recipe.failures / 1000 / 24 * recipe.nodes)
     weights = np.ones(recipe.nodes)
     lemons = round(recipe.lemons * recipe.nodes)
     if 0 < lemons < recipe.nodes:
@@ -117,19 +117,21 @@ def _outages(recipe: Recipe, dice: np.random.Generator, hours: int) -> Outages:
         )
     ]
     racks = -(-recipe.nodes // recipe.rack_nodes)
-    for at in _times(recipe, dice, hours, recipe.racks / 1000 / 24 * racks):
+    for at in _draw_times(recipe, dice, hours, recipe.racks / 1000 / 24 * racks):
         first = recipe.rack_nodes * int(dice.integers(racks))
         hit = np.arange(first, min(first + recipe.rack_nodes, recipe.nodes))
-        outages.append(_together(at, hit, recipe, dice))
-    bursts = _times(recipe, dice, hours, recipe.bursts / 24)
-    outages += [_together(at, _some(recipe.burst_size, recipe, dice), recipe, dice) for at in bursts]
-    waves = _times(recipe, dice, hours, recipe.waves / 24)
-    outages += [_wave(at, _some(recipe.wave_share * recipe.nodes, recipe, dice), recipe, dice) for at in waves]
+        outages.append(_draw_joint_outage(at, hit, recipe, dice))
+    bursts = _draw_times(recipe, dice, hours, recipe.bursts / 24)
+    outages += [_draw_joint_outage(at, _draw_nodes(recipe.burst_size, recipe, dice), recipe, dice) for at in bursts]
+    waves = _draw_times(recipe, dice, hours, recipe.waves / 24)
+    outages += [
+        _draw_wave(at, _draw_nodes(recipe.wave_share * recipe.nodes, recipe, dice), recipe, dice) for at in waves
+    ]
     starts, nodes, lengths = (np.concatenate(column) for column in zip(*outages, strict=True))
     return starts, nodes, lengths
 
 
-def _times(recipe: Recipe, dice: np.random.Generator, hours: int, rate: float) -> np.ndarray:
+def _draw_times(recipe: Recipe, dice: np.random.Generator, hours: int, rate: float) -> np.ndarray:
     """Draw the times of an event with this hourly rate, multiplied by `change` from the change week on."""
     change = recipe.change_week * WEEK_HOURS if recipe.change_week else hours
     change = min(change, hours)
@@ -138,23 +140,23 @@ def _times(recipe: Recipe, dice: np.random.Generator, hours: int, rate: float) -
     return np.sort(np.concatenate([before, after]))
 
 
-def _some(mean: float, recipe: Recipe, dice: np.random.Generator) -> np.ndarray:
+def _draw_nodes(mean: float, recipe: Recipe, dice: np.random.Generator) -> np.ndarray:
     """Draw this many nodes on average, anywhere; geometric."""
     return dice.choice(recipe.nodes, min(recipe.nodes, int(dice.geometric(1 / max(1.0, mean)))), replace=False)
 
 
-def _wave(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Generator) -> Outages:
+def _draw_wave(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Generator) -> Outages:
     lasts = dice.lognormal(math.log(recipe.wave_weeks * WEEK_HOURS), 0.5)
     starts = at + dice.uniform(0, lasts, len(nodes))
     return starts, nodes, dice.lognormal(math.log(recipe.wave_hours), 1.0, len(nodes))
 
 
-def _together(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Generator) -> Outages:
+def _draw_joint_outage(at: float, nodes: np.ndarray, recipe: Recipe, dice: np.random.Generator) -> Outages:
     length = dice.lognormal(math.log(recipe.burst_hours), 1.0)
     return np.full(len(nodes), at), nodes, np.full(len(nodes), length)
 
 
-def _merged(nodes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> list[tuple[float, float]]:
+def _merge_outages(nodes: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> list[tuple[float, float]]:
     """Merge each node's overlapping outages: a node that fails twice is down once."""
     order = np.lexsort((starts, nodes))
     merged: list[tuple[float, float]] = []

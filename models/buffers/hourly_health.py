@@ -111,14 +111,14 @@ def hourly(
     declared = [w for w in windows if w.kind is not WindowKind.FREEZE]
     gone: dict[str, Hours] = {}
     for name, one in seen.items():
-        values = _at(one, at[:-1], end if name in there else float(one.until[-1]))
+        values = _values_at(one, at[:-1], end if name in there else float(one.until[-1]))
         total += values[0]
         healthy += values[1]
         planned += values[2]
         if declared:
             gone[name] = np.nan_to_num(values[0] - values[1])
     for window in declared:
-        planned += _explained(window, gone, at)
+        planned += _explain_missing(window, gone, at)
     return _by_hour(cluster, at, total, healthy, np.minimum(planned, total - healthy))
 
 
@@ -131,7 +131,7 @@ def _instants(islands: Mapping[str, Stretch], windows: Sequence[Window], first: 
     return np.append(instants[(instants >= first) & (instants < end)], end)
 
 
-def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
+def _values_at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
     """Return total, healthy and planned at these times: zero where there is no island, NaN where it is unknown."""
     last = np.searchsorted(one.since, at, side="right") - 1
     there = (last >= 0) & (at < gone)
@@ -141,7 +141,7 @@ def _at(one: Stretch, at: Hours, gone: float) -> tuple[Hours, Hours, Hours]:
     return total, healthy, planned
 
 
-def _explained(window: Window, gone: dict[str, Hours], at: Hours) -> Hours:
+def _explain_missing(window: Window, gone: dict[str, Hours], at: Hours) -> Hours:
     """Return how much of `gone` the window explains at these times, and take it out of `gone`."""
     share = np.zeros(len(at) - 1)
     begins, ends = np.searchsorted(at[:-1], (window.starts.timestamp(), window.ends.timestamp()))

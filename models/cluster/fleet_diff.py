@@ -105,15 +105,15 @@ def resolve_cluster(
     """
     at: FilePlace = ("clusters", number)
     if now is None:
-        after = _as_said(spec)
+        after = _cluster_in_file(spec)
         why = _ONLY_FOR_NOW.format(after.holder.title) if after.holder and after.quotas and not terms.partial else ""
         return after, [Line(verb=Verb.ADDED, kind="cluster", cluster=spec.name, after=after.summary, why=why, path=at)]
     if now.holder is not None and (spec.slurm or spec.git) is None and not terms.partial:
         why = f"{now.holder.title} holds its quotas: add {now.holder.field}: to the file, or detach the cluster first"
         return now, [Line(verb=Verb.REFUSED, kind="cluster", cluster=now.name, why=why, path=at)]
-    after, stays = _overlaid(spec, now, terms, at)
+    after, stays = _overlay(spec, now, terms, at)
     lines = [*_differences(now, after, spec, at), *stays]
-    if fault := _senseless(now, after) if stays or terms.partial or now.holder else "":
+    if fault := _tree_fault(now, after) if stays or terms.partial or now.holder else "":
         why = f"does not fit the values that the file leaves out: {fault}; add those to the file, or --prune them"
         if not any(line.verb is Verb.LEFT_OUT for line in stays):
             why = f"does not fit the values that the ledger keeps: {fault}; change the file to fit them"
@@ -123,7 +123,7 @@ def resolve_cluster(
     return after, lines
 
 
-def _as_said(spec: ClusterSpec) -> ClusterNow:
+def _cluster_in_file(spec: ClusterSpec) -> ClusterNow:
     return ClusterNow(
         name=spec.name,
         gpu_model=spec.gpu_model,
@@ -131,14 +131,14 @@ def _as_said(spec: ClusterSpec) -> ClusterNow:
         islands={i.name: i.total_gpus for i in spec.islands},
         policy=spec.policy,
         quotas=tuple(_present(quota) for quota in spec.quotas),
-        windows=tuple(_ordered(window) for window in spec.windows),
+        windows=tuple(_sort_islands(window) for window in spec.windows),
         slurm=spec.slurm,
         git=spec.git,
         prometheus=spec.prometheus,
     )
 
 
-def _ordered(window: Window) -> Window:
+def _sort_islands(window: Window) -> Window:
     """Return the window with its islands in the ledger's order."""
     return window if window.islands is None else window.but(islands=tuple(sorted(window.islands)))
 
@@ -160,13 +160,13 @@ def _present(quota: Quota, now: Present | None = None, *, partial: bool = False)
     return now.model_copy(update=taken)
 
 
-def _overlaid(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace) -> tuple[ClusterNow, list[Line]]:
+def _overlay(spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace) -> tuple[ClusterNow, list[Line]]:
     """Return the cluster with the file laid over it, and lines for entries that stay although the file lacks them."""
-    file_cluster = _as_said(spec)
+    file_cluster = _cluster_in_file(spec)
     fields = ("gpu_model", "gpus_per_node", "windows", *_SOURCES)
     taken = {f: getattr(file_cluster, f) for f in fields if not terms.partial or f in spec.model_fields_set}
     islands, policy = dict(file_cluster.islands), dict(file_cluster.policy)
-    quotas, stays = _quotas(spec, now, terms, at)
+    quotas, stays = _overlay_quotas(spec, now, terms, at)
 
     def left(kind: str, name: str, value: str) -> None:
         stays.append(Line(verb=Verb.LEFT_OUT, kind=kind, cluster=now.name, name=name, before=value, path=at))
@@ -191,7 +191,7 @@ _ONLY_FOR_NOW = "{0} holds its quotas, so those of the file last only until Back
 _OLDER = "a rollout or a grant has set it since; --reset takes the value of the file"
 
 
-def _quotas(
+def _overlay_quotas(
     spec: ClusterSpec, now: ClusterNow, terms: ImportTerms, at: FilePlace
 ) -> tuple[tuple[Present, ...], list[Line]]:
     before, stays = now.by_team, list[Line]()
@@ -207,7 +207,7 @@ def _quotas(
             stay(Verb.KEPT, quota.team, "none", place, after=gpus_text(quota.gpus), why=now.holder.lacks)
             continue
         after[quota.team] = wanted
-        for field, why in _not_taken(standing, wanted, now, terms).items() if standing is not None else ():
+        for field, why in _kept_fields(standing, wanted, now, terms).items() if standing is not None else ():
             value = getattr(standing, field)
             after[quota.team] = after[quota.team].model_copy(update={field: value})
             if field in quota.model_fields_set and value != getattr(wanted, field):
@@ -219,22 +219,22 @@ def _quotas(
             continue
         after[team], value = before[team], gpus_text(before[team].gpus)
         if terms.prune and spoken_of:
-            stay(Verb.KEPT, team, value, at, after="none", why=_theirs(now))
+            stay(Verb.KEPT, team, value, at, after="none", why=_theirs_text(now))
         elif spoken_of and now.holder is None:
             stay(Verb.LEFT_OUT, team, value, at)
     return tuple(after[team] for team in sorted(after)), stays
 
 
-def _theirs(now: ClusterNow) -> str:
+def _theirs_text(now: ClusterNow) -> str:
     return "" if now.holder is None else _THEIRS.format(now.holder.title)
 
 
-def _not_taken(standing: Present, wanted: Present, now: ClusterNow, terms: ImportTerms) -> dict[str, str]:
+def _kept_fields(standing: Present, wanted: Present, now: ClusterNow, terms: ImportTerms) -> dict[str, str]:
     """Return by field why the file's value is not taken: others or a rollout set it, or it is a floor above that."""
     kept: dict[str, str] = {}
     older = wanted.gpus != standing.gpus and wanted.gpus in now.overwritten.get(wanted.team, ())
     if now.holder is not None:
-        kept = dict.fromkeys(now.holder.sets, now.busy or _theirs(now))
+        kept = dict.fromkeys(now.holder.sets, now.busy or _theirs_text(now))
     elif older and (now.busy or not terms.reset):
         kept = {"gpus": now.busy or _OLDER}
     if kept and max(wanted.minimum_gpus, sum(wanted.protected_blocks)) > standing.gpus:
@@ -242,7 +242,7 @@ def _not_taken(standing: Present, wanted: Present, now: ClusterNow, terms: Impor
     return kept
 
 
-def _senseless(now: ClusterNow, after: ClusterNow) -> str:
+def _tree_fault(now: ClusterNow, after: ClusterNow) -> str:
     """Return why the quotas, with those that stay, are no valid tree; empty: they are.
 
     A floor that was above a quota before the import, where a rollout lowered that one, is not the file's fault.
@@ -287,7 +287,7 @@ BEYOND = "beyond what is shown"
 """The reason why a line has the same text on both sides: a long list whose first names are the same, say."""
 
 
-def _moves(
+def _diff_values(
     before: Mapping[str, Any], after: Mapping[str, Any], text: Callable[[Any], str] = setting_text
 ) -> Iterator[dict[str, Any]]:
     """Yield a line's fields for each value that differs, however much of it its text shows."""
@@ -311,24 +311,24 @@ def _differences(now: ClusterNow, after: ClusterNow, spec: ClusterSpec, at: File
     lines: list[Line] = []
     moves = _quotas_place(now.holder) != _quotas_place(after.holder)
 
-    def told_of(kind: str, moved: Iterable[dict[str, Any]], place: Mapping[str, FilePlace]) -> None:
+    def add_lines(kind: str, moved: Iterable[dict[str, Any]], place: Mapping[str, FilePlace]) -> None:
         for move in moved:
             line = Line(kind=kind, cluster=now.name, path=place.get(move["name"], at), **move)
             guarded = (kind == "island" and line.verb is Verb.REMOVED) or (
                 kind == "field" and line.name in ("slurm", "git") and moves
             )
-            lines.append(_refused(line, now.busy) if guarded and now.busy else line)
+            lines.append(_refuse(line, now.busy) if guarded and now.busy else line)
 
     fields = ("gpu_model", "gpus_per_node", *_SOURCES)
     before, wanted = ({f: getattr(of, f) for f in fields} for of in (now, after))
-    told_of("field", _moves(before, wanted), {f: (*at, f) for f in fields})
+    add_lines("field", _diff_values(before, wanted), {f: (*at, f) for f in fields})
     places: dict[str, FilePlace] = {name: (*at, "islands", n) for name, n in islands.items()}
-    told_of("island", _moves(now.islands, after.islands, gpus_text), places)
-    told_of("policy", _moves(now.policy, after.policy), {k: (*at, "policy", k) for k in after.policy})
+    add_lines("island", _diff_values(now.islands, after.islands, gpus_text), places)
+    add_lines("policy", _diff_values(now.policy, after.policy), {k: (*at, "policy", k) for k in after.policy})
     lines += [line.model_copy(update={"path": (*at, "windows")}) for line in _window_lines(now, after)]
     quotas = _quota_lines(now, after, {team: (*at, "quotas", n) for team, n in teams.items()}, at)
     # Classes promise nothing to anybody: no rollout waits for them, and none takes them for a drift.
-    return [*lines, *(_refused(line, now.busy) if now.busy and line.field != "classes" else line for line in quotas)]
+    return [*lines, *(_refuse(line, now.busy) if now.busy and line.field != "classes" else line for line in quotas)]
 
 
 def _window_lines(now: ClusterNow, after: ClusterNow) -> list[Line]:
@@ -372,7 +372,7 @@ def _quota_lines(now: ClusterNow, after: ClusterNow, places: Mapping[str, FilePl
                     yield Line(verb=Verb.CHANGED, field=field, **{**of, **texts, "path": place})
 
 
-def _refused(line: Line, why: str) -> Line:
+def _refuse(line: Line, why: str) -> Line:
     return line.model_copy(update={"verb": Verb.REFUSED, "why": f"{_DONE[line.verb]} while {why}"})
 
 
@@ -390,7 +390,7 @@ def resolved_policy(fleet: Fleet, now: Mapping[str, Any], *, prune: bool) -> tup
     after = file_policy if prune else {**now, **file_policy}
     lines = [
         Line(kind="policy", path=("policy", moved["name"]) if moved["name"] in after else ("policy",), **moved)
-        for moved in _moves(now, after)
+        for moved in _diff_values(now, after)
     ]
     stays = sorted(now.keys() - file_policy.keys()) if not prune else ()
     left = [
@@ -413,7 +413,7 @@ def resolve_teams(fleet: Fleet, now: Mapping[str, Team], *, prune: bool) -> tupl
     lines: list[Line] = []
     for number, entry in enumerate(fleet.teams):
         place, standing = ("teams", number), now.get(entry.name)
-        contacts, fault = _unmasked(entry, () if standing is None else standing.contacts)
+        contacts, fault = _unmask(entry, () if standing is None else standing.contacts)
         keeps = standing is not None and not prune and "notify" not in entry.model_fields_set
         team = entry.but(contacts=contacts, notify=standing.notify if standing and keeps else entry.notify)
         about: dict[str, Any] = {"kind": "team", "name": team.name, "path": place}
@@ -439,7 +439,7 @@ def _team_text(team: Team) -> str:
     return contacts if team.notify is None else f"{contacts}, notify {team.notify}"
 
 
-def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def _unmask(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str]:
     """Return the contacts, a masked one (`slack://***`, as in an export) replaced by the ledger's; or why that is
     impossible.
     """
@@ -453,7 +453,7 @@ def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str
     for mask, times in Counter(filter(is_masked, team.contacts)).items():
         have = sum(shown(one) == mask for one in left)
         if times < have:
-            return (), _which_goes(mask, times, have)
+            return (), _unclear_text(mask, times, have)
     for contact in team.contacts:
         if not is_masked(contact):
             contacts.append(contact)
@@ -469,7 +469,7 @@ def _unmasked(team: Team, standing: Sequence[str]) -> tuple[tuple[str, ...], str
     return tuple(contacts), ""
 
 
-def _which_goes(mask: str, in_file: int, have: int) -> str:
+def _unclear_text(mask: str, in_file: int, have: int) -> str:
     times = "once" if in_file == 1 else f"{in_file} times"
     goes, stay = "is" if have - in_file == 1 else "are", "the one that stays" if in_file == 1 else "those that stay"
     about = f"{mask} masks {have} contacts, and the file has it {times}"

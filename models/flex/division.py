@@ -215,7 +215,7 @@ class _Tree:
         for name in reversed(self.down):
             self._sum_up(name, {} if claims is None else claims.held)
         self.some_hold = any(self.held[name] for name in self.roots)
-        self.used = self._uses(asked)
+        self.used = self._decayed_use(asked)
 
     def _top_down(self) -> list[str]:
         names = list(self.roots)
@@ -239,7 +239,7 @@ class _Tree:
         self.own[name] = own if own < promised else promised
         self.held[name] = sum(self.held[c] for c in below) if below else held.get(name, 0)
 
-    def _uses(self, asked: FlexDemand) -> dict[str, float]:
+    def _decayed_use(self, asked: FlexDemand) -> dict[str, float]:
         """Return the decayed GPU-hours of flex; a namespace's include its children's."""
         if not asked.usage:
             return dict.fromkeys(self.by_name, 0.0)
@@ -253,10 +253,10 @@ class _Tree:
 
     def divide_capacity(self, capacity: int) -> dict[str, int]:
         """Return the GPUs that each team and namespace gets."""
-        got = self._level(self.roots, capacity, by_priority=False)
+        got = self._divide_level(self.roots, capacity, by_priority=False)
         for name in self.down:
             if name in self.children:
-                got |= self._level(self.children[name], got[name], by_priority=True)
+                got |= self._divide_level(self.children[name], got[name], by_priority=True)
         return got
 
     def entitled_gpus(self) -> dict[str, int]:
@@ -264,25 +264,25 @@ class _Tree:
         got = {name: self.own[name] for name in self.roots}
         for name in self.down:
             if name in self.children:
-                got |= self._served(got[name], self.quota, {c: self.own[c] for c in self.children[name]}, {})
+                got |= self._serve(got[name], self.quota, {c: self.own[c] for c in self.children[name]}, {})
         return got
 
-    def _level(self, names: Sequence[str], amount: int, *, by_priority: bool) -> dict[str, int]:
+    def _divide_level(self, names: Sequence[str], amount: int, *, by_priority: bool) -> dict[str, int]:
         got: dict[str, int] = dict.fromkeys(names, 0)
         for top in (self.own, self.promised):
-            more = self._served(amount - sum(got.values()), self.quota, {n: top[n] - got[n] for n in names}, got)
+            more = self._serve(amount - sum(got.values()), self.quota, {n: top[n] - got[n] for n in names}, got)
             got = {name: got[name] + more[name] for name in names}
-        for served in self._classes(names) if by_priority else (names,):
-            for group in self._weighed(served):
+        for served in self._by_priority(names) if by_priority else (names,):
+            for group in self._weigh(served):
                 left = amount - sum(got.values())
                 if not left:
                     break
                 caps = {name: self.wants[name] - got[name] for name in group}
-                for name, gpus in self._served(left, group, caps, got).items():
+                for name, gpus in self._serve(left, group, caps, got).items():
                     got[name] += gpus
         return got
 
-    def _served(
+    def _serve(
         self, amount: int, weights: Mapping[str, int], caps: Mapping[str, int], before: Mapping[str, int]
     ) -> dict[str, int]:
         """Divide by the house rule; among equal claims a unit stays with the team that holds it (a tie is never a
@@ -306,18 +306,18 @@ class _Tree:
             got[holder] += 1
         return got
 
-    def _classes(self, names: Iterable[str]) -> Iterable[list[str]]:
+    def _by_priority(self, names: Iterable[str]) -> Iterable[list[str]]:
         """Group the names by priority, the highest first."""
         by_priority: dict[int, list[str]] = {}
         for name in names:
             by_priority.setdefault(self.by_name[name].priority, []).append(name)
         return (by_priority[priority] for priority in sorted(by_priority, reverse=True))
 
-    def _weighed(self, names: Sequence[str]) -> Iterable[dict[str, int]]:
+    def _weigh(self, names: Sequence[str]) -> Iterable[dict[str, int]]:
         """Yield the names with whole weights, then those of weight zero, as equals."""
         plain = {name: self._weight(name) for name in names}
         light = [name for name in names if not plain[name]]
-        yield self._lowered(plain) if not light else {n: w for n, w in self._lowered(plain).items() if plain[n]}
+        yield {name: weight for name, weight in self._lower_by_use(plain).items() if plain[name]}
         if light:
             yield dict.fromkeys(light, 1)
 
@@ -329,7 +329,7 @@ class _Tree:
         weight = self.by_name[name].weight
         return Fraction(1) if weight is None else weight
 
-    def _lowered(self, weights: Mapping[str, Fraction]) -> dict[str, int]:
+    def _lower_by_use(self, weights: Mapping[str, Fraction]) -> dict[str, int]:
         """Lower weights by past use: half for a team that used its whole share of all recent flex, as Slurm's
         fair-share factor does.
         """

@@ -67,8 +67,8 @@ class _Play(Floor):
         """Play a step and return the scene after it."""
         before = self.at_work()
         less = step.capacity_gpus is not None and step.capacity_gpus < self.capacity
-        what = self._happen(number, step)
-        return self._settled(number, what, before, hardware=less)
+        what = self._apply(number, step)
+        return self._settle(number, what, before, hardware=less)
 
     def until(self, number: int, end: timedelta | None) -> Iterator[Scene]:
         """Yield the scenes after protections that end before `end`; an end that changes nothing gives no scene."""
@@ -78,13 +78,13 @@ class _Play(Floor):
                 break
             self.now = min(ends)
             over = [what for j in self.at_work().values() for what in self.ended_protections(j)]
-            scene = self._settled(number, "; ".join(over), self.at_work(), hardware=False)
+            scene = self._settle(number, "; ".join(over), self.at_work(), hardware=False)
             if scene.started or scene.preempted:
                 yield scene.model_copy(update={"woken": True})
         if end is not None:
             self.now = end
 
-    def _happen(self, number: int, step: FlexStep) -> str:
+    def _apply(self, number: int, step: FlexStep) -> str:
         if step.submit is not None:
             job = step.submit.admit(self.gates[step.submit.team])
             what = f"{step.submit.team} submits {step.submit.job}"
@@ -103,7 +103,7 @@ class _Play(Floor):
         what, self.capacity = f"{self.capacity} -> {gpus_text(step.capacity_gpus)}", step.capacity_gpus
         return what
 
-    def _settled(self, number: int, what: str, before: Mapping[str, StoryJob], *, hardware: bool) -> Scene:
+    def _settle(self, number: int, what: str, before: Mapping[str, StoryJob], *, hardware: bool) -> Scene:
         """Let jobs start and yield until nothing moves, and return the scene with its difference to `before`."""
         self.moment += 1
         since = {name: (j.since, j.began) for name, j in before.items()}
@@ -113,7 +113,7 @@ class _Play(Floor):
         seen: list[set[str]] = []
         while (runs := set(self.at_work())) not in seen:
             seen.append(runs)
-            while self._claim(before, gone) or self._start_where_free(before) or self._divided_anew():
+            while self._claim(before, gone) or self._start_where_free(before) or self._divide_again():
                 pass
             for name in before.keys() & self.at_work().keys():
                 self.jobs[name].since, self.jobs[name].began = since[name]
@@ -124,15 +124,15 @@ class _Play(Floor):
         for name in taken:
             self.jobs[name].taken_at = self.now
         started = sorted((n for n, j in self.at_work().items() if n not in before), key=lambda n: self.jobs[n].number)
-        return self._scene(number, what, started, [self._told_of(n, gone[n]) for n in taken])
+        return self._scene(number, what, started, [self._taken_job(n, gone[n]) for n in taken])
 
-    def _divided_anew(self) -> bool:
+    def _divide_again(self) -> bool:
         """Divide again and return whether shares changed: a tie goes to the holder, who may be another by now."""
         shares = self.entitled
         self.divide()
         return self.entitled != shares
 
-    def _told_of(self, name: str, claim: tuple[str, Claim] | None) -> Taken:
+    def _taken_job(self, name: str, claim: tuple[str, Claim] | None) -> Taken:
         job = self.jobs[name].spec
         why = "hardware is gone"
         if claim is not None:
@@ -158,13 +158,13 @@ class _Play(Floor):
             return {}
         back: list[StoryJob] = []
         for shares_too in (True, False):
-            back = back or self._chosen(here, here, self._beyond(here, shares_too=shares_too))
+            back = back or self._choose(here, here, self._most_takeable(here, shares_too=shares_too))
         if not back:
             in_quota = [j for j in here if j.on is On.QUOTA]
-            back = self._chosen(in_quota, in_quota, {})
+            back = self._choose(in_quota, in_quota, {})
             left = [j for j in here if j not in back]
-            back += self._chosen([j for j in left if j.on is not On.QUOTA], left, {})
-        back = self._weaker(back, here, here)  # hardware heeds no protection
+            back += self._choose([j for j in left if j.on is not On.QUOTA], left, {})
+        back = self._choose_weaker(back, here, here)  # hardware heeds no protection
         for j in back:
             self.put_job(j, None)
         return {j.spec.job: None for j in back}
@@ -190,7 +190,7 @@ class _Play(Floor):
         return False
 
     def _claims(self, before: Mapping[str, StoryJob]) -> Iterator[tuple[Claim, StoryJob]]:
-        waiting = self._waiting(before)
+        waiting = self._waiting_jobs(before)
         for kind in Claim:
             for n, j in enumerate(waiting):
                 if self._may_claim(j, kind):
@@ -209,7 +209,7 @@ class _Play(Floor):
             return job.counts_in_quota and self.counts(team) + job.size <= self.promised_gpus(team)
         return not job.quota_only and self.has(team) + job.size <= self.share(team)
 
-    def _waiting(self, before: Mapping[str, StoryJob]) -> list[StoryJob]:
+    def _waiting_jobs(self, before: Mapping[str, StoryJob]) -> list[StoryJob]:
         """Return the waiting jobs in order: what its team had a moment ago first, then the team furthest below its
         share.
 
@@ -235,7 +235,7 @@ class _Play(Floor):
         more: list[StoryJob] | None = []
         scopes: list[str | None] = [name for name in self.chain[job.spec.team] if name in self.limit]
         for scope in (*scopes, None):
-            more = self._taken_for(job, kind, scope, heed=heed)
+            more = self._take_for(job, kind, scope, heed=heed)
             if more is None:
                 break
             back += more
@@ -249,7 +249,7 @@ class _Play(Floor):
         share.
         """
         team = job.spec.team
-        weaker = [o for o in self._of_team(team, Claim.CLASS, heed=heed) if o.rank > job.rank]
+        weaker = [o for o in self._may_give_back(team, Claim.CLASS, heed=heed) if o.rank > job.rank]
         if not job.counts_in_quota:  # flex is junior to every quota: whom it took would claim its quota back at once
             weaker = [o for o in weaker if not o.counts_in_quota]
         needs = [
@@ -259,21 +259,21 @@ class _Play(Floor):
         needs += [self.used_inside(n) + job.size - self.limit[n] for n in self.chain[team] if n in self.limit]
         if job.quota_only:
             needs.append(job.size - self.left_in_quota(team))
-        back = self._named(given_back(self._as_running(weaker), max(needs), {}))
-        back = self._weaker(back, weaker, [*self.at_work().values(), job])
+        back = self._jobs_of_running(given_back(self._as_running(weaker), max(needs), {}))
+        back = self._choose_weaker(back, weaker, [*self.at_work().values(), job])
         for o in back:
             self._hide(o)
         fits = not job.quota_only or job.size <= self.left_in_quota(team)
         self._show(back)
         return back if back and fits else None
 
-    def _of_team(self, team: str, kind: Claim, *, heed: bool) -> list[StoryJob]:
+    def _may_give_back(self, team: str, kind: Claim, *, heed: bool) -> list[StoryJob]:
         """Return the jobs that a team may give back itself, whatever they target."""
         pinned = set() if kind is Claim.CLASS else self.pinned
         mine = (o for o in self.jobs_of(team) if o.spec.preemptible and o.spec.job not in pinned)
         return [o for o in mine if not (heed and self.is_protected(o, kind))]
 
-    def _weaker(
+    def _choose_weaker(
         self, back: list[StoryJob], may: Sequence[StoryJob], stay: Sequence[StoryJob] | None = None
     ) -> list[StoryJob]:
         """Replace the chosen jobs by weaker ones of their teams, so that the rest of `stay` fits."""
@@ -286,7 +286,7 @@ class _Play(Floor):
             return self.lacking_gpus(j for j in stay or () if j.spec.job not in names) <= 0
 
         chosen, pool = self._as_running(back), self._as_running(may)
-        return self._named(by_class(chosen, pool, None if stay is None else enough))
+        return self._jobs_of_running(by_class(chosen, pool, None if stay is None else enough))
 
     def _hide(self, job: StoryJob) -> None:
         del self.work[job.spec.team][job.spec.job]
@@ -297,7 +297,7 @@ class _Play(Floor):
             self.work[j.spec.team][j.spec.job] = j
             self.known.clear()
 
-    def _taken_for(self, job: StoryJob, kind: Claim, scope: str | None, *, heed: bool) -> list[StoryJob] | None:
+    def _take_for(self, job: StoryJob, kind: Claim, scope: str | None, *, heed: bool) -> list[StoryJob] | None:
         """Return the jobs that the claim takes to keep to the scope's limit; without a scope, to get GPUs."""
         among = list(self.at_work().values()) if scope is None else self.inside(scope)
         need = 0 if scope is None else sum(o.size for o in among) + job.size - self.limit[scope]
@@ -309,12 +309,12 @@ class _Play(Floor):
                 o for o in may if o.spec.team != job.spec.team and (scope is None or scope in self.chain[o.spec.team])
             ]
             if scope is None:
-                back = self._chosen(may, [*among, job], beyond)
+                back = self._choose(may, [*among, job], beyond)
             else:
-                back = self._named(given_back(self._as_running(may), need, self.above_quota(), beyond))
+                back = self._jobs_of_running(given_back(self._as_running(may), need, self.above_quota(), beyond))
             if back:
-                own = [o for team in {b.spec.team for b in back} for o in self._of_team(team, kind, heed=heed)]
-                return self._weaker(back, own, [*among, job] if scope is None else None)
+                own = [o for team in {b.spec.team for b in back} for o in self._may_give_back(team, kind, heed=heed)]
+                return self._choose_weaker(back, own, [*among, job] if scope is None else None)
         return None
 
     def _takeable(self, kind: Claim, *, shares_too: bool, heed: bool) -> tuple[list[StoryJob], dict[str, Beyond]]:
@@ -326,10 +326,10 @@ class _Play(Floor):
                 for o in self.at_work().values()
                 if not o.quota_only and o.spec.job not in self.pinned and not (heed and self.is_protected(o, kind))
             ]
-            self.known[key] = may, self._beyond(may, shares_too=shares_too)
+            self.known[key] = may, self._most_takeable(may, shares_too=shares_too)
         return self.known[key]
 
-    def _beyond(self, may: Sequence[StoryJob], *, shares_too: bool) -> dict[str, Beyond]:
+    def _most_takeable(self, may: Sequence[StoryJob], *, shares_too: bool) -> dict[str, Beyond]:
         """Return the most that may be taken of each team's jobs in `may`; the rest fills its quota and share."""
 
         by_team: dict[str, list[StoryJob]] = {}
@@ -346,7 +346,7 @@ class _Play(Floor):
             beyond[team] = Beyond(sum(sizes) - least, sum(j.size for j in mine) - stay if shares_too else None)
         return beyond
 
-    def _chosen(
+    def _choose(
         self, may: Sequence[StoryJob], stay: Sequence[StoryJob], beyond: Mapping[str, Beyond]
     ) -> list[StoryJob]:
         """Choose jobs among `may` to take, so that the rest of `stay` has the GPUs it needs."""
@@ -355,15 +355,15 @@ class _Play(Floor):
         if need <= 0:
             return []
         if all(j.size % GRAIN == 0 for j in may):
-            return self._named(given_back(candidates, need * GRAIN, self.above_quota(), beyond))
+            return self._jobs_of_running(given_back(candidates, need * GRAIN, self.above_quota(), beyond))
 
         def enough(back: Sequence[Running]) -> bool:
             names = {r.job for r in back}
             return self.lacking_gpus(j for j in stay if j.spec.job not in names) <= 0
 
-        return self._named(given_back_in_parts(candidates, enough, self.above_quota(), beyond))
+        return self._jobs_of_running(given_back_in_parts(candidates, enough, self.above_quota(), beyond))
 
-    def _named(self, running: Sequence[Running]) -> list[StoryJob]:
+    def _jobs_of_running(self, running: Sequence[Running]) -> list[StoryJob]:
         return [self.jobs[r.job] for r in running]
 
     def _as_running(self, jobs: Sequence[StoryJob]) -> list[Running]:
@@ -381,7 +381,7 @@ class _Play(Floor):
 
     def _start_where_free(self, before: Mapping[str, StoryJob]) -> bool:
         at_work, too_much = list(self.at_work().values()), None
-        for j in self._waiting(before):
+        for j in self._waiting_jobs(before):
             if self.never(j) is not None or (too_much is not None and j.size >= too_much):
                 continue
             if self.lacking_gpus([*at_work, j]) > 0:
@@ -394,7 +394,7 @@ class _Play(Floor):
 
     # --- how things stand -----------------------------------------------------------------------------
 
-    def _why(self, job: StoryJob) -> tuple[Waits, str]:
+    def _why_waiting(self, job: StoryJob) -> tuple[Waits, str]:
         never, team = self.never(job), job.spec.team
         if never is not None:
             return never
@@ -439,7 +439,7 @@ class _Play(Floor):
         for j in sorted(self.jobs.values(), key=lambda j: (j.spec.team, j.number)):
             alike = (j.spec.team, j.size, j.spec.target, j.spec.preemptible, j.rank)
             if j.on is None and alike not in whys:
-                whys[alike] = self._why(j)
+                whys[alike] = self._why_waiting(j)
             waits, why = (None, "") if j.on is not None else whys[alike]
             jobs.append(JobNow(job=j.spec.job, team=j.spec.team, gpus=j.spec.gpus, on=j.on, waits=waits, why=why))
         free = self.capacity - sum((j.gpus for j in jobs if j.on is not None), Fraction(0))
@@ -457,16 +457,16 @@ class _Play(Floor):
         )
 
     def _team_now(self, team: str, jobs: Sequence[JobNow]) -> TeamNow:
-        def held(which: Callable[[On | None], bool]) -> Fraction:
+        def sum_gpus(which: Callable[[On | None], bool]) -> Fraction:
             return sum((j.gpus for j in jobs if j.team == team and which(j.on)), Fraction(0))
 
         return TeamNow(
             team=team,
             quota_gpus=self.quota[team] // GRAIN,
             share_gpus=self.entitled[team].share_gpus,
-            allocated_gpus=held(lambda on: on is not None),
-            in_quota_gpus=held(lambda on: on is On.QUOTA),
-            siblings_gpus=held(lambda on: on is On.SIBLINGS),
+            allocated_gpus=sum_gpus(lambda on: on is not None),
+            in_quota_gpus=sum_gpus(lambda on: on is On.QUOTA),
+            siblings_gpus=sum_gpus(lambda on: on is On.SIBLINGS),
             queued_jobs=sum(j.team == team and j.on is None for j in jobs),
-            queued_gpus=held(lambda on: on is None),
+            queued_gpus=sum_gpus(lambda on: on is None),
         )

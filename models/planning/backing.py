@@ -60,14 +60,14 @@ def back_on(ground: PlacementSolver) -> Backing:
     """Return `back` for a solver that exists already."""
     values = {q.team: q.gpus for q in ground.snapshot.quotas}
     total, placed = ground.best(values)
-    of = _shares(ground, values, total, placed)
+    of = _divide_backing(ground, values, total, placed)
     assigned = ground.tree.assigned_gpus(values)
     unplaced = tuple(
         Unplaced(team=team, gpus=size)
         for (team, size), count in sorted(ground.blocks(values).items(), key=lambda b: (b[0][0], -b[0][1]))
         for _ in range(count - placed.get((team, size), 0))
     )
-    lacking = _lacking(ground, of) if total < assigned else {}
+    lacking = _shortage(ground, of) if total < assigned else {}
     for leaf, gpus in ground.out_of_reach(values).items():
         lacking[leaf] = max(gpus, lacking.get(leaf, 0))
     return Backing(
@@ -80,7 +80,7 @@ def back_on(ground: PlacementSolver) -> Backing:
     )
 
 
-def _shares(
+def _divide_backing(
     ground: PlacementSolver, values: Mapping[str, int], total: int, placed: Mapping[tuple[str, int], int]
 ) -> dict[str, int]:
     leaves = {leaf: values[leaf] for leaf in ground.leaves}
@@ -100,17 +100,17 @@ def _shares(
 
     flat = ground.tree.flat and not placed
     lost = divide_within(
-        missing, leaves, caps, may, closed=(lambda lost: _served(ground, without(lost))) if flat else None
+        missing, leaves, caps, may, closed=(lambda lost: _served_leaves(ground, without(lost))) if flat else None
     )
     return {leaf: leaves[leaf] - lost[leaf] for leaf in leaves}
 
 
-def _served(ground: PlacementSolver, bounds: Mapping[str, int]) -> Iterable[str]:
+def _served_leaves(ground: PlacementSolver, bounds: Mapping[str, int]) -> Iterable[str]:
     """Return the leaves that every largest assignment within the bounds serves in full."""
     return frozenset(ground.leaves) - ground.could_go_short(bounds)
 
 
-def _lacking(ground: PlacementSolver, of: Mapping[str, int]) -> dict[str, int]:
+def _shortage(ground: PlacementSolver, of: Mapping[str, int]) -> dict[str, int]:
     if ground.tree.flat:
         entitled = ground.tree.leaf_gpus
     else:

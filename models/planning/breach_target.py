@@ -44,11 +44,11 @@ def breach_target(
     tree = now.tree
     hit, before = touched_leaves(now) - {*theirs}, baseline.tree.by_team
     start = {leaf: tree.by_team[leaf].gpus if leaf not in hit else before[leaf].gpus for leaf in tree.leaves}
-    mixed = _unbound(_with_leaves(baseline, start), theirs).with_islands(islands)
+    mixed = _unbind(_with_leaves(baseline, start), theirs).with_islands(islands)
     ground = PlacementSolver(mixed)
     placed = ground.best({q.team: q.gpus for q in mixed.quotas})[1]
     ladder = Ladder(ground, ShareBy.TIER, Tier.BUSY, {}, may_cut=hit)
-    for floors in _giving_way(ground, placed):
+    for floors in _floors_giving_way(ground, placed):
         ladder.loosen(floors)
         left = ladder.cut_reach() + _cut_phantom(ladder)
         if left == 0:
@@ -77,7 +77,7 @@ def _cut_phantom(ladder: Ladder) -> int:
     return ladder.cut_backing(ladder.ground.tree.assigned_gpus(values) - total, total, placed)
 
 
-def _giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[str, int]]:
+def _floors_giving_way(ground: PlacementSolver, placed: BlockCounts) -> Iterator[dict[str, int]]:
     """Yield the floors, the strictest first: whole ones, then blocks alone, then only blocks that have a place."""
     quotas = {leaf: ground.tree.by_team[leaf] for leaf in ground.leaves}
     yield {leaf: quota.floor for leaf, quota in quotas.items()}
@@ -93,7 +93,7 @@ def _with_leaves(baseline: Snapshot, leaves: Mapping[str, int]) -> Snapshot:
     )
 
 
-def _unbound(snapshot: Snapshot, teams: Collection[str]) -> Snapshot:
+def _unbind(snapshot: Snapshot, teams: Collection[str]) -> Snapshot:
     """Raise these quotas to at least their children's sum."""
     tree, values = snapshot.tree, {q.team: q.gpus for q in snapshot.quotas}
     for team in tree.bottom_up:

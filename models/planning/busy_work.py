@@ -71,14 +71,14 @@ def short_of_work(works: Sequence[TeamWork], backing: Mapping[str, int] | None, 
     """
     backing_of = {} if backing is None else backing
     sentences = [
-        _short(work, backing_of[work.team], quotas[work.team])
+        _short_text(work, backing_of[work.team], quotas[work.team])
         for work in works
         if work.team in backing_of.keys() & quotas
     ]
     return some_of(sentences, 3, by="; ")
 
 
-def _short(work: TeamWork, backing: int, quota: int) -> str:
+def _short_text(work: TeamWork, backing: int, quota: int) -> str:
     held = min(work.gpus, quota)
     beyond, without = work.gpus - held, held - backing
     runs = "runs beyond the quota and yields" if beyond == 1 else "run beyond the quota and yield"
@@ -106,7 +106,7 @@ def advice(snapshot: Snapshot, policy: Policy) -> str:
     """Return advice for teams whose running jobs are all of one class beside a protected block; empty where there is
     none.
     """
-    alike = [*_alike(snapshot, policy)]
+    alike = [*_teams_of_one_class(snapshot, policy)]
     if not alike:
         return ""
     have = "has a protected block, and all its" if len(alike) == 1 else "have protected blocks, and all their"
@@ -114,7 +114,7 @@ def advice(snapshot: Snapshot, policy: Policy) -> str:
     return f"{some_of(alike, 3)} {have} running jobs are of one class: give them classes, {yields}"
 
 
-def _alike(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
+def _teams_of_one_class(snapshot: Snapshot, policy: Policy) -> Iterator[str]:
     for work in snapshot.work:
         quota = snapshot.tree.by_team.get(work.team)
         several = work.on is RunsOn.QUOTA and len(work.classes) == 1 and work.jobs > 1

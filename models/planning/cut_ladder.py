@@ -115,15 +115,15 @@ class Ladder:
         demand = self.ground.reach_demand(start)
 
         def may(more: Mapping[str, int]) -> bool:
-            below = self._below(start, more)
+            below = self._values_after(start, more)
             return min(below.values()) >= 0 and self.ground.reach_demand(below) + sum(more.values()) == demand
 
         left = self._descend(demand, may, None)
         short = self.ground.out_of_reach(start)
-        self.mends = {leaf: self._mended(leaf, short) for leaf, cut in self.cuts().items() if cut > before[leaf]}
+        self.mends = {leaf: self._first_mended(leaf, short) for leaf, cut in self.cuts().items() if cut > before[leaf]}
         return left
 
-    def _mended(self, leaf: str, short: Mapping[str, int]) -> Mends | None:
+    def _first_mended(self, leaf: str, short: Mapping[str, int]) -> Mends | None:
         """Return the first leaf of `short` that a cut of this one mends, by an ancestor of both; None: itself."""
         tree = self.ground.tree
         above = tree.ancestors(leaf)
@@ -137,10 +137,10 @@ class Ladder:
         simple = self.ground.tree.flat and not placed
 
         def may(more: Mapping[str, int]) -> bool:
-            return self.ground.reaches(self._below(start, more), placed, total)
+            return self.ground.reaches(self._values_after(start, more), placed, total)
 
         def closed(more: Mapping[str, int]) -> frozenset[str]:
-            return frozenset(self.ground.leaves) - self.ground.could_go_short(self._below(start, more))
+            return frozenset(self.ground.leaves) - self.ground.could_go_short(self._values_after(start, more))
 
         return self._descend(demand, may, closed if simple else None)
 
@@ -149,9 +149,9 @@ class Ladder:
         if self.ground.tree.flat:
             return self._descend(demand, None, None)
         start = self.values()
-        return self._descend(demand, lambda more: min(self._below(start, more).values()) >= 0, None)
+        return self._descend(demand, lambda more: min(self._values_after(start, more).values()) >= 0, None)
 
-    def _below(self, start: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
+    def _values_after(self, start: Mapping[str, int], more: Mapping[str, int]) -> dict[str, int]:
         value = dict(start)
         for leaf, cut in more.items():
             if cut:
@@ -175,9 +175,9 @@ class Ladder:
                     demand,
                     weights,
                     caps,
-                    _after(may, descent),
+                    _with_earlier(may, descent),
                     cuts_before,
-                    _after(closed, descent) if closed is not None else None,
+                    _with_earlier(closed, descent) if closed is not None else None,
                 )
             for leaf, gpus in part.items():
                 self.taken[leaf][tier] += gpus
@@ -195,7 +195,7 @@ class Ladder:
                 return dict.fromkeys(caps, 1)
 
 
-def _after(
+def _with_earlier(
     ask: Callable[[Mapping[str, int]], OracleAnswer], descent: Mapping[str, int]
 ) -> Callable[[Mapping[str, int]], OracleAnswer]:
     """Return the oracle with what the tiers above have already taken added to its argument."""

@@ -69,8 +69,8 @@ def reason_for(
     if parent:
         return f"follows its child quotas, so that no sibling takes up the {_gpus_text(gpus)} they give"
     quota = snapshot.tree.by_team[team]
-    why = _why(snapshot, quota, ceiling, for_backing, scope) if mends is None else mends.text
-    return f"{_what(snapshot, quota, tier, gpus)}; {why}"
+    why = _why_text(snapshot, quota, ceiling, for_backing, scope) if mends is None else mends.text
+    return f"{_what_text(snapshot, quota, tier, gpus)}; {why}"
 
 
 TiersTaken = tuple[int, int, int]
@@ -94,20 +94,20 @@ def _gpus_text(count: int) -> str:
     return f"{count} GPU" if count == 1 else f"{count} GPUs"
 
 
-def _seen(snapshot: Snapshot) -> str:
+def _usage_source(snapshot: Snapshot) -> str:
     """Return where usage comes from, as an aside."""
     if snapshot.usage_from == "unknown":
         return "usage is unknown"
     return "at this moment" if snapshot.usage_from == "instant" else snapshot.usage_from
 
 
-def _what(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
+def _what_text(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
     are, jobs, them = ("is", "a job", "it") if gpus == 1 else ("are", "jobs", "them")
     match tier:
         case Tier.UNSCHEDULED:
-            return f"{_gpus_text(gpus)} of the quota {are} held by no running job ({_seen(snapshot)})"
+            return f"{_gpus_text(gpus)} of the quota {are} held by no running job ({_usage_source(snapshot)})"
         case Tier.IDLE:
-            return f"{_gpus_text(gpus)} {are} held by {jobs} doing no work ({_seen(snapshot)})"
+            return f"{_gpus_text(gpus)} {are} held by {jobs} doing no work ({_usage_source(snapshot)})"
         case Tier.BUSY if quota.scheduled_gpus is None:
             these = "this GPU" if gpus == 1 else f"these {_gpus_text(gpus)}"
             return f"whether jobs run on {these} is not known: what does runs on, as flex"
@@ -117,7 +117,7 @@ def _what(snapshot: Snapshot, quota: Quota, tier: Tier, gpus: int) -> str:
             return f"{_gpus_text(gpus)} {are} held by no quota"
 
 
-def _why(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scope: Scope) -> str:
+def _why_text(snapshot: Snapshot, quota: Quota, ceiling: int, for_backing: bool, scope: Scope) -> str:
     islands = quota.canonical([i.name for i in snapshot.islands]).islands
     if for_backing and islands is not None:
         able = sum(i.healthy_gpus for i in snapshot.islands if i.name in islands)

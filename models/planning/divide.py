@@ -41,7 +41,7 @@ def divide(
     if left == sum(room.values()):
         return room
     now, left = _jump(left, weights, top, start)
-    _one_by_one(left, weights, top, now)
+    _hand_out(left, weights, top, now)
     return {name: now[name] - start[name] for name in start}
 
 
@@ -84,7 +84,7 @@ def _jump(
     return dict(zip(start, reached, strict=True)), rest
 
 
-def _one_by_one(left: int, weights: Mapping[str, int], top: Mapping[str, int], now: dict[str, int]) -> None:
+def _hand_out(left: int, weights: Mapping[str, int], top: Mapping[str, int], now: dict[str, int]) -> None:
     if left == 0:
         return
     small = max((weights[n] for n in now), default=0) < _EXACT_AS_FLOAT and max(top.values()) < _EXACT_AS_FLOAT // 2
@@ -123,19 +123,19 @@ def divide_within(
     top = {name: max(caps[name], before[name]) for name in taken}
     left = amount
 
-    def extended(units: int) -> dict[str, int]:
+    def extend(units: int) -> dict[str, int]:
         more = divide(units, weights, top, {n: before[n] + taken[n] for n in taken})
         return {n: taken[n] + more[n] for n in taken}
 
     while left > 0:
-        whole = extended(left)
+        whole = extend(left)
         if may(whole):
             return whole
         fits, too_many = 0, sum(whole.values()) - sum(taken.values())
         while too_many - fits > 1:
             middle = (fits + too_many) // 2
-            fits, too_many = (middle, too_many) if may(extended(middle)) else (fits, middle)
-        reached, refused = extended(fits), extended(too_many)
+            fits, too_many = (middle, too_many) if may(extend(middle)) else (fits, middle)
+        reached, refused = extend(fits), extend(too_many)
         culprit = next(n for n in taken if refused[n] > reached[n])
         taken, left = reached, left - fits
         for name in {culprit, *(closed(taken) if closed else ())}:

@@ -150,7 +150,7 @@ def haircut(
         costs.append((cost_of(plain), *map(cost_of, row)))
         parts[snapshot.cluster] = tuple(map(Part.from_plan, row))
         for n, plan in enumerate(row):
-            for team, part in _teams(plan).items():
+            for team, part in _team_parts(plan).items():
                 teams.setdefault(team, [[] for _ in buffers])[n].append(part)
         if progress is not None:
             progress(len(costs), len(fleet))
@@ -180,10 +180,10 @@ def fleet_haircut(clusters: Sequence[Sequence[Cost]], buffers: Sequence[Fraction
     without, *rows = zip(*clusters, strict=True) if clusters else ((),) * (1 + len(buffers))
     return Haircut(
         buffers=tuple(buffers),
-        without=_summed(without),
-        fleet=tuple(map(_summed, rows)),
+        without=_sum_up(without),
+        fleet=tuple(map(_sum_up, rows)),
         waves={
-            wave: tuple(_summed(cost for cost in row if cost.wave == wave) for row in rows)
+            wave: tuple(_sum_up(cost for cost in row if cost.wave == wave) for row in rows)
             for wave in (*Tier, AFTER_ALL)
             if wave != AFTER_ALL or any(cost.wave == wave for row in rows for cost in row)
         },
@@ -196,7 +196,7 @@ def fleet_haircut(clusters: Sequence[Sequence[Cost]], buffers: Sequence[Fraction
     )
 
 
-def _summed(costs: Iterable[Cost]) -> Part:
+def _sum_up(costs: Iterable[Cost]) -> Part:
     sums = map(sum, zip(*(cost.part for cost in costs), strict=True))
     return Part(**dict(zip(Part.model_fields, sums, strict=False)))  # of no clusters there are no sums
 
@@ -210,7 +210,7 @@ def add_parts(kind: type[PartT], parts: Iterable[PartT]) -> PartT:
     return kind(**sums)
 
 
-def _teams(plan: Plan) -> Mapping[str, TeamPart]:
+def _team_parts(plan: Plan) -> Mapping[str, TeamPart]:
     return {
         q.team: TeamPart(
             clusters=1,

@@ -120,7 +120,7 @@ class PlacementSolver(Ground):
             placed = sum(size * count for (_, size), count in counts.items())
             return placed, total, tuple(counts.get(block, 0) for block in order)
 
-        tried = [(self.with_placement(bounds, way), _counts(way)) for way in self._ways(wanted, every=False)]
+        tried = [(self.with_placement(bounds, way), _counts(way)) for way in self._ways_to_place(wanted, every=False)]
         best = max(((worth(counts, total), counts) for total, counts in tried if total is not None), default=None)
         return {} if best is None else best[1]
 
@@ -130,19 +130,19 @@ class PlacementSolver(Ground):
             from models.planning.block_program import BlockProgram
 
             return BlockProgram(self, bounds, placed, every=True).solve_total()
-        tried = [(self.with_placement(bounds, way), way) for way in self._ways(placed, every=True)]
+        tried = [(self.with_placement(bounds, way), way) for way in self._ways_to_place(placed, every=True)]
         held = [(total, way) for total, way in tried if total is not None]
         return max(held, key=lambda each: each[0])[1] if held else None
 
-    def _fitting(self, team: str, size: int) -> list[str]:
+    def _fitting_islands(self, team: str, size: int) -> list[str]:
         return [i for i in sorted(self.reach[team]) if size <= min(self.room[i], self.healthy[i])]
 
     def _ways_count(self, blocks: BlockCounts, *, every: bool) -> int:
         """Count the ways to divide the blocks of each size among islands, each size alone."""
-        places = [(count, len(self._fitting(*block)) + (not every)) for block, count in blocks.items()]
+        places = [(count, len(self._fitting_islands(*block)) + (not every)) for block, count in blocks.items()]
         return prod(comb(count + many - 1, count) if many else not count for count, many in places)
 
-    def _ways(self, blocks: BlockCounts, *, every: bool) -> Iterator[Placement]:
+    def _ways_to_place(self, blocks: BlockCounts, *, every: bool) -> Iterator[Placement]:
         """Yield each way to place all the blocks, or some of them, that leaves every island within its room."""
         divided = [
             [
@@ -150,7 +150,7 @@ class PlacementSolver(Ground):
                 for row in _divisions(count, len(islands), every)
             ]
             for block, count in blocks.items()
-            for islands in [self._fitting(*block)]
+            for islands in [self._fitting_islands(*block)]
         ]
         for parts in product(*divided):
             way = {at: count for part in parts for at, count in part.items() if count}

@@ -269,14 +269,14 @@ class _Sketch:
         )
         self.haircut = max(self._haircut(), self.cut_gpus)
 
-    def _wished(self) -> dict[str, int]:
+    def _wishes(self) -> dict[str, int]:
         """Return the GPUs that each leaf gives before anything else, in scope `quota`."""
         if self.policy.scope is Scope.CLUSTER:
             return dict.fromkeys(self.tree.leaves, 0)
         return {leaf: self.before[leaf] - after_buffer(self.before[leaf], self.buffer) for leaf in self.tree.leaves}
 
     def _cut(self) -> None:
-        self.ladder.cut_each(self._wished())
+        self.ladder.cut_each(self._wishes())
         scoped = self.ladder.cuts()
         self.ladder.cut_reach()
         values = self.ladder.values()
@@ -296,7 +296,7 @@ class _Sketch:
         total = self.total
         if self.policy.scope is Scope.QUOTA or not self.tree.flat:
             free = Ladder(self.ground, self.policy.share, Tier.BUSY, {})
-            free.cut_each(self._wished())
+            free.cut_each(self._wishes())
             free.cut_reach()
             if any(free.cuts().values()):
                 total = self.ground.best(free.values())[0]

@@ -94,7 +94,7 @@ def bringups_week(rows: Sequence[BringupRow], since: datetime, until: datetime) 
     going = [_line(row) for row in rows_so_far if _goes_on(row)]
     return BringupsWeek(
         entered=sum(row.entered_at > since for row in rows_so_far),
-        reached=tuple(sorted(_reached(rows_so_far, since, until), key=lambda each: (each.at, each.cluster))),
+        reached=tuple(sorted(_arrivals(rows_so_far, since, until), key=lambda each: (each.at, each.cluster))),
         going=tuple(sorted(going, key=lambda each: (not each.needs, each.since, each.cluster))),
         times=tuple(_times(rows_so_far)),
         waits=tuple(_waits(rows_so_far)),
@@ -133,7 +133,7 @@ def _line(row: BringupRow) -> BringupLine:
     )
 
 
-def _reached(rows: Iterable[BringupRow], since: datetime, until: datetime) -> Iterable[BringupReached]:
+def _arrivals(rows: Iterable[BringupRow], since: datetime, until: datetime) -> Iterable[BringupReached]:
     for row in rows:
         arrived = row.stage is BringupStage.IN_PRODUCTION or row.stage.has_ended
         if arrived and since < row.stage_at <= until:
@@ -155,7 +155,7 @@ def _times(rows: Sequence[BringupRow]) -> Iterable[StateTime]:
         ]
         if lasted:
             slowest, of = max(lasted)
-            middle = _middle([time for time, _ in lasted])
+            middle = _median([time for time, _ in lasted])
             yield StateTime(stage=stage, bringups=len(lasted), median=middle, slowest=slowest, slowest_of=of)
 
 
@@ -164,10 +164,10 @@ def _waits(rows: Sequence[BringupRow]) -> Iterable[WaitTime]:
         waited = [(row.waited[whom], row.cluster) for row in rows if row.waited.get(whom, timedelta(0)) > timedelta(0)]
         if waited:
             slowest, of = max(waited)
-            middle = _middle([time for time, _ in waited])
+            middle = _median([time for time, _ in waited])
             yield WaitTime(whom=whom, bringups=len(waited), median=middle, slowest=slowest, slowest_of=of)
 
 
-def _middle(times: Sequence[timedelta]) -> timedelta:
+def _median(times: Sequence[timedelta]) -> timedelta:
     """Return the median, to the second."""
     return timedelta(seconds=round(median(time.total_seconds() for time in times)))

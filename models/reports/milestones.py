@@ -174,7 +174,7 @@ def standing_of(
 ) -> MilestoneStanding:
     """Apply the rule to one milestone. The line is rounded in its favour: a part of a cluster does not count."""
     milestone = planned.milestone
-    expected = _expected(planned, at)
+    expected = _expected_number(planned, at)
     if number is None:
         state = State.UNKNOWN
     elif (number <= milestone.target) if milestone.falls else (number >= milestone.target):
@@ -195,7 +195,7 @@ def standing_of(
     )
 
 
-def _expected(planned: Planned, at: datetime) -> int | None:
+def _expected_number(planned: Planned, at: datetime) -> int | None:
     if planned.started_from is None:
         return None
     length = (_end(planned.milestone) - planned.began) // timedelta(seconds=1)

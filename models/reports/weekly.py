@@ -241,14 +241,14 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
         now=now,
         week_ago=past.week_ago,
         began=past.began,
-        done=_reached(past.moves),
+        done=_moves_to_monitored(past.moves),
         undone=tuple(m for m in past.moves if m.after == Stage.ROLLED_BACK),
         live=live,
         milestones=standings(past.milestones, measured, past.until, {} if now is None else {PHANTOM_GPUS: now.at}),
         outcomes=past.outcomes,
         totals=totals(past.outcomes),
         cuts=past.cuts,
-        every=_every(past),
+        every=_cluster_weeks(past),
         points=past.points,
         steps=past.steps,
         emergencies=past.emergencies,
@@ -256,7 +256,7 @@ def week(past: Past, live: Live | None, waves: int | None) -> Week:
     )
 
 
-def _every(past: Past) -> tuple[ClusterWeek, ...]:
+def _cluster_weeks(past: Past) -> tuple[ClusterWeek, ...]:
     """Return one line for each cluster, whether or not anything happened to it."""
     cuts, outcomes = {c.cluster: c for c in past.cuts}, {o.cluster: o for o in past.outcomes}
     there, stage = set(past.monitored), {m.cluster: m.after for m in past.moves}
@@ -271,7 +271,7 @@ def _every(past: Past) -> tuple[ClusterWeek, ...]:
     )
 
 
-def _reached(moves: Iterable[Move]) -> tuple[Move, ...]:
+def _moves_to_monitored(moves: Iterable[Move]) -> tuple[Move, ...]:
     """Return each cluster's last move to monitored, unless it was undone afterwards; a closed rollout keeps its cut."""
     last: dict[str, Move] = {}
     for move in moves:

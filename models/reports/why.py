@@ -169,26 +169,28 @@ def explain_team(
     if sample is None:
         raise Refusal(f"the health of cluster {cluster} is unknown: import a sample (`backstop fleet import --health`)")
     snapshot = under_bound(present_snapshot(seen.reading, sample.islands), seen.reading.bound_gpus)
-    quota = _of_jobs(snapshot, team)
-    held = _held(quota, seen)
+    quota = _job_quota(snapshot, team)
+    held = _own_use(quota, seen)
     asked = quota.gpus if asked_gpus is None else asked_gpus
     wanted = min(asked, quota.gpus)
     here = _World(snapshot, held_in_quota(snapshot.tree, seen.usage))
     loose = min(wanted, startable(*here, team))
     largest = startable_block(*here, team, seen.jobs) if block else loose
     as_declared = snapshot.with_islands(without_absences(snapshot.islands, seen.windows, seen.at))
-    reach = _reach(as_declared, quota)
-    missing = tuple(_missing(i, history.get(i.name)) for i in reach if i.healthy_gpus < i.total_gpus)
-    counted = _counted(here, as_declared, seen, quota, held, wanted, missing)
+    reach = _islands_of(as_declared, quota)
+    missing = tuple(_missing_in(i, history.get(i.name)) for i in reach if i.healthy_gpus < i.total_gpus)
+    counted = _count_reasons(here, as_declared, seen, quota, held, wanted, missing)
     fits = min(loose, largest)
     barred = bool(namespace) and not quota.admits(namespace)
     if barred and fits:
-        counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=_barred(namespace)))
+        counted.insert(0, Reason(cause=Cause.BARRED, gpus=fits, text=_barred_text(namespace)))
     if fits < loose:
-        counted.append(Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments(loose, largest, here, seen)))
+        counted.append(
+            Reason(cause=Cause.FRAGMENTED, gpus=loose - fits, text=_fragments_text(loose, largest, here, seen))
+        )
     wants_block = block and fits < wanted and not barred
     could = 0 if barred else fits
-    mended = _without({cause for cause in Cause if not cause.own}, here, as_declared, team, held)
+    mended = _world_without({cause for cause in Cause if not cause.own}, here, as_declared, team, held)
     absent = sum(reason.gpus for reason in counted if reason.cause is Cause.ABSENT)
     return TeamWhy(
         cluster=cluster,
@@ -216,7 +218,7 @@ def explain_team(
     )
 
 
-def _of_jobs(snapshot: Snapshot, team: str) -> Quota:
+def _job_quota(snapshot: Snapshot, team: str) -> Quota:
     """Return the team's quota. Errors: Refusal unless it is a quota that holds jobs."""
     if team not in snapshot.tree.leaves:
         under = ", ".join(snapshot.tree.children.get(team, ()))
@@ -227,15 +229,15 @@ def _of_jobs(snapshot: Snapshot, team: str) -> Quota:
     return snapshot.tree.by_team[team]
 
 
-def _barred(namespace: str) -> str:
+def _barred_text(namespace: str) -> str:
     return f"jobs of namespace {namespace} may not target this quota"
 
 
-def _reach(snapshot: Snapshot, quota: Quota) -> list[Island]:
+def _islands_of(snapshot: Snapshot, quota: Quota) -> list[Island]:
     return [i for i in snapshot.islands if quota.islands is None or i.name in quota.islands]
 
 
-def _counted(
+def _count_reasons(
     here: _World,
     as_declared: Snapshot,
     seen: Evidence,
@@ -248,24 +250,26 @@ def _counted(
     assert seen.sample is not None
     texts = {
         Cause.WITHHELD: "the quotas above it promise less than the sum of theirs, or their other jobs hold it",
-        Cause.DECLARED: _windows(seen.windows, seen.at),
-        Cause.UNHEALTHY: _unhealthy(missing, seen.sample, declared=bool(active(seen.windows, seen.at))),
-        Cause.OTHERS: _others(here, quota.team),
-        Cause.IDLE: _idle(quota.team, held),
-        Cause.USED: _used(quota, held),
+        Cause.DECLARED: _windows_text(seen.windows, seen.at),
+        Cause.UNHEALTHY: _unhealthy_text(missing, seen.sample, declared=bool(active(seen.windows, seen.at))),
+        Cause.OTHERS: _others_text(here, quota.team),
+        Cause.IDLE: _idle_text(quota.team, held),
+        Cause.USED: _used_text(quota, held),
     }
     counted, could = [], min(wanted, startable(*here, quota.team))
-    for cause, more in _lifted(here, as_declared, quota, held, wanted):
+    for cause, more in _lift_causes(here, as_declared, quota, held, wanted):
         counted.append(Reason(cause=cause, gpus=more, text=texts[cause]))
         could += more
     if could < wanted:
-        total = sum(i.total_gpus for i in _reach(as_declared, quota))
+        total = sum(i.total_gpus for i in _islands_of(as_declared, quota))
         installed = f"the islands where it may stand have {gpus_text(total)} in all"
         counted.append(Reason(cause=Cause.ABSENT, gpus=wanted - could, text=installed))
     return counted
 
 
-def _lifted(here: _World, as_declared: Snapshot, quota: Quota, held: _Held, wanted: int) -> Iterator[tuple[Cause, int]]:
+def _lift_causes(
+    here: _World, as_declared: Snapshot, quota: Quota, held: _Held, wanted: int
+) -> Iterator[tuple[Cause, int]]:
     """Remove one cause after the other, and yield how many more GPUs could start then.
 
     The next one is the first that starts something by itself; where none does, they bind together, and the first is
@@ -276,7 +280,7 @@ def _lifted(here: _World, as_declared: Snapshot, quota: Quota, held: _Held, want
     could = min(wanted, startable(*here, quota.team))
     while left and could < wanted:
         for cause in left:
-            world = _without({*gone, cause}, here, as_declared, quota.team, held)
+            world = _world_without({*gone, cause}, here, as_declared, quota.team, held)
             more = min(wanted, startable(*world, quota.team)) - could
             if more > 0:
                 yield cause, more
@@ -288,7 +292,7 @@ def _lifted(here: _World, as_declared: Snapshot, quota: Quota, held: _Held, want
         left.remove(cause)
 
 
-def _without(gone: Set[Cause], here: _World, as_declared: Snapshot, team: str, held: _Held) -> _World:
+def _world_without(gone: Set[Cause], here: _World, as_declared: Snapshot, team: str, held: _Held) -> _World:
     tree, snapshot = here.snapshot.tree, here.snapshot
     if Cause.WITHHELD in gone:
         snapshot = snapshot.with_values(dict.fromkeys(tree.ancestors(team), sum(q.gpus for q in snapshot.quotas)))
@@ -302,7 +306,7 @@ def _without(gone: Set[Cause], here: _World, as_declared: Snapshot, team: str, h
     return _World(snapshot.with_islands(tuple(islands)), {**others, team: own})
 
 
-def _held(quota: Quota, seen: Evidence) -> _Held:
+def _own_use(quota: Quota, seen: Evidence) -> _Held:
     usage = seen.usage.get(quota.team)
     use = {} if usage is None else {"scheduled_gpus": usage.scheduled_gpus, "idle_gpus": usage.idle_gpus}
     used, busy = quota.model_copy(update=use).in_use
@@ -310,12 +314,12 @@ def _held(quota: Quota, seen: Evidence) -> _Held:
     return _Held(used, used - busy, usage is not None, jobs)
 
 
-def _missing(island: Island, stretch: Stretch | None) -> Missing:
+def _missing_in(island: Island, stretch: Stretch | None) -> Missing:
     gpus = island.total_gpus - island.healthy_gpus
-    return Missing(island=island.name, gpus=gpus, total_gpus=island.total_gpus, **_since(stretch))
+    return Missing(island=island.name, gpus=gpus, total_gpus=island.total_gpus, **_unhealthy_since(stretch))
 
 
-def _since(stretch: Stretch | None) -> dict[str, Any]:
+def _unhealthy_since(stretch: Stretch | None) -> dict[str, Any]:
     """Return since when the island has not been whole, and whether that is only as far back as samples go."""
     if stretch is None or not len(stretch.since):
         return {"since": None}
@@ -325,12 +329,12 @@ def _since(stretch: Stretch | None) -> dict[str, Any]:
     return {"since": datetime.fromtimestamp(since, UTC), "or_earlier": not len(whole)}
 
 
-def _windows(windows: Sequence[Window], now: datetime) -> str:
+def _windows_text(windows: Sequence[Window], now: datetime) -> str:
     spans = [f"{w.kind}: {w.reason}, until {w.ends:%Y-%m-%d %H:%MZ}" for w in active(windows, now)]
     return f"they are declared as absent ({'; '.join(spans)})"
 
 
-def _unhealthy(missing: Sequence[Missing], sample: HealthSample, *, declared: bool) -> str:
+def _unhealthy_text(missing: Sequence[Missing], sample: HealthSample, *, declared: bool) -> str:
     """Return the text for unhealthy GPUs. `since` is an island's first failure; the number that it lacks is today's."""
     beside = " beside what is declared" * declared
     lacking = "; ".join(
@@ -344,7 +348,7 @@ def _unhealthy(missing: Sequence[Missing], sample: HealthSample, *, declared: bo
     return f"{healthy} ({lacking})"
 
 
-def _others(here: _World, team: str) -> str:
+def _others_text(here: _World, team: str) -> str:
     """Return the text for other teams' jobs in its islands, the largest first."""
     tree = here.snapshot.tree
     mine = tree.by_team[team].islands
@@ -356,18 +360,18 @@ def _others(here: _World, team: str) -> str:
     return f"other teams' jobs run there inside their own quotas: {jobs_text(held.items())}"
 
 
-def _fragments(loose: int, largest: int, here: _World, seen: Evidence) -> str:
+def _fragments_text(loose: int, largest: int, here: _World, seen: Evidence) -> str:
     text = f"{loose} could start, and the largest block that is free in one island is {largest}"
     named = sum(j.gpus for j in seen.jobs if j.ended is None and j.on is RunsOn.QUOTA and j.island is not None)
     return text if named >= sum(here.held.values()) else f"{text} at most: nobody says where all jobs run"
 
 
-def _idle(team: str, held: _Held) -> str:
+def _idle_text(team: str, held: _Held) -> str:
     names = jobs_text((j.job, j.idle_gpus) for j in held.jobs if j.idle_gpus)
     return f"{team}'s own running jobs hold them and do no work on them" + (f": {names}" if names else "")
 
 
-def _used(quota: Quota, held: _Held) -> str:
+def _used_text(quota: Quota, held: _Held) -> str:
     if not held.known:
         return f"nobody says what {quota.team}'s jobs hold, so all of the quota counts as used"
     busy = held.used - held.idle
