@@ -40,7 +40,7 @@ class LedgerAccess:
             return None if row is None else _version(row)
 
     def newest_version(self) -> int:
-        """Of what is in force, whether it makes sense or not; 0: nothing is."""
+        """Return the version in force, whether it makes sense or not; 0 if there is none."""
         with self._database.reading() as session:
             row = _in_force(session)
             return 0 if row is None or row.version is None else row.version
@@ -150,7 +150,7 @@ def _number(last: AccessFileRow | None) -> int:
 
 
 def _only_after(session: Session, after: int, *, whole: bool = True) -> AccessFile | None:
-    """What stands, where it is that version. `whole`: it has to make sense. Errors: Conflict, Stuck."""
+    """Return the file in force, if it is version `after`. `whole`: it has to make sense. Errors: Conflict, Stuck."""
     row = _in_force(session, lock=True)
     if (0 if row is None else row.version) != after:
         raise Conflict(_OTHER)
@@ -163,8 +163,10 @@ def _only_after(session: Session, after: int, *, whole: bool = True) -> AccessFi
 
 
 def _refuse_twin(session: Session, file: AccessFile) -> None:
-    """Another admin confirms a file by its 64 bits: whoever finds two files with the same shows one, and has the other
-    confirmed. Errors: Refusal.
+    """Refuse a file whose hash another file has. Errors: Refusal.
+
+    Another admin confirms a file by its 64 bits: somebody with two files of one hash could show one, and have the other
+    confirmed.
     """
     for row in session.exec(select(AccessFileRow).where(AccessFileRow.hash == file.hash)):
         with contextlib.suppress(Stuck):
@@ -173,7 +175,7 @@ def _refuse_twin(session: Session, file: AccessFile) -> None:
 
 
 def _said(file: AccessFile) -> str:
-    """All that its hash is of."""
+    """Return all that the file's hash is computed from."""
     return file.model_dump_json(exclude={"schema_"}, exclude_defaults=True)
 
 
@@ -213,7 +215,7 @@ def _entered(
 
 
 def _file(row: AccessFileRow) -> AccessFile:
-    """Errors: Stuck where the row makes no sense: nobody has a right then, and only a person goes on."""
+    """Return the row's file. Errors: Stuck if it makes no sense: nobody has a right then, and a person must act."""
     try:
         file = AccessFile.model_validate_json(row.document)
     except ValidationError:

@@ -1,6 +1,6 @@
 """The audit archive: one hash chain per cluster, and its head in another table.
 
-Whoever appends holds the head's row, so that two archivists never continue the same link.
+Appending locks the head's row, so that two archivists never continue the same link.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LedgerArchive:
         self._database = database
 
     def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:
-        """Each entry is at the end of its cluster's chain, once per key; the last entry's head."""
+        """Append each entry to its cluster's chain, once per key; return the last entry's head."""
         if not entries:
             return None
         with never_dropped(), self._database.begin() as session:
@@ -62,7 +62,9 @@ class LedgerArchive:
 
 @contextmanager
 def never_dropped() -> Iterator[None]:
-    """What is to be archived is tried again until a missing right is granted: who was refused would go on without."""
+    """Raise a missing right as Unavailable, so that the call is tried again until it is granted and no entry
+    is lost.
+    """
     try:
         yield
     except Barred as error:
@@ -70,9 +72,9 @@ def never_dropped() -> Iterator[None]:
 
 
 def append_all(session: Session, entries: Sequence[AuditEntry]) -> dict[str, ChainHead]:
-    """Each entry is at the end of its cluster's chain, in this transaction; the heads by cluster.
+    """Append each entry to its cluster's chain, in this transaction; return the heads by cluster.
 
-    What people did says there how they were proven, as the ledger knows it: who archives it is not believed.
+    The ledger itself adds to people's commands how the person was proven: the caller's word for it does not count.
     """
     # Sorted: two archivists with the same clusters take the heads in the same order.
     by_cluster = groupby(sorted(entries, key=lambda e: e.cluster), lambda e: e.cluster)
@@ -109,10 +111,11 @@ def _append(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> Ch
 
 
 def _beside_another(entry: AuditEntry, stored: Mapping[str, str]) -> tuple[AuditEntry, str]:
-    """The entry as it is stored, and its text.
+    """Return the entry as it is stored, and its text.
 
-    Where another text has its key already, it stands beside it, under the key and its own hash: whoever knew the key
-    of what was to come would else have kept it out of the archive. The chain's check names both.
+    If another entry has its key already, it is stored under the key and its own hash: else somebody who knew a coming
+    key
+    could keep its entry out of the archive. The chain's check names both.
     """
     text = _text(entry)
     if entry.key not in stored or _same_but_for_proof(stored[entry.key], entry):
@@ -123,7 +126,7 @@ def _beside_another(entry: AuditEntry, stored: Mapping[str, str]) -> tuple[Audit
 
 
 def _same_but_for_proof(stored: str, entry: AuditEntry) -> bool:
-    """A worker of another build may have archived it before."""
+    """Return whether the texts differ in the proof only: a worker of another build may have archived it."""
     if stored == _text(entry):
         return True
     try:
@@ -138,7 +141,7 @@ def _text(entry: AuditEntry) -> str:
 
 
 def _stored(session: Session, entries: Sequence[AuditEntry]) -> dict[str, str]:
-    """Texts by key, of these entries and of those that were put beside them."""
+    """Return the texts of these entries and of those that were put beside them, by key."""
     stored = _texts(session, [entry.key for entry in entries])
     others = [e for e in entries if e.key in stored and not _same_but_for_proof(stored[e.key], e)]
     return stored | _texts(session, [_beside_another(e, stored)[0].key for e in others])

@@ -1,4 +1,4 @@
-"""The blast radius in the ledger: what has been moved, what may yet be, and when there is room again."""
+"""The blast radius in the ledger: the GPUs that were moved, those that may yet be, and when there is room again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from models.rollout.effects import Fence
 
 
 def booked_gpus(session: Session, now: datetime) -> tuple[int, int]:
-    """GPUs moved over the fleet within an hour, and within a day."""
+    """Return the GPUs moved over the fleet within an hour, and within a day."""
     sums = [
         session.scalar(sa.select(func.coalesce(func.sum(MoveRow.gpus), 0)).where(col(MoveRow.at) > now - span))
         for span in (HOUR, DAY)
@@ -28,7 +28,7 @@ def booked_gpus(session: Session, now: datetime) -> tuple[int, int]:
 def reserve(
     session: Session, fence: Fence, cluster: str, gpus: int, limit: int, now: datetime, day_limit: int | None
 ) -> None:
-    """Books a move, once per fence. Errors: BlastRadius, with the time at which there is room for it."""
+    """Book a move, once per fence. Errors: BlastRadius, with the time at which there is room for it."""
     one_at_a_time(session, "moves")
     if session.get(MoveRow, (fence.rollout, fence.counter)) is not None:
         return
@@ -40,7 +40,7 @@ def reserve(
 
 
 def reserve_breach(session: Session, cluster: str, most_clusters: int | None, now: datetime) -> None:
-    """Books a breach rollback that is about to be aimed. Errors: BlastRadius past so many clusters in an hour."""
+    """Book a breach rollback that is about to be aimed. Errors: BlastRadius past so many clusters in an hour."""
     one_at_a_time(session, "moves")
     recent = sa.select(col(BreachRow.cluster)).where(col(BreachRow.at) > now - HOUR, col(BreachRow.cluster) != cluster)
     others = sorted(session.execute(recent).scalars())
@@ -57,7 +57,7 @@ def release_breach(session: Session, cluster: str) -> None:
 
 
 def give_back(session: Session, fence: Fence) -> None:
-    """The booking of a write that was refused is gone; of one that has a receipt, as a late repetition's, it stays."""
+    """Remove the booking of a write that was refused; keep that of one with a receipt, against a late repetition."""
     one_at_a_time(session, "moves")
     landed = sa.exists().where(col(ReceiptRow.rollout) == fence.rollout, col(ReceiptRow.counter) == fence.counter)
     mine = (col(MoveRow.rollout) == fence.rollout, col(MoveRow.counter) == fence.counter)
@@ -81,7 +81,7 @@ def _check(session: Session, cluster: str, gpus: int, limit: int, now: datetime,
 
 
 def room_at(moves: Sequence[tuple[datetime, int]], gpus: int, limit: int, span: timedelta) -> datetime | None:
-    """When so many of these moves (the oldest first) are forgotten that `gpus` fit; None where they never do."""
+    """Return when so many of these moves (the oldest first) are over that `gpus` fit; None if they never do."""
     if gpus > limit:
         return None
     left = sum(moved for _, moved in moves)

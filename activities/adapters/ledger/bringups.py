@@ -1,7 +1,7 @@
-"""The book of bring-ups: which are open, how they stood last, what went into the fleet, and what is owed since.
+"""The book of bring-ups: their state, the clusters that went into the fleet, and the GPUs that are owed since.
 
-A cluster comes into the fleet as an import brings it: whole, once, with a receipt in `imports`, and in its archive with
-the plan's hash and whose entry it was. What is archived goes in a second transaction, as an import's does
+A cluster goes into the fleet as by an import: whole, once, with a receipt in `imports`, and in its archive with the
+plan's hash and the person who entered it. Entries are archived in a second transaction, as an import's are
 (activities/adapters/ledger/fleet_file.py says why).
 """
 
@@ -92,10 +92,10 @@ class LedgerBringups:
             append_all(session, record.entries)
             row = session.get(BringupBookRow, (record_row.cluster, record_row.number), with_for_update=True)
             if row is None or (row.ended_at is not None and not record_row.stage.has_ended):
-                return  # of a book that was lost, or told too late
+                return  # its row was lost, or this record comes too late
             shown, new = BringupRow.model_validate_json(row.board).accounted_at, record_row.accounted_at
             if shown is not None and new is not None and new < shown and not record_row.stage.has_ended:
-                return  # a late attempt: the board has what a later call said
+                return  # a late attempt: the board has the record of a later call
             row.stage, row.stage_at, row.board = (
                 record_row.stage.value,
                 record_row.stage_at,
@@ -284,7 +284,7 @@ def _last(session: Session, cluster: str, *, lock: bool = False) -> BringupBookR
 
 
 def _why_not(session: Session, start: BringupStart, at: datetime, last: BringupBookRow | None) -> str:
-    """Why it cannot begin, in one sentence; empty: it can."""
+    """Return why it cannot begin, in one sentence; empty if it can."""
     entry = start.entry
     if last is not None and last.ended_at is None:
         return (
@@ -358,7 +358,7 @@ def _handed_entry(incoming: Incoming) -> AuditEntry:
 
 
 def _floors(session: Session, cluster: str) -> list[dict[str, Any]]:
-    """Rows of quotas that have any: their key and their floors."""
+    """Read the quotas with a minimum or protected blocks: their key and their floors."""
     names = ("cluster", "team", "minimum", "blocks")
     floored = sa.or_(col(QuotaRow.minimum) > 0, col(QuotaRow.blocks) != "")
     rows = sa.select(*(getattr(QuotaRow, name) for name in names)).where(col(QuotaRow.cluster) == cluster, floored)

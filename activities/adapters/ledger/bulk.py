@@ -24,23 +24,23 @@ from models.columns import UtcTime
 Row = dict[str, Any]
 
 FEW_ROWS = 20
-"""Up to here one statement for each row costs less than planning the other form."""
+"""Up to this number, one statement for each row costs less than planning the other form."""
 
 
 def add(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
-    """New rows. Errors as for any insert, of a row that exists for example."""
+    """Insert new rows. Errors as for any insert, for example if a row exists."""
     if rows:
         _insert(session, table, _insertion(table, _dialect(session)), rows)
 
 
 def keep(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
-    """Rows with these keys are in the table: those that were there stay as they were."""
+    """Insert the rows whose keys are not in the table yet; the others stay as they are."""
     if rows:
         _insert(session, table, _insertion(table, _dialect(session)).on_conflict_do_nothing(), rows)
 
 
 def store(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
-    """The rows are in the table, in place of those with their keys. Rows must not share a key."""
+    """Insert the rows, or replace those with their keys. Rows must not share a key."""
     if not rows:
         return
     insertion = _insertion(table, _dialect(session))
@@ -50,7 +50,7 @@ def store(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
 
 
 def update(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
-    """The rows with these keys have the other values."""
+    """Set the other values of the rows with these keys."""
     if not rows:
         return
     key, others = _key_and_others(table, rows[0])
@@ -63,7 +63,7 @@ def update(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None
 
 
 def delete(session: Session, table: type[SQLModel], rows: Sequence[Row]) -> None:
-    """The rows with these keys are gone; their other values do not matter."""
+    """Delete the rows with these keys; their other values do not matter."""
     if not rows:
         return
     key, _ = _key_and_others(table, rows[0])
@@ -95,12 +95,12 @@ class _Among(FunctionElement[bool]):
     type = sa.Boolean()
 
     def self_group(self, against: Any = None) -> Any:
-        """As it is: compared with 1, as what is no comparison is on SQLite, no index would lead to it."""
+        """Return the element as it is: SQLAlchemy would compare it with 1 on SQLite, which then uses no index."""
         return self
 
 
 def is_among(column: Any, names: str) -> sa.ColumnElement[bool]:
-    """The column has one of the values that are given as the parameter `names`."""
+    """Return the condition that the column has one of the values given as the parameter `names`."""
     return _Among(column, sa.bindparam(names, type_=_Names()))
 
 
@@ -117,7 +117,7 @@ def _each(element: _Among, compiler: Any, **more: Any) -> str:
 
 
 def as_json(session: Session, rows: Sequence[Row]) -> str:
-    """Times are as the database keeps them, so that they are compared as they are."""
+    """Write the rows as JSON, with times as the database keeps them, so that they compare as they are."""
     dialect, time = session.get_bind().dialect, UtcTime()
 
     @cache  # of a thousand rows, most end at the same time
@@ -131,7 +131,7 @@ def as_json(session: Session, rows: Sequence[Row]) -> str:
 
 
 def rows_of(dialect: str, name: str, **types: TypeEngine[Any]) -> Any:
-    """A FROM clause of as many rows as are in the parameter `name`, which is what `as_json` made of them."""
+    """Return a FROM clause with the rows in the parameter `name`, which `as_json` wrote."""
     text = sa.bindparam(name, type_=sa.Text())
     if dialect == "postgresql":
         return _recordset(text, name, types)
@@ -140,7 +140,7 @@ def rows_of(dialect: str, name: str, **types: TypeEngine[Any]) -> Any:
         sa.type_coerce(sa.func.json_extract(each.c.value, f"$.{column}"), kind).label(column)
         for column, kind in types.items()
     )
-    # Told to be made first: else SQLite reads the text again for each row that is compared with one of these.
+    # Materialized: else SQLite reads the text again for each row that is compared with one of these.
     return sa.select(*values).cte(name).prefix_with("MATERIALIZED")
 
 
@@ -175,14 +175,14 @@ def _as_one(session: Session, rows: Sequence[Row]) -> bool:
 
 
 def _as_table(table: type[SQLModel], rows: Sequence[Row]) -> Any:
-    """A FROM clause that is these rows, typed like the table's columns."""
+    """Return a FROM clause with these rows, typed like the table's columns."""
     types = sa.inspect(table).columns
     text = sa.literal(json.dumps(rows, default=_instant), sa.Text())
     return _recordset(text, "given", {name: types[name].type for name in rows[0]})
 
 
 def _recordset(text: Any, name: str, types: Mapping[str, TypeEngine[Any]]) -> Any:
-    """PostgreSQL's rows of a JSON list, whose columns have these types."""
+    """Return PostgreSQL's rows of a JSON list, whose columns have these types."""
     columns = [sa.column(column, kind) for column, kind in types.items()]
     recordset = sa.func.json_to_recordset(sa.cast(text, postgresql.JSON()))
     return recordset.table_valued(*columns, name=name).render_derived(with_types=True)
@@ -200,5 +200,5 @@ def _key_and_others(table: type[SQLModel], row: Mapping[str, Any]) -> tuple[list
 
 
 def _renamed(rows: Sequence[Row], names: Sequence[str]) -> list[Row]:
-    """SQLAlchemy keeps the columns' own names for itself in an UPDATE."""
+    """Rename the columns, whose own names SQLAlchemy reserves in an UPDATE."""
     return [{f"to_{name}": row[name] for name in names} for row in rows]

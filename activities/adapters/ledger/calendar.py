@@ -25,7 +25,7 @@ from models.ledger_tables import AuditRow, ClusterRow, IslandRow, WindowRow
 
 _NAMED = 3
 _LEFT = frozenset({"id", "window", "source", "declared_by"})
-"""What the archive has of a window that was ended."""
+"""The fields that the archive has of a window that was ended."""
 
 
 class LedgerCalendar:
@@ -39,7 +39,7 @@ class LedgerCalendar:
             return windows_of(session, clusters)
 
     def calendar(self, cluster: str, since: datetime) -> tuple[Entry, ...]:
-        """Windows that end after `since`, by cluster and start; of all clusters where none is named."""
+        """List the windows that end after `since`, by cluster and start; those of all clusters if none is named."""
         with self._database.reading() as session:
             rows = sa.select(*sa.inspect(WindowRow).columns).where(col(WindowRow.ends) > since)
             if cluster:
@@ -58,10 +58,11 @@ class LedgerCalendar:
         return {name: some_of(faults, _NAMED, by="; ") for name, faults in wrong.items()}
 
     def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
-        """The windows stand, all or none of them, in place of what their sources declared before and is not over.
+        """Store all of the windows or none, in place of their sources' earlier windows that are not over.
 
-        What is declared again keeps its number. What is taken back and has begun is cut short, so that what it
-        explained of the past stays explained.
+        A window that is declared again keeps its number. One that is withdrawn after it has begun is cut short, so that
+        it
+        still explains what it explained.
         """
         with self._database.begin() as session:
             one_at_a_time(session, "calendar")
@@ -84,9 +85,9 @@ class LedgerCalendar:
             return Declaration(stand=stand, new=tuple(e for e in stand if e.id not in before), gone=tuple(stale))
 
     def end_window(self, cluster: str, number: int, now: datetime, deed: Deed[Entry]) -> Entry:
-        """The window is over: cut short where it has begun, else gone. Again changes nothing.
+        """End the window: cut it short if it has begun, else remove it. A repeated call changes nothing.
 
-        Answers with it as it was left. Errors: Refusal for one that the cluster does not have.
+        Returns it as it was left. Errors: Refusal for one that the cluster does not have.
         """
         with never_dropped(), self._database.begin() as session:
             for entry in _ended_by(session, deed.key):
@@ -104,7 +105,7 @@ class LedgerCalendar:
             return left
 
     def end_hold(self, source: str, clusters: Sequence[str], now: datetime, deed: Deed[Entry]) -> tuple[Entry, ...]:
-        """All or none; what is over already is left out, but for what this very deed has ended."""
+        """End all or none; windows that are over already are left out, unless this very deed has ended them."""
         with never_dropped(), self._database.begin() as session:
             one_at_a_time(session, "calendar")
             if ended := _ended_by(session, deed.key):
@@ -119,7 +120,10 @@ class LedgerCalendar:
 
 
 def _ended_by(session: Session, key: str) -> tuple[Entry, ...]:
-    """What the deed of this key has ended, as it was left: a window that had not begun has no row any more."""
+    """Return the windows that the deed of this key has ended, as they were left.
+
+    They are read from the archive: a window that had not begun has no row any more.
+    """
     own = sa.or_(col(AuditRow.key) == key, col(AuditRow.key).startswith(f"{key}/", autoescape=True))
     texts = session.scalars(sa.select(col(AuditRow.entry)).where(own)).all()
     done = [entry for entry in map(AuditEntry.model_validate_json, texts) if entry.data.keys() >= _LEFT]
@@ -128,7 +132,7 @@ def _ended_by(session: Session, key: str) -> tuple[Entry, ...]:
 
 
 def _end(session: Session, entry: Entry, now: datetime) -> Entry:
-    """Cut short where it has begun, else gone. Answers with it as it was left."""
+    """Cut the window short if it has begun, else remove it. Returns it as it was left."""
     same = col(WindowRow.id) == entry.id
     if entry.window.starts >= now:
         session.connection().execute(sa.delete(WindowRow).where(same))
@@ -138,7 +142,7 @@ def _end(session: Session, entry: Entry, now: datetime) -> Entry:
 
 
 def hold_new_clusters(session: Session, clusters: Sequence[str], now: datetime) -> None:
-    """What was declared for every cluster, and is not over, holds clusters that come later too."""
+    """Declare for new clusters the holds of every cluster that are not over."""
     columns = [c for c in sa.inspect(WindowRow).columns if c.name not in ("id", "cluster")]
     live = sa.select(*columns).where(col(WindowRow.source).startswith(FLEET_HOLD), col(WindowRow.ends) > now).distinct()
     rows = [dict(row) for row in session.connection().execute(live).mappings()]
@@ -146,7 +150,7 @@ def hold_new_clusters(session: Session, clusters: Sequence[str], now: datetime) 
 
 
 def _tidy(window: Window) -> Window:
-    """As it is read again."""
+    """Return the window as it is read back."""
     return window if window.islands is None else window.model_copy(update={"islands": tuple(sorted(window.islands))})
 
 
@@ -160,7 +164,7 @@ def windows_of(session: Session, clusters: Sequence[str]) -> ByCluster[tuple[Win
 
 
 def file_windows(session: Session, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
-    """Those that fleet files declared."""
+    """Return the windows that fleet files declared."""
     return _by_cluster(session, clusters, _windows().where(col(WindowRow.source) == FILE))
 
 
@@ -189,7 +193,7 @@ def window_row(cluster: str, window: Window, source: str, declared_by: str) -> R
 
 
 def comma_joined(names: Iterable[str] | None) -> str | None:
-    """Sorted, so that the same islands always make the same text."""
+    """Join the names, sorted, so that the same islands always make the same text."""
     return None if names is None else ",".join(sorted(names))
 
 
@@ -230,7 +234,7 @@ def _entries(rows: Iterable[sa.Row[Any]]) -> tuple[Entry, ...]:
 
 
 def _window_or_why(row: sa.Row[Any]) -> Window | str:
-    """The window, or why it is none: somebody's plain SQL may have written what says nothing (`faults` tells of it)."""
+    """Return the window, or why it makes no sense: plain SQL may have written it (`faults` reports it)."""
     try:
         return _window(row)
     except ValueError as error:

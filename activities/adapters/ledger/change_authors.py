@@ -34,7 +34,7 @@ _POLICY_OR_QUOTAS = frozenset({"quota", "policy", "cluster"})
 _HOLD, _BREAKER, _ANY_HOLD = '%"kind":"hold"%', f'%"hold":"{BREAKER}"%', '%"hold":"%'
 _APPROVED, _TAKEN = '%"command":"approve"%', '%"refused":false%'
 _RENAMED = '%"command":"rename_cluster"%'
-"""As canonical JSON has them; what people wrote is escaped in it, and cannot look so."""
+"""As in canonical JSON; texts that people wrote are escaped in it, and cannot look so."""
 
 
 class LedgerAttribution:
@@ -98,7 +98,7 @@ class LedgerAttribution:
 
 
 def _approved(session: Session, cluster: str) -> datetime | None:
-    """When a plan was last approved with a ticket, there or by a fleet rollout; None: never."""
+    """Return when a plan was last approved with a ticket, there or by a fleet rollout; None: never."""
     command, subject = col(WarrantRow.command), col(WarrantRow.subject)
     if cluster:
         theirs = sa.select(col(RolloutRow.id)).where(col(RolloutRow.cluster) == cluster)
@@ -111,7 +111,7 @@ def _approved(session: Session, cluster: str) -> datetime | None:
 
 
 def _said_approved(session: Session, cluster: str) -> datetime | None:
-    """The same where no keys are configured: as the archive says, read from its end."""
+    """Return the time of the last approval in the archive, which counts if no keys are configured."""
     entry = col(AuditRow.entry)
     rows = select(AuditRow.entry).where(AuditRow.cluster == (cluster or FLEET), entry.like(_APPROVED))
     last = rows.where(entry.like(_TAKEN)).order_by(col(AuditRow.seq).desc()).limit(1)
@@ -119,7 +119,7 @@ def _said_approved(session: Session, cluster: str) -> datetime | None:
 
 
 def _changed(session: Session, since: datetime | None, cluster: str) -> Iterable[str]:
-    """By imports' entries in two chains: the cluster's, and that of the fleet's own policy."""
+    """Name the authors of changes, by imports' entries in the cluster's chain and in that of the fleet's own policy."""
     imports = session.execute(_since(sa.select(col(ImportRow.import_id), col(ImportRow.actor)), since)).all()
     if not imports:
         return ()
@@ -132,7 +132,7 @@ def _changed(session: Session, since: datetime | None, cluster: str) -> Iterable
 
 
 def _names(session: Session, cluster: str) -> list[str]:
-    """Its own, and those that it was renamed from: the archive stays where it was."""
+    """Return the cluster's names, its former ones too: the archive stays under those."""
     names = [cluster]
     while True:
         own = select(AuditRow.entry).where(AuditRow.cluster == names[-1], col(AuditRow.entry).like(_RENAMED))
@@ -144,7 +144,7 @@ def _names(session: Session, cluster: str) -> list[str]:
 
 
 def _changed_any(session: Session, since: datetime | None) -> Iterable[str]:
-    """By what the book of imports keeps of each: its entries of all chains."""
+    """Name the authors of changes by the book of imports, which keeps each import's entries of all chains."""
     result = col(ImportRow.result)
     perhaps = sa.or_(*(result.like(f'%"kind":"{kind}"%') for kind in sorted(_POLICY_OR_QUOTAS)))
     rows = session.execute(_since(sa.select(col(ImportRow.actor), result).where(perhaps), since))
@@ -165,19 +165,22 @@ def _stored(text: str) -> Iterable[AuditEntry]:
 
 
 def _first(entry: AuditEntry) -> tuple[str, ...]:
-    """Who gave it, where its actor countersigned it."""
+    """Return who gave the command, if its actor countersigned it."""
     given_by = entry.data.get("given_by")
     return (given_by,) if isinstance(given_by, str) else ()
 
 
 def _asserted(entry: AuditEntry) -> bool:
-    """Its actor is a name that nobody checked: nobody's doing, whoever it names."""
+    """Return whether nobody checked the actor's name: then the entry proves nothing about anybody."""
     proof = entry.data.get("proof")
     return isinstance(proof, dict) and proof.get("proof") == Proof.ASSERTED
 
 
 def _changes(entry: AuditEntry) -> bool:
-    """An entry that names its first lines alone may have changed anything."""
+    """Return whether the entry changes policy or quotas.
+
+    One that names only its first lines may have changed anything.
+    """
     lines = entry.data.get("lines", ())
     of_policy_or_quotas = any(line.get("kind") in _POLICY_OR_QUOTAS and line.get("verb") in WRITES for line in lines)
     return not entry.refused and (of_policy_or_quotas or bool(entry.data.get("more_lines")))

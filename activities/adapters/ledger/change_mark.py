@@ -1,4 +1,6 @@
-"""Whether anything has happened, in one small text: whoever shows what stands need not ask for all of it anew."""
+"""Makes a small text that changes with the ledger, so that a page that shows the present state reads it all
+only then.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from models.ledger_tables import AuditHeadRow, ClusterRow, RequestRow, RolloutRo
 
 
 class LedgerPulse:
-    """Another text once something was archived, a quota was changed, or a rollout or a request was noted otherwise."""
+    """Returns another text after an entry was archived, a quota changed, or a rollout or request was recorded anew."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -21,11 +21,11 @@ from models.ledger_tables import ClusterRow, ContactRow, FleetRow, QuotaRow
 from models.questions import ClusterFacts
 
 _KEPT = 10_000
-"""Clusters whose policy is read once, and again where its text is another one."""
+"""The number of clusters whose parsed policy is cached by its text."""
 
 
 def facts_of(session: Session, clusters: Sequence[str]) -> ByCluster[ClusterFacts]:
-    """Of each, in one query, without its contacts; one whose rows make no sense is left out and named."""
+    """Return each cluster's facts, in one query, without its contacts; a senseless cluster is left out and named."""
     answer: ByCluster[ClusterFacts] = ByCluster()
     for row in session.connection().execute(_facts(), {"clusters": list(clusters)}):
         try:
@@ -39,7 +39,7 @@ def facts_of(session: Session, clusters: Sequence[str]) -> ByCluster[ClusterFact
 def _facts_in(
     name: str, gpu_model: str | None, gpus_per_node: int, policy: str, completed_rollouts: int, of_fleet: str | None
 ) -> ClusterFacts:
-    """Errors: Refusal for rows that make no sense."""
+    """Return the facts. Errors: Refusal for rows that make no sense."""
     with making_sense(name, "the fleet's policy"):
         default = _default(of_fleet)
     with making_sense(name, "its policy"):
@@ -59,7 +59,7 @@ def _default(of_fleet: str | None) -> Policy:
 
 
 def settings_of(policy: str) -> dict[str, Any]:
-    """Errors: ValueError for what is no JSON object."""
+    """Parse a policy. Errors: ValueError for what is no JSON object."""
     settings = json.loads(policy)
     if not isinstance(settings, dict):
         raise ValueError(f"must be settings by name, not {brief(policy)}")
@@ -67,7 +67,7 @@ def settings_of(policy: str) -> dict[str, Any]:
 
 
 def contacts_in(session: Session, cluster: str) -> dict[str, tuple[str, ...]]:
-    """Of every team with a quota in the cluster, those without an address included."""
+    """Return the contacts of every team with a quota in the cluster, teams without an address included."""
     contacts: dict[str, tuple[str, ...]] = {}
     for team, address in session.connection().execute(_addresses(), {"cluster": cluster}):
         contacts[team] = contacts.get(team, ()) if address is None else (*contacts.get(team, ()), address)

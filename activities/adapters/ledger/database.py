@@ -1,9 +1,9 @@
 """The ledger's database: its address, its transactions, and its errors in our words.
 
-SQLite writes take the whole database at their start (BEGIN IMMEDIATE), so nothing that was read can have
-changed before it is written; readers go on beside them (WAL). Who finds it taken sleeps and looks again, ever
-longer, so the threads of one process queue for it among themselves. PostgreSQL writes lock the cluster's row.
-Readers see one moment on both.
+A SQLite write locks the whole database at its start (BEGIN IMMEDIATE), so nothing that was read can have changed
+before it is written; readers go on beside it (WAL). A writer that must wait sleeps and tries again, ever longer, so
+the threads of one process queue for it among themselves. PostgreSQL writes lock the cluster's row. Readers see one
+moment on both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MIGRATION_LOCK = 0x6261636B73746F70  # "backstop" in ASCII
 
 
 def database_url(url: str) -> sa.URL:
-    """The address with the driver that Backstop brings along.
+    """Return the address with the driver that Backstop brings along.
 
     Errors: BadInput for anything but PostgreSQL or a SQLite file; never shows a password.
     """
@@ -67,7 +67,7 @@ def database_url(url: str) -> sa.URL:
 
 
 def newest_revision() -> str:
-    """Of the schema that this Backstop works on."""
+    """Return the revision of the schema that this Backstop needs."""
     return str(ScriptDirectory.from_config(_migrations()).get_current_head())
 
 
@@ -79,7 +79,7 @@ def _migrations() -> Config:
 
 
 def upgrade(url: str) -> None:
-    """The schema is at the newest revision. Safe to run again, and from several places at once.
+    """Bring the schema to the newest revision. Safe to run again, and from several places at once.
 
     Errors: Refusal for a ledger of a newer Backstop; BadInput for one of a build too old to be brought up to date.
     """
@@ -105,7 +105,7 @@ def upgrade(url: str) -> None:
 
 
 def _revision(connection: sa.Connection) -> str | None:
-    """None for a database that is no ledger yet."""
+    """Return the schema's revision; None for a database that is no ledger yet."""
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
@@ -113,7 +113,7 @@ def _revision(connection: sa.Connection) -> str | None:
 
 
 def make_engine(url: str, patience: timedelta) -> sa.Engine:
-    """An engine whose connections are ready for threads. It does not connect yet."""
+    """Return an engine whose connections are ready for threads. It does not connect yet."""
     parsed = database_url(url)
     if parsed.drivername == "postgresql+psycopg":
         # Milliseconds, by SET, so that options in the URL stay as they are. In a zone east of Greenwich the last
@@ -148,9 +148,9 @@ def _on_connect(engine: sa.Engine, statements: Sequence[str]) -> None:
 
 
 class _EndlessTime(Loader):
-    """What no Python datetime can be ('infinity', a year before Christ) is the last or the first of all times.
+    """Reads times that no Python datetime can be ('infinity', a year before Christ) as the last or the first time.
 
-    Left to psycopg, one such row would fail the whole answer that it is in.
+    With psycopg's own loader, one such row would fail the whole answer that it is in.
     """
 
     def __init__(self, oid: int, context: Any = None) -> None:
@@ -173,7 +173,7 @@ def _reads_endless_times(connection: Any, _record: Any) -> None:
 
 
 class _Turn:
-    """One thread at a time, in about the order of asking. Errors: Unavailable after `patience`."""
+    """Lets one thread in at a time, in about the order of asking. Errors: Unavailable after `patience`."""
 
     def __init__(self, patience: timedelta) -> None:
         self._lock = threading.Lock()
@@ -202,18 +202,21 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
-        """Everything read inside is of one moment."""
+        """Open a session in which all reads see one moment."""
         with translate_errors(), Session(self._reads) as session:
             yield session
 
     @contextmanager
     def begin(self) -> Iterator[Session]:
-        """What is written inside lands whole, or not at all where an error leaves it."""
+        """Open a session that writes all, or nothing if an error leaves it."""
         with self._turn, translate_errors(), Session(self._writes) as session, session.begin():
             yield session
 
     def check_schema(self) -> None:
-        """Every table is there with every column. Errors: Unavailable; Barred for one that we may not read."""
+        """Check that every table is there with every column.
+
+        Errors: Unavailable; Barred for one that we may not read.
+        """
         with self.reading() as session:
             for table in SQLModel.metadata.sorted_tables:
                 session.connection().execute(sa.select(*table.columns).limit(0))
@@ -223,16 +226,16 @@ class Database:
 
 
 def one_at_a_time(session: Session, what: str) -> None:
-    """Until this transaction ends nobody else does `what`. SQLite has one writer anyhow."""
+    """Keep everybody else from doing `what` until this transaction ends. SQLite has one writer anyhow."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(f"backstop {what}"))))
 
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """The database's errors leave as ours: no SQL, no address and no password in the sentence.
+    """Raise the database's errors as ours: no SQL, no address and no password in the sentence.
 
-    What is left as it was is our own bug.
+    An error that stays as it is is our own bug.
     """
     try:
         yield
@@ -291,7 +294,7 @@ def _first_line(cause: BaseException | None) -> str:
 
 
 def _broken_rule(cause: BaseException | None) -> str:
-    """By the name the schema gives it; never the values."""
+    """Name the rule as the schema does; never the values."""
     diagnosis = getattr(cause, "diag", None)
     if diagnosis is not None:
         return str(diagnosis.constraint_name or type(cause).__name__)

@@ -1,6 +1,6 @@
 """The ledger: the built-in quota system, and Backstop's own book, in one SQL database.
 
-SQLite by default, PostgreSQL where several machines share it. Each part implements one port of
+SQLite by default, PostgreSQL if several machines share it. Each part implements one port of
 activities/ports/ports.py. The database itself, by triggers, counts the changes of others and refuses those that
 would take capacity which an open rollout freed; so a tool that writes plain SQL is held to it too.
 """
@@ -40,7 +40,7 @@ class Ledger:
     """All ports of one ledger database. Thread-safe; connects when first used.
 
     `upgrade(url)` makes or renews the schema; without it every call is Unavailable and says so. `now` dates
-    what no caller dates (receipts, ends of rollouts). `patience`: how long a call waits for another
+    records that no caller dates (receipts, ends of rollouts). `patience`: how long a call waits for another
     writer before it is Unavailable.
     """
 
@@ -70,11 +70,10 @@ class Ledger:
         self.pulse = LedgerPulse(self._database)
 
     def check_schema(self) -> None:
-        """It is all there, and ours to read. Errors: Unavailable, saying what to run; Barred."""
+        """Check that the schema is complete and readable. Errors: Unavailable, saying what to run; Barred."""
         self._database.check_schema()
 
     def now(self) -> datetime:
-        """The ledger's clock."""
         return self._database.now()
 
     def __enter__(self) -> Self:
@@ -84,5 +83,5 @@ class Ledger:
         self.close()
 
     def close(self) -> None:
-        """Its connections are closed. Used again, it connects again."""
+        """Close the connections. The ledger connects again if it is used again."""
         self._database.close()

@@ -1,10 +1,10 @@
-"""The fleet file's way into the ledger and out of it; clusters are taken out, and called otherwise.
+"""Takes fleet files into the ledger and writes one out of it; removes and renames clusters.
 
-A large file comes in parts and is read outside of the write transaction, so that others can go on writing
-meanwhile. What an import does is archived in the chain of each cluster that it touches, in a second transaction: a
-rollout that archives takes the chain's head first and then the cluster, an import the clusters first.
+A large file comes in parts and is read outside of the write transaction, so that others can go on writing meanwhile.
+An import is archived in the chain of each cluster that it touches, in a second transaction: a rollout that archives
+takes the chain's head first and then the cluster, an import the clusters first.
 
-Parts may hold contacts' secrets: they go with the first answer, whichever it is, and whoever asks again gets that one.
+Parts may hold contacts' secrets: they are removed with the first answer, which a repeated call gets again.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from models.ledger_tables import AuditRow, ClusterRow, ImportAnswerRow, ImportPa
 
 MAX_DOCUMENT_BYTES = 512 * 2**20
 FORGOTTEN_AFTER = COUNTERSIGNED_WITHIN + timedelta(hours=1)
-"""Parts that nobody committed are removed after this: some wait for a second admin."""
+"""Parts that nobody committed are removed after this time: some wait for a second admin."""
 FLEET_CHAIN = "(fleet)"
-"""The chain of what an import changes of the fleet as a whole: its policy and its teams."""
+"""The chain of an import's changes to the fleet as a whole: its policy and its teams."""
 _LINES_KEPT = 50
 _LINES_SHOWN = 200
 
@@ -50,9 +50,9 @@ class LedgerFleetFile:
 
     _database: Database
     tokens_in_clear: Callable[[], bool] = staticmethod(lambda: True)
-    """Whether a contact may hold a token itself; once access is configured it may not."""
+    """Return whether a contact may hold a token itself; once access is configured it may not."""
     policy_takes_two: Callable[[], bool] = staticmethod(lambda: False)
-    """Whether another admin has to give a change of policy too."""
+    """Return whether a change of policy needs a second admin."""
 
     def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
         now = self._database.now()
@@ -134,7 +134,7 @@ class LedgerFleetFile:
         return outcome
 
     def _forgotten(self, import_id: str, answer: Mapping[str, Any]) -> None:
-        """Nothing was written: its parts are gone, and its answer stays for whoever asks again."""
+        """Remove the parts of an import that wrote nothing, and keep its answer for a repeated call."""
         row = {"import_id": import_id, "at": self._database.now(), "answer": canonical_json(answer)}
         with self._database.begin() as session:
             _forget(session, import_id)
@@ -207,7 +207,7 @@ class LedgerFleetFile:
 
 
 def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = False) -> tuple[Departure, dict[str, Any]]:
-    """What there is of the cluster, and the cluster as a fleet file has it: what that brings back is not lost.
+    """Return the facts about the cluster, and the cluster as a fleet file has it, which can bring it back.
 
     Errors: Refusal for an unknown one.
     """
@@ -227,7 +227,7 @@ def _about(session: Session, cluster: str, now: datetime, *, renamed: bool = Fal
 def _sign(
     session: Session, by: Signature, answer: Departure, sentence_of: Mapping[str, str], data: Mapping[str, Any]
 ) -> None:
-    """Archived before the cluster's row is taken: in the order of a rollout that archives."""
+    """Archive before the cluster's row is locked, in the order of a rollout that archives."""
     data = {**data, "answer": answer.model_dump(mode="json")}
     entries = [
         by.entry(cluster, text, data, f"/{number}" if number else "")
@@ -237,7 +237,7 @@ def _sign(
 
 
 def _before(session: Session, key: str) -> Departure | None:
-    """What the same request led to, where it was carried out already and its answer was lost."""
+    """Return the answer to the same request, if it was carried out already and its answer was lost."""
     text = session.scalar(select(AuditRow.entry).where(AuditRow.key == key))
     if text is None:
         return None
@@ -246,7 +246,7 @@ def _before(session: Session, key: str) -> Departure | None:
 
 
 class _AwaitsSecond(Exception):
-    """What was written is taken back, and the parts stay."""
+    """Undoes what was written; the parts stay for the second person."""
 
     def __init__(self, outcome: FleetOutcome) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ def _stored(session: Session, import_id: str) -> dict[str, Any] | None:
 
 
 def _answered(answer: Mapping[str, Any]) -> FleetOutcome:
-    """As the first time. Errors: Refusal, BadInput."""
+    """Return the first answer again. Errors: Refusal, BadInput."""
     if "refused" in answer:
         raise (BadInput if answer["bad_input"] else Refusal)(answer["refused"])
     return FleetOutcome.model_validate(answer["outcome"])
@@ -319,7 +319,7 @@ def _check_what_the_ledger_asks(fleet: Fleet) -> None:
 
 
 def import_key(import_id: str, chain: str) -> str:
-    """Of an import's entry in one chain."""
+    """Return the key of an import's entry in one chain."""
     return f"import/{hash_of(import_id)}/{hash_of(chain)}"
 
 
@@ -330,7 +330,10 @@ def _entries(
     by: Signature,
     given_by: str,
 ) -> list[AuditEntry]:
-    """One for each cluster that the import touches, and one of the fleet as a whole. The key of `by`: the import's."""
+    """Make one entry for each cluster that the import touches, and one for the fleet as a whole.
+
+    `by.key`: the import.
+    """
     changes = [line for line in lines if line.verb in _TOLD and line.kind != "health"]
     chains = sorted({line.cluster or FLEET_CHAIN for line in changes})
     by_chain: dict[str, list[Line]] = {chain: [] for chain in chains}

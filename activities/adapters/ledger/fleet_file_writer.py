@@ -1,7 +1,7 @@
-"""A fleet file into the ledger: what models/cluster/fleet_diff.py says of it is done, and only what differs is written.
+"""Writes a fleet file into the ledger, as models/cluster/fleet_diff.py compares them: only what differs is written.
 
-Writes to quotas that exist are foreign ones: Backstop does not own them, a person changed the file. So
-they move the generation, and the ledger's triggers may refuse them.
+Writes to quotas that exist count as foreign ones: Backstop does not own them, a person changed the file. So they move
+the generation, and the ledger's triggers may refuse them.
 """
 
 from __future__ import annotations
@@ -65,22 +65,22 @@ CLUSTERS_AT_ONCE = 250
 CLUSTER_COLUMNS = ("name", "gpu_model", "gpus_per_node", "policy", "source", "health_source")
 ISLAND_COLUMNS = ("cluster", "name", "total_gpus")
 QUOTA_COLUMNS = ("cluster", "team", "gpus", "islands", "blocks", "minimum", "parent", "namespaces", "classes")
-"""What a file says of each; the tables' other columns are Backstop's own."""
+"""Columns that a file sets; the tables' other columns are Backstop's own."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What turns the present rows of one table into the wanted ones."""
+    """The changes that turn the present rows of one table into the wanted ones."""
 
     new: list[Row]
     changed: list[tuple[Row, Row]]
-    """Before and after."""
+    """The row before and after."""
     gone: list[Row]
 
 
 @dataclass
 class Written:
-    """What an import does, as far as it has come."""
+    """The lines and counts of an import, as far as it has come."""
 
     lines: list[Line]
     counts: Counter[str]
@@ -89,12 +89,13 @@ class Written:
 def write_fleet(
     session: Session, fleet: Fleet, terms: ImportTerms, actor: str, now: datetime, *, brought_up: bool = False
 ) -> tuple[FleetOutcome, dict[str, dict[str, Any]]]:
-    """The file's clusters, policy and teams stand in the ledger, each cluster whole or not at all.
+    """Write the file's clusters, policy and teams into the ledger, each cluster whole or not at all.
 
-    Answers with what became of each, and with the clusters that were removed, as a file has them. Health and usage
-    become samples at `now`. On a dry run nothing is written. `brought_up`: a bring-up hands its cluster over; a file
-    may not bring in one that is being made. Errors: Refusal where something is refused and all was to
-    go in, or where something else would be removed than was agreed to; and those of the triggers.
+    Returns the outcome of each, and the clusters that were removed, as a file has them. Health and usage become samples
+    at `now`. A dry run writes nothing. `brought_up`: a bring-up hands its cluster over; a file may not bring in one
+    that
+    is being made. Errors: Refusal if something is refused and all was to go in, or if something else would be removed
+    than was agreed to; and those of the triggers.
     """
     done = Written([], Counter(dict.fromkeys(("clusters", "quotas", "added", "changed", "removed"), 0)))
     default, lines = _default_policy(session, fleet, terms)
@@ -178,7 +179,7 @@ def _import_portion(
 
 
 def _default_policy(session: Session, fleet: Fleet, terms: ImportTerms) -> tuple[dict[str, Any], list[Line]]:
-    """The default policy after the import: the file's, unless a cluster that makes sense would make none on it."""
+    """Return the default policy after the import: the file's, unless a valid cluster would be invalid with it."""
     standing_one = fleet_policy(session)
     default, lines = resolved_policy(fleet, standing_one, prune=terms.prune)
     if not any(line.verb in WRITES for line in lines):
@@ -195,9 +196,10 @@ def _default_policy(session: Session, fleet: Fleet, terms: ImportTerms) -> tuple
 def _broken_by(
     session: Session, fleet: Fleet, terms: ImportTerms, default: Mapping[str, Any], standing_one: Mapping[str, Any]
 ) -> dict[str, str]:
-    """By name the clusters that stay and make sense on the default that stands, and none on this one; and why.
+    """Return why clusters that stay are invalid with the new default, by name: those that are valid with the present
+    one.
 
-    Of a cluster that the file names its own policy may be as the file has it, or, where that is refused, as it stands.
+    The policy of a cluster in the file may be as the file has it or, if that is refused, as it is now.
     """
     own = {row.name: row.policy for row in session.execute(sa.select(col(ClusterRow.name), col(ClusterRow.policy)))}
     specs = {cluster.name: cluster for cluster in fleet.clusters}
@@ -233,7 +235,7 @@ def _policy_refused(cluster: str, fault: str, place: int) -> Line:
 def _remove_others(
     session: Session, named: Mapping[str, int], terms: ImportTerms, now: datetime, done: Written
 ) -> dict[str, dict[str, Any]]:
-    """Clusters that the file does not name are removed where that is asked for; answers with them as they were."""
+    """Remove the clusters that the file does not name, if asked; return them as they were."""
     beside = others(session, named, prune=terms.prune)
     done.lines += other_lines(beside, prune=terms.prune)
     going = [one.name for one in beside if terms.prune and not one.barred]
@@ -258,7 +260,7 @@ def _contacts_after(
 
 
 def difference(key: Sequence[str], wanted: Iterable[Row], present: Iterable[Row]) -> Difference:
-    """Rows are compared whole; those with the same values in the key's columns are the same row."""
+    """Compare rows whole; two rows with the same values in the key's columns are the same row."""
     before = {tuple(row[k] for k in key): row for row in present}
     after = {tuple(row[k] for k in key): row for row in wanted}
     return Difference(
@@ -311,9 +313,9 @@ def _write(session: Session, table: type[Any], difference: Difference) -> None:
 
 
 def _write_quotas(session: Session, difference: Difference) -> None:
-    """What is given up comes first, so that a move inside a reservation's limit goes through.
+    """Write what is given up first, so that a move inside a reservation's limit goes through.
 
-    A quota before those that it is the sum of: while the last of these goes, it would hold jobs with all it had.
+    A quota comes before those that it is the sum of: while the last of these goes, it would hold jobs with all it had.
     """
     before = [*difference.gone, *(row for row, _ in difference.changed)]
     depth = _depths(before)
@@ -327,7 +329,7 @@ def _write_quotas(session: Session, difference: Difference) -> None:
 
 
 def _depths(rows: Sequence[Row]) -> Callable[[Row], int]:
-    """How far below the top of its tree a row is, by the parents of these rows."""
+    """Return a function that counts the parents above a row, among these rows."""
     parents = {(row["cluster"], row["team"]): row["parent"] for row in rows}
 
     def depth(row: Row) -> int:
@@ -340,7 +342,7 @@ def _depths(rows: Sequence[Row]) -> Callable[[Row], int]:
 
 
 def _write_windows(session: Session, clusters: Sequence[ClusterNow], actor: str) -> None:
-    """Of what files declare; what others declared beside it stays."""
+    """Replace the windows that files declared; windows from other sources stay."""
     present = file_windows(session, [c.name for c in clusters])
     changed = [c for c in clusters if set(c.windows) != set(present.get(c.name, ()))]
     stale = (col(WindowRow.cluster).in_([c.name for c in changed]), col(WindowRow.source) == FILE)
@@ -349,21 +351,23 @@ def _write_windows(session: Session, clusters: Sequence[ClusterNow], actor: str)
 
 
 def told_by_others(session: Session, clusters: Sequence[str]) -> dict[tuple[str, str], datetime]:
-    """By cluster and island: the time of the last sample of health that no fleet file brought."""
+    """Return the time of the last health sample that no fleet file brought, by cluster and island."""
     return _fed(session, HealthRow, HealthRow.island, IslandRow.name, clusters)
 
 
 _Fed = Mapping[tuple[str, str], datetime]
-"""By cluster and island (or team): the time of the last look of somebody who is no fleet file."""
+"""The time of the last sample that no fleet file brought, by cluster and island (or team)."""
 
 
 def _fed(
     session: Session, table: type[Any], key: Any, of: Any, names: Sequence[str]
 ) -> dict[tuple[str, str], datetime]:
-    """Of what somebody else than fleet files tells: a file that is imported again must not tell of yesterday's health.
+    """Return the times of the last samples that no fleet file brought.
 
-    `key`: the sample's island or team, `of`: the column of it in its own table, from where one step leads to the latest
-    sample, however long the history. A sample of a file is of the time of its import.
+    A file that is imported again must not replace them by the health of the day when it was written. `key`: the
+    sample's
+    island or team; `of`: its column in its own table, from where one step leads to the latest sample, however long the
+    history. A file's samples have the time of its import.
     """
     latest = sa.select(sa.func.max(table.at)).where(table.cluster == of.class_.cluster, key == of)
     rows = sa.select(of.class_.cluster, of, latest.correlate(of.class_).scalar_subquery()).where(
@@ -375,7 +379,7 @@ def _fed(
 
 
 def _unheard(spec: ClusterSpec, fed: _Fed, place: int, session: Session) -> list[Line]:
-    """Islands whose health somebody else tells, and tells otherwise."""
+    """List the islands whose health comes from another source, which has another value than the file."""
     lines = []
     for number, island in enumerate(spec.islands):
         at = fed.get((spec.name, island.name))
@@ -416,7 +420,7 @@ def _write_samples(
 
 
 def _write_teams(session: Session, teams: Mapping[str, Team | None]) -> None:
-    """These teams stand so; one with None is gone."""
+    """Store these teams; a team with None is removed."""
     stay = [team for team in teams.values() if team is not None]
     store(session, TeamRow, [{"name": t.name, "notify": None if t.notify is None else t.notify.value} for t in stay])
     session.execute(sa.delete(ContactRow).where(is_among(ContactRow.team, "names")), {"names": list(teams)})

@@ -1,4 +1,4 @@
-"""The ledger as the source of clusters: what it shows."""
+"""Shows the clusters and teams of the ledger."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from models.ledger_tables import (
 from models.questions import TeamSum
 
 _LOOKED_THROUGH = 200
-"""Clusters of one page of what makes no sense."""
+"""The number of clusters on one page of the search for senseless rows."""
 
 
 class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
@@ -45,11 +45,14 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
         super().__init__(database)
 
     def clusters(self, after: str, limit: int) -> tuple[tuple[ClusterSpec, OpenRollout | None], ...]:
-        """Of those by name after `after`, the ones that make sense."""
+        """Return the clusters by name after `after` that make sense."""
         return tuple((c.spec, c.rollout) for c in self.describe(after, limit) if c.spec is not None)
 
     def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
-        """By name after `after`. T is the registry's; without a health sample nothing counts as healthy."""
+        """Describe clusters by name after `after`.
+
+        T is the registry's; without a health sample nothing counts as healthy.
+        """
         which = select(ClusterRow).where(ClusterRow.name > after)
         if free:
             which = which.where(col(ClusterRow.open_rollout).is_(None))
@@ -94,7 +97,7 @@ class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
 
 
 class _Page:
-    """All that the shown clusters need, in one query for each table."""
+    """All rows that the shown clusters need, in one query for each table."""
 
     def __init__(self, session: Session, rows: Sequence[ClusterRow], now: datetime) -> None:
         names = [row.name for row in rows]
@@ -116,7 +119,10 @@ class _Page:
         )
 
     def line(self, row: ClusterRow) -> Described:
-        """Another tool may have left it so that it makes no sense: constraints judge rows and triggers judge sums."""
+        """Describe one cluster, or say why it makes no sense.
+
+        Constraints judge rows and triggers judge sums; another tool may have broken anything else.
+        """
         for part in (self.health, self.windows, self.rollouts):
             if row.name in part.senseless:
                 return Described(name=row.name, spec=None, wrong=part.senseless[row.name])

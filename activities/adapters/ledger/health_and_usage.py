@@ -1,6 +1,6 @@
-"""What the ledger knows of the world: health and usage samples.
+"""Health and usage samples in the ledger.
 
-Exporters may write the sample tables by plain SQL. None of it moves a cluster's generation.
+Exporters may write the sample tables by plain SQL. No sample moves a cluster's generation.
 """
 
 from __future__ import annotations
@@ -30,18 +30,21 @@ from models.errors import BadInput
 from models.ledger_tables import HealthRow, IslandRow, QuotaRow, UsageRow
 
 ENOUGH_SAMPLES = 20
-"""From here on one in twenty may lie above the 95th percentile, and nearest-rank is not the maximum."""
+"""From this number on one sample in twenty may lie above the 95th percentile, so nearest-rank is not the maximum."""
 
 _KEPT = 50_000
 
 
 Refresh = Callable[[Sources], Mapping[str, str]]
-"""What a source says of those of these clusters that are its own is in the ledger; where it is silent, what was known
-stands, and grows old. Answers what has been wrong with it of late, by cluster. Errors: none."""
+"""Fetches from a source the samples of the clusters that have it, into the ledger.
+
+While a source is silent, its last samples stay and grow old. Returns recent faults of the source, by cluster.
+Errors: none.
+"""
 
 
 class _Fed:
-    """A port on the ledger, which has what all sources say: those are refreshed before the latest is told."""
+    """A port on the ledger that refreshes the samples of all sources before it reads the latest."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -52,7 +55,7 @@ class _Fed:
         return self
 
     def _refresh(self, clusters: Sequence[str]) -> dict[str, str]:
-        """Answers what has been wrong of late, by cluster."""
+        """Return recent faults, by cluster."""
         if not self._refreshes:
             return {}
         with self._database.reading() as session:
@@ -98,16 +101,16 @@ class LedgerHealth(_Fed):
 
 
 class LedgerSamples:
-    """Where samples of health come in: from a file or an exporter, and from the sources that a worker reads."""
+    """Stores health samples: from a file or an exporter, and from the sources that a worker reads."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
-        """The samples are stored, marked with their source; answers how many rows.
+        """Store the samples, marked with their source; return the number of rows.
 
-        Errors: BadInput for a sample that is dated ahead, and for a cluster or an island that the ledger
-        does not have; nothing is stored then.
+        Errors: BadInput for a sample that is dated ahead, and for a cluster or an island that the ledger does not have;
+        nothing is stored then.
         """
         _refuse_dated_ahead(samples, self._database.now())
         rows = {
@@ -121,12 +124,15 @@ class LedgerSamples:
         return len(rows)
 
     def keep(self, sample: HealthSample, source: str) -> None:
-        """The sample stands. Where nothing changes the last one moves on in time, so that a year is not millions."""
+        """Store the sample.
+
+        If nothing changes, the last one moves on in time, so that a year is not millions of rows.
+        """
         with self._database.begin() as session:
             islands = set(session.exec(select(IslandRow.name).where(col(IslandRow.cluster) == sample.cluster)))
             for island in sample.islands:
                 if island.name not in islands:
-                    continue  # installed is what was imported
+                    continue  # only an import adds islands
                 row = health_row(sample.cluster, island, sample.at, source)
                 of_island = (col(HealthRow.cluster) == sample.cluster, col(HealthRow.island) == island.name)
                 last = session.exec(
@@ -141,13 +147,13 @@ class LedgerSamples:
 
 
 class _Usual(NamedTuple):
-    """What is usual in a cluster, and what it goes by: the window, and the last samples."""
+    """The usual use of a cluster, and what it was computed from: the window, and the last samples."""
 
     window: timedelta
     instant: Mapping[str, TeamUsage]
     since: datetime
     until: datetime
-    """From here on a sample has left the window, or nobody has looked for an hour."""
+    """At this time a sample leaves the window, or nobody has looked for an hour."""
     reading: UsageReading
 
     def stands(self, window: timedelta, instant: Mapping[str, TeamUsage], now: datetime) -> bool:
@@ -162,7 +168,7 @@ class LedgerUsage(_Fed):
         self._kept: dict[str, _Usual] = {}
 
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
-        """S and L per leaf quota of today; p95 and instant are told apart team by team in `source`."""
+        """Read S and L per leaf quota of today; `source` says which teams have a p95 and which an instant value."""
         self._refresh([cluster])
         with self._database.reading() as session:
             instant = latest_usage(session, [cluster], now).get(cluster, {})
@@ -188,22 +194,23 @@ class LedgerUsage(_Fed):
             return latest_usage(session, clusters, now)
 
     def keep(self, cluster: str, usage: Sequence[TeamUsage]) -> None:
-        """These samples stand, each of its team and time."""
+        """Store these samples, one for each team and time."""
         rows = [{"cluster": cluster, **one.model_dump()} for one in usage]
         with self._database.begin() as session:
             store(session, UsageRow, rows)
 
 
 def _alone(usage: TeamUsage) -> TeamUsage:
-    """S and L alone: what a plan goes by."""
+    """Return S and L alone, which a plan is made from."""
     return usage if usage.at is None else TeamUsage(**usage.model_dump(include={"team", "scheduled_gpus", "idle_gpus"}))
 
 
 def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
-    """By cluster: its islands' latest samples, as old as the oldest of them. Installed is what was imported.
+    """Return the latest samples of each cluster's islands, dated as the oldest of them. An import sets the installed
+    GPUs.
 
-    Those dated ahead of now, and those with more healthy GPUs than are installed, are left out, so that they shadow
-    none; `ahead_to` and `beyond` tell of them.
+    Samples dated ahead of now, and those with more healthy GPUs than are installed, are left out, so that they shadow
+    none; `ahead_to` and `beyond` report them.
     """
     rows = (
         session.connection().execute(_latest_samples(), {"clusters": list(clusters), "latest": now + CLOCK_SKEW}).all()
@@ -214,18 +221,18 @@ def latest_health(session: Session, clusters: Sequence[str], now: datetime) -> B
 
 @cache
 def _latest_samples() -> sa.Select[Any]:
-    """Built once: it is the query that is asked most, and to build it takes longer than to run it."""
+    """Built once: this query is run most, and building it takes longer than running it."""
     newest = aliased(HealthRow)
     of_island = (
         sa.select(sa.func.max(newest.at))
         .where(col(newest.cluster) == IslandRow.cluster, col(newest.island) == IslandRow.name)
         .correlate(IslandRow)
     )
-    # T moves by import alone: what is beyond it is no health of what there is (ADR 0029).
+    # Only an import changes T: a sample beyond it is wrong (ADR 0029).
     fits = col(newest.healthy_gpus) <= col(IslandRow.total_gpus)
     latest_at = of_island.where(col(newest.at) <= sa.bindparam("latest"), fits).scalar_subquery()
     names = ("cluster", "island", "at", "healthy_gpus", "block_gpus")
-    # By way of the islands: one step into the samples' index for each, however long the history.
+    # From the islands: one step into the samples' index for each, however long the history.
     return (
         sa.select(
             *(getattr(HealthRow, name) for name in names),
@@ -242,14 +249,14 @@ def _latest_samples() -> sa.Select[Any]:
             ),
         )
         .where(is_among(IslandRow.cluster, "clusters"))
-        # By the islands' own columns: it keeps SQLite from walking through all samples first.
+        # The islands' own columns keep SQLite from walking through all samples first.
         .order_by(col(IslandRow.cluster), col(IslandRow.name))
     )
 
 
 @cache
 def _least() -> sa.Select[Any]:
-    """A sample says what is so until the next one, so the last one before `since` counts too."""
+    """A sample holds until the next one, so the last one before `since` counts too."""
     earlier = aliased(HealthRow)
     stood = (
         sa.select(sa.func.max(earlier.at))
@@ -282,7 +289,7 @@ def _least() -> sa.Select[Any]:
 
 @cache
 def _medians() -> sa.Select[Any]:
-    """Nearest-rank, and of two middle samples the smaller: a promise is never rounded up."""
+    """Nearest-rank, and the smaller of two middle samples: a promise is never rounded up."""
     island, at, healthy = col(HealthRow.island), col(HealthRow.at), col(HealthRow.healthy_gpus)
     of_cluster = col(HealthRow.cluster) == sa.bindparam("cluster")
     ranked = (
@@ -311,7 +318,7 @@ def _medians() -> sa.Select[Any]:
 
 
 def latest_usage(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
-    """By cluster and team: the latest sample of each leaf quota that has any, but for those dated ahead."""
+    """Return the latest sample of each leaf quota, by cluster and team, without those dated ahead."""
     usage: dict[str, dict[str, TeamUsage]] = {}
     rows = latest_usage_rows(session, clusters, now)
     for cluster, one in those_that_do(rows, lambda row: (row.cluster, usage_of(row))):
@@ -325,13 +332,13 @@ def latest_usage_rows(session: Session, clusters: Sequence[str], now: datetime) 
 
 
 def usage_of(row: Any) -> TeamUsage:
-    """Errors: ValueError for what makes no sense."""
+    """Return the row as a sample. Errors: ValueError if it makes no sense."""
     return _usage(row.team, row.scheduled_gpus, row.idle_gpus, row.pending_gpus, row.at)
 
 
 @lru_cache(maxsize=_KEPT)
 def _usage(team: str, scheduled: int, idle: int, pending: int | None, at: datetime) -> TeamUsage:
-    """Checked once: of 1,000 clusters most of what is read was read before."""
+    """Cached: of 1,000 clusters most rows were checked at an earlier read."""
     return TeamUsage(team=team, scheduled_gpus=scheduled, idle_gpus=idle, pending_gpus=pending, at=at)
 
 
@@ -422,9 +429,9 @@ def _refuse_unknown_islands(session: Session, wanted: set[tuple[str, str]]) -> N
 def _usual(
     session: Session, instants: Mapping[str, Mapping[str, TeamUsage]], window: timedelta, now: datetime
 ) -> dict[str, _Usual]:
-    """By cluster: the 95th percentile (nearest-rank) of each team with enough samples in the window, up to now.
+    """Return the 95th percentile (nearest-rank) of each team with enough samples in the window up to now, by cluster.
 
-    `instants`: by cluster and team, what was sampled last.
+    `instants`: the last sample by cluster and team.
     """
     parameters = {"clusters": list(instants), "since": now - window, "latest": now + CLOCK_SKEW}
     until = dict.fromkeys(instants, now + HOUR)

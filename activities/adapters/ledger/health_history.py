@@ -23,9 +23,9 @@ from models.ledger_tables import HealthRow
 def stretches_of(
     session: Session, clusters: Sequence[str], since: datetime, now: datetime
 ) -> dict[str, dict[str, Stretch]]:
-    """By cluster and island: what its samples from `since` up to now say of it."""
+    """Return the health of each island from `since` up to now, by cluster and island."""
     parameters = {"clusters": list(clusters), "since": since, "latest": now + CLOCK_SKEW}
-    # What is in the middle of the text's order and no time there is (SQLite) was read as the first of all times.
+    # SQLite compares times as texts: a text among them that is no time was read as the first of all times.
     rows = [row for row in session.connection().execute(_changes(), parameters) if row.at >= since]
     stretches: dict[str, dict[str, Stretch]] = {}
     for (cluster, island), of_island in groupby(rows, lambda row: (row.cluster, row.island)):

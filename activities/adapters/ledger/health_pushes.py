@@ -1,7 +1,7 @@
-"""PushPort on the ledger: a row for each cluster that is to be looked at now, however often somebody says so.
+"""PushPort on the ledger: a row for each cluster that is to be looked at now, however often it is pushed.
 
-Whoever pushes writes the row after the sample, and the watch takes the row away before it reads: so what was pushed is
-read, and a push that comes while it reads stands for the next look. A row that is lost with a worker costs one poll.
+A push writes the row after the sample, and the watch removes the row before it reads: so every pushed sample is read,
+and a push that comes while it reads stands for the next look. A row that is lost with a worker costs one poll.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from activities.adapters.ledger.database import Database
 from models.ledger_tables import ClusterRow, HealthPushRow
 
 _AT_ONCE = 1000
-"""Taken by one look; what is left waits for the next one."""
+"""The number of clusters taken by one look; the others wait for the next one."""
 
 
 class LedgerPushes:
@@ -33,7 +33,7 @@ class LedgerPushes:
         return tuple(names)
 
     def take(self, mine: Callable[[str], bool]) -> dict[str, datetime]:
-        # Nobody has pushed, nearly always: a read keeps no writer from the ledger.
+        # Nearly always there is no push: a read keeps no writer from the ledger.
         with self._database.reading() as session:
             rows = session.execute(sa.select(col(HealthPushRow.cluster), col(HealthPushRow.at))).all()
         pushes = {cluster: at for cluster, at in rows if mine(cluster)}

@@ -1,7 +1,7 @@
-"""How whoever did something was proven, as the archive says it: by the ticket that was admitted, or by who speaks.
+"""Adds to people's commands in the archive how the person was proven: by the admitted ticket, or by who speaks.
 
-One warrant proves one row. Who looks for an earlier one holds the chain's head, and a warrant proves rows of one chain
-alone, so that no two archivists find none.
+One warrant proves one row. The search for an earlier one holds the chain's head, and a warrant proves rows of one
+chain alone, so that two archivists cannot both miss it.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from models.ledger_access_tables import WarrantRow
 from models.ledger_tables import AuditRow, RolloutRow
 
 _NOBODY = frozenset({BACKSTOP, BACKSTOP_SERVICE, "temporal"})
-"""Actors of commands that are no people: what they do is proven by nobody, and asserted by nobody."""
+"""Actors of commands that are no people: their commands are neither proven nor asserted."""
 SPENT = "its ticket proves another row"
 
 
 def proven_entries(session: Session, cluster: str, entries: Sequence[AuditEntry]) -> list[AuditEntry]:
-    """The entries of one chain, whose head is held, those of people's commands with how they were proven."""
+    """Return the entries of one chain, whose head is locked, with the proof of each person's command."""
     book = _Book.read(session, cluster, entries)
     return [_with_proof(entry, book) for entry in entries]
 
@@ -61,13 +61,13 @@ def _proof(entry: AuditEntry, book: _Book) -> dict[str, str]:
 
 
 def _same(one: AuditEntry, other: AuditEntry) -> bool:
-    """One of the two may stand beside another entry that had its key."""
+    """Compare two entries, of which one may stand beside another entry that had its key."""
     keys = {entry.key.partition(BESIDE)[0][:250] for entry in (one, other)}
     return len(keys) == 1 and without_proof(one).but(key="k") == without_proof(other).but(key="k")
 
 
 class _Book(NamedTuple):
-    """What the ledger knows of the warrants that entries name. `proven`: entries by the row that proves them."""
+    """The warrants that entries name, as the ledger knows them. `proven`: entries by the row that proves them."""
 
     given: Mapping[str, Given]
     links: Collection[Link]
@@ -103,7 +103,7 @@ def _says_proven(entry: AuditEntry) -> bool:
 
 
 def _given(session: Session, which: sa.ColumnElement[bool]) -> dict[str, Given]:
-    """By nonce, of people. One that cannot be read is nobody's."""
+    """Read the warrants of people, by nonce. One that cannot be read is left out."""
     names = ("nonce", "command", "workflow", "subject", "principal", "message", "content")
     rows = sa.select(*(getattr(WarrantRow, name) for name in names)).where(which, col(WarrantRow.inherits).is_(None))
     warrants = {}
@@ -152,7 +152,7 @@ def _asked_for(session: Session, given: Iterable[Given]) -> dict[str, set[str]]:
 
 
 def _naming(session: Session, cluster: str, nonces: Iterable[str]) -> list[AuditEntry]:
-    """The chain's rows that name one of these, in their order."""
+    """Read the chain's rows that name one of these, in their order."""
     named = (col(AuditRow.entry).contains(f'"warrant":{canonical_json(nonce)}', autoescape=True) for nonce in nonces)
     rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.cluster) == cluster, sa.or_(*named))
     entries = []

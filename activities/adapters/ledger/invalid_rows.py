@@ -1,4 +1,4 @@
-"""What stands in the ledger beside a cluster's own description and makes no sense: for `doctor` to name."""
+"""Finds rows beside a cluster's own description that make no sense, for `doctor` to name."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from models.notices import Notify
 from models.rollout.stages import Stage
 
 _Fault = tuple[str, str, Exception]
-"""A cluster, what of it makes no sense, and why."""
+"""A cluster, the part of it that makes no sense, and why."""
 
 
 def faults_of(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, tuple[str, ...]]:
-    """By cluster, in a sentence each: its policy, the stage of its rollout, its use and jobs, samples of long ago."""
+    """Return sentences by cluster about its policy, its rollout's stage, its usage and jobs, and its old samples."""
     sentences: dict[str, tuple[str, ...]] = {}
     looks = (_policies(session, clusters), _stages(session, clusters), _uses(session, clusters, now))
     for faults in (*looks, _jobs(session, clusters), _classes(session, clusters), _old_samples(session, clusters)):
@@ -39,7 +39,7 @@ def faults_of(session: Session, clusters: Sequence[str], now: datetime) -> dict[
 
 
 def team_faults(session: Session) -> dict[str, str]:
-    """By team, in a sentence: a word for how it wants to be told that is none. It is told as clusters' policies say."""
+    """Return a sentence for each team with an unknown word for `notify`."""
     words = [choice.value for choice in Notify]
     rows = sa.select(col(TeamRow.name), col(TeamRow.notify)).where(col(TeamRow.notify).not_in(words))
     return {
@@ -91,7 +91,7 @@ def _jobs(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
 
 
 def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
-    """Of running jobs that name a class which their quota does not have."""
+    """Find running jobs of a class that their quota does not have."""
     has = classes_of(session, clusters)
     named = (col(JobRow.cluster), col(JobRow.team), col(JobRow.job_class))
     rows = (
@@ -109,7 +109,7 @@ def _classes(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
 
 
 def _old_samples(session: Session, clusters: Sequence[str]) -> Iterator[_Fault]:
-    """From before the ledger's constraints; each has an index of such rows alone."""
+    """Find samples from before the ledger's constraints; each table has an index of such rows alone."""
     for table, gpus, what in (
         (HealthRow, col(HealthRow.total_gpus), "its health's history"),
         (UsageRow, col(UsageRow.scheduled_gpus), "its use's history"),

@@ -45,7 +45,7 @@ class LedgerJobs:
             return {cluster: tuple(those_that_do(job_rows, job_of)) for cluster, job_rows in rows_of.items()}
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
-        """Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
+        """Store the jobs. Errors: BadInput for a cluster that the ledger does not have; nothing is stored then."""
         rows = {(j.cluster, j.job, j.started): _row(j) for j in jobs}
         with self._database.begin() as session:
             _refuse_impossible(session, jobs, self._database.now())
@@ -53,7 +53,7 @@ class LedgerJobs:
         return len(rows)
 
     def keep(self, cluster: str, running: Sequence[ClusterJob], waiting: Collection[str], now: datetime) -> None:
-        """These run, and what ran before and does not is over: preempted, where it waits to run again."""
+        """Store the running jobs, and end those that ran before; one of these that waits to run again was preempted."""
         there = {(j.job, j.started) for j in running}
         runs = (col(JobRow.cluster) == cluster, col(JobRow.ended).is_(None))
         with self._database.begin() as session:
@@ -66,7 +66,7 @@ class LedgerJobs:
 
 
 def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: datetime) -> None:
-    """Errors: BadInput for what cannot be: a place or a team that is not there, more than there is, times to come."""
+    """Raise BadInput for an unknown place or team, more GPUs than there are, and times to come."""
     clusters = {j.cluster for j in jobs}
     there = set(session.exec(select(ClusterRow.name).where(col(ClusterRow.name).in_(clusters))))
     parents = set(session.exec(select(QuotaRow.cluster, QuotaRow.parent).where(col(QuotaRow.cluster).in_(clusters))))
@@ -94,7 +94,7 @@ def _refuse_impossible(session: Session, jobs: Sequence[ClusterJob], now: dateti
 
 
 def classes_of(session: Session, clusters: Collection[str]) -> dict[tuple[str, str], list[str]]:
-    """Of each team by cluster that has any, the strongest first."""
+    """Return each team's classes by cluster, the strongest first, for those that have any."""
     classes: dict[tuple[str, str], list[str]] = {}
     rows = sa.select(*QUOTA_CLASSES.c).order_by(QUOTA_CLASSES.c.rank)
     for cluster, team, name, _ in session.execute(rows.where(QUOTA_CLASSES.c.cluster.in_(clusters))):

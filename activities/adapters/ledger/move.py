@@ -1,12 +1,12 @@
-"""A whole ledger out of a SQLite file into an empty one on PostgreSQL: every row, or none.
+"""Copies a whole ledger out of a SQLite file into an empty one on PostgreSQL: every row, or none.
 
-The file is taken for this alone, so that it is of one moment and nobody's work is left behind. Values go over as what
-their columns say they are; what would have to be guessed (SQLite holds a text in a count's column) is refused by name.
+The file is locked meanwhile, so that the copy is of one moment and nobody's work is left behind. Values are copied by
+their columns' types; a value of another type (SQLite can hold a text in a count's column) is refused by name.
 
-On the other side nothing is switched off. CHECKs and foreign keys judge each row as they would anybody's. The triggers
-on quotas and islands fire as well: clusters come in first as if nothing were under way there, so that there is nothing
-to refuse and nobody's change to note, and what they count is put right last of all, with the clusters' own generations,
-rollouts and reservations. What stands there is then read back and held against what was read here, before it counts.
+PostgreSQL judges each row as usual: CHECKs, foreign keys and triggers stay on. The triggers on quotas and islands fire
+as well: clusters are written first as if nothing were under way there, so that there is nothing to refuse and nobody's
+change to note, and the triggers' counts are corrected last of all, with the clusters' own generations, rollouts and
+reservations. Then all rows are read back and compared with what was read here, before the copy counts.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ Progressed = Callable[[str, int], object]
 Cells = tuple[Any, ...]
 _CLUSTERS = SQLModel.metadata.tables[str(ClusterRow.__tablename__)]
 _UNDER_WAY = ("generation", "open_rollout", "reserve_limit")
-"""Columns of clusters by which the triggers on quotas and islands judge and count."""
+"""The columns of clusters by which the triggers on quotas and islands judge and count."""
 _AT_FIRST = {"generation": 0, "open_rollout": None, "reserve_limit": None}
 _FLEET = "fleet"
-"""The one table that a new ledger has a row in: the default policy, as yet without settings."""
+"""The one table that has a row in a new ledger: the default policy, as yet without settings."""
 _BATCH = 10_000
 _LINE = re.compile(r"^COPY \w+, line (\d+)")
 
 
 def move(source: Path, target_url: str, progress: Progressed) -> list[str]:
-    """All rows of the file are in the ledger at the address, in one transaction; `progress` is called with each table
-    and its rows. Answers the tables of the file that are none of Backstop's, which stay behind.
+    """Copy all rows of the file into the ledger at the address, in one transaction.
 
-    A database without tables gets them first. Errors: BadInput where the target holds anything or is no PostgreSQL,
-    where either is of another schema, where the file is in use, or one of its rows is none that PostgreSQL takes;
+    `progress` is called with each table and its rows. Returns the tables of the file that are none of Backstop's, which
+    stay behind. A database without tables gets them first. Errors: BadInput if the target holds anything or is no
+    PostgreSQL, if either has another schema, if the file is in use, or if PostgreSQL refuses one of its rows;
     Unavailable.
     """
     if database_url(target_url).drivername != "postgresql+psycopg":
@@ -83,7 +83,7 @@ def move(source: Path, target_url: str, progress: Progressed) -> list[str]:
 
 
 def _taken(source: Path) -> sqlite3.Connection:
-    """Whoever has the file open, a worker for example, keeps it; else nobody can open it until this is closed."""
+    """Lock the file until this is closed. Errors: BadInput if somebody has it open, a worker for example."""
     if not source.is_file():
         raise BadInput(f"there is no ledger {source}")
     book = sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, timeout=1, isolation_level=None)
@@ -100,7 +100,7 @@ def _taken(source: Path) -> sqlite3.Connection:
 
 
 def _of_this_schema(book: sqlite3.Connection, source: Path) -> list[str]:
-    """Tables that are not ours. Errors: BadInput for a ledger of another schema, and for what is none."""
+    """Return the tables that are not ours. Errors: BadInput for another schema, and for a file that is no ledger."""
     names = {name for (name,) in book.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
     if "alembic_version" not in names:
         raise BadInput(f"{source} is not a ledger: it has no tables of Backstop")
@@ -110,7 +110,7 @@ def _of_this_schema(book: sqlite3.Connection, source: Path) -> list[str]:
 
 
 def _refuse_other_schema(connection: sa.Connection) -> None:
-    """A database without a schema has it made; one with an older one is somebody's."""
+    """A database without a schema gets one; one with an older schema is somebody's."""
     if sa.inspect(connection).has_table("alembic_version"):
         _refuse_schema("the target", list(connection.scalars(sa.text("SELECT version_num FROM alembic_version"))))
 
@@ -160,7 +160,7 @@ def _copy(book: sqlite3.Connection, connection: sa.Connection, progress: Progres
 
 
 class _Sum:
-    """Rows on their way, and what they add up to whatever their order."""
+    """Counts rows as they pass, with a checksum that does not depend on their order."""
 
     def __init__(self, rows: Iterable[Cells]) -> None:
         self._given = rows
@@ -193,7 +193,7 @@ def _written(connection: sa.Connection, table: sa.Table) -> Iterator[Cells]:
 
 
 def _value(column: sa.Column[Any], value: Any, row: Cells) -> Any:
-    """As the column's type says. Errors: BadInput, naming the row by its key and never what it holds."""
+    """Return the value as the column's type. Errors: BadInput, naming the row by its key and never its value."""
     if value is None:
         return None
     kind = column.type
@@ -220,21 +220,24 @@ def _value(column: sa.Column[Any], value: Any, row: Cells) -> Any:
 
 
 def _named(table: Any, row: Cells) -> str:
-    """A row by its key: no key is a secret."""
+    """Name a row by its key: no key is a secret."""
     at = [column.name for column in table.columns]
     key = ", ".join(f"{column.name} {row[at.index(column.name)]}" for column in table.primary_key)
     return f"the row of {table.name} with {key}"
 
 
 def _idle(row: Cells) -> Cells:
-    """A cluster as if no rollout were open there."""
+    """Return a cluster's row as if no rollout were open there."""
     return tuple(_AT_FIRST.get(column.name, value) for column, value in zip(_CLUSTERS.columns, row, strict=True))
 
 
 def _write(
     connection: sa.Connection, table: sa.Table, rows: Iterable[Cells], again: Callable[[], Iterator[Cells]]
 ) -> None:
-    """`again`: the same rows in the same order, to name the one that PostgreSQL refuses by its number."""
+    """Write the rows.
+
+    `again`: the same rows in the same order, to name the one that PostgreSQL refuses by its number.
+    """
     columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in table.columns)
     statement = sql.SQL("COPY {} ({}) FROM STDIN").format(sql.Identifier(table.name), columns)
     try:
@@ -255,7 +258,7 @@ def _write(
 
 
 def _put_under_way(book: sqlite3.Connection, connection: sa.Connection) -> None:
-    """Clusters are what they were: the generations that the triggers have counted meanwhile are no one's."""
+    """Give clusters their own generations, rollouts and reservations again, over what the triggers have counted."""
     clusters = [dict(zip(_CLUSTERS.columns.keys(), row, strict=True)) for row in _rows(book, _CLUSTERS)]
     values: dict[str, Any] = {name: sa.bindparam(f"to_{name}") for name in _UNDER_WAY}
     statement = sa.update(_CLUSTERS).where(_CLUSTERS.c.name == sa.bindparam("of")).values(values)
@@ -265,7 +268,7 @@ def _put_under_way(book: sqlite3.Connection, connection: sa.Connection) -> None:
 
 
 def _count_on(connection: sa.Connection, tables: Sequence[sa.Table]) -> None:
-    """What the database numbers by itself goes on after the highest number that came in."""
+    """Let the database's own numbers go on after the highest number that was copied."""
     for table in tables:
         for column in table.primary_key:
             if not isinstance(column.type, sa.Integer):
@@ -277,7 +280,7 @@ def _count_on(connection: sa.Connection, tables: Sequence[sa.Table]) -> None:
 
 
 def _raw(connection: sa.Connection) -> psycopg.Connection[Any]:
-    """psycopg's own connection, in the same transaction: only it can COPY."""
+    """Return psycopg's own connection, in the same transaction: only it can COPY."""
     driver = connection.connection.driver_connection
     if not isinstance(driver, psycopg.Connection):
         raise Unavailable("the ledger's database did not answer")

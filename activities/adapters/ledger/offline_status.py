@@ -17,7 +17,7 @@ from models.errors import Refusal, Unavailable
 _FILES = ("sqlite:///", "sqlite+pysqlite:///")
 _SERVERS = ("postgresql+psycopg://", "postgresql://", "postgres://")
 _AHEAD = timedelta(minutes=1)
-"""Samples dated further ahead say nothing (models.cluster.readings.CLOCK_SKEW)."""
+"""Samples dated further ahead are ignored (models.cluster.readings.CLOCK_SKEW)."""
 _OPEN = """
     SELECT r.cluster, r.id, r.stage, r.needs, r.shadow, r.owner, r.opened_at
     FROM clusters c JOIN rollouts r ON r.id = c.open_rollout ORDER BY r.cluster
@@ -33,9 +33,9 @@ Ask = Callable[[str], Sequence[Sequence[Any]]]
 
 
 def overviews_in_ledger(url: str, now: datetime) -> list[dict[str, Any]]:
-    """By cluster, the fields of `models.questions.Overview` of each open rollout; times as datetime or ISO text.
+    """Return the fields of `models.questions.Overview` of each open rollout, by cluster; times as datetime or ISO text.
 
-    Errors: Refusal where there is no such ledger; Unavailable where it does not answer, or has other tables.
+    Errors: Refusal if there is no such ledger; Unavailable if it does not answer, or has other tables.
     """
     for scheme in _FILES:
         if url.startswith(scheme):

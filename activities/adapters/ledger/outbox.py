@@ -1,10 +1,10 @@
-"""Notices on their way to people: what waits, which go together, and what became of each message.
+"""Notices on their way to people: those that wait, which go together, and the fate of each message.
 
-A notice is posted once per key. A message is formed in one transaction from what is due by then, and never changes:
-whoever sends it again, after a death or a failure, sends the same under the same key, and the delivery book knows where
-it has been. One transaction at a time forms messages of one audience.
+A notice is posted once per key. A message is formed in one transaction from the notices due by then, and never
+changes: a later attempt to send it, after a death or a failure, sends the same under the same key, and the delivery
+book knows which addresses have had it. One transaction at a time forms messages of one audience.
 
-A notice that this build cannot read (a newer one posted it, or another tool wrote it) holds up nobody: it waits until
+A notice that this build cannot read (a newer one posted it, or another tool wrote it) holds up no other: it waits until
 it can be read, and `doctor` names it.
 """
 
@@ -41,7 +41,7 @@ from models.notice_digests import (
 from models.notices import Delivery, Notice, Notify, notify_of
 
 _KEPT = timedelta(days=90)
-"""What was sent is kept for so long; the archive has who was told of what."""
+"""Sent messages are kept for so long; the archive has who was notified of what."""
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=5)
 
 
@@ -194,7 +194,7 @@ def _waiting(session: Session, audience: str) -> list[Posted]:
 
 
 def _unread(session: Session, now: datetime) -> Iterator[Untold]:
-    """Of those that wait the ones that this build cannot read."""
+    """List the waiting notices that this build cannot read."""
     waiting = select(NoticeRow).where(col(NoticeRow.message).is_(None))
     for row in session.exec(waiting.order_by(col(NoticeRow.audience), col(NoticeRow.key))).all():
         try:
@@ -219,7 +219,7 @@ def _audiences_waiting(session: Session) -> Sequence[str]:
 
 
 def _told(session: Session, audience: str, now: datetime, pace: MailPace) -> list[Told]:
-    """The audience's latest messages."""
+    """List the audience's latest messages."""
     lately = col(MessageRow.formed_at) > now - 2 * pace.window
     of_it = (col(NoticeRow.message) == col(MessageRow.key), col(NoticeRow.lane) == Lane.URGENT.value)
     rows = select(MessageRow.formed_at, sa.exists().where(*of_it)).where(MessageRow.audience == audience, lately)
@@ -238,7 +238,7 @@ def _of_message(session: Session, key: str) -> list[NoticeRow]:
 
 
 def _form(session: Session, audience: str, going: Sequence[Posted], now: datetime) -> None:
-    """They are a message. One that is alone keeps its own key, by which receivers know it."""
+    """Make one message of these notices. A single one keeps its own key, by which receivers know it."""
     first = going[0].notice.key
     key = first if len(going) == 1 else f"together/{hash_of(f'{audience} {now.isoformat()} {first}')}"
     session.add(MessageRow(key=key, audience=audience, formed_at=now, try_at=now))
@@ -252,7 +252,10 @@ def _form(session: Session, audience: str, going: Sequence[Posted], now: datetim
 
 
 def _message(session: Session, row: MessageRow) -> Letter | None:
-    """What of it can be read. The rest waits again, under a message of its own; None: that is all of it."""
+    """Return the readable part of a message.
+
+    The rest waits again, for a message of its own; None: nothing is readable.
+    """
     readable = []
     for each in _of_message(session, row.key):
         try:

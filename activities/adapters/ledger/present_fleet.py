@@ -1,4 +1,4 @@
-"""Reads what a fleet file may say of clusters as the ledger has it now, for an import to compare with."""
+"""Reads clusters as a fleet file would describe them now, for an import to compare with."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from models.rollout.effects import EffectKind
 def present_clusters(
     session: Session, names: Sequence[str], specs: Mapping[str, ClusterSpec] | None = None
 ) -> dict[str, ClusterNow | str]:
-    """The clusters of these names that there are, or why one makes no sense.
+    """Return the clusters of these names that exist, or why one makes no sense.
 
-    `specs`: what a file says of them; it is asked of what rollouts have written over only where it differs.
+    `specs`: the file's clusters; values that rollouts have overwritten are read only for a cluster that differs.
     """
     islands: dict[str, dict[str, int]] = {name: {} for name in names}
     for row in _of(session, IslandRow, IslandRow.cluster, names, IslandRow.name):
@@ -85,7 +85,7 @@ def _of(session: Session, table: Any, cluster: Any, names: Sequence[str], order:
 
 
 def _busy(session: Session, cluster: sa.Row[Any]) -> str:
-    """Why nobody but a rollout may write its quotas; empty: anybody may. A shadow writes none."""
+    """Return why only a rollout may write its quotas; empty if anybody may. A shadow writes none."""
     if cluster.open_rollout is not None:
         rollout = session.get(RolloutRow, cluster.open_rollout)
         if rollout is None or not rollout.shadow:
@@ -97,18 +97,18 @@ def _busy(session: Session, cluster: sa.Row[Any]) -> str:
 
 
 def _ours(row: sa.Row[Any]) -> bool:
-    """Whether Backstop wrote the value that stands."""
+    """Return whether Backstop wrote the present value."""
     return row.written_by is not None and row.written_gpus == row.gpus
 
 
 def _may_be_older(spec: ClusterSpec | None, rows: Sequence[sa.Row[Any]]) -> bool:
-    """Whether the file says of a quota something else than what stands."""
+    """Return whether the file has another value of a quota than the ledger."""
     gpus_in_file = {} if spec is None else {quota.team: quota.gpus for quota in spec.quotas}
     return any(gpus_in_file.get(row.team, row.gpus) != row.gpus for row in rows)
 
 
 def _overwritten(session: Session, clusters: Sequence[str]) -> dict[str, dict[str, set[int]]]:
-    """By cluster and team: values of baselines, and values that grants have written over."""
+    """Return the values of baselines and those that grants have overwritten, by cluster and team."""
     values: dict[str, dict[str, set[int]]] = {name: {} for name in clusters}
     if not clusters:
         return values
@@ -135,7 +135,7 @@ def fleet_policy(session: Session) -> dict[str, Any]:
 
 
 def teams_by_name(session: Session) -> dict[str, Team]:
-    """Every team of the ledger, with its contacts in their order."""
+    """Return every team of the ledger, with its contacts in their order."""
     teams = session.connection().execute(sa.select(col(TeamRow.name), col(TeamRow.notify)).order_by(col(TeamRow.name)))
     notify = {row.name: notify_of(row.notify) for row in teams}
     contacts: dict[str, list[str]] = {name: [] for name in notify}
@@ -151,7 +151,7 @@ def teams_by_name(session: Session) -> dict[str, Team]:
 
 
 def others(session: Session, named: Iterable[str], *, prune: bool) -> list[OtherCluster]:
-    """Clusters of the ledger beside these, by name; whether they can be removed only where that is asked."""
+    """List the ledger's other clusters by name. `prune`: say whether each can be removed."""
     names = sorted(set(session.scalars(sa.select(col(ClusterRow.name)))) - set(named))
     roots = sa.select(
         col(QuotaRow.cluster),
@@ -169,7 +169,7 @@ def others(session: Session, named: Iterable[str], *, prune: bool) -> list[Other
 
 
 def barred_reasons(session: Session, names: Sequence[str], *, retired: bool = False) -> dict[str, str]:
-    """Clusters that can be neither removed nor renamed now, each with the reason. `retired`: by their bring-ups."""
+    """Return why clusters can be neither removed nor renamed now. `retired`: their bring-ups themselves remove them."""
     reasons: dict[str, str] = {}
     for row in _of(session, ClusterRow, ClusterRow.name, names, ClusterRow.name):
         if row.open_rollout is not None:
@@ -196,7 +196,7 @@ def barred_reasons(session: Session, names: Sequence[str], *, retired: bool = Fa
 
 
 def being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
-    """Clusters that a bring-up makes, and that are not in the fleet before it hands them over: each with the reason."""
+    """Return why clusters that a bring-up makes, and has not handed over yet, cannot come in by a file."""
     return {
         name: "it is being brought up, and comes into the fleet by itself: "
         f"`backstop bringup status {shlex.quote(name)}`"
@@ -205,7 +205,7 @@ def being_made(session: Session, names: Sequence[str]) -> dict[str, str]:
 
 
 def _brought_up(session: Session, names: Sequence[str], *, in_fleet: bool) -> list[str]:
-    """Those of the clusters that have an open bring-up, and are in the fleet, or not yet."""
+    """Return the clusters that have an open bring-up, and are in the fleet, or not yet."""
     there = sa.exists().where(col(ClusterRow.name) == col(BringupBookRow.cluster))
     rows = sa.select(col(BringupBookRow.cluster)).where(
         is_among(BringupBookRow.cluster, "names"), col(BringupBookRow.ended_at).is_(None), there if in_fleet else ~there

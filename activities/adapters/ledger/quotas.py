@@ -37,7 +37,7 @@ from models.rollout.effects import Change, EffectKind, Fence, Receipt, Reserve, 
 _ReceiptT = TypeVar("_ReceiptT", ReceiptRow, GrantReceiptRow)
 
 ClusterLine = sa.Row[Any]
-"""Of a cluster: its row but for its name, GPU model, size of a node, policy and ramp."""
+"""A cluster's row without its name, GPU model, size of a node, policy and ramp."""
 
 
 class LedgerQuotas:
@@ -95,7 +95,7 @@ class LedgerQuotas:
             return self.land(session, change)
 
     def land(self, session: Session, change: Change) -> Receipt:
-        """As `apply`, in the caller's transaction."""
+        """Apply the change in the caller's transaction."""
         if _touches_quotas(change):
             _lock_quotas(session, change.cluster)
         cluster = _locked_standing(session, change.cluster)
@@ -127,7 +127,7 @@ class LedgerQuotas:
 
 @contextmanager
 def signed(session: Session, clusters: Sequence[str], actor: str) -> Iterator[None]:
-    """Foreign changes that are made inside are this person's, and not just those of the user we connect as."""
+    """Attribute the foreign changes made inside to this person, not to the database user."""
     with_rollout = col(ClusterRow.name).in_(clusters), col(ClusterRow.open_rollout).is_not(None)
     of_clusters = sa.select(col(ClusterRow.name), col(ClusterRow.generation)).where(*with_rollout)
     before = session.connection().execute(of_clusters).all()
@@ -141,7 +141,7 @@ def signed(session: Session, clusters: Sequence[str], actor: str) -> Iterator[No
 
 
 def locked_cluster(session: Session, cluster: str) -> ClusterRow:
-    """The cluster's row, ours until the transaction ends. Errors: Refusal for an unknown cluster."""
+    """Return the cluster's row, locked until the transaction ends. Errors: Refusal for an unknown cluster."""
     # NO KEY: a foreign INSERT of a quota refers to the row and must not be waited for.
     row = session.get(ClusterRow, cluster, with_for_update={"key_share": True})
     if row is None:
@@ -150,7 +150,7 @@ def locked_cluster(session: Session, cluster: str) -> ClusterRow:
 
 
 def _locked_standing(session: Session, cluster: str) -> ClusterLine:
-    """As `locked_cluster`, and about twice as fast."""
+    """Lock as `locked_cluster` does, about twice as fast."""
     row = session.connection().execute(_standing_for_update(), {"cluster": cluster}).first()
     if row is None:
         raise NoSuchCluster(cluster)
@@ -158,7 +158,7 @@ def _locked_standing(session: Session, cluster: str) -> ClusterLine:
 
 
 def mark(fence: Fence) -> str:
-    """What `written_by` says after a write under this fence."""
+    """Return the `written_by` of a write under this fence."""
     return f"{fence.rollout}#{fence.counter}"
 
 
@@ -179,7 +179,7 @@ def _standing() -> sa.Select[Any]:
 
 
 def _reading_of(cluster: str, row: sa.Row[Any], quotas: Sequence[sa.Row[Any]]) -> QuotaReading:
-    """Errors: ValueError for what makes no sense."""
+    """Return the reading of a cluster. Errors: ValueError if its rows make no sense."""
     return QuotaReading(
         cluster=cluster,
         generation=row.generation,
@@ -251,7 +251,7 @@ def present_of(row: QuotaRow | sa.Row[Any]) -> Present:
 
 
 def _lock_quotas(session: Session, cluster: str) -> None:
-    """No one else can write the cluster's quotas now; their values are read after this."""
+    """Keep everybody else from writing the cluster's quotas; their values are read after this."""
     session.connection().execute(_teams_for_update(), {"cluster": cluster}).all()
 
 
@@ -266,7 +266,7 @@ def _quotas_by_team(session: Session, cluster: str) -> dict[str, Row]:
 
 
 def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> Receipt | None:
-    """The receipt of a repeated fence; None where the fence is new. Errors: Conflict for a dead one."""
+    """Return the receipt of a repeated fence; None if the fence is new. Errors: Conflict for a dead one."""
     fence = change.fence
     if cluster.open_rollout != fence.rollout:
         return _last_receipt_of_an_ended_rollout(session, change, cluster)
@@ -284,12 +284,12 @@ def _stored_receipt(session: Session, change: Change, cluster: ClusterLine) -> R
 
 
 def _by_request(session: Session, cluster: ClusterLine, fence: Fence) -> bool:
-    """The fence is a request's own. A rollout's is dead once it has ended, for a grant as for any effect."""
+    """Return whether the fence is a request's own. A rollout's is dead once it has ended, for a grant too."""
     return cluster.open_rollout != fence.rollout and session.get(RolloutRow, fence.rollout) is None
 
 
 def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Receipt | None:
-    """As `_stored_receipt`, for a request that writes where no rollout is open. Errors: Conflict where one is."""
+    """Return as `_stored_receipt`, for a request that writes while no rollout is open. Errors: Conflict if one is."""
     fence = change.fence
     last = _last(session, GrantReceiptRow, fence)
     if last is not None and last.counter == fence.counter:
@@ -310,13 +310,13 @@ def _stored_grant(session: Session, change: Change, cluster: ClusterLine) -> Rec
 
 
 def _last(session: Session, table: type[_ReceiptT], fence: Fence) -> _ReceiptT | None:
-    """The newest receipt of the fence's rollout or request."""
+    """Return the newest receipt of the fence's rollout or request."""
     newest = select(table).where(table.rollout == fence.rollout).order_by(col(table.counter).desc())
     return session.exec(newest.limit(1)).first()
 
 
 def _last_receipt_of_an_ended_rollout(session: Session, change: Change, cluster: ClusterLine) -> Receipt:
-    """A rollout that ended in good order may still ask for the answer to its last effect."""
+    """Return the last receipt: a rollout that ended in good order may still ask for it."""
     fence = change.fence
     rollout = session.get(RolloutRow, fence.rollout)
     if cluster.open_rollout is None and rollout is not None and rollout.superseded_by is None:
@@ -337,7 +337,7 @@ def _refuse_drift(cluster: ClusterLine, change: Change) -> None:
 
 
 def _write_quotas(session: Session, change: Change) -> tuple[dict[str, int], dict[str, int], tuple[ValueConflict, ...]]:
-    """What the quotas that are to be written were and are, and those that are not as expected."""
+    """Write the quotas; return their values before and after, and those that are not as expected."""
     written_by = mark(change.fence)
     quotas = _quotas_by_team(session, change.cluster)
     named = [write.team for write in change.writes if write.team in quotas]
@@ -354,7 +354,10 @@ def _write_quotas(session: Session, change: Change) -> tuple[dict[str, int], dic
 
 
 def _write_standing(session: Session, cluster: ClusterLine, change: Change, *, alone: bool) -> Row:
-    """What the cluster's row says from now on. `alone`: a grant where no rollout is open, a change by others."""
+    """Write the cluster's row and return it.
+
+    `alone`: a grant while no rollout is open, which counts as a change by others.
+    """
     row: Row = {"name": change.cluster}
     row |= {"generation": cluster.generation + 1} if alone else {"last_counter": change.fence.counter}
     if change.kind in WRITES_RESERVATION and not alone:
@@ -386,7 +389,7 @@ def _write_values(
 
 
 def _set_reservation(session: Session, cluster: str, reserve: Reserve | None, fence: Fence) -> Row:
-    """Its limits stand; what the cluster's row is to say of it."""
+    """Replace the reservation's limits; return the new values of the cluster's row."""
     session.connection().execute(sa.delete(ReserveLimitRow).where(col(ReserveLimitRow.cluster) == cluster))
     if reserve is None:
         return {"reserved_gpus": 0, "reserve_limit": None, "reserved_by": None}

@@ -1,4 +1,4 @@
-"""A cluster is taken out of the ledger, or is called otherwise from now on."""
+"""Removes a cluster from the ledger, or renames it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _GOES: Mapping[str, type[SQLModel]] = {
     "windows": WindowRow,
     "rollouts": RolloutRow,
 }
-"""What people lose with a cluster, by their word for it."""
+"""The tables that people lose with a cluster, by their word for the rows."""
 _MOVES: tuple[type[Any], ...] = (
     *(HealthRow, UsageRow, JobRow, TallyRow, WindowRow, RolloutRow, ReceiptRow, GrantReceiptRow, FleetPlanRow),
     *(
@@ -64,13 +64,13 @@ _MOVES: tuple[type[Any], ...] = (
         TallyDayRow,
     ),
 )
-"""What goes along with a name; islands come first, the archive stays where it is (docs/adr/0039)."""
+"""The tables that follow a renamed cluster; islands come first, the archive stays where it is (docs/adr/0039)."""
 
 
 def history_of(session: Session, cluster: str, *, in_file: bool) -> dict[str, int]:
-    """How many rows there are beside the cluster and its quotas; what there is none of is left out.
+    """Count the rows beside the cluster and its quotas; words without rows are left out.
 
-    `in_file`: windows that the fleet file declares, too; without them it is what no file brings back.
+    `in_file`: count also windows that the fleet file declares; without them it is the history that no file brings back.
     """
     counts = {}
     for word, table in _GOES.items():
@@ -82,9 +82,9 @@ def history_of(session: Session, cluster: str, *, in_file: bool) -> dict[str, in
 
 
 def may_go(session: Session, cluster: str, *, retired: bool = False) -> None:
-    """The cluster's row is ours until the transaction ends. Errors: Refusal where it must stay as it is.
+    """Lock the cluster's row until the transaction ends. Errors: Refusal if the cluster must stay.
 
-    `retired`: its bring-up itself takes it out.
+    `retired`: its own bring-up removes it.
     """
     locked_cluster(session, cluster)
     if why := barred_reasons(session, [cluster], retired=retired).get(cluster):
@@ -92,7 +92,7 @@ def may_go(session: Session, cluster: str, *, retired: bool = False) -> None:
 
 
 def remove_rows(session: Session, cluster: str, *, retired: bool = False) -> None:
-    """The cluster, its history and its past rollouts are gone; its archive and its requests stay. Errors: Refusal."""
+    """Remove the cluster, its history and its past rollouts; its archive and its requests stay. Errors: Refusal."""
     may_go(session, cluster, retired=retired)
     past = sa.select(col(RolloutRow.id)).where(col(RolloutRow.cluster) == cluster)
     session.execute(sa.delete(ReceiptRow).where(col(ReceiptRow.rollout).in_(past)))
@@ -103,12 +103,12 @@ def remove_rows(session: Session, cluster: str, *, retired: bool = False) -> Non
 
 
 def rename_rows(session: Session, cluster: str, name: str) -> None:
-    """All of the cluster but its archive is under the other name. Errors: Refusal; BadInput: the name is taken."""
+    """Move all of the cluster but its archive to the other name. Errors: Refusal; BadInput: the name is taken."""
     may_go(session, cluster)
     refuse_taken(session, name)
     columns = sa.select(*sa.inspect(ClusterRow).columns).where(col(ClusterRow.name) == cluster)
     row = dict(session.connection().execute(columns).mappings().one())
-    # What the outside calls it stays: only Backstop's own word changes.
+    # Its name in other systems stays: only Backstop's own name for it changes.
     sources = {field: _named_there(row[field], cluster) for field in ("source", "health_source")}
     add(session, ClusterRow, [{**row, **sources, "name": name}])
     islands = sa.select(*sa.inspect(IslandRow).columns).where(col(IslandRow.cluster) == cluster)
@@ -123,7 +123,7 @@ def rename_rows(session: Session, cluster: str, name: str) -> None:
 
 
 def refuse_taken(session: Session, name: str) -> None:
-    """Errors: BadInput where another cluster has the name."""
+    """Raise BadInput if another cluster has the name."""
     if session.get(ClusterRow, name) is not None:
         raise BadInput(f"the ledger already has a cluster {name!r}")
 
@@ -135,7 +135,7 @@ def _named_there(source: str | None, cluster: str) -> str | None:
 
 
 def _rename_requests(session: Session, cluster: str, name: str) -> None:
-    """Those that are over: one that is open bars the renaming."""
+    """Rename the cluster in requests that are over: an open one bars the renaming."""
     rows = sa.select(col(RequestRow.id), col(RequestRow.state)).where(col(RequestRow.cluster) == cluster)
     for request, text in session.connection().execute(rows).all():
         state = json.loads(text)

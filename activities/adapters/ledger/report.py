@@ -1,4 +1,4 @@
-"""What the weekly report asks of the ledger: ways of rollouts from the archive, means of tallies."""
+"""The weekly report's facts in the ledger: the stages of rollouts from the archive, means of tallies."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class LedgerReport:
         self._means = TallyMeans()
 
     def passages(self, until: datetime) -> tuple[Passage, ...]:
-        """By way of the archive, which is kept also where another system holds the quotas.
+        """Return the way of each rollout through its stages, from the archive, which is kept for every quota system.
 
-        First writes are by receipts; where none is kept here, the way into `buffered` stands for it.
+        A receipt dates the first write; if none is kept here, the move into `buffered` does.
         """
         with self._database.reading() as session:
             moves = _moves(session, until)
@@ -54,12 +54,18 @@ class LedgerReport:
             )
 
     def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
-        """Of a thousand clusters at once. Days that may have been thinned since are not told by their sums."""
+        """Return the means, of a thousand clusters at once.
+
+        Sums are not used for days that may have been thinned since.
+        """
         with self._database.reading() as session:
             return tuple(self._means.means_of(session, spans, slot_of(self._database.now(), DAY) - KEPT_WHOLE))
 
     def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
-        """By way of the archive, as `passages`. Entries of earlier builds do not say it, and count as nothing."""
+        """Return the GPUs that were cut, from the archive.
+
+        Entries of earlier builds do not say it, and count as nothing.
+        """
         counts: dict[str, Counter[str]] = {}
         with self._database.reading() as session:
             for at, cluster, cut in those_that_do(session.connection().execute(_writes()).scalars(), _cut):
@@ -85,7 +91,7 @@ class LedgerReport:
 
 
 def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
-    """By rollout, in their order."""
+    """Return the moves of each rollout, in their order."""
     moves: dict[str, list[Move]] = {}
     # A row that was altered beyond reading shows in `audit --verify`.
     for rollout, move in those_that_do(session.connection().execute(_transitions()).scalars(), _move):
@@ -96,7 +102,10 @@ def _moves(session: Session, until: datetime) -> dict[str, list[Move]]:
 
 @lru_cache(maxsize=20_000)
 def _move(entry: str) -> tuple[str, Move | None]:
-    """The rollout, and the move if it is one. Read once: an entry never changes, and a report asks for all of them."""
+    """Return the rollout, and the move if the entry is one.
+
+    Cached: an entry never changes, and a report reads all of them.
+    """
     read = AuditEntry.model_validate_json(entry)
     if read.kind is not AuditKind.TRANSITION:
         return read.rollout, None
@@ -113,7 +122,7 @@ def _move(entry: str) -> tuple[str, Move | None]:
 
 @lru_cache(maxsize=20_000)
 def _cut(entry: str) -> tuple[datetime, str, Mapping[str, int] | None]:
-    """When, where, and what a write took away, if the entry is of one. Read once, as `_move`."""
+    """Return when and where a write took GPUs away, and how many, if the entry is a write. Cached, as `_move`."""
     read = AuditEntry.model_validate_json(entry)
     cut = read.data.get("cut")
     if read.kind is not AuditKind.EFFECT or not isinstance(cut, dict):
@@ -128,7 +137,7 @@ def _cut(entry: str) -> tuple[datetime, str, Mapping[str, int] | None]:
 
 @cache
 def _transitions() -> sa.Select[str]:
-    """Entries are canonical JSON: the pattern finds every transition, and what quotes one is told apart after it."""
+    """Entries are canonical JSON: the pattern finds every transition, and `_move` leaves out entries that quote one."""
     pattern = f"%{_KIND}%"
     rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.entry).like(pattern))
     return rows.order_by(col(AuditRow.cluster), col(AuditRow.seq))
@@ -136,7 +145,7 @@ def _transitions() -> sa.Select[str]:
 
 @cache
 def _writes() -> sa.Select[str]:
-    """Entries that say what a write took away."""
+    """Select the entries that say how many GPUs a write took away."""
     rows = sa.select(col(AuditRow.entry)).where(col(AuditRow.entry).like('%"cut":{%'))
     return rows.order_by(col(AuditRow.cluster), col(AuditRow.seq))
 

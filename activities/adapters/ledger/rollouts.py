@@ -1,7 +1,7 @@
 """Backstop's own book: clusters and their policies, open rollouts, the blast radius.
 
-It stands in the ledger's database also where another system holds the quotas. Then no receipt is stored
-here, so a lost rollout's effects are recognised by the stage that it noted, too.
+The ledger has it even where another system holds the quotas. No receipt is stored for those clusters, so the
+effects of a lost rollout are recognised by the stage that it noted, too.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ from models.rollout.stages import Stage
 log = logging.getLogger(__name__)
 
 FIRST_ENTRY = "000001"
-"""How the key of a fleet rollout's first entry ends, after its id: its launch."""
+"""The end of the key of a fleet rollout's first entry, which is its launch; the rollout's id comes before it."""
 _AGAIN = re.compile(r"~[0-9a-f]{6}$")
-"""How the name of a rollout ends that has adopted itself."""
+"""The end of the name of a rollout that has adopted itself."""
 WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
 
 
@@ -137,7 +137,7 @@ class LedgerRegistry(LedgerArchive):
             return _with_written(session, open_rollouts(session, [opened])[opened.id])
 
     def record(self, request: RecordRequest) -> None:
-        """A rollout that another took over may still note its own stage: the cluster is not touched."""
+        """Note a rollout's stage, even if another rollout took it over: the cluster is not touched then."""
         with never_dropped():
             self._record(request)
 
@@ -148,14 +148,14 @@ class LedgerRegistry(LedgerArchive):
                     return
         with self._database.begin() as session:
             append_all(session, request.entries)
-            # Most of what is archived changes no stage.
+            # Most entries change no stage.
             stands = not request.ended and _stands(session, request)
             there = stands or _came_late(session, request) or self._note(session, request)
         if not there:
             raise Refusal(f"the ledger has no rollout {request.rollout!r}")
 
     def _note(self, session: Session, request: RecordRequest) -> bool:
-        """False: there is no such rollout."""
+        """Return False if there is no such rollout."""
         row = session.get(RolloutRow, request.rollout)
         if row is None:
             return False
@@ -347,7 +347,7 @@ class LedgerRegistry(LedgerArchive):
         return dict(self._noted(col(RolloutRow.id).in_(opened), clusters=list(clusters)))
 
     def _noted(self, which: sa.ColumnElement[bool], **given: list[str]) -> list[tuple[str, Noted]]:
-        """These rollouts by cluster, each after its cluster."""
+        """List the rollouts that `which` selects, each after the name of its cluster."""
         columns = [getattr(RolloutRow, name) for name in ("id", "cluster", "stage", "needs", "rollbacks")]
         with self._database.reading() as session:
             return [
@@ -357,16 +357,16 @@ class LedgerRegistry(LedgerArchive):
 
 
 def _stands(session: Session, request: RecordRequest) -> bool:
-    """There is nothing to note of this rollout, as long as it has not ended."""
+    """Return whether the ledger already has all that the request notes, as long as the rollout has not ended."""
     noted = session.connection().execute(_noted(), {"rollout": request.rollout}).first()
     stands = (request.stage.value, request.needs, request.rollbacks)
     return noted is not None and tuple(noted) in ((*stands, True), (*stands, request.completed))
 
 
 def _came_late(session: Session, request: RecordRequest) -> bool:
-    """A later entry of this rollout is archived: the attempt was given up, and the rollout has gone on since.
+    """Return whether a later entry of this rollout is archived: a late attempt, since which the rollout has gone on.
 
-    An attempt without entries could not be told from a new one. Rollouts make none: each stage comes with an entry.
+    A late attempt without entries looks like a new one. Rollouts make none: each stage comes with an entry.
     """
     if not request.entries:
         return False
@@ -389,7 +389,7 @@ def _noted() -> sa.Select[str, str, int, bool]:
 
 
 def open_rollouts(session: Session, rows: Sequence[RolloutRow]) -> dict[str, OpenRollout]:
-    """By id: the rows as the port shows them. Errors: ValueError for one that makes no sense."""
+    """Return the rows by id, as the port shows them. Errors: ValueError for one that makes no sense."""
     ids = [row.id for row in rows]
     counters = dict.fromkeys(ids, 0)
     for table in (ReceiptRow, MoveRow):
@@ -427,20 +427,21 @@ def _reopened(session: Session, cluster: ClusterRow, row: RolloutRow) -> OpenRol
 
 
 def _next_name(rollout: str) -> str:
-    """The name under which a rollout adopts itself."""
+    """Return the name under which a rollout adopts itself."""
     return f"{_AGAIN.sub('', rollout)[:180]}~{secrets.token_hex(3)}"
 
 
 def _is_own(rollout: str, adopter: str) -> bool:
-    """The adopter is the rollout itself, under a later name."""
+    """Return whether the adopter is the rollout itself, under a later name."""
     return _AGAIN.search(adopter) is not None and _AGAIN.sub("", rollout)[:180] == _AGAIN.sub("", adopter)
 
 
 def _newest(session: Session, row: RolloutRow, at: datetime) -> RolloutRow:
-    """The rollout under the last name by which it adopted itself.
+    """Return the rollout under the last name by which it adopted itself.
 
-    `at`: when it is opened, by which one call is known from another: each attempt of a call has the same. Errors:
-    Refusal where it has ended; Conflict for a late attempt of a call that a later one has overtaken.
+    `at`: when it is opened; all attempts of one call have the same time, which tells calls apart. Errors: Refusal if
+    the
+    rollout has ended; Conflict for a late attempt of a call that a later one has overtaken.
     """
     newest = row
     while newest.superseded_by is not None and _is_own(row.id, newest.superseded_by):
@@ -453,14 +454,20 @@ def _newest(session: Session, row: RolloutRow, at: datetime) -> RolloutRow:
 
 
 def _lacks(session: Session, newest: RolloutRow, fence: int, *, own: bool) -> bool:
-    """A history that ends with `fence` lacks effects of the rollout, whose own name the newest is or is not."""
+    """Return whether a history that ends with `fence` lacks effects of the rollout.
+
+    `own`: `newest` has its first name.
+    """
     if newest.superseded_by is not None:
         return False  # by another rollout
     return not own or open_rollouts(session, [newest])[newest.id].last_counter > fence
 
 
 def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:
-    """An adopter, with what those that it took over wrote last: what stands may be others' by now."""
+    """Return the rollout with the quotas that it, or those that it took over, wrote last.
+
+    The quotas may have values of others by now.
+    """
     if not opened.adopted_from:
         return opened
     chain: list[str] = []
@@ -475,7 +482,7 @@ def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:
 
 
 def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:
-    """The rollout whose effects still stand in the cluster; None where there are none."""
+    """Return the rollout whose effects are still in place in the cluster; None if there are none."""
     previous = None
     if cluster.open_rollout is not None:
         previous = session.get_one(RolloutRow, cluster.open_rollout)
@@ -503,7 +510,7 @@ def _may_have_effects(session: Session, rollout: RolloutRow) -> bool:
 
 
 def _earlier(session: Session, cluster: ClusterRow, lost: RolloutRow | None) -> list[RolloutRow]:
-    """The rollouts whose fences die with the new one's opening."""
+    """Return the rollouts whose fences die when the new one is opened."""
     rows = [] if lost is None else [lost]
     if cluster.open_rollout is not None and (lost is None or lost.id != cluster.open_rollout):
         rows.append(session.get_one(RolloutRow, cluster.open_rollout))

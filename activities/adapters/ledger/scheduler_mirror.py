@@ -1,4 +1,4 @@
-"""What the ledger keeps of a scheduler that holds quotas: its limits as last seen, and who writes there now.
+"""The ledger's copy of a scheduler that holds quotas: its limits as last seen, and who writes there now.
 
 The ledger's quotas mirror such a cluster's: fences, receipts, generations and reservations are the ledger's own.
 """
@@ -51,14 +51,17 @@ from models.rollout.effects import Change, Fence
 LEASE = timedelta(seconds=150)
 """Longer than all calls of one effect may take together."""
 _NO_TEAMS = ("pool:", "qos:", OF_CLASS)
-"""How limits are called that are no team's."""
+"""Prefixes of limits that belong to no team."""
 _ENTRIES = 100
-"""Of a cluster's archive, its newest: an order that is older has been followed by others since."""
+"""The number of a cluster's newest archive entries to read: an older order has been followed by others since."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """Units: whole GPUs; None: no limit. `first`: before Backstop wrote there, where `ours`."""
+    """A limit as last seen.
+
+    Units: whole GPUs; None: no limit. `first`: its value before Backstop wrote it, if `ours`.
+    """
 
     gpus: int | None
     first: int | None = None
@@ -71,16 +74,16 @@ class MirroredQuota:
     mode: LimitMode
     parent: str | None
     written: int | None
-    """What Backstop wrote last, whoever has changed it since; None: nothing."""
+    """The value that Backstop wrote last, even if others have changed it since; None: it wrote none."""
     block_gpus: int = 0
-    """What its protected blocks take."""
+    """The GPUs of its protected blocks."""
     classes: tuple[str, ...] | None = None
-    """Of its jobs, the strongest first; None: those of the cluster's policy."""
+    """The classes of its jobs, the strongest first; None: those of the cluster's policy."""
 
 
 @dataclass(frozen=True)
 class MirroredCluster:
-    """A cluster in the ledger at one moment. Equal where nothing was written in between."""
+    """A cluster in the ledger at one moment. Two are equal if nothing was written in between."""
 
     generation: int
     rollout: str | None
@@ -90,12 +93,12 @@ class MirroredCluster:
     quotas: Mapping[str, MirroredQuota]
     limits: Mapping[str, Limit]
     baseline: Mapping[str, int]
-    """Of the open rollout: what a soft quota still admits."""
+    """The open rollout's baseline, which a soft quota still admits."""
 
     def admitted_limit(self, team: str) -> int | None:
-        """The limit that the scheduler is to enforce; None where the ledger has no such quota.
+        """Return the limit that the scheduler is to enforce; None if the ledger has no such quota.
 
-        What others set stays, whatever the quota's mode: softening it must not raise what a person has lowered.
+        A value that others set stays, whatever the quota's mode: softening it must not raise what a person has lowered.
         """
         quota = self.quotas.get(team)
         if quota is None or self._is_others(team, quota):
@@ -104,13 +107,15 @@ class MirroredCluster:
         return quota.mode.admits(quota.gpus, self.baseline.get(team, limit))
 
     def _is_others(self, team: str, quota: MirroredQuota) -> bool:
-        """Whether somebody else has set its value since Backstop wrote it, or since the rollout was opened."""
+        """Return whether somebody else has set its value since Backstop wrote it, or since the rollout was opened."""
         ours = self.baseline.get(team) if quota.written is None else quota.written
         return ours is not None and quota.gpus != ours
 
     @property
     def bound(self) -> int:
-        """What all quotas together may admit: by what Backstop wrote and found, and not by what others raised since."""
+        """The GPUs that all quotas together may admit, by the values that Backstop wrote or read first, not by later
+        raises of others.
+        """
         total = 0
         for team, quota in self.quotas.items():
             if quota.parent is None:
@@ -120,7 +125,7 @@ class MirroredCluster:
 
 
 def differences(seen: MirroredCluster, held: Mapping[str, Present]) -> tuple[list[str], list[str]]:
-    """What others changed since it was last seen, and what of our own writes was never answered and has landed."""
+    """Return the teams that others changed since they were last seen, and those whose unanswered write has landed."""
     foreign, landed = [], []
     for team in sorted({*seen.quotas, *held}):
         there, here = held.get(team), seen.quotas.get(team)
@@ -146,7 +151,7 @@ class _Found(NamedTuple):
 
 
 def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
-    """Of these clusters, or of all, those that something beside the ledger speaks for."""
+    """Return these clusters' (or all clusters') schedulers and Prometheus servers."""
     sources = _found(session, clusters)
     return Sources(sources.slurm, sources.prometheus)
 
@@ -154,7 +159,7 @@ def sources_of(session: Session, clusters: Sequence[str] | None) -> Sources:
 def _found(session: Session, clusters: Sequence[str] | None) -> _Found:
     parameters = {} if clusters is None else {"clusters": list(clusters)}
     source_rows = session.connection().execute(_with_sources(bool(parameters)), parameters).all()
-    # One that makes no sense is asked by nobody: what it said last grows old, and its cluster is named.
+    # A senseless source is not asked: its last samples grow old, and its cluster is reported.
     quotas = [(name, text) for name, text, _ in source_rows if text is not None]
     prometheus = [(name, text) for name, _, text in source_rows if text is not None]
     return _Found(
@@ -165,7 +170,7 @@ def _found(session: Session, clusters: Sequence[str] | None) -> _Found:
 
 @cache
 def _with_sources(named: bool) -> sa.Select[str, str | None, str | None]:
-    """Built once: each look at a cluster asks it several times. `named`: of the clusters that are given."""
+    """Built once: each look at a cluster runs it several times. `named`: only for the clusters given as a parameter."""
     quotas, health = col(ClusterRow.source), col(ClusterRow.health_source)
     rows = sa.select(col(ClusterRow.name), quotas, health).where(quotas.is_not(None) | health.is_not(None))
     return rows.where(is_among(ClusterRow.name, "clusters")) if named else rows
@@ -175,10 +180,10 @@ class SchedulerBook:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._held: dict[str, str] = {}
-        """Whose lock this process took last, by cluster."""
+        """The lock that this process took last, by cluster."""
 
     def renew(self, cluster: str) -> None:
-        """The lock lasts for its whole time again. Errors: Unavailable where it is ours no more."""
+        """Extend the lock to its whole time again. Errors: Unavailable if somebody else has it by now."""
         mine = (col(SchedulerLockRow.cluster) == cluster, col(SchedulerLockRow.holder) == self._held.get(cluster, ""))
         with self._database.begin() as session:
             renewed = session.connection().execute(
@@ -188,14 +193,14 @@ class SchedulerBook:
             raise Unavailable(f"another write to the scheduler of {cluster} has begun meanwhile: try again")
 
     def sources(self, clusters: Sequence[str] | None = None) -> dict[str, SlurmSource]:
-        """Of these clusters, those whose quotas Slurm holds; of all where none are named.
+        """Return those of these clusters (or of all) whose quotas Slurm holds.
 
         Errors: Refusal for a cluster that is asked for alone and whose source makes no sense.
         """
         return self._sources(clusters).slurm
 
     def git_sources(self, clusters: Sequence[str] | None = None) -> dict[str, GitSource]:
-        """The same of those whose quotas a Git repository holds."""
+        """Return those of these clusters (or of all) whose quotas a Git repository holds. Errors: as `sources`."""
         quotas = self._sources(clusters).quotas
         return {name: source for name, source in quotas.items() if isinstance(source, GitSource)}
 
@@ -203,12 +208,11 @@ class SchedulerBook:
         with self._database.reading() as session:
             sources = _found(session, clusters)
         if clusters is not None and len(clusters) == 1 and clusters[0] in sources.quotas.senseless:
-            # As one whose quotas the ledger holds itself it would be written to past its scheduler.
+            # Left out, it would count as a cluster whose quotas the ledger holds, and be written past its scheduler.
             raise Refusal(sources.quotas.senseless[clusters[0]])
         return sources
 
     def all_sources(self) -> Sources:
-        """Of every cluster that something beside the ledger speaks for."""
         with self._database.reading() as session:
             return sources_of(session, None)
 
@@ -217,7 +221,7 @@ class SchedulerBook:
             return _standing(session, cluster)
 
     def rehearse(self, change: Change) -> MirroredCluster:
-        """How the cluster would stand after the effect; nothing is written. Errors: those of QuotaPort.apply."""
+        """Return the cluster as it would be after the effect; nothing is written. Errors: those of QuotaPort.apply."""
         with self._database.begin() as session:
             trial = session.begin_nested()
             LedgerQuotas(self._database).land(session, change)
@@ -226,7 +230,7 @@ class SchedulerBook:
         return after
 
     def limits(self, names: Mapping[str, str]) -> dict[str, int | None]:
-        """Of each cluster the limit of this name, as it was last seen or written; None: it has none."""
+        """Return each cluster's limit of this name, as it was last seen or written; None if it has none."""
         row = SchedulerLimitRow
         with self._database.reading() as session:
             among_them = (col(row.cluster).in_([*names]), col(row.name).in_({*names.values()}))
@@ -234,7 +238,9 @@ class SchedulerBook:
         return dict.fromkeys(names) | {cluster: gpus for cluster, name, gpus in rows if names[cluster] == name}
 
     def awaits(self, cluster: str, fence: Fence) -> bool:
-        """Whether this effect may still be kept: its rollout or request is open, and has kept none that is later."""
+        """Return whether this effect may still be kept: its rollout or request is open, and has kept none that is
+        later.
+        """
         with self._database.reading() as session:
             row = session.get(ClusterRow, cluster)
             if row is not None and row.open_rollout == fence.rollout:
@@ -244,7 +250,7 @@ class SchedulerBook:
             return request is not None and not request.ended and receipt is None
 
     def order_of(self, cluster: str, rollout: str) -> dict[str, str]:
-        """What is archived of a rollout's plan, and who gave its last command and why; by what it is."""
+        """Return the archived plan of a rollout, and who gave its last command and why, by trailer name."""
         with self._database.reading() as session:
             row = session.get(RolloutRow, rollout)
             newest = select(AuditRow.entry).where(AuditRow.cluster == cluster).order_by(col(AuditRow.seq).desc())
@@ -261,7 +267,7 @@ class SchedulerBook:
 
     @contextmanager
     def lock_cluster(self, cluster: str) -> Iterator[None]:
-        """Nobody else writes to the cluster's scheduler meanwhile. Errors: Unavailable while somebody does."""
+        """Keep others from writing to the cluster's scheduler meanwhile. Errors: Unavailable while somebody does."""
         holder = uuid.uuid4().hex
         now = self._database.now()
         with self._database.begin() as session:
@@ -286,9 +292,9 @@ class SchedulerBook:
         landed: Sequence[str],
         actors: Mapping[str, str],
     ) -> bool:
-        """What was found in the scheduler stands in the ledger: others' changes as changes by others, ours as ours.
+        """Take the scheduler's present state into the ledger: others' changes as changes by others, ours as ours.
 
-        False, and nothing is written, where the ledger has changed since it was `seen`.
+        False, and nothing is written, if the ledger has changed since it was `seen`.
         """
         with self._database.begin() as session:
             locked_cluster(session, cluster)
@@ -305,18 +311,18 @@ class SchedulerBook:
             return True
 
     def note(self, cluster: str, limits: Mapping[str, int | None], *, ours: bool) -> None:
-        """These limits stand in the scheduler; `ours`: Backstop has written them."""
+        """Record the scheduler's present limits; `ours`: Backstop has written them."""
         with self._database.begin() as session:
             _note(session, cluster, limits, ours=ours)
 
     def intend(self, cluster: str, names: Iterable[str]) -> None:
-        """These limits are about to be ours: what they are now is what was, whoever looks while they are written."""
+        """Mark these limits as ours before they are written, so that their present values count as the first ones."""
         with self._database.begin() as session:
             rows = {name: session.get(SchedulerLimitRow, (cluster, name)) for name in sorted(names)}
             _note(session, cluster, {name: row.gpus for name, row in rows.items() if row is not None}, ours=True)
 
     def record_astray(self, cluster: str, limits: Mapping[str, int | None]) -> None:
-        """These limits that are Backstop's own stand otherwise in the scheduler: the next write puts them right."""
+        """Record other values of limits that are Backstop's own: the next write puts them right."""
         with self._database.begin() as session:
             for name, gpus in sorted(limits.items()):
                 row = session.get(SchedulerLimitRow, (cluster, name))
@@ -325,13 +331,13 @@ class SchedulerBook:
                     session.add(row)
 
     def forget(self, cluster: str, names: Sequence[str]) -> None:
-        """These limits are none of the cluster's any more: whatever stands there is somebody else's."""
+        """Remove these limits from the cluster's: their values in the scheduler are somebody else's."""
         with self._database.begin() as session:
             of = (col(SchedulerLimitRow.cluster) == cluster, col(SchedulerLimitRow.name).in_(names))
             session.execute(sa.delete(SchedulerLimitRow).where(*of))
 
     def note_islands(self, cluster: str, islands: Sequence[Island]) -> None:
-        """A cluster that was imported without islands has these. What is imported moves by import alone."""
+        """Add islands to a cluster that was imported without any. Those of an import change by import alone."""
         of_cluster = select(IslandRow.name).where(col(IslandRow.cluster) == cluster)
         with self._database.reading() as session:
             if session.exec(of_cluster).first() is not None:
@@ -341,7 +347,7 @@ class SchedulerBook:
             keep(session, IslandRow, rows)
 
     def detach(self, cluster: str) -> None:
-        """The ledger itself holds the cluster's quotas again. Errors: Refusal while a rollout is open."""
+        """Let the ledger itself hold the cluster's quotas again. Errors: Refusal while a rollout is open."""
         with self._database.begin() as session:
             row = locked_cluster(session, cluster)
             if row.open_rollout is not None:
@@ -381,7 +387,7 @@ def _baseline(session: Session, rollout: str | None) -> dict[str, int]:
 
 @contextmanager
 def _unreserved(session: Session, cluster: str) -> Iterator[None]:
-    """The scheduler has let through what the ledger would have refused: it is taken in all the same, and is drift."""
+    """Accept what the scheduler let through although the ledger would have refused it: it counts as drift."""
     of_cluster = col(ClusterRow.name) == cluster
     connection = session.connection()
     limit = connection.execute(sa.select(col(ClusterRow.reserve_limit)).where(of_cluster)).scalar()
@@ -409,7 +415,7 @@ def _note(session: Session, cluster: str, limits: Mapping[str, int | None], *, o
         if row is None:
             row = SchedulerLimitRow(cluster=cluster, name=name, gpus=gpus, first_gpus=gpus)
         if ours and not row.ours:
-            # What the rollout found; a value that others set beside it, and that was not let stand, is not what was.
+            # The rollout's baseline; a value that others set meanwhile, and that was not accepted, is not the first.
             row.first_gpus, row.ours = baseline.get(name, row.gpus), True
         elif not ours and row.gpus != gpus:
             row.first_gpus, row.ours = gpus, False  # somebody else's now: nothing of ours is to be taken back

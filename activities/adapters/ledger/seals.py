@@ -1,4 +1,4 @@
-"""Seals as the ledger keeps them beside the chains: each sealer goes on from the last one, and one of them seals."""
+"""Seals in the ledger beside the chains: each sealer continues from the last seal, and one of them seals."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class LedgerSeals:
         return [SealedSeal(leaf=leaf, note=note) for leaf, note in rows]
 
     def heads(self) -> tuple[ChainHead, ...]:
-        """Of every chain, as of one moment."""
+        """Return the head of every chain, as of one moment."""
         with self._database.reading() as session:
             rows = session.exec(select(AuditHeadRow).order_by(col(AuditHeadRow.cluster))).all()
             return tuple(ChainHead(cluster=row.cluster, length=row.length, hash=row.hash) for row in rows)
 
     def add(self, seal: SealedSeal) -> bool:
-        """It is the ledger's last; False: another one has its number already."""
+        """Add the seal as the ledger's last; False if another one has its number already."""
         content = seal.seal
         try:
             with self._database.begin() as session:
@@ -52,7 +52,7 @@ class LedgerSeals:
         return True
 
     def fault_of(self, sealed: ChainHead | None, head: ChainHead) -> str:
-        """Why the chain up to `head` does not continue the sealed one; empty: it does."""
+        """Return why the chain up to `head` does not continue the sealed one; empty if it does."""
         if sealed is not None and head.length < sealed.length:
             return f"ends at row {head.length}, and was sealed to row {sealed.length}"
         after = 0 if sealed is None or not sealed.length else sealed.length - 1
@@ -77,7 +77,7 @@ class LedgerSeals:
         return "" if previous == head.hash or not head.length else f"ends otherwise than row {head.length}"
 
     def _links(self, cluster: str, after: int) -> Sequence[tuple[int, str, str, str]]:
-        """Number, predecessor's hash, hash and text of the next rows: a seal reads every one since the last."""
+        """Read number, predecessor's hash, hash and text of the next rows: a seal reads every one since the last."""
         links = (
             sa.select(col(AuditRow.seq), col(AuditRow.previous_hash), col(AuditRow.hash), col(AuditRow.entry))
             .where(col(AuditRow.cluster) == cluster, col(AuditRow.seq) > after)
@@ -88,7 +88,7 @@ class LedgerSeals:
             return [(n, before, digest, text) for n, before, digest, text in session.connection().execute(links)]
 
     def sealed_to(self, cluster: str) -> tuple[SealedTo, ...]:
-        """The last seals that name this chain, the newest first."""
+        """Return the last seals that name this chain, the newest first."""
         named = f'"cluster":{canonical_json(cluster)}'
         rows = select(SealRow.number, SealRow.at, SealRow.leaf).where(
             col(SealRow.leaf).contains(named, autoescape=True)
@@ -103,7 +103,7 @@ class LedgerSeals:
         )
 
     def note(self, every: timedelta, trouble: str) -> None:
-        """How sealing goes is known to whoever asks."""
+        """Record how sealing goes."""
         with self._database.begin() as session:
             before = session.get(SealingRow, 1)
             seconds = round(every.total_seconds())
@@ -114,7 +114,7 @@ class LedgerSeals:
             store(session, SealingRow, [row])
 
     def sealing_state(self) -> Sealing | None:
-        """How it goes; None: nobody has sealed here."""
+        """Return how sealing goes; None if nobody has sealed here."""
         with self._database.reading() as session:
             row = session.get(SealingRow, 1)
             if row is None:

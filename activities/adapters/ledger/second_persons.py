@@ -1,4 +1,4 @@
-"""The book of what takes a second person: commands that wait for one, and what was done without one."""
+"""The book of deeds that need a second person: commands that wait for one, and those that were given without one."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from models.ledger_access_tables import EmergencyRow, WaitingRow
 _MOST_OF_ONE = 50
 _LOCK = "second persons"
 _ADMITTED = "|warrant/"
-"""In the key of an emergency whose command was admitted, before the warrant's nonce: one telling is for one command."""
+"""The part of an emergency's key before the nonce of its warrant, so that it counts for one command."""
 _TOLD_WITHIN = timedelta(minutes=10)
-"""Longer than a ticket is good, and clocks may differ."""
+"""Longer than a ticket is valid, and clocks may differ."""
 _NONE = "nothing with the hash {} waits for a second person: see `backstop countersign list`"
 
 
@@ -118,7 +118,7 @@ class LedgerSecondPersons:
             return _awaited(row)
 
     def _still_waiting(self, session: Session, digits: str) -> tuple[WaitingRow, Awaited]:
-        """Errors: Refusal for one that waits no more."""
+        """Return the row and the command. Errors: Refusal for one that waits no more."""
         one_at_a_time(session, _LOCK)
         row = _row(session, digits)
         waits = _awaited(row)
@@ -165,7 +165,7 @@ class LedgerSecondPersons:
 
 
 def note_admitted(session: Session, warrant: Warrant, alone: LoneDeed) -> None:
-    """The emergency that a front told of a little before is this warrant's; without one it is noted here."""
+    """Join the warrant to the emergency that a front reported a little before; without one, record it here."""
     one_at_a_time(session, _LOCK)
     name = warrant.principal.name
     before = select(EmergencyRow).where(
@@ -202,7 +202,7 @@ def _open(session: Session, now: datetime) -> Sequence[WaitingRow]:
 
 
 def _row(session: Session, digits: str) -> WaitingRow:
-    """Errors: Refusal."""
+    """Return the row whose hash begins with these digits. Errors: Refusal."""
     rows = session.exec(select(WaitingRow).where(col(WaitingRow.hash).startswith(digits)).limit(2)).all()
     if not rows:
         raise Refusal(_NONE.format(digits))
@@ -212,7 +212,7 @@ def _row(session: Session, digits: str) -> WaitingRow:
 
 
 def _awaited(row: WaitingRow) -> Awaited:
-    """Errors: Stuck for a row that is not what was kept."""
+    """Return the waiting command. Errors: Stuck for a row that is not what was kept."""
     try:
         kept = KeptCommand.model_validate_json(row.document)
     except ValidationError:

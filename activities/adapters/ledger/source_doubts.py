@@ -1,9 +1,10 @@
-"""Sources of health in doubt, as the ledger keeps them: what the last hour says of a source, judged as a whole.
+"""Health sources in doubt, as the ledger keeps them: the samples of a source within the last hour are judged as a
+whole.
 
-The judgement is models/cluster/source_doubts.py. Here are its facts: which clusters a source has, their best of the
-last hour, what they are now with declared absences put back, and what a person has confirmed. A cluster that names a
-Prometheus or a Slurm has that as its source; of the others it is who the samples themselves say wrote them: the last
-one, and whoever wrote two or more within the hour, so that a new label does not make a new source.
+The judgement is models/cluster/source_doubts.py. Here are its facts: the clusters of a source, their best health of
+the last hour, their health now with declared absences put back, and what a person has confirmed. A cluster's source
+is the Prometheus or Slurm that it names; else it is the writer of its last sample, and every writer of two or more
+samples within the hour, so that a new label does not make a new source.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _store(session: Session, source: str, **values: Any) -> None:
 
 
 def _confirmed(session: Session, source: str, actor: str, now: datetime) -> DoubtedSource | None:
-    """What the same person confirmed a moment ago: the same call, tried again, is answered the same."""
+    """Return the source if the same person confirmed it a moment ago: a repeated call gets the same answer."""
     row = session.get(SourceDoubtRow, source)
     if row is None or row.confirmed_at is None or row.confirmed_by != actor or now - row.confirmed_at > _AGAIN:
         return None
@@ -139,16 +140,16 @@ def _doubt_of(cluster: str, stand: Iterable[_Standing]) -> Doubt | None:
 
 
 def _rows(session: Session) -> Sequence[SourceDoubtRow]:
-    """One of each source that is or ever was in doubt: few."""
+    """Read a row for each source that is or ever was in doubt: few."""
     return session.exec(select(SourceDoubtRow)).all()
 
 
 def _standing(
     session: Session, now: datetime, rows: Sequence[SourceDoubtRow] | None = None, only: str = ""
 ) -> list[_Standing]:
-    """Every source in doubt, and which of its clusters are not back where they were; `only`: whether this one is.
+    """List every source in doubt, with its clusters that are not back where they were.
 
-    `rows`: where they are read.
+    `only`: look at this cluster alone. `rows`: the sources' rows, if they are read already.
     """
     doubts = []
     for row in sorted(_rows(session) if rows is None else rows, key=lambda row: row.source):
@@ -168,19 +169,19 @@ def _standing(
 
 @lru_cache(maxsize=32)
 def _judgement(text: str) -> Judgement:
-    """Of a source for a thousand clusters it is long, and each look at one of them reads it."""
+    """Cached: for a source of a thousand clusters it is long, and each look at one of them reads it."""
     return Judgement.model_validate_json(text)
 
 
 def _present(session: Session, clusters: Sequence[str], now: datetime) -> dict[str, tuple[Island, ...]]:
-    """What is healthy now, as if declared absences were not."""
+    """Return the islands' health now, as if there were no declared absences."""
     windows = windows_of(session, clusters)
     samples = latest_health(session, clusters, now)
     return {name: without_absences(s.islands, windows.get(name, ()), now) for name, s in samples.items()}
 
 
 def _at(level: Level, now: tuple[Island, ...]) -> Level:
-    """The level today; an island that an import took away or made smaller is not what a source lost."""
+    """Return the level today, without GPUs that an import removed: no source lost those."""
     installed = {island.name: island.total_gpus for island in now}
     before = tuple(
         i.at_health(min(i.healthy_gpus, installed[i.name])).model_copy(update={"total_gpus": installed[i.name]})
@@ -196,10 +197,11 @@ def _at(level: Level, now: tuple[Island, ...]) -> Level:
 def _surely_believed(
     session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[SourceDoubtRow]
 ) -> bool:
-    """Whether the few clusters that lost anything of late are enough to know that no source of this one is in doubt.
+    """Return whether the few clusters that lost GPUs of late prove that no source of this one is in doubt.
 
-    Each look at a cluster that has fallen asks this. What a source said of a thousand clusters within the hour is
-    100,000 rows, of which the database makes one for each island; those that lost nothing are not looked at closely.
+    Each look at a cluster that has fallen asks this. A source of a thousand clusters writes 100,000 rows within the
+    hour,
+    of which the database makes one for each island; clusters without losses are not examined further.
     """
     drop, most = limits
     since, confirmed = now - HOUR, _confirmations(rows)
@@ -219,7 +221,7 @@ def _surely_believed(
 def _suspects(
     session: Session, cluster: str, drop: Fraction, confirmed: Mapping[str, datetime | None], now: datetime
 ) -> list[str]:
-    """The sources of this cluster by which it has fallen."""
+    """List the sources of this cluster by which it has fallen."""
     own = _histories(session, [cluster], now - HOUR, now).get(cluster)
     if own is None:
         return []
@@ -229,10 +231,11 @@ def _suspects(
 def _sums(
     session: Session, source: str, named: Mapping[str, bool], since: datetime, now: datetime
 ) -> tuple[list[str], int]:
-    """The clusters that may have fallen by this source, and GPUs installed in others that surely are its own.
+    """Return the clusters that may have fallen by this source, and the GPUs installed in others that are surely its
+    own.
 
-    Who has fallen by a source within the hour was spoken for by it within the hour, if it does not name it itself.
-    `named`: of clusters that name a source, whether it is this one.
+    A cluster that names no source and has fallen by this one has a sample of it within the hour. `named`: clusters that
+    name a source, and whether it is this one.
     """
     window = {"since": since, "latest": now + CLOCK_SKEW}
     written = {"sources": ["", LEDGER] if source == LEDGER else [source], **window}
@@ -253,7 +256,7 @@ def _sums(
 def _judged(
     session: Session, cluster: str, limits: tuple[Fraction, int], now: datetime, rows: Sequence[SourceDoubtRow]
 ) -> dict[str, Judgement]:
-    """By source of this cluster that is not to be believed."""
+    """Return the judgements on the sources of this cluster that are not to be believed, by source."""
     drop, most = limits
     since, confirmed = now - HOUR, _confirmations(rows)
     sources = _suspects(session, cluster, drop, confirmed, now)
@@ -280,7 +283,7 @@ def _from(confirmed: Mapping[str, datetime | None], source: str, since: datetime
 
 @dataclass(frozen=True)
 class _History:
-    """The samples of one cluster within an hour, by island in the order of time, the one that stood before included."""
+    """The samples of one cluster within an hour, by island in the order of time, and the one before them."""
 
     cluster: str
     gpus_per_node: int
@@ -289,7 +292,7 @@ class _History:
     now: tuple[Island, ...]
 
     def level(self, since: datetime) -> Level:
-        """From then on."""
+        """Return the level since then."""
         return Level(
             cluster=self.cluster,
             gpus_per_node=self.gpus_per_node,
@@ -335,16 +338,16 @@ def _histories(session: Session, clusters: Sequence[str], since: datetime, now: 
 
 
 def _named(session: Session, clusters: Sequence[str] | None) -> dict[str, frozenset[str]]:
-    """The source that a cluster names itself, of these clusters or of all."""
+    """Return the source that a cluster names itself, for these clusters or for all."""
     sources = sources_of(session, clusters)
     slurm = {name: frozenset({f"slurm/{source.connection}"}) for name, source in sources.slurm.items()}
     return slurm | {n: frozenset({f"prometheus/{source.connection}"}) for n, source in sources.prometheus.items()}
 
 
 def _writers(islands: Iterable[Sequence[Any]], importers: Callable[[], Container[str]]) -> frozenset[str]:
-    """Who wrote the last samples, and whoever else writes again and again, but for those who import fleet files.
+    """Return the writers of the last samples, and those who write repeatedly, without those who import fleet files.
 
-    Who imports is asked only where somebody else writes: there is a row for each import that ever was.
+    Importers are read only if there is another repeated writer: there is a row for each import that ever was.
     """
     last, often = set(), set()
     for rows in islands:
@@ -387,7 +390,7 @@ def _of_the_hour() -> sa.Select[Any]:
                 col(HealthRow.island) == col(IslandRow.name),
                 col(HealthRow.at) >= sa.func.coalesce(stood, sa.bindparam("since")),
                 col(HealthRow.at) <= sa.bindparam("latest"),
-                # T moves by import alone: a sample beyond it is wrong (activities/adapters/ledger/health_and_usage.py).
+                # Only an import changes T: a sample beyond it is wrong (ADR 0029).
                 col(HealthRow.healthy_gpus) <= col(IslandRow.total_gpus),
             ),
         )
@@ -398,7 +401,7 @@ def _of_the_hour() -> sa.Select[Any]:
 
 @cache
 def _spoken_for() -> sa.Select[str]:
-    """Clusters of which this source wrote a sample of the hour."""
+    """Select the clusters with a sample of this source within the hour."""
     at = col(HealthRow.at)
     within = at >= sa.bindparam("since"), at <= sa.bindparam("latest")
     return sa.select(col(HealthRow.cluster)).where(is_among(HealthRow.source, "sources"), *within).distinct()
@@ -406,7 +409,7 @@ def _spoken_for() -> sa.Select[str]:
 
 @cache
 def _extremes() -> sa.Select[Any]:
-    """A row for each island: its best of the hour, what it is now, and who said that."""
+    """Select a row for each island: its best health of the hour, its health now, and the source of that."""
     hour = _of_the_hour().order_by(None).subquery()
     key = hour.c.cluster, hour.c.name, hour.c.total_gpus
     of_island = (

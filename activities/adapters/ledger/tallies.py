@@ -21,12 +21,12 @@ from models.ledger_tables import ClusterRow, TallyDayRow, TallyRow
 from models.reports.tallies import Point, Tally, slot_of
 
 _SETTLED = timedelta(minutes=10)
-"""After so long what was read by then has been written."""
+"""After this time the tallies that were read by then have been written."""
 _MOST_KEPT = 20_000
 _BETWEEN = "\n"
-"""Between names of clusters: none has it."""
+"""Separates clusters' names: no name contains it."""
 _TIMES_AT_ONCE = 100
-"""Summed up in one statement, which is built for their number."""
+"""The number of times summed up in one statement."""
 
 
 class LedgerTallies:
@@ -35,7 +35,7 @@ class LedgerTallies:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._past: dict[Hashable, Point | None] = {}
-        """Sums of times that are over, by what they are of: no tally is read for them any more."""
+        """Sums for times that are over, by their key: their tallies are not read any more."""
 
     def due_clusters(self, slot: datetime, most: int) -> tuple[str, ...]:
         with self._database.reading() as session:
@@ -76,7 +76,7 @@ class LedgerTallies:
     def points(self, cluster: str, times: Sequence[datetime], within: timedelta) -> tuple[Point, ...]:
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
-            # One that was removed has taken its tallies along.
+            # A removed cluster has taken its tallies along.
             there = "" if cluster else _digest(session)
             keys: dict[datetime, Hashable] = {at: (cluster, at, within, there) for at in times}
             sums = {at: self._past[key] for at, key in keys.items() if key in self._past}
@@ -88,7 +88,7 @@ class LedgerTallies:
             points: list[Point] = []
             for at in times:
                 point = sums[at]
-                # Nothing was read since the last point: the same figures are not told again as if of a later time.
+                # Nothing was read since the last point: the same figures must not look like those of a later time.
                 if point is not None and (not points or point.at > points[-1].at):
                     points.append(point)
             return tuple(points)
@@ -102,12 +102,12 @@ class LedgerTallies:
         with self._database.reading() as session:
             self._refuse_unknown(session, cluster)
             of = [col(TallyRow.cluster) == cluster] if cluster else []
-            # By the index of slots, in which they were read: a look at every row there is takes long.
+            # By the index of slots: to look at every row takes long.
             one = sa.select(col(TallyRow.seen_at)).where(*of).order_by(col(TallyRow.at)).limit(1)
             first = session.connection().execute(one).scalar()
             if first is None:
                 return None
-            # Others of its slot, or of a later one that had begun by then, may have been read before it.
+            # Other tallies of its slot, or of a later one that had begun by then, may have been read before it.
             seen = sa.select(sa.func.min(TallyRow.seen_at)).where(*of, col(TallyRow.at) <= first)
             earliest: datetime | None = session.connection().execute(seen).scalar()
             return earliest
@@ -135,7 +135,7 @@ def _due() -> sa.Select[str]:
 def _summed(
     session: Session, cluster: str, times: Sequence[datetime], within: timedelta
 ) -> dict[datetime, Point | None]:
-    """What each of these times is the sum of; None where no tally is of it."""
+    """Return the sum for each of these times; None if it has no tally."""
     parameters: dict[str, Any] = {"cluster": cluster} if cluster else {}
     for n, at in enumerate(times):
         parameters |= {f"most{n}": at, f"least{n}": at - within, f"early{n}": at - within - LONGEST_SLOT}
@@ -151,14 +151,17 @@ def _summed(
 
 @lru_cache(maxsize=256)
 def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
-    """Of each time and cluster one step into the tallies' key: to read all that lies between takes a second of CPU."""
+    """Built for each number of times: it takes one step into the tallies' key for each time and cluster.
+
+    To read all tallies between them would take a second of CPU.
+    """
     asked = _asked(times)
     recent = aliased(TallyRow)
     last = (
         sa.select(sa.func.max(recent.at))
         .where(
             col(recent.cluster) == col(ClusterRow.name),
-            # A slot's tally is of the time it was read at; the key is by slots, which begin before it.
+            # A tally counts for the time when it was read; the key is by slots, which begin before that.
             col(recent.at) > asked.c.early,
             col(recent.at) <= asked.c.most,
             col(recent.seen_at) > asked.c.least,
@@ -171,7 +174,7 @@ def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
     pairs = pairs.select_from(asked).join(ClusterRow, sa.true())
     if of_one:
         pairs = pairs.where(col(ClusterRow.name) == sa.bindparam("cluster"))
-    # Told to be made first: else the databases walk through all tallies, and look for the last one beside each.
+    # Materialized: else the databases walk through all tallies, and look for the last one beside each.
     picked = pairs.cte("picked").prefix_with("MATERIALIZED")
     has_backing = col(TallyRow.backed_gpus).is_not(None)
 
@@ -204,7 +207,7 @@ def _sums(times: int, *, of_one: bool) -> sa.Select[Any]:
 
 
 def _asked(times: int) -> Any:
-    """A table of so many times, by their number."""
+    """Return a table of so many times, by their number."""
     names = ("early", "least", "most")
     columns: list[Any] = [sa.column("n", sa.Integer()), *(sa.column(name, UtcTime()) for name in names)]
     rows = [(sa.literal(n), *(sa.bindparam(f"{name}{n}", type_=UtcTime()) for name in names)) for n in range(times)]

@@ -1,7 +1,7 @@
-"""Days of tallies that are over, summed up: a mean over months adds up its days, and tallies at its edges alone.
+"""Sums of tallies for days that are over: a mean over months adds up its days, and tallies at its edges alone.
 
-A cluster's sums are without a hole from its first to its last summed day. What lies outside of them is read from the
-tallies, so that a cluster without sums has the same means.
+A cluster's sums have no gap from its first to its last summed day. The tallies outside of them are read themselves, so
+that a cluster without sums has the same means.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from models.ledger_tables import TallyDayRow, TallyRow
 from models.reports.tallies import Tally, slot_of
 
 LONGEST_SLOT = DAY
-"""A tally is read in its slot: at most so long after its beginning."""
+"""A tally is read within its slot: at most so long after the slot's beginning."""
 
 
 def day_from(at: datetime) -> datetime:
-    """The first day that begins then or later."""
+    """Return the first day that begins then or later."""
     day = slot_of(at, DAY)
     return day if day == at else day + DAY
 
 
 def next_day(session: Session, since: datetime, until: datetime) -> datetime | None:
-    """The first day with tallies after those that are summed up."""
+    """Return the first day with tallies after those that are summed up."""
     last = session.connection().execute(sa.select(sa.func.max(TallyDayRow.at))).scalar()
     start = since if last is None else max(since, last + DAY)
     first = sa.select(sa.func.min(TallyRow.at)).where(col(TallyRow.at) >= start, col(TallyRow.at) < until)
@@ -41,7 +41,7 @@ def next_day(session: Session, since: datetime, until: datetime) -> datetime | N
 
 
 def sum_up(session: Session, since: datetime, until: datetime) -> bool:
-    """The next day is summed up, of all clusters at once; False: there is none."""
+    """Sum up the next day, for all clusters at once; False if there is none."""
     one_at_a_time(session, "sums up tallies")
     day = next_day(session, since, until)
     if day is None:
@@ -51,7 +51,7 @@ def sum_up(session: Session, since: datetime, until: datetime) -> bool:
 
 
 def late_tallies(session: Session, tallies: Sequence[Tally], today: datetime) -> list[Tally]:
-    """Those whose day may be summed up already, or be so by somebody else now, who waits."""
+    """Return the tallies whose day may be summed up already, and wait for anybody who sums up now."""
     behind = [tally for tally in tallies if tally.at < today - DAY]
     if behind:
         one_at_a_time(session, "sums up tallies")
@@ -59,7 +59,7 @@ def late_tallies(session: Session, tallies: Sequence[Tally], today: datetime) ->
 
 
 def unsum(session: Session, tallies: Sequence[Tally]) -> None:
-    """What is summed up of these clusters begins after these tallies."""
+    """Remove the sums of these clusters up to the last of these tallies."""
     if tallies:
         end = max(slot_of(tally.at, DAY) for tally in tallies)
         gone = sa.delete(TallyDayRow).where(is_among(col(TallyDayRow.cluster), "names"), col(TallyDayRow.at) <= end)
@@ -99,11 +99,11 @@ def _summing() -> Any:
 
 
 def lacking_and_phantom() -> tuple[Any, Any]:
-    """Units: whole GPUs; null where a tally does not know it."""
+    """Return the columns. Units: whole GPUs; null if a tally does not know it."""
     return col(TallyRow.lacking_gpus), col(TallyRow.assigned_gpus) - col(TallyRow.backed_gpus)
 
 
 def is_monitored() -> Any:
-    """Whether the tally says that its cluster was; a shadow is not."""
+    """Return whether the tally's cluster was monitored; a shadow is not."""
     there = sa.and_(col(TallyRow.stage) == "monitored", ~col(TallyRow.shadow))
     return sa.case((there, sa.true()), else_=sa.false())

@@ -1,6 +1,6 @@
 """Means of tallies over spans of time: from sums of days as far as these reach, from the tallies at the edges.
 
-What lies in days that are summed up cannot change, and is added up once; what reaches from there is read at each look.
+Days that are summed up cannot change, so they are added up once; the tallies after them are read at each look.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MOST_KEPT = 20_000
 
 
 class _Sum(NamedTuple):
-    """Of tallies of one cluster; as the columns of `tally_days`."""
+    """Sums over tallies of one cluster; the columns of `tally_days`."""
 
     tallies: int
     first_at: datetime
@@ -37,18 +37,24 @@ class _Sum(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Tallies of a span whose slots begin from `early` to `over`; `days`: those of them that are summed up, if any."""
+    """The tallies of a span whose slots begin from `early` to `over`; `days`: those of its days that are summed up, if
+    any.
+    """
 
     span: Span
     early: datetime
     over: datetime
     days: tuple[datetime, datetime] | None = None
     of: tuple[object, ...] | None = None
-    """What its cluster's sums come to, where they reach from before this part to its end: it changes only with them."""
+    """The total of its cluster's sums, if they reach from before this part to its end: the part changes only with them.
+    """
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Where the span goes on after this part, all that it has was read in the span, however far that goes."""
+        """The key under which its sum is kept.
+
+        If the span goes on after this part, all of the part's tallies were read in the span, however far that goes.
+        """
         one = self.span
         return one.cluster, self.early, self.over, self.over == one.until, one.monitored, self.of
 
@@ -61,13 +67,13 @@ class _Part(NamedTuple):
 
 
 class TallyMeans:
-    """Of one process. What it keeps goes by what its cluster's sums come to: a tally that came late changes that."""
+    """Computes means, and keeps sums in this process by the totals of their clusters: a late tally changes those."""
 
     def __init__(self) -> None:
         self._past: dict[tuple[object, ...], _Sum | None] = {}
 
     def means_of(self, session: Session, spans: Sequence[Span], since: datetime) -> list[Mean | None]:
-        """Sums of days before `since` are left aside."""
+        """Return the mean of each span. Sums of days before `since` are not used."""
         summed = _summed_days(session, since)
         parts = [_parts(span, summed.get(span.cluster)) for span in spans]
         sums = self._sums(session, [part for of_one in parts for part in of_one])
@@ -82,7 +88,7 @@ class TallyMeans:
 
 
 class _Summed(NamedTuple):
-    """From where to where a cluster is summed up, and what it comes to."""
+    """The first and last summed day of a cluster, and the total of its sums."""
 
     first: datetime
     last: datetime
@@ -98,8 +104,8 @@ def _summed_days(session: Session, since: datetime) -> Mapping[str, _Summed]:
 
 
 def _parts(span: Span, summed: _Summed | None) -> list[_Part]:
-    """What lies in days that are summed up, and what comes after it."""
-    # What was read in the span may have its slot's beginning before it: the key is by slots.
+    """Divide the span into the days that are summed up and the tallies after them."""
+    # The slot of a tally that was read in the span may begin before it: the key is by slots.
     early = span.since - LONGEST_SLOT
     rest = _Part(span, early, span.until)
     if summed is None:
@@ -130,7 +136,7 @@ def _mean(sums: Sequence[_Sum]) -> Mean | None:
 
 
 def _read(session: Session, parts: Sequence[_Part]) -> list[_Sum | None]:
-    """In their order; None where there is no tally."""
+    """Read the sum of each part, in order; None if it has no tally."""
     asked = [{"n": n, **part.row} for n, part in enumerate(parts)]
     sums: list[_Sum | None] = [None] * len(parts)
     if asked:

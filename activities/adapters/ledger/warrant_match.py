@@ -1,7 +1,7 @@
 """Checks that a row of the archive says what a warrant's ticket was signed for. Pure.
 
-The archive does not believe a worker about who did something: the row must be in the chain that the ticket is for, with
-the signed reason and arguments, in the words that Backstop uses for that command.
+The archive does not take a worker's word for who gave a command: the row must be in the chain that the ticket is for,
+with the signed reason and arguments, in the words that Backstop uses for that command.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from models.fleet.state import FLEET
 from models.temporal_names import rollout_workflow_id
 
 _NOT_SIGNED = frozenset({"warrant", "command", "stage", "proof"})
-"""Of an entry's data what no message has, or has of something else."""
+"""Fields of an entry's data that no message has, or that mean something else in it."""
 _TEXTS: Mapping[str, str] = {
     "rollout.launch": r"launched by {actor}( \(shadow\))?( in fleet rollout \S+)?(, adopting \S+)?",
     "fleet.launch": r"fleet rollout launched by {actor}(, taking over \S+)?( \(shadow\))?",
@@ -29,19 +29,19 @@ _TEXTS: Mapping[str, str] = {
 }
 _TEXT: Mapping[str, str] = {"rollout": r"{word} by {actor}"}
 _ABOUT = r"{word}( .*)? by {actor}"
-"""In which words a command is told: of all others what they are about stands between."""
+"""The text of all other commands; their subject stands between the word and the actor."""
 _WITHOUT_WORD = frozenset({"bringup.add", *(key for key in _TEXTS if key.startswith("request."))})
-"""Told without the command's name in the data."""
+"""Commands whose name is not in the entry's data."""
 _REASONS: Mapping[str, tuple[str, ...]] = {
     "fleet.abort": ("fleet rollout aborted: {reason}",),
     "bringup.retire": ("{cluster} is retired: {reason}", "{cluster} is retired"),
 }
-"""What a machine says in a rollout of why, beside the signed reason itself."""
+"""The reasons that a machine gives to a member's rollout, beside the signed reason itself."""
 _REASON_CHARS = 500
 
 
 class Given(NamedTuple):
-    """A warrant, as far as the archive asks. `note`: what an audit has to say of it."""
+    """A warrant, as far as the archive needs it. `note`: a remark for the audit."""
 
     nonce: str
     command: str
@@ -53,7 +53,7 @@ class Given(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A row by which a machine commands a rollout on somebody's word. `parent`: the word's nonce and subject."""
+    """A warrant by which a machine commands a rollout on somebody's word. `parent`: the word's nonce and subject."""
 
     nonce: str
     command: str
@@ -66,7 +66,7 @@ class Link(NamedTuple):
 def proving_nonce(
     entry: AuditEntry, given: Given, links: Collection[Link], asked_for: Mapping[str, Collection[str]]
 ) -> str:
-    """The nonce of the row in the ledger that proves the entry's actor; empty: none does.
+    """Return the nonce of the warrant that proves the entry's actor; empty if none does.
 
     `asked_for`: the clusters that a request was signed for, by its subject.
     """
@@ -100,13 +100,19 @@ def _at_its_place(entry: AuditEntry, given: Given, asked_for: Mapping[str, Colle
 
 
 def _leads_to(given: Given, link: Link) -> bool:
-    """It was admitted on that word; a fleet's members are launched on its approval, in the name of who launched it."""
+    """Return whether the link was admitted on that word.
+
+    A fleet's members are launched on its approval, in the name of the person who launched it.
+    """
     of_launch = (given.command, link.command) == ("fleet.launch", "rollout.launch")
     return link.parent == given.nonce or (of_launch and link.parent_subject == given.subject)
 
 
 def _told(entry: AuditEntry, command: str, signed: str) -> bool:
-    """In the words of that command. What was admitted is told as refused only where a request is refused at once."""
+    """Return whether the entry has the words of that command.
+
+    An admitted command may be recorded as refused only if it asks for a request that is refused at once.
+    """
     if entry.data.get("command") != _word(command) or (entry.refused and signed != "request.ask"):
         return False
     pattern = _TEXTS.get(command) or _TEXT.get(command.partition(".")[0], _ABOUT)
@@ -116,12 +122,12 @@ def _told(entry: AuditEntry, command: str, signed: str) -> bool:
 
 
 def _word(command: str) -> str | None:
-    """As an entry's data names the command."""
+    """Return the command's name as in an entry's data."""
     return None if command in _WITHOUT_WORD else command.partition(".")[2]
 
 
 def _as_signed(data: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
-    """What the entry says of the arguments is what was signed. An unnamed step is found by the bring-up."""
+    """Return whether the entry's arguments are the signed ones. An unnamed step is chosen by the bring-up."""
     launch = data.get("launch")
     arguments = {k: v for k, v in data.items() if k not in _NOT_SIGNED and (k != "step" or message.get("step"))}
     return _within(arguments, message) and (not isinstance(launch, Mapping) or _within(launch, message))

@@ -25,9 +25,9 @@ from models.ledger_tables import GrantReceiptRow, ReceiptRow
 from models.rollout.effects import Fence, Receipt
 
 _HEAD = 200
-"""Characters of a ticket within which its key is named."""
+"""The first characters of a ticket, which contain the name of its key."""
 _KEPT = 100
-"""Of what was drawn up for one subject, the last ones: what was approved stands in its warrant."""
+"""The number of plans that are kept for a subject and kind: an approved one is in its warrant."""
 
 
 class LedgerWarrants:
