@@ -1,4 +1,4 @@
-"""What Slurm's limits should be, and the commands that make them so. Pure."""
+"""Computes the limits that Slurm should have, and the commands that set them. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _NAMES = 200
 
 
 def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | None) -> dict[str, int | None]:
-    """What Slurm's limits should be, by name; only of what the ledger knows to be there. `sized`: the QOS of flex."""
+    """Return the limits that Slurm should have, by name, among those that the ledger has. `sized`: the QOS of flex."""
     wanted: dict[str, int | None] = {
         team: standing.admitted_limit(team) for team in standing.quotas if team in standing.limits
     }
     tops = [team for team, q in standing.quotas.items() if q.parent is None]
     pool = standing.limits.get(POOL + source.root)
     if pool is not None:
-        # While a rollout is open no account can hand on what it freed, whoever raises which limit below.
-        # A limit that it had already stays one: what it did not allow before, no rollout allows.
+        # While a rollout is open nobody can use the GPUs that it freed, whatever limit is raised below.
+        # An earlier limit of the pool stays: a rollout does not allow more than it did.
         before = pool.first if pool.ours else pool.gpus
         bound = standing.bound if before is None else min(standing.bound, before)
         wanted[POOL + source.root] = bound if standing.reserved else before
@@ -29,23 +29,23 @@ def wanted_limits(standing: MirroredCluster, source: SlurmSource, sized: str | N
         return wanted
     for name, qos in standing.limits.items():
         if name == f"{QOS}{sized}":
-            # Flex may have what is healthy: what no quota stands on, and what quotas leave unused.
+            # Flex may have all healthy GPUs that no job inside a quota holds.
             unused = sum(standing.quotas[t].gpus for t in tops)
             size = None if standing.flex_gpus is None else standing.flex_gpus + unused
             wanted[name] = size if size is not None else qos.first if qos.ours else qos.gpus
         elif name.startswith(QOS) and sized is not None and qos.ours:
-            wanted[name] = qos.first  # another one sizes flex by now
+            wanted[name] = qos.first  # another QOS sizes flex by now
     return wanted
 
 
 def bound_of(standing: MirroredCluster, source: SlurmSource) -> int | None:
-    """What the root lets all accounts under it hold together, as last seen; None: it has no limit."""
+    """Return the GPUs that the root lets all accounts under it hold together, as last seen; None: it has no limit."""
     pool = standing.limits.get(POOL + source.root)
     return None if pool is None else pool.gpus
 
 
 def commands(limits: Mapping[str, int | None], cluster: str, source: SlurmSource) -> list[str]:
-    """Of sacctmgr; -1 takes a limit away."""
+    """Return commands of sacctmgr; -1 removes a limit."""
     groups: dict[int | None, list[str]] = {}
     lines = []
     for name, gpus in sorted(limits.items()):

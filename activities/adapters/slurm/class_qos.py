@@ -1,11 +1,11 @@
 """Classes of a team as QOS of Slurm: which there should be, which are Backstop's, the commands between. Pure.
 
-Each class of each team has a QOS of its own: one for all teams would let a team's training end its neighbours' engines.
-The stronger may preempt the weaker; the weaker are bounded at what the team's protected blocks leave, as Slurm looks at
-limits before it thinks of preemption. The bound is MaxTRESPerAccount: a GrpTRES of a QOS takes the place of the
-account's own, and engines would run beyond the quota (docs/adr/0051-classes-on-slurm.md).
+Each class of each team has a QOS of its own: with one for all teams, a team's training could end its neighbours'
+engines. The stronger may preempt the weaker; the weaker are limited to the GPUs that the team's protected blocks
+leave, because Slurm applies limits before it considers preemption. The limit is MaxTRESPerAccount: a GrpTRES of a QOS
+would replace the account's own, and engines would run beyond the quota (docs/adr/0051-classes-on-slurm.md).
 
-A QOS is Backstop's by its description alone, and so whoever looks knows, this ledger or another one.
+Only its description makes a QOS Backstop's, so that every reader can see it, also one with another ledger.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from models.cluster.sources import SlurmSource, Yield
 _STANDARD = "normal"
 """The QOS of a job whose account has no default."""
 OURS = "backstop: "
-"""Begins the description of each QOS of a class that Backstop has made."""
+"""The beginning of the description of each class's QOS that Backstop has made."""
 _NAMES = 100
 """QOS of one command."""
 
 
 @dataclass(frozen=True)
 class Qos:
-    """What Backstop sets of one. Units: seconds; whole GPUs of one account, None: no limit."""
+    """The settings that Backstop writes of a QOS. Units: seconds; whole GPUs of one account, None: no limit."""
 
     description: str
     priority: int = 0
@@ -41,12 +41,12 @@ class Qos:
 
     @property
     def without_limits(self) -> Qos:
-        """The same without effect: for one that jobs are still in."""
+        """The same QOS without effect, for one that jobs are still in."""
         return Qos(self.description, self.priority, self.preempts)
 
 
 class TeamClasses(NamedTuple):
-    """Of a team's jobs, the strongest first, and what its protected blocks take. Units: whole GPUs."""
+    """A team's classes, the strongest first, and the size of its protected blocks. Units: whole GPUs."""
 
     classes: tuple[str, ...]
     block_gpus: int
@@ -59,26 +59,29 @@ class ClassOf(NamedTuple):
 
 class Wanted(NamedTuple):
     qos: dict[str, Qos]
-    """By name; the weaker of a team first."""
+    """The QOS by name; the weaker of a team first."""
     of: dict[str, ClassOf]
     walls: dict[str, str]
-    """By team of which none is written: why."""
+    """The reasons by team whose QOS are not written."""
 
 
 class Defaults(NamedTuple):
-    """Of an account: the QOS of a job that names none, and all that its jobs may name."""
+    """An account's default QOS, and all that its jobs may name."""
 
     qos: str
     may: frozenset[str]
 
 
 def qos_name(cluster: str, team: str, job_class: str) -> str:
-    """As Slurm, which knows no capitals, calls it. `cluster`: by Slurm's name, so that no other one on its slurmdbd."""
+    """Return the name in Slurm, which has no capitals.
+
+    `cluster`: Slurm's name, which no other one on its slurmdbd has.
+    """
     return f"{cluster}-{team}-{job_class}".lower()
 
 
 def named_classes(cluster: str, teams: Mapping[str, TeamClasses]) -> dict[str, ClassOf]:
-    """By the name of its QOS, whoever made it. Of a name that two classes would have, neither."""
+    """Return each class by the name of its QOS, whoever made that. A name that two classes share is left out."""
     classes: dict[str, ClassOf] = {}
     twice: set[str] = set()
     for team, its in sorted(teams.items()):
@@ -98,7 +101,7 @@ _DEFAULT = re.compile(r"([^|]*)\|([^|]*)\|([^|]+)")
 
 
 def qos_there(printed: str, tres: str) -> dict[str, Qos]:
-    """By name, of `sacctmgr -n -P show qos` in this format. A row that says something else is no QOS of ours."""
+    """Parse `sacctmgr -n -P show qos` in this format, by name. Any other row is no QOS of ours."""
     qos = {}
     for match in filter(None, map(_ROW.fullmatch, printed.split("\n"))):
         priority, days, *clock, mode, limits, preempts, name, description = match.groups()
@@ -115,9 +118,9 @@ def qos_there(printed: str, tres: str) -> dict[str, Qos]:
 
 
 def defaults_in(printed: str) -> dict[str, Defaults]:
-    """By account, of `sacctmgr -n -P show assoc ... user=` in this format; without one that is told of twice.
+    """Parse `sacctmgr -n -P show assoc ... user=` in this format, by account, without accounts that appear twice.
 
-    An account's name may have anything in it, lines of other accounts too.
+    An account's name may contain anything, even lines of other accounts.
     """
     rows = [match.groups() for match in map(_DEFAULT.fullmatch, printed.split("\n")) if match is not None]
     times = Counter(account for _, _, account in rows)
@@ -130,7 +133,7 @@ def defaults_in(printed: str) -> dict[str, Defaults]:
 
 @dataclass(frozen=True)
 class Site:
-    """Where classes are to be: Slurm's name of the cluster, what is there, and what it is told to do."""
+    """A cluster whose classes are written: its name in Slurm, its QOS and defaults, and the fleet file's settings."""
 
     cluster: str
     there: Mapping[str, Qos]
@@ -139,13 +142,15 @@ class Site:
 
 
 def ours(site: Site) -> dict[str, Qos]:
-    """Those that Backstop has made for teams under the source's root: another cluster of its ledger may have more."""
+    """Return the QOS that Backstop has made for teams under the source's root: another cluster of its ledger may have
+    more.
+    """
     end = _place(site)
     return {n: q for n, q in site.there.items() if q.description.startswith(OURS) and q.description.endswith(end)}
 
 
 def stale_qos(wanted: Wanted, site: Site) -> dict[str, Qos]:
-    """Those of ours that nobody wants any more; of a team behind a wall none are touched."""
+    """Return our QOS that are not wanted any more, without those of a team behind a wall."""
     walled = tuple(f" of {team}{_place(site)}".lower() for team in wanted.walls)
     return {
         name: qos for name, qos in ours(site).items() if name not in wanted.qos and not qos.description.endswith(walled)
@@ -156,7 +161,7 @@ def stale_qos(wanted: Wanted, site: Site) -> dict[str, Qos]:
 
 
 def wanted_classes(site: Site, teams: Mapping[str, TeamClasses], limits: Mapping[str, int | None]) -> Wanted:
-    """The QOS of each team that has classes. `limits`: what its account's limit should be."""
+    """Return the QOS of each team that has classes. `limits`: the limit that its account should have."""
     wanted = Wanted({}, {}, {})
     class_of = named_classes(site.cluster, teams)
     for team, its in sorted(teams.items()):
@@ -177,7 +182,7 @@ _ALLOWED = "only letters, digits and . _ @ + - are allowed"
 
 
 def _wall(site: Site, team: str, classes: Sequence[str], class_of: Mapping[str, ClassOf]) -> str:
-    """Why none of this team's is written; empty: they may be."""
+    """Return why none of this team's QOS is written; empty if they may be."""
     if not quotable(site.source.root):
         return f"the account {site.source.root!r} cannot be part of a QOS name: {_ALLOWED}"
     for job_class in classes:
@@ -198,7 +203,7 @@ def _wall(site: Site, team: str, classes: Sequence[str], class_of: Mapping[str, 
 
 
 def _of_team(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) -> Iterator[tuple[str, Qos]]:
-    """The weakest first. What a job without a class may do, the strongest may: it is nobody's neighbour's better."""
+    """Yield the team's QOS, the weakest first. The strongest may do what a job without a class may do, and no more."""
     own = {qos_name(site.cluster, team, c) for c in classes}
     base = site.there.get(_base(site, team, own), Qos(""))
     preempts = base.preempts - own
@@ -218,13 +223,13 @@ def _of_team(site: Site, team: str, classes: Sequence[str], weaker_gpus: int) ->
 
 
 def _base(site: Site, team: str, own: Collection[str]) -> str:
-    """The QOS that the strongest class is as strong as."""
+    """Return the QOS whose rights the strongest class has."""
     default = site.defaults[team].qos
     return _STANDARD if default in own else default
 
 
 def too_low(wanted: Wanted, site: Site) -> dict[str, int]:
-    """QOS that leave no room for a step down to each weaker class, and the priority that would do, at least."""
+    """Return QOS without room for a step down to each weaker class, and the lowest priority that would do."""
     priorities: dict[str, int] = {}
     for team in {of.team for of in wanted.of.values()}:
         own = [name for name, of in wanted.of.items() if of.team == team]
@@ -243,7 +248,7 @@ def _place(site: Site) -> str:
 
 
 def differing_qos(wanted: Wanted, site: Site) -> list[str]:
-    """Names of QOS that are not as they should be, or that their team's account may not use."""
+    """Return names of QOS that are not as they should be, or that their team's account may not use."""
     return sorted(
         name
         for name, qos in wanted.qos.items()
@@ -254,7 +259,7 @@ def differing_qos(wanted: Wanted, site: Site) -> list[str]:
 def _same(there: Qos | None, wanted: Qos) -> bool:
     if there is None:
         return False
-    # Never emptied: a QOS whose list was, is taken for a loop by slurmdbd wherever it is named (22.05.8).
+    # Never emptied: slurmdbd takes a QOS whose list was emptied for a loop wherever it is named (22.05.8).
     return there == (wanted if wanted.preempts else replace(wanted, preempts=there.preempts))
 
 
@@ -262,14 +267,14 @@ def _same(there: Qos | None, wanted: Qos) -> bool:
 
 
 class QosCommands(NamedTuple):
-    """Of sacctmgr, each part for a run of its own: a run knows no QOS that was made since it first looked."""
+    """Commands of sacctmgr, each part for a run of its own: a run does not see QOS that were made after its start."""
 
     additions: list[str]
     settings: list[str]
 
 
 def commands_to_bring(wanted: Wanted, site: Site) -> dict[str, QosCommands]:
-    """By team that lacks anything: what there should be is there afterwards, and its account may use it."""
+    """Return the commands that make each lacking team's QOS, and let its account use them."""
     commands_of: dict[str, QosCommands] = {}
     for team in sorted({of.team for of in wanted.of.values()}):
         news = {name: qos for name, qos in wanted.qos.items() if wanted.of[name].team == team}
@@ -283,7 +288,7 @@ def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> QosCommands:
     there = site.there
     additions = [f"add qos {name} description='{qos.description}'" for name, qos in news.items() if name not in there]
     settings = []
-    # Who yields to whom by now yields to nobody first: what was the other way round is a loop until then.
+    # First remove what changes its direction: a reversed order is a loop until then.
     for name, qos in news.items():
         fewer = qos.preempts & there[name].preempts if name in there else frozenset()
         if fewer and fewer != there[name].preempts:
@@ -295,10 +300,11 @@ def _of_account(team: str, news: Mapping[str, Qos], site: Site) -> QosCommands:
 
 
 def taking_out(mine: Mapping[str, Qos], used: Collection[str], site: Site) -> list[str]:
-    """Of sacctmgr: these QOS are there no more, nor in any account's list.
+    """Return the commands of sacctmgr that remove these QOS, and take them out of every account's list.
 
-    One in which jobs are stays, without effect: they run on, yield to none of the others, and have no limit but their
-    account's; a job whose QOS went would wait for ever.
+    One that jobs are in stays, without effect: the jobs run on, yield to none of the others, and have no limit but
+    their
+    account's; a job whose QOS was removed would wait for ever.
     """
     gone = sorted(mine.keys() - used)
     lines = []
@@ -324,7 +330,9 @@ def _list(names: Collection[str]) -> str:
 
 
 def absent(site: Site, teams: Mapping[str, TeamClasses]) -> list[str]:
-    """Teams that have classes, and in Slurm no QOS of these names that their account may use: whoever would make it."""
+    """Return teams that have classes without QOS of these names that their account may use, whoever should
+    make them.
+    """
     return sorted(
         team
         for team, its in teams.items()
@@ -334,7 +342,9 @@ def absent(site: Site, teams: Mapping[str, TeamClasses]) -> list[str]:
 
 
 def by_hand(team: str, wanted: Wanted, site: Site) -> list[str]:
-    """What an administrator would type for this team: such QOS are the site's own, and Backstop leaves them alone."""
+    """Return the commands an administrator would type for this team: such QOS are the site's own, and stay
+    untouched.
+    """
     new = [name for name, of in wanted.of.items() if of.team == team and name not in site.there]
     settings = commands_to_bring(wanted, site).get(team, QosCommands([], [])).settings
     return [f"sacctmgr -i {line}" for line in [*([f"add qos {_list(new)}"] if new else []), *settings]]
@@ -344,13 +354,13 @@ def by_hand(team: str, wanted: Wanted, site: Site) -> list[str]:
 
 
 def config_in(printed: str) -> dict[str, str]:
-    """Of `scontrol show config`; the first of a key is Slurm's own."""
+    """Parse `scontrol show config`; the first of a key is Slurm's own."""
     pairs = (line.partition("=") for line in reversed(printed.split("\n")) if re.match(r"\w+ *=", line))
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def lacking_of(config: Mapping[str, str], source: SlurmSource) -> list[str]:
-    """What slurm.conf must say for classes, beside what it does say; none: they can be written."""
+    """Return what slurm.conf must say for classes, beside what it does say; none: they can be written."""
     enforced = set(re.split(r"[,+]", config.get("AccountingStorageEnforce", "").lower()))
     counted = config.get("AccountingStorageTRES", "").lower().split(",")
     weight = config.get("PriorityWeightQOS", "")

@@ -1,6 +1,6 @@
-"""Classes of jobs in a Slurm: written, kept in step with the limits, told of, and taken out again.
+"""Classes of jobs in a Slurm: written, kept in step with the limits, reported, and taken out again.
 
-A limit is a promise, a class a service inside it: what goes wrong here is told, and keeps no limit from being written.
+A limit is a promise, a class a service inside it: a fault here is reported, and keeps no limit from being written.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ log = logging.getLogger(__name__)
 EVERY = timedelta(minutes=1)
 """How often a look compares them with what they should be."""
 OFF_EVERY = timedelta(hours=1)
-"""How often, where there should be none."""
+"""How often a look checks that there are none, if there should be none."""
 _LINES = 20
-"""Commands of one call, and about what is written at once: each takes about 0.3 s."""
+"""Commands of one call, and about as many as are written at once: each takes about 0.3 s."""
 _ROOMY = 100
 """A priority with room for every class below it, and for flex."""
 TeamLimits = Mapping[str, int | None]
 
 
 class ClassesTold(NamedTuple):
-    """In a sentence each; empty: nothing."""
+    """A report on classes, in a sentence each; empty: nothing to report."""
 
     wrong: str
     note: str
-    """What is well, and may be news."""
+    """Facts that are well, and may be news."""
 
 
 class _Look(NamedTuple):
@@ -72,7 +72,7 @@ class _Look(NamedTuple):
 
     @property
     def is_astray(self) -> bool:
-        """Whether there is anything to write."""
+        """True if there is anything to write."""
         if self.lacking:
             return False
         return bool(differing_qos(self.wanted, self.site) or stale_qos(self.wanted, self.site))
@@ -80,7 +80,7 @@ class _Look(NamedTuple):
 
 @dataclass(frozen=True)
 class SlurmClasses:
-    """Those of one cluster. `limits`: what its accounts' limits should be, by team."""
+    """The classes of one cluster. `limits`: the limits that its accounts should have, by team."""
 
     ledger: Ledger
     talk: Talk
@@ -93,17 +93,17 @@ class SlurmClasses:
 
     @property
     def class_by_qos(self) -> dict[str, ClassOf]:
-        """Which class of which team a job is of, by its QOS; one that an administrator has made counts too."""
+        """The team and class of a job, by its QOS; one that an administrator has made counts too."""
         return named_classes(self.source.cluster or self.cluster, self._known_teams())
 
     def is_astray(self, limits: TeamLimits) -> bool:
-        """Errors: Unavailable."""
+        """Return whether Slurm differs from what should be there. Errors: Unavailable."""
         return self._look(limits).is_astray
 
     def keep(self, limits: TeamLimits) -> bool:
-        """They are as they should be; False where some were left for another time, so that nobody waits for long.
+        """Bring the classes in step; return False if some were left for another time, so that nobody waits for long.
 
-        Whoever calls writes alone. What goes wrong the log tells, and the doctor.
+        The caller holds the cluster's lock. Faults go to the log, and to the doctor.
         """
         try:
             look = self._look(limits)
@@ -116,7 +116,7 @@ class SlurmClasses:
             return True
 
     def _bring(self, by_team: Mapping[str, QosCommands]) -> bool:
-        """A team is finished before the next is begun; all are where it answers True."""
+        """Finish one team before the next; return True if all are done."""
         additions: list[str] = []
         settings: list[str] = []
         for commands in by_team.values():
@@ -130,7 +130,7 @@ class SlurmClasses:
         return not by_team
 
     def advice_for(self, limits: TeamLimits, *, begun: bool) -> ClassesTold:
-        """What an administrator should know. `begun`: Backstop writes there. Errors: Unavailable."""
+        """Return what an administrator should know. `begun`: Backstop writes there. Errors: Unavailable."""
         if self.source.classes is not ClassesInSlurm.WRITE:
             return ClassesTold("", self._without(limits))
         site, wanted, lacking = self._look(limits)
@@ -147,7 +147,9 @@ class SlurmClasses:
         return ClassesTold("; ".join(parts), "")
 
     def _without(self, limits: TeamLimits) -> str:
-        """What there is to know where Backstop is to write none: what it has left there, and what jobs lack."""
+        """Return what an administrator should know while classes are off: the QOS left in Slurm, and those that jobs
+        lack.
+        """
         site = self._site()
         parts = []
         if left := sorted(ours(site)):
@@ -168,7 +170,7 @@ class SlurmClasses:
         return "; ".join(parts)
 
     def take_out(self, *, only_look: bool) -> dict[str, tuple[int | None, int | None]]:
-        """None of Backstop's is there any more, or has any effect. Answers the limits of those there were, by name."""
+        """Remove Backstop's QOS, or their effect; return the limits they had, by name."""
         site = self._site()
         mine = ours(site)
         if not only_look:
@@ -178,7 +180,7 @@ class SlurmClasses:
     # --- reading and writing --------------------------------------------------------------------
 
     def _teams(self) -> dict[str, TeamClasses]:
-        """Of those that jobs run in. Errors: Refusal for a policy that makes no sense."""
+        """Return the teams that jobs run in. Errors: Refusal for a policy that makes no sense."""
         by_policy = self.ledger.registry.facts(self.cluster).policy.classes
         quotas = self.ledger.schedulers.mirrored_cluster(self.cluster).quotas
         parents = {quota.parent for quota in quotas.values()}
@@ -189,7 +191,7 @@ class SlurmClasses:
         }
 
     def _known_teams(self) -> dict[str, TeamClasses]:
-        """None where the policy makes no sense: that is told of elsewhere, and keeps no job from being read."""
+        """Return no teams for a senseless policy: that is reported elsewhere, and keeps no job from being read."""
         try:
             return self._teams()
         except BackstopError:
@@ -213,7 +215,7 @@ class SlurmClasses:
         return _Look(site, wanted, lacking_of(config, self.source) if teams else ())
 
     def _take_out(self, site: Site, mine: Mapping[str, Qos]) -> None:
-        """Errors: Unavailable where some are still there."""
+        """Remove these QOS. Errors: Unavailable if some are still there."""
         if not mine:
             return
         used = sights.qos_used(self.talk)

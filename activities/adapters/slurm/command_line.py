@@ -1,7 +1,7 @@
-"""How Slurm is spoken to: its own command line tools, here or over SSH.
+"""Runs Slurm's own command line tools, here or over SSH.
 
-Every call has a time limit, after which its process is gone: a late write of a dead call must not land after a newer
-one.
+Every call has a time limit, after which its process is killed: a late write of a dead call must not arrive after a
+newer one.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _NOTHING = "Nothing modified"
 _WHOLE_LISTS = "SLURM_BITSTR_LEN"
 """Slurm cuts the tasks of a job array at 64 letters, and at 0 not at all (man squeue)."""
 _SSH = ("ssh", "-oBatchMode=yes", "-oConnectTimeout=10", "-oLogLevel=ERROR")
-"""Without its banners, which speak of denied access to whoever has it."""
+"""LogLevel=ERROR suppresses banners, whose words on denied access could pass for an error."""
 
 
 class Connection(Model):
-    """One way to a Slurm, in the worker's own settings."""
+    """A way to reach one Slurm, in the worker's own settings."""
 
     ssh: Name | None = None
     """user@host whose shell has Slurm's commands; None: this machine's."""
     ssh_options: tuple[Name, ...] = ()
     conf: Name | None = None
-    """SLURM_CONF, where it is not the default."""
+    """SLURM_CONF, if it is not the default."""
     path: Name | None = None
-    """Where the commands are, before the usual places."""
+    """The folder of the commands, searched before the usual places."""
     timeout: Duration = Field(default=timedelta(seconds=20), gt=timedelta(0), le=timedelta(seconds=50))
 
 
@@ -55,7 +55,10 @@ class Talk:
         self.calls = 0
 
     def run(self, *command: str, stdin: str | None = None) -> str:
-        """What it printed. `stdin`: its standard input. Errors: Unavailable; Refusal where we may not."""
+        """Run a command and return its output.
+
+        `stdin`: its standard input. Errors: Unavailable; Refusal if we lack the right.
+        """
         self.calls += 1
         seconds = self._connection.timeout.total_seconds()
         try:
@@ -65,7 +68,7 @@ class Talk:
                 env=self._environment(),
                 capture_output=True,
                 encoding="utf-8",
-                errors="replace",  # of what somebody wrote a letter is lost, and not the answer
+                errors="replace",  # a person's text may lose a letter, and the answer is kept
                 timeout=seconds,
                 check=False,
             )
@@ -74,9 +77,9 @@ class Talk:
         except OSError as error:
             raise Unavailable(f"{command[0]} cannot be run: {error}") from None
         reason = " ".join((done.stderr.strip() or done.stdout.strip()).split())[-300:]
-        # Of commands on standard input sacctmgr tells a failure on standard error alone.
+        # For commands on standard input sacctmgr reports a failure on standard error alone.
         failed = done.returncode != 0 or "error:" in done.stderr
-        # What is printed as the answer is full of words that people have written.
+        # Only standard error is searched: the answer is full of words that people have written.
         if failed and any(words in done.stderr.lower() for words in _FORBIDDEN):
             raise Refusal(f"Slurm does not let us run {command[0]} {' '.join(command[1:4])}: {reason}")
         if failed:
@@ -84,7 +87,7 @@ class Talk:
         return done.stdout.strip()
 
     def may(self, *command: str) -> bool:
-        """Whether we have the right to, asked by a change of what is not there. Errors: Unavailable."""
+        """Return whether we have the right, by a change of something that does not exist. Errors: Unavailable."""
         try:
             self.run(*command)
         except Refusal:
@@ -109,5 +112,5 @@ class Talk:
                 environment["SLURM_CONF"] = self._connection.conf
             if self._connection.path is not None:
                 environment["PATH"] = f"{self._connection.path}:{environment.get('PATH', '')}"
-        # What it prints is read: in no language but this, and times in UTC.
+        # Its output is parsed: in no other language, and times in UTC.
         return {**environment, "LC_ALL": "C", "TZ": "UTC", "SLURM_TIME_FORMAT": "standard", _WHOLE_LISTS: "0"}

@@ -1,8 +1,8 @@
-"""Which QOS a cluster's flex is sized by.
+"""Chooses the QOS by which a cluster's flex is sized.
 
 A slurmdbd may serve several clusters, and has one limit for each QOS: two clusters that sized one would undo each
-other's work at every look. So a cluster's own QOS, where there is one, is its to size; the shared one is sized by one
-cluster alone, the one that has always done so, and the others are told what to do (ADR 0035).
+other's work at every look. So a cluster sizes its own QOS, if there is one; the shared one is sized by one cluster
+alone, the one that has always done so, and the others' administrators are told what to do (ADR 0035).
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from models.cluster.sources import SlurmSource
 
 @dataclass(frozen=True)
 class FlexQos:
-    """Of one cluster. Units: whole GPUs; None: no limit. `sized`: the QOS that is its to size; None: there is none."""
+    """The flex QOS of one cluster.
+
+    Units: whole GPUs; None: no limit. `sized`: the QOS that it sizes; None: there is none.
+    """
 
     sized: str | None
     limits: dict[str, int | None]
-    """Of each QOS of flex that there is."""
+    """The limits of the QOS of flex that exist."""
     keeper: str = ""
-    """Who sizes the QOS that this cluster shares, where that is another one."""
+    """The cluster that sizes the shared QOS, if it is another one."""
     deserted: bool = False
     """It has a QOS of its own, and nobody else uses the shared one either."""
 
     def given_back(self, qos: str, shared: str) -> bool:
-        """Whether the limit of this QOS, which is not sized here any more, is still this cluster's to give back."""
+        """Return whether the limit of this QOS, which it sizes no more, is still this cluster's to give back."""
         return qos in self.limits and (qos != shared or self.deserted)
 
 
 def flex_qos_of(talk: Talk, book: SchedulerBook, cluster: str, source: SlurmSource) -> FlexQos:
-    """Errors: Unavailable."""
+    """Read and choose the cluster's flex QOS. Errors: Unavailable."""
     shared, own = source.flex_qos, source.own_flex_qos(cluster)
     others = {
         name: other.own_flex_qos(name)
@@ -56,7 +59,10 @@ def flex_qos_of(talk: Talk, book: SchedulerBook, cluster: str, source: SlurmSour
 
 
 def qos_limits(talk: Talk, source: SlurmSource, names: list[str]) -> dict[str, int | None]:
-    """The limit of each of these that there is. Errors: Unavailable; Refusal for a first name that is none in Slurm."""
+    """Return the limits of those of these QOS that exist.
+
+    Errors: Unavailable; Refusal if Slurm cannot have the first name.
+    """
     asked = ",".join([plain_name(names[0]), *(name for name in names[1:] if quotable(name))])
     return qos_in(talk.run("sacctmgr", "-n", "-P", "show", "qos", f"name={asked}", QOS_FORMAT), source.tres)
 
@@ -67,7 +73,7 @@ def _sizes(book: SchedulerBook, cluster: str, qos: str) -> bool:
 
 
 def advice(cluster: str, source: SlurmSource, keeper: str) -> str:
-    """What to do where another cluster sizes the shared QOS."""
+    """Say what to do if another cluster sizes the shared QOS."""
     own = source.own_flex_qos(cluster)
     return (
         f"{keeper} sizes the QOS {source.flex_qos} of their slurmdbd, and so bounds the flex of {cluster} too: "

@@ -11,12 +11,12 @@ _PLAIN = re.compile(r"[\w.@+-]{1,100}", re.ASCII)
 
 
 def quotable(name: str) -> bool:
-    """Whether it is one word to sacctmgr."""
+    """Return whether it is one word to sacctmgr."""
     return _PLAIN.fullmatch(name) is not None
 
 
 def plain_name(name: str) -> str:
-    """A name that is one word to sacctmgr. Errors: Refusal."""
+    """Return the name if it is one word to sacctmgr. Errors: Refusal."""
     if not quotable(name):
         raise Refusal(f"{name!r} cannot be a name in Slurm: only letters, digits and . _ @ + - are allowed")
     return name

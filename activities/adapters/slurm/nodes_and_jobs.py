@@ -1,4 +1,4 @@
-"""What a Slurm's tools say of its nodes and jobs."""
+"""Reads nodes, jobs and QOS with a Slurm's tools."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _NONE = "No topology information"
 
 
 def islands(talk: Talk) -> dict[str, frozenset[str]]:
-    """Nodes by island; none where there is no topology. Errors: Unavailable."""
+    """Return nodes by island; none if there is no topology. Errors: Unavailable."""
     try:
         return islands_in(talk.run("scontrol", "-o", "show", "topology"))
     except Unavailable as error:
         if _NONE in error.message:
             return {}
-        raise  # islands that are not known for a moment are not one island
+        raise  # a topology that is unknown for a moment is not one island
 
 
 def nodes(talk: Talk, source: SlurmSource) -> tuple[Node, ...]:
-    """Errors: Unavailable."""
+    """Read the nodes. Errors: Unavailable."""
     document = document_in(talk.run("sinfo", "--json"))
     if not isinstance(document, dict) or "nodes" not in document:
-        # From 23.02 on sinfo sums nodes up, and scontrol, which has no JSON before, tells of each.
+        # From 23.02 on sinfo sums nodes up, and scontrol, which has no JSON before, lists each.
         document = document_in(talk.run("scontrol", "show", "nodes", "--json"))
     return nodes_in(document, source.gres)
 
 
 def jobs(talk: Talk, cluster: str, source: SlurmSource) -> tuple[SlurmJob, ...]:
-    """Those in the QOS that is the cluster's own are told as those in the one that is shared. Errors: Unavailable."""
+    """Read the jobs; those in the cluster's own flex QOS are shown as in the shared one. Errors: Unavailable."""
     own = source.own_flex_qos(cluster)
     return tuple(
         job.model_copy(update={"qos": source.flex_qos}) if job.qos == own else job
@@ -43,13 +43,13 @@ def jobs(talk: Talk, cluster: str, source: SlurmSource) -> tuple[SlurmJob, ...]:
 
 
 def qos_used(talk: Talk) -> frozenset[str]:
-    """Those that a job is in that is not over, or that anybody's jobs are in by default. Errors: Unavailable."""
+    """Return the QOS of jobs that are not over, and the default ones. Errors: Unavailable."""
     defaults = talk.run("sacctmgr", "-n", "-P", "show", "assoc", "format=DefaultQOS")
     return qos_in_use(_told_of_jobs(talk)) | frozenset(defaults.split("\n"))
 
 
 def limiting_qos(talk: Talk, source: SlurmSource, ours: Collection[str]) -> list[str]:
-    """QOS that limit GPUs, without those of flex and of classes (`ours`, and all that Backstop made).
+    """Return QOS that limit GPUs, without those of flex and of classes (`ours`, and all that Backstop made).
 
     Errors: Unavailable.
     """
@@ -57,5 +57,5 @@ def limiting_qos(talk: Talk, source: SlurmSource, ours: Collection[str]) -> list
 
 
 def _told_of_jobs(talk: Talk) -> Any:
-    """Of every job, in hidden partitions too."""
+    """Read every job, in hidden partitions too."""
     return document_in(talk.run("squeue", "--all", "--states=all", "--json"))

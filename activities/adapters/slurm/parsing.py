@@ -1,8 +1,8 @@
-"""What Slurm's own tools print, as models; and what Slurm's limits should be for a cluster's quotas. Pure.
+"""Parses the output of Slurm's tools into models, and derives a cluster's quotas from it. Pure.
 
-What people write (reasons, comments, names of jobs and accounts) stands in there beside what is meant. So nodes and
-jobs are read as JSON, each field in the forms of the releases that are known; of `sacctmgr -n -P`, which has no JSON
-before 23.02, what somebody may have chosen stands where it can be told from the rest. Tried with 22.05.8.
+Texts that people write (reasons, comments, names of jobs and accounts) stand in it beside Slurm's own. So nodes and
+jobs are read as JSON, each field in the forms of the known releases; `sacctmgr -n -P`, which has no JSON before 23.02,
+is asked for such texts where they can be told from the rest. Tested with 22.05.8.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from models.errors import Unavailable
 
 
 _BROKEN = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, OSError, RecursionError)
-"""What comes of a document that is another one than it should be."""
+"""Errors that a document of another form can cause."""
 _LONGEST_NAME = 150
 
 
 def document_in(printed: str) -> Any:
-    """What was printed as JSON. Errors: Unavailable."""
+    """Parse the output as JSON. Errors: Unavailable."""
     try:
         return json.loads(printed)
     except (ValueError, RecursionError) as error:
@@ -40,7 +40,7 @@ def document_in(printed: str) -> Any:
 
 
 def storable_text(text: str) -> str:
-    """What somebody wrote, as every database and every line can hold it."""
+    """Return a person's text in a form that every database and every line can hold."""
     one_line = "".join(char if char.isprintable() else " " for char in text[:_LONGEST_NAME])
     return " ".join(one_line.split())
 
@@ -57,11 +57,11 @@ class Account(Model):
 
 
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
-"""A limit above is none."""
+"""A number with more digits is no limit."""
 
 
 def tres_of(text: str) -> dict[str, int]:
-    """`cpu=4,gres/gpu=8` by name; what is no whole number is left out."""
+    """Parse `cpu=4,gres/gpu=8` by name, without values that are not whole numbers."""
     pairs = (part.partition("=") for part in text.split(",") if part)
     return {name: int(value) for name, _, value in pairs if _WHOLE.fullmatch(value)}
 
@@ -72,10 +72,10 @@ _ASSOCIATION = re.compile(r"(\d+)\|(\d*)\|([^|]*)\|(.*)", re.ASCII)
 
 
 def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
-    """By name, of `sacctmgr -n -P show assoc ... user=` in the first format, and in the second.
+    """Parse `sacctmgr -n -P show assoc ... user=` in the first format, and in the second, into accounts by name.
 
-    An account's name may have anything in it, lines that look like associations too: what is one, numbers alone say. A
-    name that cannot be a team's is told with its number. Errors: Unavailable for what is no such list.
+    An account's name may contain anything, even lines that look like associations: only numbers tell them apart. A name
+    that no team can have is shown with its number. Errors: Unavailable for another output.
     """
     rows: dict[str, list[str]] = {}
     number = ""
@@ -109,7 +109,7 @@ def accounts_in(printed: str, tres: str, numbers: str) -> dict[str, Account]:
 
 
 def _team_name(name: str, number: str) -> str:
-    """The name, where it can be a team's; a colon sets other limits apart from accounts in the ledger."""
+    """Return the name if a team can have it; a colon marks limits in the ledger that are not accounts."""
     plain = storable_text(name).replace(":", " ")
     return name if name == plain else f"{plain} ({number})"
 
@@ -118,13 +118,13 @@ QOS_FORMAT = "format=GrpTRES,Name"
 
 
 def qos_in(printed: str, tres: str) -> dict[str, int | None]:
-    """The limit of each QOS by its name, of `sacctmgr -n -P show qos` in this format; None: no limit."""
+    """Parse `sacctmgr -n -P show qos` in this format: the limit of each QOS by its name; None: no limit."""
     lines = (line.partition("|") for line in printed.split("\n") if line)
     return {name: tres_of(limits).get(tres) for limits, _, name in lines}
 
 
 def ancestors_of(accounts: Mapping[str, Account], name: str) -> Iterator[str]:
-    """The accounts over this one, the nearest first."""
+    """Yield the accounts over this one, the nearest first."""
     seen: set[str] = set()
     while (name := accounts[name].parent) and name in accounts and name not in seen:
         seen.add(name)
@@ -132,7 +132,7 @@ def ancestors_of(accounts: Mapping[str, Account], name: str) -> Iterator[str]:
 
 
 def quotas_of(accounts: Mapping[str, Account], source: SlurmSource) -> dict[str, Present]:
-    """Accounts under the root that have a limit, by name; those for flex have none of their own.
+    """Return accounts under the root that have a limit, by name; those for flex have none of their own.
 
     An account without a limit promises nothing; the next one above that has one is its children's parent.
     """
@@ -158,7 +158,7 @@ _OF_ASSOCIATIONS = re.compile(
 
 
 def actors_in(printed: str) -> dict[str, str]:
-    """Who changed which association last, by its number, of `sacctmgr -n -P list transactions` in this format."""
+    """Parse `sacctmgr -n -P list transactions` in this format: who changed each association last, by its number."""
     matches = (_OF_ASSOCIATIONS.fullmatch(line) for line in printed.split("\n"))
     return {number: m[1] for m in matches if m is not None for number in re.findall(r"\d+", m[2])}
 
@@ -167,7 +167,7 @@ def actors_in(printed: str) -> dict[str, str]:
 
 _TAKES_JOBS = frozenset({"IDLE", "MIXED", "ALLOCATED"})
 _TAKES_NONE = frozenset({"DOWN", "ERROR", "FUTURE", "INVALID", "UNKNOWN"})
-"""With the above the base states of slurm.h (22.05 to 25.11), of which a node has one."""
+"""Together with the above: the base states of slurm.h (22.05 to 25.11), of which a node has one."""
 _FAULTS = frozenset(
     (
         *("DRAIN", "FAIL", "INVALID_REG", "MAINTENANCE", "NOT_RESPONDING", "PERFCTRS", "POWER_DRAIN"),
@@ -199,12 +199,12 @@ class Node(Model):
 
     @property
     def has_base(self) -> bool:
-        """Whether Slurm has said one of the base states that we know."""
+        """True if Slurm reported one of the known base states."""
         return not (_TAKES_JOBS | _TAKES_NONE).isdisjoint(self.state.split("+"))
 
 
 def nodes_in(document: Any, gres: str) -> tuple[Node, ...]:
-    """Nodes that have such GPUs, of the JSON of `sinfo` or `scontrol show nodes`. Errors: Unavailable."""
+    """Parse the JSON of `sinfo` or `scontrol show nodes` into the nodes that have such GPUs. Errors: Unavailable."""
     try:
         return tuple(node for row in document["nodes"] if (node := _node(row, gres)) is not None)
     except _BROKEN as error:
@@ -224,7 +224,7 @@ def _node(row: Mapping[str, Any], gres: str) -> Node | None:
 
 
 def _healthy(state: Collection[str]) -> bool:
-    """Whether a job can be placed on it: Slurm powers a node up for a job.
+    """Return whether a job can be placed on it: Slurm powers a node up for a job.
 
     Slurm flags a node as not responding while it boots; if it does not come up in ResumeTimeout, it is DOWN.
     """
@@ -233,7 +233,7 @@ def _healthy(state: Collection[str]) -> bool:
 
 
 def _gres(text: str, gres: str) -> int:
-    """Of `gpu:h100:8(S:0-1),gpu:a100:2`; a kind after a colon is one of them."""
+    """Count the GPUs in `gpu:h100:8(S:0-1),gpu:a100:2`; a kind after a colon is one of them."""
     counts = (re.fullmatch(r"([^()]*?)(?::(\d+))?(?:\(.*\))?", part) for part in re.split(r",(?![^()]*\))", text))
     wanted = gres.split(":")
     total = 0
@@ -244,10 +244,10 @@ def _gres(text: str, gres: str) -> int:
 
 
 def islands_in(printed: str) -> dict[str, frozenset[str]]:
-    """Nodes by leaf switch, of `scontrol -o show topology`."""
+    """Parse `scontrol -o show topology` into nodes by leaf switch."""
     islands = {}
     for line in printed.splitlines():
-        # The first of a key is Slurm's own: what stands after it may be in a field that somebody wrote.
+        # The first of a key is Slurm's own: a later one may be in a field that somebody wrote.
         fields = dict(reversed(re.findall(r"(\w+)=(\S*)", line)))
         if fields.get("Level") == "0" and "SwitchName" in fields:
             islands[fields["SwitchName"]] = frozenset(hosts(fields.get("Nodes", "")))
@@ -258,7 +258,7 @@ _MOST_HOSTS = 100_000
 
 
 def hosts(text: str) -> Iterator[str]:
-    """The names that `gpu[001-003,7],login1` stands for. Errors: ValueError."""
+    """Yield the names that `gpu[001-003,7],login1` stands for. Errors: ValueError."""
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         yield from _expanded(part)
 
@@ -278,7 +278,7 @@ def _expanded(part: str) -> Iterator[str]:
 
 
 def capacity(nodes: Sequence[Node], islands: Mapping[str, Iterable[str]]) -> tuple[Island, ...]:
-    """Islands by name. A node in none of them is in an island of its own kind: `main`."""
+    """Return the islands, by name. Nodes of no island form one of their own: `main`."""
     of = {node: island for island, names in sorted(islands.items()) for node in names}
     total: dict[str, int] = {}
     healthy: dict[str, int] = {}
@@ -309,7 +309,7 @@ class SlurmJob(Model):
 
     @property
     def label(self) -> str:
-        """Its name and number: a name alone is what somebody chose, and many have it."""
+        """The job's name and number, because many jobs may have the same name."""
         return f"{self.name} ({self.number})"
 
 
@@ -324,19 +324,19 @@ _WAITS = frozenset(
     )
 )
 _STAGE_OUT = "STAGE_OUT"
-"""Its nodes are free again; a burst buffer still has its files."""
+"""The job's nodes are free again; a burst buffer still has its files."""
 _OVER = frozenset(
     (
         *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
         *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
     )
 )
-"""States that a job leaves no more. Any other word, known or not, is of one that may still want its QOS."""
+"""Final states of a job. A job in any other state, even an unknown one, may still need its QOS."""
 _JOB_WORDS = _HOLDS | _WAITS | _OVER | {_STAGE_OUT}
 
 
 def jobs_in(document: Any, tres: str) -> tuple[SlurmJob, ...]:
-    """Jobs with such GPUs, of the JSON of `squeue`. Errors: Unavailable for what is no such document."""
+    """Parse the JSON of `squeue` into the jobs with such GPUs. Errors: Unavailable for another document."""
     try:
         rows = document["jobs"]
         running = Counter(_number(row.get("array_job_id")) for row in rows if _holds(_states(row)))
@@ -346,12 +346,12 @@ def jobs_in(document: Any, tres: str) -> tuple[SlurmJob, ...]:
 
 
 def _holds(states: Collection[str]) -> bool:
-    """A job that is over holds its GPUs until its epilog has ended."""
+    """Return whether the job holds GPUs: one that is over holds them until its epilog has ended."""
     return "COMPLETING" in states or (_OVER.isdisjoint(states) and not _HOLDS.isdisjoint(states))
 
 
 def _slurm_job(row: Mapping[str, Any], tres: str, running: Mapping[int, int]) -> SlurmJob | None:
-    """`running`: how many tasks of each array hold GPUs."""
+    """Parse a job. `running`: how many tasks of each array hold GPUs."""
     states = _states(row)
     held = tres_of(str(row.get("tres_alloc_str") or "")).get(tres, 0)
     unknown = tuple(storable_text(word) for word in states if word not in _JOB_WORDS)
@@ -380,7 +380,7 @@ _TASKS = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 def _waiting_tasks(row: Mapping[str, Any], running: Mapping[int, int]) -> int:
-    """How many jobs a row that waits stands for: 4 for the tasks `3-6`, and 2 of them for `3-6%2`."""
+    """Count the jobs that a waiting row stands for: 4 for the tasks `3-6`, and 2 of them for `3-6%2`."""
     listed, _, at_once = str(row.get("array_task_string") or "").partition("%")
     tasks = 0
     for first, last, step in (match.groups() for match in map(_TASKS.fullmatch, listed.split(",")) if match):
@@ -392,7 +392,10 @@ def _waiting_tasks(row: Mapping[str, Any], running: Mapping[int, int]) -> int:
 
 
 def qos_in_use(document: Any) -> frozenset[str]:
-    """The QOS of all jobs that are not over, with GPUs or without, of the JSON of `squeue`. Errors: Unavailable."""
+    """Return the QOS of all jobs that are not over, with GPUs or without, of the JSON of `squeue`.
+
+    Errors: Unavailable.
+    """
     try:
         return frozenset(str(row.get("qos") or "") for row in document["jobs"] if not _OVER.issuperset(_states(row)))
     except _BROKEN as error:
@@ -400,7 +403,7 @@ def qos_in_use(document: Any) -> frozenset[str]:
 
 
 def _states(row: Mapping[str, Any]) -> list[str]:
-    """A word, and in later releases a list of words. Errors: LookupError for none."""
+    """Return a word, and in later releases a list of words, as a list. Errors: LookupError for none."""
     states = row["job_state"]
     words = [states] if isinstance(states, str) else [str(word) for word in states]
     if not words:
@@ -415,14 +418,14 @@ def _unread_jobs(error: BaseException) -> Unavailable:
 
 
 def _number(value: Any) -> int:
-    """A number, and in later releases {"set": true, "number": 3}."""
+    """Return a number, which is {"set": true, "number": 3} in later releases."""
     if isinstance(value, Mapping):
         return int(value["number"]) if value.get("set") else 0
     return int(value or 0)
 
 
 def team_of(job: SlurmJob, teams: Iterable[str], source: SlurmSource) -> tuple[str, RunsOn] | None:
-    """Whose job it is, and what it runs on; None for one of no team."""
+    """Return the job's team, and whether it runs on quota or flex; None if it is no team's."""
     names = set(teams)
     if job.account in names:
         return job.account, RunsOn.FLEX if job.qos == source.flex_qos else RunsOn.QUOTA
@@ -431,7 +434,10 @@ def team_of(job: SlurmJob, teams: Iterable[str], source: SlurmSource) -> tuple[s
 
 
 def use_of(jobs: Sequence[SlurmJob], teams: Iterable[str], source: SlurmSource, now: datetime) -> list[TeamUsage]:
-    """What each team's jobs hold and wait for on its quota. Slurm does not say which GPUs idle: none is said to."""
+    """Sum up the GPUs that each team's jobs hold and wait for on its quota.
+
+    Slurm does not say which GPUs idle: none count as idle.
+    """
     names = sorted(teams)
     held, waits = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     for job in jobs:
@@ -448,7 +454,7 @@ def named_jobs(
     islands: Mapping[str, Iterable[str]],
     classes: Mapping[str, tuple[str, str]],
 ) -> list[Job]:
-    """Those that run, by name and number. `classes`: of which team and class the jobs in a QOS are."""
+    """List the running jobs. `classes`: the team and class of the jobs in a QOS."""
     of = {node: island for island, names in islands.items() for node in names}
     named = []
     for job in jobs:

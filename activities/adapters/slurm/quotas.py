@@ -16,7 +16,7 @@ from models.rollout.effects import Change, Receipt
 
 
 class SlurmQuotas:
-    """QuotaPort: of the ledger, and for clusters that Slurm holds of both."""
+    """QuotaPort for all clusters: the ledger's, and for those that Slurm holds, the ledger's and Slurm's."""
 
     def __init__(self, slurms: Slurms) -> None:
         self._slurms = slurms
@@ -41,7 +41,7 @@ class SlurmQuotas:
         return self._ledger.read(cluster).model_copy(update={"bound_gpus": self._bounds(sources).get(cluster)})
 
     def _bounds(self, sources: Mapping[str, SlurmSource]) -> dict[str, int | None]:
-        """What the root of each allows, as last seen, in one reading of the ledger."""
+        """Return the limit of each root account, as last seen, in one reading of the ledger."""
         names = {cluster: POOL + source.root for cluster, source in sources.items()}
         return self._slurms.book.limits(names) if names else {}
 
@@ -57,10 +57,10 @@ class SlurmQuotas:
         return answer
 
     def _synced(self, cluster: str, source: SlurmSource) -> tuple[str, int | None]:
-        """Why its limits could not be read, and what its root allows."""
+        """Return why its limits could not be read, and the limit of its root account."""
         try:
             return "", bound_of(self._slurms.sync(cluster, source), source)
-        except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
+        except (Refusal, Unavailable) as error:  # a silent one must not cost the others their answer
             return error.message, None
 
     def barred_reason(self, cluster: str) -> str:

@@ -1,9 +1,9 @@
-"""Slurm as a quota system, and as a source of health and use, beside the ledger that mirrors it (ADR 0021).
+"""Slurm as a quota system, and as a source of health and usage, beside the ledger that mirrors it (ADR 0021).
 
-Slurm knows no generation, no expected value and no fence. So the ledger keeps them: what is found in Slurm is compared
-with what was last seen there, a difference is a change by others; an effect lands in the ledger first, under its fence,
-and is then brought to Slurm and read back. Between the two a limit is either as it was or as it should be, and both are
-ours; whoever tries again finishes it. One lock for each cluster keeps two writers apart.
+Slurm has no generation, no expected value and no fence. So the ledger keeps them: Slurm's present limits are compared
+with those last seen, and a difference is a change by others; an effect is written to the ledger first, under its
+fence, and is then brought to Slurm and read back. Between the two a limit is either as it was or as it should be, and
+both are ours; the next attempt finishes it. One lock for each cluster keeps two writers apart.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ from models.questions import SchedulerCheck
 log = logging.getLogger(__name__)
 
 _NOWHERE = "backstop-asks-whether-it-may"
-"""An account and a QOS that nobody has: its change changes nothing, and is refused to whoever may not change any."""
+"""The name of an account and QOS that nobody has: to change it changes nothing, and is refused without the right."""
 _TRIES = 5
 _LINES = 20
-"""Commands of one call: it must end well inside a call's time."""
+"""Commands of one call, which must end well inside a call's time."""
 SLURMS_AT_ONCE = 8
-"""Clusters that are checked at the same time: one that is silent takes its call's whole time."""
+"""The number of clusters that are checked at the same time: a silent one takes its call's whole time."""
 _CHECK_SECONDS = 25.0
-"""For all clusters together: `doctor` waits for a minute, and asks others beside them."""
+"""The time for all clusters together: `doctor` waits for a minute, and asks others beside them."""
 _QOS_EVERY = timedelta(minutes=1)
-"""How often the limit of the flex QOS is looked at: it takes a call of its own."""
+"""How often the limit of the flex QOS is read, which takes a call of its own."""
 _USE_EVERY = timedelta(seconds=60)
-"""Samples of use are counted, for percentiles: they come at an even pace."""
+"""How often usage is sampled: percentiles count the samples, so they must come at an even pace."""
 
 
 class Slurms:
-    """The Slurm clusters of a ledger. `every`: how old what was read of health and limits may be."""
+    """The Slurm clusters of a ledger. `every`: how old health and limits may be before they are read again."""
 
     def __init__(
         self,
@@ -87,15 +87,15 @@ class Slurms:
         self._talks = {name: Talk(connection) for name, connection in {**LOCAL, **connections}.items()}
         self._done: dict[tuple[str, str], float] = {}
         self._sized: dict[str, str | None] = {}
-        """By cluster: the QOS that sizes its flex, as it was when last looked at."""
+        """The QOS that sizes each cluster's flex, as last seen."""
         self._associations: dict[str, tuple[str, str]] = {}
-        """By cluster: what was printed last, and its numbers."""
+        """The last printed associations and their numbers, by cluster."""
         self.faults = Faults(ledger.now)
         self._threads = {
             what: SourceThreads(partial(self.faults.note_fault, f"{what} of Slurm"), patience)
             for what in ("limits", "nodes", "jobs")
         }
-        # Of these nothing is to be answered: nobody waits.
+        # Nobody waits for these: they have no answer.
         self._threads["classes"] = SourceThreads(partial(self.faults.note_fault, "classes of Slurm"), None)
 
     def talk(self, source: SlurmSource) -> Talk:
@@ -105,7 +105,7 @@ class Slurms:
         return talk
 
     def claim_reading(self, what: str, cluster: str, every: timedelta) -> bool:
-        """Whether it is to be read again; it counts as read from now on."""
+        """Return whether it is to be read again; it counts as read from now on."""
         now = time.monotonic()
         last = self._done.get((what, cluster))
         if last is not None and now - last < every.total_seconds():
@@ -120,7 +120,7 @@ class Slurms:
         asked, talk = ("sacctmgr", "-n", "-P", "show", "assoc", of, "user="), self.talk(source)
         printed = talk.run(*asked, ASSOC_FORMAT)
         before = self._associations.get(cluster)
-        # What is as it was when its numbers were asked for needs them no more.
+        # Numbers are read again only if the associations have changed.
         numbers = before[1] if before is not None and before[0] == printed else talk.run(*asked, NUMBERS_FORMAT)
         accounts = accounts_in(printed, source.tres, numbers)
         self._associations[cluster] = printed, numbers
@@ -129,7 +129,9 @@ class Slurms:
         return accounts
 
     def sync(self, cluster: str, source: SlurmSource) -> MirroredCluster:
-        """The ledger has what Slurm has; what others changed there is a change by others. Answers how it stands."""
+        """Bring the ledger to Slurm's limits, as changes by others if others made them; return the cluster as it is
+        now.
+        """
         for _ in range(_TRIES):
             seen = self.book.mirrored_cluster(cluster)
             accounts = self.accounts(cluster, source)
@@ -149,7 +151,7 @@ class Slurms:
     def _bounded(
         self, cluster: str, source: SlurmSource, standing: MirroredCluster, accounts: Mapping[str, Account]
     ) -> MirroredCluster:
-        """With what else is limited there noted as it was found first."""
+        """Return the cluster with its other limits noted: those of the root account and of the flex QOS."""
         bounds: dict[str, int | None] = {}
         pool = POOL + source.root
         if source.root != "root" or pool in standing.limits:
@@ -157,7 +159,7 @@ class Slurms:
         if source.size_flex and self.claim_reading("qos", cluster, _QOS_EVERY):
             bounds |= self._flex_bounds(cluster, source, standing)
             standing = self.book.mirrored_cluster(cluster)
-        # A write of ours that is under way is no change by others.
+        # Our own write that is under way is no change by others.
         sized, noted = self._sized.get(cluster), standing.limits
         wanted = wanted_limits(standing, source, sized)
         news = {
@@ -165,7 +167,7 @@ class Slurms:
         }
         if not news:
             return standing
-        # What is given back is nobody's to put right again.
+        # A limit that was given back is not corrected any more.
         bounding = {pool: standing.reserved, f"{QOS}{sized}": standing.flex_gpus is not None}
         ours = {n for n in news.keys() & noted if bounding.get(n, False)}
         if ours:
@@ -175,9 +177,9 @@ class Slurms:
         return self.book.mirrored_cluster(cluster)
 
     def _flex_bounds(self, cluster: str, source: SlurmSource, standing: MirroredCluster) -> dict[str, int | None]:
-        """The limit of the QOS that sizes flex, and of one that has done so and is to be given back.
+        """Read the limit of the QOS that sizes flex, and of a former one that is to be given back.
 
-        One that another cluster sizes by now is forgotten: nothing of ours is to be taken back there.
+        A QOS that another cluster sizes by now is forgotten: we have nothing to take back there.
         """
         flex = self.flex_qos(cluster, source)
         noted = [name.removeprefix(QOS) for name in standing.limits if name.startswith(QOS)]
@@ -189,13 +191,13 @@ class Slurms:
         return {QOS + name: flex.limits[name] for name in [*kept, *sized]}
 
     def flex_qos(self, cluster: str, source: SlurmSource) -> FlexQos:
-        """Errors: Unavailable."""
+        """Return the cluster's flex QOS. Errors: Unavailable."""
         flex = flex_qos_of(self.talk(source), self.book, cluster, source)
         self._sized[cluster] = flex.sized
         return flex
 
     def _actors(self, source: SlurmSource, accounts: Mapping[str, Account]) -> dict[str, str]:
-        """Who changed which account last, as far as the accounting database tells."""
+        """Return who changed which account last, as far as the accounting database says."""
         asked = ("sacctmgr", "-n", "-P", "list", "transactions", "Start=now-7days", TRANSACTIONS_FORMAT)
         try:
             by_number = actors_in(self.talk(source).run(*asked))
@@ -209,7 +211,10 @@ class Slurms:
         }
 
     def push(self, cluster: str, source: SlurmSource) -> None:
-        """Slurm's limits are what the ledger's quotas ask for, read back. Errors: Unavailable where some are not."""
+        """Bring Slurm's limits to the ledger's quotas, and read them back.
+
+        Errors: Unavailable if some did not change.
+        """
         standing = self.book.mirrored_cluster(cluster)
         wanted = wanted_limits(standing, source, self._sized.get(cluster))
         changes = {name: gpus for name, gpus in wanted.items() if standing.limits[name].gpus != gpus}
@@ -227,7 +232,9 @@ class Slurms:
             )
 
     def _write(self, cluster: str, source: SlurmSource, limits: Mapping[str, int | None]) -> None:
-        """One command takes about 0.3 s, for however many accounts: those that get the same limit share one."""
+        """Write the limits: those with the same value share a command, which takes about 0.3 s however many accounts it
+        names.
+        """
         lines = commands(limits, source.cluster or cluster, source)
         for at in range(0, len(lines), _LINES):
             self.book.renew(cluster)
@@ -254,13 +261,15 @@ class Slurms:
         return SlurmClasses(self.ledger, self.talk(source), cluster, source)
 
     def keep_classes(self, cluster: str, source: SlurmSource) -> None:
-        """What each class may is in step with the limits; whoever calls writes alone."""
+        """Bring the QOS of classes in step with the limits. The caller holds the cluster's lock."""
         limits = wanted_limits(self.book.mirrored_cluster(cluster), source, self._sized.get(cluster))
         if self.classes(cluster, source).keep(limits):
             self._done["classes", cluster] = time.monotonic()
 
     def classes_after_write(self, cluster: str, source: SlurmSource) -> None:
-        """They follow the limits: of a rollout with the watch's next look, as no effect is to wait for them."""
+        """Bring classes in step after a write; during a rollout the watch's next look does it, so that no
+        effect waits.
+        """
         self._done.pop(("classes", cluster), None)
         if self.book.mirrored_cluster(cluster).rollout is None:
             self.keep_classes(cluster, source)
@@ -268,7 +277,7 @@ class Slurms:
     # --- rights ---------------------------------------------------------------------------------
 
     def barred_reason(self, cluster: str, source: SlurmSource) -> str:
-        """What of a rollout's writes Slurm would not let the worker's user do, and who may; empty: it lets us."""
+        """Return which of a rollout's writes the worker's user may not do in Slurm, and who may; empty if it may."""
         may, limit = self.talk(source).may, f"GrpTRES={source.tres}=0"
         of = f"cluster={plain_name(source.cluster or cluster)}"
         if not may("sacctmgr", "-i", "modify", "account", _NOWHERE, of, "set", limit):
@@ -291,32 +300,32 @@ class Slurms:
         return capacity(sights.nodes(talk, source), sights.islands(talk))
 
     def refresh_health(self, sources: Sources) -> dict[str, str]:
-        """What nodes are now is in the ledger, but for clusters whose health a Prometheus has. Answers late faults."""
+        """Read the nodes of clusters without a Prometheus into the ledger; return late faults."""
         due = [c for c in sources.slurm if c not in sources.prometheus and self.claim_reading("health", c, self.every)]
         self._threads["nodes"].read({c: partial(self._look_at_nodes, c, sources.slurm[c]) for c in due})
         return self.faults.recent_faults()
 
     def refresh_use(self, sources: Sources) -> dict[str, str]:
-        """What jobs hold now is in the ledger, where the last sample is old enough. Answers late faults."""
+        """Read the jobs into the ledger, if the last sample is old enough; return late faults."""
         due = [c for c in sources.slurm if self.claim_reading("use", c, self.use_every)]
         self._threads["jobs"].read({c: partial(self._look_at_jobs, c, sources.slurm[c]) for c in due})
         return self.faults.recent_faults()
 
     def refresh_limits(self, clusters: Sequence[str]) -> None:
-        """The ledger has what these clusters' Slurm has, where it was not looked at just now."""
+        """Read these clusters' limits into the ledger, unless they were read just now."""
         sources = self.book.sources(clusters)
         due = {c: source for c, source in sources.items() if self.claim_reading("limits", c, self.every)}
         self.sync_aside(due)
         self._threads["classes"].read({c: partial(self.look_at_classes, c, source) for c, source in due.items()})
 
     def sync_aside(self, sources: Mapping[str, SlurmSource]) -> dict[str, str]:
-        """As `sync`, of all at once, and nobody waits long. Answers by cluster why its limits could not be read."""
+        """Do `sync` for all at once, without waiting long; return by cluster why its limits could not be read."""
         return self._threads["limits"].read({c: partial(self.sync, c, source) for c, source in sources.items()})
 
     def look_at_classes(self, cluster: str, source: SlurmSource) -> None:
-        """They are in step with the limits, or the next look is soon. Nobody's look at limits waits for this."""
+        """Bring classes in step with the limits if their time has come. No look at limits waits for this."""
         standing = self.book.mirrored_cluster(cluster)
-        # A rehearsal writes nothing, and nor does one that has not begun to.
+        # Neither a rehearsal nor a rollout that has not begun to write may write here.
         begun = standing.rollout is not None and standing.counter > 0
         every = OFF_EVERY if source.classes is ClassesInSlurm.OFF else EVERY
         if not begun or not self.claim_reading("classes", cluster, every):
@@ -362,7 +371,7 @@ class Slurms:
             wanted = wanted_limits(standing, source, self._sized.get(cluster))
             begun = standing.rollout is not None and standing.counter > 0
             classes = self.classes(cluster, source).advice_for(wanted, begun=begun)
-        except Exception as error:  # one that cannot be checked keeps nobody else from being
+        except Exception as error:  # one that cannot be checked must not stop the checks of others
             return SchedulerCheck(wrong=sentence(error))
         wrong = [n for n, gpus in sorted(wanted.items()) if standing.limits[n].gpus != gpus]
         text = f"limits that are not what they should be: {', '.join(wrong)}" if wrong else ""
@@ -374,7 +383,7 @@ class Slurms:
     def _unread(
         self, cluster: str, source: SlurmSource, nodes: Sequence[Node], jobs: Sequence[SlurmJob]
     ) -> tuple[str, ...]:
-        """What this Slurm has that Backstop does not read, in a sentence each. Errors: Unavailable."""
+        """List the settings of this Slurm that Backstop does not read, in a sentence each. Errors: Unavailable."""
         flex = {source.own_flex_qos(cluster), *(one.own_flex_qos(name) for name, one in self.book.sources().items())}
         ours = {source.flex_qos, *flex, *self.classes(cluster, source).class_by_qos}
         qos = sights.limiting_qos(self.talk(source), source, ours)
@@ -383,9 +392,9 @@ class Slurms:
     # --- in and out -----------------------------------------------------------------------------
 
     def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
-        """The cluster as Slurm has it now: islands, quotas and use. So has the ledger, if this is its Slurm already.
+        """Return the cluster as it is in Slurm: islands, quotas and usage; sync the ledger if it is connected already.
 
-        Errors: Unavailable, BadInput where it has none.
+        Errors: Unavailable, BadInput if Slurm has no such cluster.
         """
         if source.connection not in self._talks:
             named = ", ".join(sorted(self._talks))
@@ -425,12 +434,13 @@ class Slurms:
         )
 
     def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:
-        """Backstop writes to this Slurm no more. Answers the limits it took back: before and after, by name.
+        """Disconnect the cluster from this Slurm; return the limits taken back: before and after, by name.
 
-        `look`: only says which it would.
+        `look`: only return which it would take back.
 
-        What bounds others (the pool, the flex QOS) is always taken back; quotas where `restore` asks for it, to what
-        they were before Backstop first wrote them. What others have changed since is left alone.
+        Limits that bound others (the pool, the flex QOS) are always taken back; quotas only with `restore`, to their
+        values
+        before Backstop first wrote them. A limit that others have changed since is left alone.
         """
         self.book.mirrored_cluster(cluster)  # refuses one that is not there
         source = self.book.sources([cluster]).get(cluster)

@@ -1,6 +1,6 @@
 """Names each Slurm setting that Backstop does not read, in one sentence, for an import and the doctor. Pure.
 
-Without it a cluster whose limits are elsewhere would look like one without limits.
+Otherwise a cluster whose limits are elsewhere would look like one without limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _NAMED = 5
 
 
 def limiting_qos_in(printed: str, source: SlurmSource, ours: Collection[str]) -> list[str]:
-    """QOS that limit GPUs, of `sacctmgr -n -P show qos` in this format; `ours`: by name, those of flex and classes."""
+    """Parse `sacctmgr -n -P show qos` in this format into the QOS that limit GPUs, without flex and classes
+    (`ours`).
+    """
     names = []
     for line in filter(None, printed.split("\n")):
         *fields, name = line.split("|")
@@ -29,7 +31,7 @@ def limiting_qos_in(printed: str, source: SlurmSource, ours: Collection[str]) ->
 
 
 def of_other_kind(tres: str, source: SlurmSource) -> bool:
-    """Whether a limit of it bounds such GPUs too: `gres/gpu:h100` beside `gres/gpu`, and the other way round."""
+    """Return whether a limit of it bounds such GPUs too: `gres/gpu:h100` beside `gres/gpu`, and the other way round."""
     return tres.startswith(f"{source.tres}:") or source.tres.startswith(f"{tres}:")
 
 
@@ -40,7 +42,7 @@ def unread_settings(
     nodes: Sequence[Node],
     jobs: Sequence[SlurmJob],
 ) -> tuple[str, ...]:
-    """`qos`: those that limit GPUs."""
+    """List the settings in sentences. `qos`: those that limit GPUs."""
     sentences = []
     if not quotas_of(accounts, source):
         sentences.append(f"no account under {source.root} has a limit of {source.tres}: the cluster has no quotas")
