@@ -1,16 +1,15 @@
-"""One exchange over HTTP, for all adapters: within a total time, to hosts that may be reached, without redirects.
+"""Makes one exchange over HTTP, for all adapters: within a total time, to hosts that may be reached, without redirects.
 
 The time is for the whole exchange: name, connection, request and answer. A client's own limit begins anew with each
 byte that trickles in. A redirect is an answer and not followed: a POST that ends on a login page would count as
 delivered, and a token would be sent along.
 
-Where a contact, or a recipe's URL, may lead: not inside the network, unless the operator lists it. It is written by a
-team and used by the worker, which is inside. So the addresses that its host's name has are checked when the connection
-is made, and the connection goes to the very address that was checked: a name that answers otherwise the second time
-(DNS rebinding) gains nothing. Through a proxy the name is the proxy's to resolve and to judge; only an address that is
-written out is judged here.
+A contact, or a recipe's URL, may not lead inside the network, unless the operator lists it: a team writes it, and the
+worker, which is inside, uses it. So the addresses of its host's name are checked when the connection is made, and the
+connection goes to the very address that was checked: a name that resolves differently the second time (DNS rebinding)
+gains nothing. A proxy resolves and judges names itself; only an address that is written out is judged here.
 
-The HTTP client logs URLs, and Slack's and many webhooks' hold a token: its log records end here while we are in it.
+The HTTP client logs URLs, and Slack's and many webhooks' hold a token: its log records end here during an exchange.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ import httpx
 from models.errors import BadInput, Refusal, Unavailable
 
 _SECONDS = 20.0
-"""For the whole exchange."""
+"""The time for the whole exchange."""
 _ANSWER_BYTES = 4096
-"""Of an answer that are read; what it goes on to say is nobody's concern."""
+"""Bytes of an answer that are read; the rest does not matter."""
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _TRIED = 4
@@ -50,13 +49,13 @@ _exchanging: ContextVar[bool] = ContextVar("whether we are in the HTTP client", 
 
 @dataclass(frozen=True)
 class Reach:
-    """Which addresses may be connected to: public ones, and these networks."""
+    """The addresses that may be connected to: public ones, and these networks."""
 
     networks: tuple[Network, ...] = ()
     everywhere: bool = False
-    """Of what the operator has configured, such as the mail server."""
+    """For what the operator has configured, such as the mail server."""
     listed_in: str = "BACKSTOP_CONTACT_NETWORKS"
-    """Where the operator lists those networks."""
+    """The setting in which the operator lists those networks."""
 
     def admits(self, address: str) -> bool:
         plain = _plain(address)
@@ -64,9 +63,9 @@ class Reach:
         return self.everywhere or listed or (plain.is_global and not plain.is_multicast)
 
     def addresses(self, host: str, port: int, seconds: float) -> tuple[str, ...]:
-        """What the name stands for now, as far as it may be connected to; at least one.
+        """Resolve the name to the addresses that may be connected to; at least one.
 
-        Errors: Unavailable where no answer comes within `seconds`, Refusal where every address is barred.
+        Errors: Unavailable if no answer comes within `seconds`, Refusal if every address is barred.
         """
         all_addresses = _resolved(host.strip("[]"), port, seconds)
         admitted = tuple(dict.fromkeys(address for address in all_addresses if self.admits(address)))
@@ -75,7 +74,7 @@ class Reach:
         return admitted[:_TRIED]
 
     def check_written(self, host: str) -> None:
-        """Errors: Refusal for an address written out in place of a name, and barred. A name is not resolved."""
+        """Check an address that is written out in place of a name; names are not resolved. Errors: Refusal."""
         try:
             written = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
         except (OSError, UnicodeError):
@@ -94,7 +93,7 @@ PUBLIC, EVERYWHERE = Reach(), Reach(everywhere=True)
 
 
 def networks_of(text: str) -> tuple[Network, ...]:
-    """10.1.0.0/16,fd00::/8 as networks. Errors: BadInput naming what is none."""
+    """Parse 10.1.0.0/16,fd00::/8 as networks. Errors: BadInput naming what is none."""
     networks: list[Network] = []
     for each in filter(None, (part.strip() for part in text.split(","))):
         try:
@@ -105,7 +104,7 @@ def networks_of(text: str) -> tuple[Network, ...]:
 
 
 def _plain(address: str) -> _Address:
-    """The address that is reached in the end: an IPv4 one may be wrapped in an IPv6 one."""
+    """Return the address that is reached in the end: an IPv4 one may be wrapped in an IPv6 one."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv6Address):
         if int(ip) > 1 and any(ip in carrier for carrier in _CARRIERS):
@@ -115,7 +114,7 @@ def _plain(address: str) -> _Address:
 
 
 def _resolved(host: str, port: int, seconds: float) -> list[str]:
-    """By the machine's resolver, which takes no limit of time: so it is asked beside, and waited for."""
+    """Resolve in a thread, and wait for it: the machine's resolver takes no limit of time."""
     answers: queue.SimpleQueue[Sequence[Any] | None] = queue.SimpleQueue()
 
     def look() -> None:
@@ -157,7 +156,7 @@ class Answered:
     body: bytes
     headers: Mapping[str, str]
     most: int
-    """Bytes of the body that were to be read; it has more where it went on."""
+    """Bytes of the body that were to be read; a longer body was cut."""
 
     @property
     def is_success(self) -> bool:
@@ -178,12 +177,12 @@ class Answered:
 
 
 def header_text(key: str) -> str:
-    """The key as a header's value: what is not plain ASCII is %-encoded."""
+    """Return the key as a header's value, %-encoded where it is not plain ASCII."""
     return quote(key, safe="!#$&'()*+,/:;=?@[]~")
 
 
 def exchange(asked: Asked, reach: Reach) -> Answered:
-    """The answer, whatever it says. Errors: Unavailable, with the reason only; Refusal for a host that is barred."""
+    """Return the answer, whatever its status. Errors: Unavailable, with the reason only; Refusal for a barred host."""
     try:
         return fetch(asked, reach)
     except (Unavailable, Refusal):
@@ -194,12 +193,12 @@ def exchange(asked: Asked, reach: Reach) -> Answered:
         reason = "no connection or login"
     except Exception:
         reason = "not accepted"
-    # Outside the handlers: the foreign error and its text, secrets and all, end here.
+    # Raised outside the handlers: the foreign error and its text, secrets and all, end here.
     raise Unavailable(reason)
 
 
 def fetch(asked: Asked, reach: Reach) -> Answered:
-    """As `exchange`, with the client's own errors, whose texts may hold what the request holds."""
+    """Do as `exchange`, but raise the client's own errors, whose texts may hold parts of the request."""
     ends = time.monotonic() + asked.seconds
     target = asked.url
     proxy = _proxy_of(target)
@@ -220,7 +219,7 @@ async def _exchanged(asked: Asked, addresses: Sequence[str], proxy: str | None, 
     target = asked.url
     async with asyncio.timeout(max(0.0, ends - time.monotonic())):
         auth = httpx.BasicAuth(*asked.login) if asked.login[0] else None
-        # The environment's certificates are taken, its proxies were asked for already, and no netrc has a word here.
+        # The environment's certificates count, its proxies are read already, and netrc is not used.
         safe = target.scheme == "https" or proxy is not None
         context = httpx.create_ssl_context(verify=asked.verify) if safe else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if safe and own:  # the operator's own service may have a certificate of the machine's own authorities
@@ -243,7 +242,7 @@ async def _exchanged(asked: Asked, addresses: Sequence[str], proxy: str | None, 
 
 
 def _places(target: httpx.URL, addresses: Sequence[str]) -> list[tuple[bool, httpx.URL]]:
-    """Where to connect to, one after the other, each with whether it is the last: the addresses that were looked at."""
+    """List the checked addresses to connect to, one after the other, each with whether it is the last."""
     places = [target.copy_with(host=address) for address in addresses] or [target]
     return [(n == len(places), place) for n, place in enumerate(places, start=1)]
 
@@ -258,7 +257,7 @@ async def _beginning(answer: httpx.Response, most: int) -> bytes:
 
 
 def _proxy_of(target: httpx.URL) -> str | None:
-    """The worker's own, where it stands between: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, and NO_PROXY against them."""
+    """Return the worker's own proxy, if it has one: HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, and NO_PROXY against them."""
     proxies = urllib.request.getproxies()
     proxy = proxies.get(target.scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(target.host):

@@ -20,32 +20,32 @@ from models.errors import BackstopError
 log = logging.getLogger(__name__)
 WAITED = timedelta(seconds=5)
 _STANDS = timedelta(minutes=10)
-"""How long a fault is told after it was last seen: one that comes and goes is one fault, and no stream of news."""
+"""How long a fault is reported after it was last seen: one that comes and goes is one fault, and no stream of news."""
 _LONGEST = 300
 
 
 def sentence(error: Exception) -> str:
-    """What went wrong, short enough to travel."""
+    """Describe the error, short enough to travel."""
     text = error.message if isinstance(error, BackstopError) else f"{type(error).__name__}: {brief(str(error))}"
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 class Faults:
-    """What is wrong with whom, for some time after it was last so."""
+    """The faults of sources, for some time after each was last seen."""
 
     def __init__(self, now: Clock = utc_now) -> None:
         self._now = now
         self._seen: dict[tuple[str, str], tuple[datetime, str]] = {}
 
     def note_fault(self, what: str, name: str, text: str) -> None:
-        """`what` of this one is wrong, now."""
+        """Note that `what` of this source is wrong now."""
         before = self._seen.get((name, what))
         if before is None or before[1] != text:
             log.warning("%s, %s: %s", name, what, text)
         self._seen[name, what] = self._now(), text
 
     def recent_faults(self) -> dict[str, str]:
-        """By name, each with the time at which it was last so."""
+        """Return the faults by source, each with the time when it was last seen."""
         since = self._now() - _STANDS
         texts_of: dict[str, list[str]] = {}
         for (name, what), (at, text) in sorted(self._seen.copy().items()):
@@ -55,7 +55,7 @@ class Faults:
 
 
 class SourceThreads:
-    """Readings beside each other. `wrong` is told of each that fails: its name, and what went wrong.
+    """Reads sources in parallel. `wrong` is called with the name and fault of each that fails.
 
     `patience` None: a round waits for none of them, so that none is late.
     """
@@ -69,7 +69,7 @@ class SourceThreads:
         self._lock = threading.Lock()
 
     def read(self, readings: Mapping[str, Callable[[], object]]) -> dict[str, str]:
-        """Each has been read, or is being read still: answers of which it is not so, and why. Errors: none."""
+        """Read each source; return the fault of those that failed or are not finished yet. Errors: none."""
         with self._lock:
             begun = {
                 name: threading.Thread(target=self._one, args=(name, reading), daemon=True, name=f"reads {name}")
@@ -104,7 +104,7 @@ class SourceThreads:
             reading()
             self._late.discard(name)
             self._failed.pop(name, None)
-        except Exception as error:  # whatever it is, it is this one's alone
+        except Exception as error:  # whatever fails here must not stop the others
             if not isinstance(error, BackstopError):
                 log.exception("%s could not be read", name)
             self._failed[name] = sentence(error)

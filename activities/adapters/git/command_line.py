@@ -13,14 +13,17 @@ from models.errors import Refusal, Unavailable
 
 
 class GitTerms(NamedTuple):
-    """How a worker uses git: how long a call may take, and in whose name it commits."""
+    """The time limit of a call to git, and the name in which a worker commits."""
 
     timeout: timedelta = timedelta(seconds=20)
     committer: str = "Backstop <backstop@localhost>"
 
 
 _KEPT = ("GIT_SSH", "GIT_SSL_", "GIT_ASKPASS", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_PROXY_SSL")
-"""How git's own variables begin that say how it reaches others. Those of a repository must not move this one's."""
+"""The beginnings of git's own variables that are kept: how it reaches others.
+
+Those of another repository must not count here.
+"""
 _OPTIONS = ("--literal-pathspecs", "-c", "core.hooksPath=/dev/null", "-c", "gc.autoDetach=false")
 _SSH = "ssh -oBatchMode=yes -oConnectTimeout=10"
 _FORBIDDEN = (
@@ -28,9 +31,9 @@ _FORBIDDEN = (
     *("access denied", "host key verification failed", "dubious ownership", "protected branch", "returned error: 403"),
 )
 _MOVED = ("cannot lock ref", "failed to update ref", "incorrect old value")
-"""What a server says where two push at once."""
+"""Words of a server where two push at once."""
 _PASSING = ("no space left", "disk quota", "unable to write", "could not write", "timed out", "connection")
-"""What a server says of a trouble of its own, also by a hook's mouth."""
+"""Words of a server in trouble of its own, also by a hook's mouth."""
 
 
 class Git:
@@ -41,13 +44,13 @@ class Git:
         self._seconds = timeout.total_seconds()
 
     def run(self, *arguments: str, stdin: bytes = b"") -> str:
-        """What it printed. Errors: as `read`."""
+        """Run git and return its output as text. Errors: as `read`."""
         return self.read(*arguments, stdin=stdin).decode("utf-8", "surrogateescape")
 
     def read(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """The same, byte for byte.
+        """Run git and return its output, byte for byte.
 
-        Errors: Unavailable where it fails or does not end in time; Refusal where it says that we may not.
+        Errors: Unavailable if it fails or does not end in time; Refusal if it says that we lack the right.
         """
         code, out, err = self._result(arguments, stdin)
         if code:
@@ -55,7 +58,10 @@ class Git:
         return out
 
     def push(self, url: str, *refs: str, dry_run: bool = False) -> bool:
-        """False: the branch has moved on meanwhile, and nothing was pushed. Errors: as `read`, Refusal by a hook."""
+        """Push; return False if the branch has moved on and nothing was pushed.
+
+        Errors: as `read`, Refusal by a hook.
+        """
         options = ["--dry-run"] if dry_run else []
         code, out, err = self._result(("push", "--porcelain", *options, "--", url, *refs), b"")
         if not code:
@@ -86,7 +92,7 @@ class Git:
             try:
                 out, err = process.communicate(stdin, self._seconds)
             except BaseException as error:
-                # With its children: an ssh that hangs would hold the pipes open, and could push later.
+                # Its children too: an ssh that hangs would hold the pipes open, and could push later.
                 os.killpg(process.pid, signal.SIGKILL)
                 if isinstance(error, subprocess.TimeoutExpired):
                     raise Unavailable(f"git {arguments[0]} did not end within {self._seconds:g} s") from None
@@ -95,7 +101,7 @@ class Git:
 
 
 def failure(what: str, words: str) -> Refusal | Unavailable:
-    """What git said went wrong, as one of our errors."""
+    """Return git's error as one of ours."""
     if any(word in words.lower() for word in _FORBIDDEN):
         return Refusal(f"git {what} is not allowed: {_last_words(words)}")
     return Unavailable(f"git {what} failed: {_last_words(words)}")
@@ -108,7 +114,7 @@ def _last_words(*texts: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Ours without what would lead git to another repository, or make it ask."""
+    """Return our environment without variables that would lead git to another repository, or make it ask."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith(_KEPT)}
     return {
         "GIT_SSH_COMMAND": _SSH,

@@ -1,4 +1,4 @@
-"""How YAML files say quotas: one row for each dialect. Pure."""
+"""Finds quotas in YAML files: one row for each dialect. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from models.cluster.sources import TEAM, GitDialect, GitSource
 class QuotaNode(NamedTuple):
     team: str
     node: yaml.Node
-    """It has the GPUs."""
+    """The node that holds the GPUs."""
     least: yaml.Node | None = None
     most: yaml.Node | None = None
 
@@ -32,7 +32,7 @@ QuotaNodes = Iterator[QuotaNode]
 
 
 def _by_pointers(root: yaml.Node, source: GitSource) -> QuotaNodes:
-    """Plain YAML: what a JSON pointer (RFC 6901) leads to. One that leads nowhere has no quota."""
+    """Plain YAML: the values that JSON pointers (RFC 6901) lead to. One that leads nowhere has no quota."""
     own = {team: node for team, pointer in source.pointers.items() if (node := _at(root, pointer)) is not None}
     yield from starmap(QuotaNode, own.items())
     if source.pointer is None:
@@ -58,7 +58,7 @@ def _at(node: yaml.Node, pointer: str) -> yaml.Node | None:
 
 
 def _token(key: str) -> str:
-    """A key as it stands in a JSON pointer."""
+    """Return a key as it is written in a JSON pointer."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
@@ -86,7 +86,7 @@ def _of_kai_queues(root: yaml.Node, _: GitSource) -> QuotaNodes:
 
 
 def _of_volcano_queues(root: yaml.Node, source: GitSource) -> QuotaNodes:
-    """Volcano: what a Queue deserves."""
+    """Volcano: the `deserved` of a Queue."""
     queue = _object(root, "scheduling.volcano.sh/", "Queue")
     node, least, most = (
         None if queue is None else _at(root, f"/spec/{field}/{_token(source.resource)}")
@@ -97,7 +97,7 @@ def _of_volcano_queues(root: yaml.Node, source: GitSource) -> QuotaNodes:
 
 
 def _of_yunikorn_queues(root: yaml.Node, source: GitSource) -> QuotaNodes:
-    """YuniKorn: what is guaranteed to a queue, by its full name, as in root.research.vision."""
+    """YuniKorn: the `guaranteed` of a queue, by its full name, as in root.research.vision."""
 
     def below(queue: yaml.Node, above: str) -> QuotaNodes:
         name = f"{above}{_text(entry(queue, 'name'))}"
@@ -113,7 +113,7 @@ def _of_yunikorn_queues(root: yaml.Node, source: GitSource) -> QuotaNodes:
 
 
 def _object(root: yaml.Node, group: str, kind: str) -> str | None:
-    """The name of a Kubernetes object of this kind; None: it is another one."""
+    """Return the name of a Kubernetes object of this kind; None if it is another one."""
     if _text(_at(root, "/kind")) != kind or not _text(_at(root, "/apiVersion")).startswith(group):
         return None
     return _text(_at(root, "/metadata/name")) or None
@@ -129,12 +129,12 @@ def _text(node: yaml.Node | None) -> str:
 
 class Dialect(NamedTuple):
     quotas: Callable[[yaml.Node, GitSource], QuotaNodes]
-    """Of one document. Errors: ValueError with the line."""
+    """Yields the quotas of one document. Errors: ValueError with the line."""
     word: str = ""
-    """A file without it has no quota and is not read: it may be no YAML at all."""
+    """A file without this word has no quota and is not read: it may be no YAML at all."""
     least: str = ""
     most: str = ""
-    """What the bounds of a quota are called."""
+    """The names of a quota's bounds."""
 
 
 DIALECTS: Mapping[GitDialect, Dialect] = {
@@ -147,7 +147,10 @@ DIALECTS: Mapping[GitDialect, Dialect] = {
 
 
 def places_in(texts: Mapping[str, str], source: GitSource) -> dict[str, WrittenNumber]:
-    """By team where its quota is, of files by path. Errors: ValueError with the file, the line and the value."""
+    """Return the place of each team's quota, in files by path.
+
+    Errors: ValueError with the file, the line and the value.
+    """
     dialect, places = DIALECTS[source.dialect], dict[str, WrittenNumber]()
     for path, text in sorted(texts.items()):
         try:
@@ -173,7 +176,7 @@ def _bound(name: str, node: yaml.Node | None) -> tuple[str, int] | None:
 def changed_files(
     texts: Mapping[str, str], places: Mapping[str, WrittenNumber], gpus: Mapping[str, int]
 ) -> dict[str, str]:
-    """Of files by path, those that change where these teams get these GPUs.
+    """Return the files that change, by path, if these teams get these GPUs.
 
     Errors: ValueError for a shared value, and for one past its bounds.
     """

@@ -1,10 +1,10 @@
 """Quotas in a Git repository, beside the ledger that mirrors them (docs/adr/0112).
 
-The ledger has generations, fences and receipts, as it has for Slurm. But Git can compare and set, so an effect lands in
-Git first: it is tried in the ledger, the commit is made on the very commit whose values the ledger has, the push is
-refused if the branch has moved, and only then the ledger keeps the effect. A refused push is judged anew from what the
-branch has now. A commit of ours that the ledger has not kept yet, because its worker died between the two, is nobody's
-change; whoever delivers the effect again finds it by its trailers.
+The ledger has generations, fences and receipts, as it has for Slurm. But Git can compare and set, so an effect is
+written to Git first: it is tried in the ledger, the commit is made on the very commit whose values the ledger has, the
+push is refused if the branch has moved, and only then the ledger keeps the effect. A refused push is judged anew from
+the branch's present values. If a worker dies between the two, the ledger has not kept our commit yet: it is nobody's
+change, and the next delivery of the effect finds it by its trailers.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from models.questions import SchedulerCheck
 from models.rollout.effects import Change, EffectKind, Fence, Receipt
 
 _TRIES = 20
-"""Of one effect: each time somebody else has pushed meanwhile."""
+"""Attempts at one effect: each fails because somebody else has pushed meanwhile."""
 _AT_ONCE = 8
-"""Repositories that are read at the same time."""
+"""The number of repositories that are read at the same time."""
 _SUFFIXES = (".yaml", ".yml", ".json")
 _INVERSES = (EffectKind.RESTORE, EffectKind.SOFTEN)
 
 
 class _Sight(NamedTuple):
-    """What a cluster's branch has at one commit."""
+    """The state of a cluster's branch at one commit."""
 
     repository: Repository
     tip: str
@@ -52,7 +52,7 @@ class _Sight(NamedTuple):
     places: Mapping[str, WrittenNumber]
     newest: OurCommit | None
     pending: Mapping[str, int]
-    """What that commit wrote and the ledger has not kept yet, by team."""
+    """The quotas that this commit wrote and the ledger has not kept yet, by team."""
 
     @property
     def gpus(self) -> dict[str, int]:
@@ -62,7 +62,7 @@ class _Sight(NamedTuple):
 class GitQuotas:
     """QuotaPort and SchedulerPort: those of other clusters, and for clusters that Git holds of Git and the ledger.
 
-    `folder`: what is fetched is kept there; None: until this process ends. `every`: how old what was read may be.
+    `folder`: keeps the fetched repositories; None: until this process ends. `every`: how old a reading may be.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class GitQuotas:
     def _why_unread(self, cluster: str, source: GitSource) -> str:
         try:
             self._sync(cluster, source)
-        except (Refusal, Unavailable) as error:  # one that is silent keeps no other from its answer
+        except (Refusal, Unavailable) as error:  # a silent one must not cost the others their answer
             return error.message
         return ""
 
@@ -147,7 +147,7 @@ class GitQuotas:
                 sight = self._sync(change.cluster, source)
                 after = self._book.rehearse(change)
                 if self._has_landed(sight, after, change):
-                    # The branch took it while the generation was as expected: it is late in the ledger, and not void.
+                    # The branch took it while the generation was as expected: it is late in the ledger, but valid.
                     return self._kept(sight, after, change.model_copy(update={"expected_generation": None}))
                 gpus = _moves(sight, after)
                 if not gpus and not self._needs_fence(sight, change):
@@ -158,7 +158,7 @@ class GitQuotas:
         raise Unavailable(f"the branch of {change.cluster} moves faster than Backstop can push to it")
 
     def _has_landed(self, sight: _Sight, after: MirroredCluster, change: Change) -> bool:
-        """Whether the branch has this very effect already. Errors: Conflict where it has a newer one."""
+        """Return whether the branch has this very effect already. Errors: Conflict if it has a newer one."""
         ours, fence = sight.newest, change.fence
         if ours is None or ours.rollout != fence.rollout:
             return False
@@ -170,16 +170,16 @@ class GitQuotas:
         return ours.counter == fence.counter
 
     def _needs_fence(self, sight: _Sight, change: Change) -> bool:
-        """Whether what is undone might still be pushed by a worker that was delayed: a commit keeps it out.
+        """Return whether a delayed worker might still push what is undone here: then a commit keeps it out.
 
-        Where the rollout's newest commit undoes, too, nothing can be on its way.
+        If the rollout's newest commit undoes, too, nothing can be on its way.
         """
         ours, fence = sight.newest, change.fence
         undoes = ours is not None and ours.rollout == fence.rollout and ours.kind in _INVERSES
         return change.kind in _INVERSES and not undoes
 
     def _pushed(self, cluster: str, sight: _Sight, gpus: Mapping[str, int], message: str) -> bool:
-        """False: the branch has moved on."""
+        """Return False if the branch has moved on."""
         try:
             texts = changed_files(sight.texts, sight.places, gpus)
         except ValueError as error:
@@ -190,7 +190,7 @@ class GitQuotas:
         return sight.repository.push(commit)
 
     def _kept(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
-        """The ledger has the effect, and what the branch has now as last seen."""
+        """Keep the effect in the ledger, with the branch's present values as last seen."""
         receipt = self._others.apply(change)
         written = {team: gpus for team, gpus in _wanted(after).items() if team in sight.places}
         before = {team: limit.gpus for team, limit in after.limits.items()}
@@ -213,7 +213,7 @@ class GitQuotas:
         try:
             sight = self._sync(cluster, source)
             barred, standing = sight.repository.barred_reason(sight.tip), self._book.mirrored_cluster(cluster)
-        except Exception as error:  # one that cannot be checked keeps nobody else from being
+        except Exception as error:  # one that cannot be checked must not stop the checks of others
             return SchedulerCheck(system="git", wrong=sentence(error))
         wanted = _wanted(standing)
         astray = sorted(team for team, gpus in sight.gpus.items() if wanted.get(team) != gpus)
@@ -246,7 +246,7 @@ class GitQuotas:
         return self._book.git_sources([cluster]).get(cluster)
 
     def _sync(self, cluster: str, source: GitSource) -> _Sight:
-        """The ledger has what the branch has; what others changed there is a change by others."""
+        """Bring the ledger to the branch's values; what others changed there is a change by others."""
         for _ in range(_TRIES):
             seen = self._book.mirrored_cluster(cluster)
             sight = self._sight(cluster, source)
@@ -292,7 +292,7 @@ class GitQuotas:
         return _Sight(repository, commit, files, texts, places, newest, {})
 
     def _actors(self, sight: _Sight, source: GitSource, teams: Sequence[str]) -> dict[str, str]:
-        """Who changed each of these quotas."""
+        """Return who changed each of these quotas."""
         by_path: dict[str, dict[str, int]] = {}
         for team in teams:
             place = sight.places.get(team)
@@ -305,7 +305,7 @@ class GitQuotas:
         return actors
 
     def _message(self, change: Change, sight: _Sight, gpus: Mapping[str, int]) -> str:
-        """What the commit says: what moves, and in trailers by whose order."""
+        """Write the commit's message: the quotas that move, and in trailers by whose order."""
         words = change.kind.replace("_", " ")
         what = f"Set {count_text(len(gpus), 'quota')}" if gpus else "Keep the quotas"
         lines = [f"{team}: {sight.places[team].gpus} -> {number}" for team, number in sorted(gpus.items())]
@@ -323,7 +323,9 @@ class GitQuotas:
 
 
 def _held(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
-    """What the branch has as the ledger is to see it: what of ours the ledger has not kept yet is as it was."""
+    """Return the branch's quotas as the ledger is to see them: our writes that it has not kept yet keep their old
+    value.
+    """
     held = dict[str, Present]()
     for team, gpus in sight.gpus.items():
         limit, quota = seen.limits.get(team), seen.quotas.get(team)
@@ -334,11 +336,11 @@ def _held(sight: _Sight, seen: MirroredCluster) -> dict[str, Present]:
 
 
 def _wanted(standing: MirroredCluster) -> dict[str, int]:
-    """What the branch should have, by team."""
+    """Return the values that the branch should have, by team."""
     admitted = {team: standing.admitted_limit(team) for team in standing.quotas}
     return {team: gpus for team, gpus in admitted.items() if gpus is not None}
 
 
 def _moves(sight: _Sight, after: MirroredCluster) -> dict[str, int]:
-    """What has to be written so that the branch has what it should after the effect."""
+    """Return the quotas to write so that the branch is as it should be after the effect."""
     return {team: n for team, n in _wanted(after).items() if team in sight.places and sight.places[team].gpus != n}

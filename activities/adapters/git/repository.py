@@ -20,13 +20,13 @@ from models.base import hash_of
 from models.errors import Refusal, Unavailable
 
 _DEPTH = "200"
-"""Commits that are read of a branch first: those that Backstop looks for are its newest ones."""
+"""Commits that are fetched of a branch first: those that Backstop looks for are its newest ones."""
 _FIELDS = ("Backstop-Rollout", "Backstop-Fence", "Backstop-Effect", "Backstop-Cluster")
 _SPECIAL = re.compile(r"([\\.*\[\]^$])")
 
 
 class OurCommit(NamedTuple):
-    """A commit that Backstop has made, as its trailers say."""
+    """A commit that Backstop has made, by its trailers."""
 
     oid: str
     rollout: str
@@ -40,22 +40,22 @@ class File(NamedTuple):
 
 
 class Repository:
-    """One branch of one repository. Errors of all calls: Unavailable, Refusal where we may not."""
+    """A branch of one repository. Errors of all calls: Unavailable, Refusal if we lack the right."""
 
     def __init__(self, url: str, branch: str, folder: Path, terms: GitTerms) -> None:
-        """`folder`: for all repositories; what was fetched is kept there."""
+        """`folder`: keeps the fetched commits of all repositories."""
         self._url = url
         self._branch = branch
         self._committer = terms.committer
         self._git = Git(folder / hash_of(f"{url}\n{branch}"), terms.timeout)
         self._fetching = threading.Lock()
         self._fetches = 0
-        """So many have begun, one after the other."""
+        """The number of fetches that have begun, one after the other."""
         self._newest: str | Unavailable | Refusal = ""
-        """What the last one found."""
+        """The result of the last one."""
 
     def fetch(self) -> str:
-        """The branch's newest commit, which is here from now on.
+        """Fetch the branch and return its newest commit.
 
         Clusters share a repository. A fetch that began after this call, for another cluster, answers it too.
         """
@@ -86,7 +86,7 @@ class Repository:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else fetches into the folder meanwhile, in this process or another one."""
+        """Keep others from fetching into the folder meanwhile, in this process or another one."""
         with self._fetching:
             self._git.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with (self._git.folder / "backstop.lock").open("w") as lock:
@@ -96,7 +96,7 @@ class Repository:
                 yield
 
     def files(self, commit: str, path: str) -> dict[str, File]:
-        """The file of this path, or those in the folder of this path."""
+        """Return the file of this path, or those in the folder of this path."""
         lines = self._git.run("ls-tree", "-r", "-z", "--full-tree", commit, "--", path).split("\0")
         rows = (line.split("\t", 1) for line in lines if line)
         # A symbolic link's text is a path, and no YAML.
@@ -113,7 +113,7 @@ class Repository:
         return texts
 
     def newest_of_ours(self, commit: str, cluster: str) -> OurCommit | None:
-        """The newest commit up to this one with which Backstop wrote this cluster's quotas."""
+        """Return the newest commit up to this one with which Backstop wrote this cluster's quotas."""
         pattern = "^Backstop-Cluster: " + _SPECIAL.sub(r"\\\1", cluster) + "$"
         form = "%x00".join(("%H", *(f"%(trailers:key={field},valueonly,separator=%x2C)" for field in _FIELDS)))
         printed = self._git.run("log", "-n", "5", f"--grep={pattern}", f"--format={form}", commit)
@@ -124,7 +124,7 @@ class Repository:
         return None
 
     def authors(self, commit: str, path: str, lines: Sequence[int]) -> dict[int, str]:
-        """Who wrote these lines of a file, and in which commit."""
+        """Return who wrote these lines of a file, and in which commit."""
         spans = [option for line in lines for option in ("-L", f"{line},{line}")]
         names, here, authors = dict[str, str](), "", dict[int, str]()
         for text in self._git.run("blame", "--porcelain", *spans, commit, "--", path).splitlines():
@@ -137,13 +137,13 @@ class Repository:
         return {line: f"{names.get(oid, 'somebody')}, commit {oid[:8]}" for line, oid in authors.items()}
 
     def author(self, commit: str, path: str) -> str:
-        """Who changed a file or folder last, and in which commit."""
+        """Return who changed a file or folder last, and in which commit."""
         return self._git.run("log", "-n", "1", "--format=%an, commit %h", "--abbrev=8", commit, "--", path).strip()
 
     def commit(
         self, parent: str, files: Mapping[str, File], texts: Mapping[str, str], message: str, at: datetime
     ) -> str:
-        """A commit on top of this one in which these of its files have these texts; nobody else has it yet."""
+        """Make a commit on top of this one in which these files have these texts; nobody else has it yet."""
         body = [
             b"commit refs/backstop/new\nmark :1\n",
             f"committer {self._committer} {int(at.timestamp())} +0000\n".encode(),
@@ -155,11 +155,11 @@ class Repository:
         return self._git.run("fast-import", "--quiet", "--force", stdin=b"".join([*body, b"get-mark :1\n"])).strip()
 
     def push(self, commit: str) -> bool:
-        """The branch has the commit. False: it has moved on meanwhile. Errors: Refusal where a hook refuses it."""
+        """Push the commit; return False if the branch has moved on meanwhile. Errors: Refusal if a hook refuses it."""
         return self._git.push(self._url, f"{commit}:refs/heads/{self._branch}")
 
     def barred_reason(self, commit: str) -> str:
-        """Why we may not push; empty: we may, as far as it says before somebody does."""
+        """Return why we may not push; empty if we may, as far as the server says before somebody does."""
         try:
             self._git.push(self._url, f"{commit}:refs/heads/{self._branch}", dry_run=True)
         except Refusal as error:

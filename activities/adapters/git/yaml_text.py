@@ -19,7 +19,7 @@ MERGE = "<<"
 
 
 class WrittenNumber(NamedTuple):
-    """A whole number in a file. `start`, `end`: of its digits, in characters."""
+    """A whole number in a file. `start`, `end`: the characters of its digits."""
 
     path: str
     line: int
@@ -27,15 +27,15 @@ class WrittenNumber(NamedTuple):
     end: int
     gpus: int
     shared: bool
-    """An anchor: whoever changes it here changes it elsewhere, too."""
+    """An anchor: to change it here changes it elsewhere, too."""
     least: tuple[str, int] | None = None
-    """The number beside it that it may not go below, with its name."""
+    """The name and value of the number beside it that it may not go below."""
     most: tuple[str, int] | None = None
-    """The same that it may not go above."""
+    """The name and value of the number beside it that it may not go above."""
 
 
 class Document:
-    """One YAML document with its places. Errors: ValueError with the line."""
+    """A YAML document, and the nodes that stand in several places. Errors: ValueError with the line."""
 
     def __init__(self, root: yaml.Node) -> None:
         self.root = root
@@ -63,7 +63,7 @@ def children(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 def documents_in(text: str) -> list[Document]:
-    """Errors: ValueError, saying what is no YAML and in which line."""
+    """Parse the documents. Errors: ValueError, saying what is no YAML and in which line."""
     try:
         return [Document(root) for root in yaml.compose_all(text.removeprefix(_BOM), Loader=_LOADER)]
     except yaml.MarkedYAMLError as error:
@@ -74,7 +74,7 @@ def documents_in(text: str) -> list[Document]:
 
 
 def entry(node: yaml.Node, key: str) -> yaml.Node | None:
-    """The value of a mapping's key, or of a list's index. Errors: ValueError where two have it, or a merge may."""
+    """Return the value of a mapping's key, or of a list's index. Errors: ValueError if two have it, or a merge may."""
     if isinstance(node, yaml.SequenceNode):
         return node.value[int(key)] if key.isascii() and key.isdigit() and int(key) < len(node.value) else None
     if not isinstance(node, yaml.MappingNode):
@@ -92,7 +92,7 @@ def line_of(node: yaml.Node) -> str:
 
 
 def place_of(path: str, text: str, document: Document, node: yaml.Node) -> WrittenNumber:
-    """Errors: ValueError for what is no whole number of GPUs."""
+    """Return the number that the node holds. Errors: ValueError for what is no whole number of GPUs."""
     offset = len(text) - len(text.removeprefix(_BOM))
     start, end = node.start_mark.index + offset, node.end_mark.index + offset
     value = node.value if isinstance(node, yaml.ScalarNode) else "a list or mapping"
@@ -105,7 +105,7 @@ def place_of(path: str, text: str, document: Document, node: yaml.Node) -> Writt
 
 
 def with_numbers(text: str, changes: Mapping[WrittenNumber, int]) -> str:
-    """The text with these numbers in these places."""
+    """Return the text with these numbers in these places."""
     for place in sorted(changes, key=lambda place: place.start, reverse=True):
         text = f"{text[: place.start]}{changes[place]}{text[place.end :]}"
     return text

@@ -1,7 +1,7 @@
-"""From a contact, as the fleet file gives it, to the addresses that it stands for.
+"""Resolves a contact, as the fleet file gives it, to its addresses.
 
-One contact may name several recipients: each becomes a route of its own, so that a retry reaches only those
-that were missed. A channel is a file beside this one and a line in `_KINDS`.
+One contact may name several recipients: each becomes a route of its own, so that a retry reaches only those that were
+missed. A channel is a file beside this one and a line in `_KINDS`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def routes(contact: str, server: str | None, reach: Reach = PUBLIC) -> tuple[Route, ...]:
-    """The addresses that a contact stands for; `log` is not one of them.
+    """Return the addresses that a contact stands for; `log` is not one of them.
 
-    `server`: the URL of the mail server that plain e-mail addresses are sent through. `reach`: where contacts may lead.
-    Errors: Refusal, without the contact's secrets, for what is malformed or of an unknown kind.
+    `server`: the URL of the mail server for plain e-mail addresses. `reach`: where contacts may lead. Errors: Refusal,
+    without the contact's secrets, for a malformed or unknown contact.
     """
     text = contact.strip()
     if plain := plain_email(text):
@@ -43,7 +43,7 @@ def routes(contact: str, server: str | None, reach: Reach = PUBLIC) -> tuple[Rou
 
 
 def check_mail_server(url: str) -> None:
-    """Errors: Refusal for a URL that no mail could be sent through."""
+    """Raise Refusal for a URL that no mail could be sent through."""
     shown = "the mail server's URL"
     if not url.lower().startswith(("mailto://", "mailtos://")):
         raise Refusal(f"{shown} must begin with mailto:// or mailtos://")

@@ -1,7 +1,7 @@
-"""What was delivered already, and whose turn it is to deliver: together they make a delivery happen once.
+"""The book of deliveries, and turns to deliver: together they make a delivery happen once.
 
-The book remembers deliveries across restarts. It alone cannot keep two workers apart that look into it at
-the same moment, so each delivery is made in its turn: look, send and remember, with nobody else at it.
+The book remembers deliveries across restarts. It alone cannot keep two workers apart that look into it at the same
+moment, so each delivery is made in its turn: look, send and remember, without anybody else meanwhile.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from models.errors import Unavailable
 
 
 class DeliveryBook(Protocol):
-    """Which notice went to which address. Addresses are the masked ones: no secret is kept."""
+    """Records which notice went to which address. Addresses are the masked ones: no secret is kept."""
 
     def seen_at(self, key: str, address: str) -> datetime | None:
-        """When the notice went there; None when it did not, as far as anybody wrote down."""
+        """Return when the notice went there; None if no delivery is recorded."""
         ...
 
     def remember(self, key: str, address: str, at: datetime) -> None:
-        """The delivery is on disk. The first time remembered stays."""
+        """Write the delivery to disk. The first time remembered stays."""
         ...
 
 
@@ -38,7 +38,7 @@ class Turns(Protocol):
     """Keeps two workers from delivering the same notice to the same address at the same time."""
 
     def take_turn(self, key: str, address: str) -> AbstractContextManager[None]:
-        """Nobody else holds this pair within. A holder that dies gives it up. Errors: Unavailable."""
+        """Hold this pair, without anybody else meanwhile. A holder that dies gives it up. Errors: Unavailable."""
         ...
 
 
@@ -66,9 +66,9 @@ class SqliteBook:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """The thread's own connection. Autocommit: one statement, one transaction.
+        """Return the thread's own connection. Autocommit: one statement, one transaction.
 
-        Opening takes longer than a delivery; it is done anew where the file is no longer the one that was opened.
+        Opening takes longer than a delivery; it is done again only if the file has been replaced.
         """
         try:
             if self._mine.connection is None or self._mine.file != self._present():
@@ -92,7 +92,7 @@ class SqliteBook:
         self._mine.connection, self._mine.file = book, self._present()
 
     def _present(self) -> tuple[int, int] | None:
-        """Which file is there now."""
+        """Identify the file that is there now."""
         try:
             file = self._path.stat()
         except FileNotFoundError:
@@ -110,8 +110,8 @@ class _Mine(threading.local):
 class FileTurns:
     """Turns by locked files in a folder, for threads and processes of one machine.
 
-    Each pair has a file of its own while somebody is at it, so nobody waits for a stranger. A turn is waited for
-    `patience_seconds`; then somebody else is still at it, and the caller may come again.
+    Each pair has a file of its own during its turn, so nobody waits for another pair. A turn is waited for
+    `patience_seconds`; then somebody else still has it, and the caller may come again.
     """
 
     def __init__(self, folder: Path, patience_seconds: float = 90.0) -> None:
@@ -127,11 +127,11 @@ class FileTurns:
             yield
         finally:
             with contextlib.suppress(OSError):
-                path.unlink()  # still locked: whoever waits for it sees that it is gone, and makes a new one
+                path.unlink()  # still locked: a waiting caller sees that it is gone, and makes a new one
             os.close(file)  # which unlocks; so does the end of the process
 
     def _locked(self, path: Path) -> int:
-        """The file that stands at this path, locked by nobody else."""
+        """Return the file at this path, locked by nobody else."""
         deadline = time.monotonic() + self._patience_seconds
         try:
             while True:
@@ -141,7 +141,7 @@ class FileTurns:
                     if os.path.samestat(os.fstat(file), path.stat()):
                         return file
                 except FileNotFoundError:
-                    pass  # whoever had it before us has removed it
+                    pass  # the holder before us has removed it
                 except BaseException:
                     os.close(file)
                     raise
@@ -160,7 +160,7 @@ class FileTurns:
     def _lock(self, file: int, deadline: float) -> None:
         while True:
             try:
-                # Of the open file, not of the process: two threads keep each other out as well.
+                # The lock is the open file's, not the process's: two threads keep each other out as well.
                 return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() >= deadline:

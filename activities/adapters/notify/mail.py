@@ -27,7 +27,7 @@ _CONNECT_SECONDS, _ANSWER_SECONDS, _DELIVERY_SECONDS = 5.0, 15.0, 45.0
 
 @dataclass(frozen=True)
 class MailServer:
-    """Where mail goes out, and in whose name."""
+    """The server for outgoing mail, and the sender's name."""
 
     host: str
     port: int
@@ -41,12 +41,12 @@ class MailServer:
     reply_to: tuple[str, ...]
     headers: Mapping[str, str] = field(repr=False)
     recipients: tuple[str, ...]
-    """Those that its URL names."""
+    """The recipients that its URL names."""
     reach: Reach
 
 
 def plain_email(text: str) -> str | None:
-    """someone@team.example, also as mailto:... or mailto://... with nothing else."""
+    """Return the address in someone@team.example, mailto:... or mailto://... with nothing else."""
     bare = re.sub(r"^mailto:(//)?", "", text, flags=re.IGNORECASE)
     if not _EMAIL.fullmatch(bare):
         return None
@@ -55,7 +55,7 @@ def plain_email(text: str) -> str | None:
 
 
 def mail_server(url: ContactUrl) -> MailServer:
-    """Errors: Refusal for a URL that no mail could be sent through."""
+    """Parse the URL. Errors: Refusal for a URL that no mail could be sent through."""
     settings = url.settings(*_SETTINGS)
     plain = settings.plain
     if plain.get("cc") or plain.get("bcc"):
@@ -90,7 +90,7 @@ def mail_server(url: ContactUrl) -> MailServer:
 
 def email_route(address: str, server: MailServer) -> Route:
     def send(message: Message) -> None:
-        # Said outside of any handler: the foreign error and its text, secrets and all, end in `_failure`.
+        # Raised outside of any handler: the foreign error and its text, secrets and all, end in `_failure`.
         if reason := _failure(server, address, _written(server, address, message)):
             raise Unavailable(reason)
 
@@ -118,7 +118,7 @@ def _written(server: MailServer, address: str, message: Message) -> str:
 
 
 def _failure(server: MailServer, address: str, mail: str) -> str:
-    """Why the server did not accept the mail, in our words: its own may hold a password. Empty: it did.
+    """Return why the server did not accept the mail, in our words: its own may hold a password. Empty if it did.
 
     Errors: Refusal for a server that is barred.
     """
@@ -153,7 +153,7 @@ def _failure(server: MailServer, address: str, mail: str) -> str:
 
 
 class _Reaching(smtplib.SMTP):
-    """Connects to an address that was looked at."""
+    """Connects to an address that was checked."""
 
     reach: Reach
 
@@ -166,10 +166,13 @@ class _Reaching(smtplib.SMTP):
 
 
 class _Timed(smtplib.SMTP):
-    """Is cut off after some time, however slowly the server talks: a socket's limit begins anew with each byte."""
+    """Cuts the connection off after some time, however slowly the server talks.
+
+    A socket's limit begins anew with each byte.
+    """
 
     _host: str
-    """By which the certificate is checked."""
+    """The name that the certificate is checked against."""
 
     def __init__(self, **options: Any) -> None:
         self._closed = threading.Event()
@@ -185,7 +188,7 @@ class _Timed(smtplib.SMTP):
         super().close()
 
     def _cut_off(self) -> None:
-        """Again and again: at first there may be no connection to cut, or TLS is just being agreed upon."""
+        """Repeatedly shut the connection down: at first there may be none, or TLS is just being negotiated."""
         wait = _DELIVERY_SECONDS
         while not self._closed.wait(wait):
             wait = 1.0
@@ -199,4 +202,4 @@ class _TimedPlain(_Timed, _Reaching):
 
 
 class _TimedTls(_Timed, smtplib.SMTP_SSL, _Reaching):
-    """SMTP_SSL stands before the connection that it wraps."""
+    """Inherits SMTP_SSL before the connection that it wraps."""

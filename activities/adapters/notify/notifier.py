@@ -1,14 +1,13 @@
-"""Tells an audience something, once per notice and address.
+"""Sends a notice to an audience, once per notice and address.
 
-Theory of operation. A notice's contacts become routes (channels.py), the log first and always. Each
-route is taken in its turn (delivery_book.py): who looks into the book and finds the pair of key and address
-has nothing to do; otherwise the message is sent, then remembered. A retry after a partial failure, a second
-worker or a restart therefore sends only what was not sent.
+Theory of operation. A notice's contacts become routes (channels.py), the log first and always. Each route is taken in
+its turn (delivery_book.py): a pair of key and address that is in the book is done; otherwise the message is sent, then
+remembered. A retry after a partial failure, a second worker or a restart therefore sends only what was not sent.
 
-What this cannot do: a worker that dies between the channel's answer and the book's sync leaves a delivery
-that nobody remembers, and so does an answer that is lost on its way back. The retry then sends it again.
-Receivers can tell: a webhook gets the notice's key as `Idempotency-Key` and in its payload, an e-mail as
-`X-Backstop-Key`, a line of the log as `key`. Slack takes no such mark.
+Limits: a worker that dies between the channel's answer and the book's sync leaves a delivery that nobody remembers,
+and so does an answer that is lost on its way back. The retry then sends it again. Receivers can recognise it: a webhook
+gets the notice's key as `Idempotency-Key` and in its payload, an e-mail as `X-Backstop-Key`, a line of the log as
+`key`. Slack takes no such mark.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from models.notices import Delivery, Notice
 
 logger = logging.getLogger(__name__)
 _NOTICE_SECONDS = 60.0
-"""After so long no further address of a notice is tried; its retry goes on with those that are not slow."""
+"""After this time no further address of a notice is tried; its retry goes on with those that are not slow."""
 
 
 class LogFile:
@@ -48,7 +47,7 @@ class LogFile:
         self._path = path
 
     def send(self, message: Message) -> None:
-        """The line is on disk, whole, whoever else writes. Errors: Unavailable."""
+        """Write the line to disk, whole, even if others write too. Errors: Unavailable."""
         notice = message.notice.model_dump(mode="json", exclude={"contacts"})
         entry = {
             "at": message.at.isoformat(),
@@ -79,12 +78,13 @@ class LogFile:
 class Notifier:
     """NotifyPort: the log file, e-mail, Slack and webhooks.
 
-    `mail_server`: a URL (mailto://, mailtos://) that plain e-mail addresses are sent through; what
-    it names as recipients is not used. The book and the turns default to files beside the log, for workers
-    of one machine; workers of several machines need a book and turns that they share. `reach`: where contacts may
-    lead; the mail server is the operator's, and may be anywhere. `named`: what `named:NAME` stands for, by name.
-    `secrets`: what `secret:NAME` does, in a contact, in one of `named` and as the mail server. `buttons`: a front takes
-    what is pressed in Slack.
+    `mail_server`: a URL (mailto://, mailtos://) for plain e-mail addresses; its own recipients are not used. The book
+    and
+    the turns default to files beside the log, for workers of one machine; workers of several machines need a book and
+    turns that they share. `reach`: where contacts may lead; the mail server is the operator's, and may be anywhere.
+    `named`: the contacts behind `named:NAME`, by name. `secrets`: the files behind `secret:NAME`, in a contact, in one
+    of
+    `named` and as the mail server. `buttons`: a front takes the buttons that are pressed in Slack.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Notifier:
         secrets: SecretFiles | None = None,
         buttons: bool = False,
     ) -> None:
-        """Errors: Refusal for a malformed `mail_server`, Unavailable for one whose secret cannot be read."""
+        """Errors: Refusal for a malformed `mail_server`, Unavailable for one with an unreadable secret."""
         self._secrets = secrets or SecretFiles()
         if mail_server is not None:
             check_mail_server(self._secrets.resolve(mail_server))
@@ -114,10 +114,11 @@ class Notifier:
         self._log = Route(LOG, LOG, LogFile(log_file).send)
 
     def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
-        """The notice has reached the log and each of its contacts, once per key and address.
+        """Deliver the notice to the log and each of its contacts, once per key and address.
 
-        Every address is tried before an error is raised. Errors: Unavailable names those that failed, and
-        calling again sends only these; Refusal, when nothing else failed, those that are malformed.
+        Every address is tried before an error is raised. Errors: Unavailable names those that failed, and calling again
+        sends
+        only these; Refusal, when nothing else failed, those that are malformed.
         """
         message = Message(notice, subject, body, self._now(), rows_of(notice) if self._buttons else ())
         taken, refused, failed = self._routes(notice)
@@ -140,7 +141,9 @@ class Notifier:
         return tuple(deliveries)
 
     def _routes(self, notice: Notice) -> tuple[list[Route], list[str], list[str]]:
-        """Each address once, the log first; what is wrong with the contacts that are none; and those to try again."""
+        """Return each address once, the log first; the faults of invalid contacts; and those of contacts to
+        try again.
+        """
         taken = {self._log.address: self._log}
         refused: list[str] = []
         failed: list[str] = []
@@ -157,7 +160,7 @@ class Notifier:
         return list(taken.values()), refused, failed
 
     def _meant(self, contact: str) -> str:
-        """What a name stands for; any other contact itself. Errors: Refusal, Unavailable."""
+        """Return the contact behind a name; any other contact itself. Errors: Refusal, Unavailable."""
         if not contact.strip().lower().startswith(NAMED):
             return self._secrets.resolve(contact)
         name = contact.strip()[len(NAMED) :]
@@ -166,7 +169,7 @@ class Notifier:
         return self._secrets.resolve(self._named[name])
 
     def _routes_of(self, contact: str) -> tuple[Route, ...]:
-        """Errors: Refusal, Unavailable."""
+        """Return the contact's routes. Errors: Refusal, Unavailable."""
         server = self._mail_server
         if server is not None and plain_email(contact.strip()):
             server = self._secrets.resolve(server)

@@ -1,4 +1,4 @@
-"""What a contact is taken apart into, and what it becomes: routes, each to one address of one channel."""
+"""Contact URLs in their parts, and the routes that they become, each to one address of one channel."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ class Message:
     body: str
     at: datetime
     rows: tuple[ButtonRow, ...] = ()
-    """Buttons to answer it by, where they can work."""
+    """Buttons to answer it by, if they can work."""
 
     @property
     def type(self) -> str:
-        """How bad it is: info, success, warning or failure."""
+        """The message's severity: info, success, warning or failure."""
         return _TYPES.get(self.notice.kind, "info")
 
 
 @dataclass(frozen=True)
 class Route:
-    """One address of one channel.
+    """An address of one channel.
 
-    `address` may be shown and kept: it holds no token and no password. Where the real one is secret, eight
-    digits of its SHA-256 tell it from others. `send`: the other side has accepted the message. Errors of
-    `send`: Unavailable, with the reason only.
+    `address` may be shown and kept: it holds no token and no password. If the real one is secret, eight digits of its
+    SHA-256 tell it from others. `send` returns when the other side has accepted the message; it raises Unavailable,
+    with
+    the reason only.
     """
 
     channel: str
@@ -60,7 +61,7 @@ class Route:
 
 @dataclass(frozen=True)
 class UrlSettings:
-    """What follows a contact's `?`: plain settings, and those marked by `+` (headers), `-` and `:`."""
+    """The settings after a contact's `?`: plain ones, and those marked by `+` (headers), `-` and `:`."""
 
     plain: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -69,13 +70,13 @@ class UrlSettings:
 
     @property
     def verify(self) -> bool:
-        """Whether the receiver's certificate is checked."""
+        """True if the receiver's certificate is checked."""
         return self.plain.get("verify", "").lower() not in _NO
 
 
 @dataclass(frozen=True)
 class ContactUrl:
-    """A contact that is a URL. `shown` may be said of it, and no other part."""
+    """A contact that is a URL. Only `shown` may be shown, and no other part."""
 
     shown: str
     scheme: str
@@ -87,11 +88,11 @@ class ContactUrl:
     path: str = field(repr=False)
     query: str = field(repr=False)
     reach: Reach = PUBLIC
-    """Where it may lead; everywhere: it is the operator's own."""
+    """The hosts that it may lead to; everywhere: it is the operator's own."""
 
     @classmethod
     def parse(cls, text: str, shown: str, reach: Reach = PUBLIC) -> ContactUrl:
-        """Errors: Refusal."""
+        """Parse the URL. Errors: Refusal."""
         try:
             parts = urlsplit(text)
             port, authority = parts.port, _AUTHORITY.fullmatch(parts.netloc.rpartition("@")[2])
@@ -103,11 +104,14 @@ class ContactUrl:
         return cls(shown, parts.scheme, user, password, authority[1], port, parts.path, parts.query, reach)
 
     def segments(self) -> list[str]:
-        """The parts of its path, decoded."""
+        """Return the parts of its path, decoded."""
         return [unquote(segment) for segment in self.path.split("/") if segment]
 
     def settings(self, *names: str) -> UrlSettings:
-        """Its query, decoded. Errors: Refusal for a setting that is none of `names`, as it may be one that matters."""
+        """Return its query, decoded.
+
+        Errors: Refusal for a setting that is none of `names`, as it may be one that matters.
+        """
         marked: dict[str, dict[str, str]] = {mark: {} for mark in ("", *"+-:")}
         for pair in self.query.split("&"):
             name, value = (unquote(text).strip() for text in pair.partition("=")[::2])
@@ -126,7 +130,7 @@ class ContactUrl:
         return UrlSettings(*marked.values())
 
     def login(self, settings: UrlSettings) -> tuple[str, str]:
-        """User and password; empty where there are none. Settings come before what stands in front of the host."""
+        """Return user and password; empty if there are none. Settings take precedence over the part before the host."""
         plain = settings.plain
         return plain.get("user", self.user), plain.get("pass", plain.get("password", self.password))
 
@@ -135,5 +139,8 @@ class ContactUrl:
 
 
 def digits(*parts: object) -> str:
-    """They tell a secret address from others. The delivery book has them: computed otherwise, all is sent again."""
+    """Hash the parts, to tell a secret address from others.
+
+    The delivery book has the hash: if it changes, all is sent again.
+    """
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]

@@ -24,7 +24,7 @@ def is_slack(url: ContactUrl) -> bool:
 
 
 def native_slack_routes(url: ContactUrl) -> tuple[Route, ...]:
-    """The URL as Slack shows it: https://hooks.slack.com/services/A/B/C."""
+    """Parse the URL as Slack shows it: https://hooks.slack.com/services/A/B/C."""
     services, *tokens = url.segments() or [""]
     if services != "services" or len(tokens) != 3:
         raise url.malformed_refusal("use the URL of an incoming webhook of Slack")
@@ -32,7 +32,7 @@ def native_slack_routes(url: ContactUrl) -> tuple[Route, ...]:
 
 
 def slack_routes(url: ContactUrl) -> tuple[Route, ...]:
-    """slack://A/B/C, as apprise writes it; channels behind it are addresses of their own."""
+    """Parse slack://A/B/C, as apprise writes it; channels behind it are addresses of their own."""
     return _routes(url, "", [url.host, *url.segments()])
 
 
@@ -71,5 +71,5 @@ def _routes(url: ContactUrl, cloud: str, segments: Sequence[str]) -> tuple[Route
 
 
 def _named(channel: str) -> str:
-    """As Slack wants it: an id bare, a name with its #."""
+    """Return the channel as Slack wants it: an id bare, a name with its #."""
     return channel[1:] if channel.startswith("+") else channel if channel[:1] in ("", "#", "@") else f"#{channel}"

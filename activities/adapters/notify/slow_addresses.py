@@ -1,8 +1,8 @@
-"""Addresses that lately took long to fail are left alone for a while, so that they hold up nobody else's notices.
+"""Leaves addresses that lately took long to fail alone for a while, so that they do not hold up others' notices.
 
-A receiver that refuses at once costs nothing, and is tried whenever somebody asks. One that lets us wait until the
-delivery's time is over costs a postman all that time: after the first such try the address is not tried for half a
-minute, then for twice as long, up to five. Its notices wait meanwhile, and are tried again by whoever sends them.
+A receiver that refuses at once costs nothing, and is always tried. One that lets us wait until the delivery's time is
+over costs a sender all that time: after the first such try the address is not tried for half a minute, then for twice
+as long, up to five. Its notices wait meanwhile, and their sender tries them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from models.errors import BackstopError, Unavailable
 
 _LONG_SECONDS = 3.0
-"""A failure that took longer is one of the slow ones."""
+"""A failure that took longer counts as slow."""
 _FIRST_SECONDS, _LAST_SECONDS = 30.0, 300.0
 _KEPT = 10_000
 
@@ -29,7 +29,7 @@ class _Pause:
 
 
 class SlowAddresses:
-    """Of one process; a restart tries each once more. Thread-safe."""
+    """The slow addresses of one process; a restart tries each once more. Thread-safe."""
 
     def __init__(self) -> None:
         self._pauses: dict[str, _Pause] = {}
@@ -37,7 +37,7 @@ class SlowAddresses:
 
     @contextmanager
     def try_address(self, address: str) -> Iterator[None]:
-        """The address is tried within. Errors: Unavailable where it is left alone at present."""
+        """Try the address within. Errors: Unavailable while it is left alone."""
         with self._lock:
             pause = self._pauses.get(address)
         began = time.monotonic()

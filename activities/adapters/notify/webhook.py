@@ -15,13 +15,13 @@ from models.errors import Refusal, Unavailable
 
 
 def plain_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
-    """https:// and webhook+http(s)://: the URL as the receiver gave it, its query included."""
+    """Parse https:// and webhook+http(s)://: the URL as the receiver gave it, its query included."""
     url = replace(url, host=url.host.lower(), path=url.path or "/")
     return (_webhook(url, url.scheme != "webhook+http", parse_qs(url.query, keep_blank_values=True), UrlSettings()),)
 
 
 def json_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
-    """json:// and jsons://, with a query (`-`) and more of the payload (`:`) behind the `?`."""
+    """Parse json:// and jsons://, with a query (`-`) and more of the payload (`:`) behind the `?`."""
     settings = url.settings("method", "user", "pass", "password")
     if settings.plain.get("method", "POST").upper() != "POST":
         raise Refusal(f"{url.shown} sets an HTTP method other than POST: remove it, because Backstop always sends POST")
@@ -29,7 +29,7 @@ def json_webhook_routes(url: ContactUrl) -> tuple[Route, ...]:
 
 
 def _webhook(url: ContactUrl, secure: bool, params: Mapping[str, object], settings: UrlSettings) -> Route:
-    if "@" in url.path:  # what stands before it may be the rest of a password with a slash in it
+    if "@" in url.path:  # the part before it may be the rest of a password with a slash in it
         raise url.malformed_refusal("it has no valid host and port, or an @ in its path (write %40)")
     scheme = "https" if secure else "http"
     port = f":{url.port}" if url.port else ""
@@ -48,7 +48,7 @@ def _webhook(url: ContactUrl, secure: bool, params: Mapping[str, object], settin
 
 
 def _payload(message: Message, extras: Mapping[str, str]) -> dict[str, Any]:
-    """`extras` give fields of ours another name (none: leave it out), and add others."""
+    """Return the message as JSON; `extras` rename our fields (an empty name leaves one out), and add others."""
     payload: dict[str, Any] = {
         "version": "1.0",
         "title": message.subject,

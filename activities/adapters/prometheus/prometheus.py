@@ -1,4 +1,4 @@
-"""Prometheus as a source of health: three queries for all its clusters; what they say is kept in the ledger."""
+"""Prometheus as a source of health: three queries for all its clusters, whose answers are kept in the ledger."""
 
 from __future__ import annotations
 
@@ -33,29 +33,29 @@ from models.errors import Unavailable
 _MOST = 16_000_000
 """Bytes of one answer: ten times those of 10,000 islands."""
 _TOLD = 300
-"""Characters of what went wrong."""
+"""Characters of a fault that are reported."""
 NO_SECRETS = SecretFiles()
 
 
 class PrometheusConnection(Model):
-    """One Prometheus, in the worker's own settings. Queries that are not given are those for the DCGM exporter."""
+    """A Prometheus, in the worker's own settings. The default queries are those for the DCGM exporter."""
 
     url: Name
     token_file: Name | None = None
     """A file with a bearer token."""
     token: Annotated[str, Field(pattern=r"^secret:[A-Za-z0-9._-]{1,253}$")] | None = None
-    """Its secret, where the worker has a folder of them; before `token_file`."""
+    """Its secret, if the worker has a folder of them; it takes precedence over `token_file`."""
     cluster_label: Name = "cluster"
     island_label: Name = "island"
     ready: str = ""
     """PromQL of nodes that answer, by Hostname; `kubernetes`: those on which it would place a job."""
     tolerated_taints: str = TOLERATED_TAINTS
-    """With `kubernetes`: keys of taints that jobs tolerate, a regular expression. Any other one bars a node."""
+    """Keys of taints that jobs tolerate, a regular expression, used with `kubernetes`. Any other taint bars a node."""
     installed: str | None = None
     healthy: str | None = None
     seen: str | None = None
     timeout: Duration = Field(default=timedelta(seconds=10), gt=timedelta(0), le=timedelta(seconds=50))
-    """For all three queries together."""
+    """The time limit of all three queries together."""
 
     @property
     def queries(self) -> Queries:
@@ -90,7 +90,7 @@ class Prometheuses:
         self._threads = SourceThreads(lambda *_: None, patience)  # what is wrong is told of each cluster
 
     def refresh_health(self, sources: Sources) -> dict[str, str]:
-        """What each Prometheus says of its clusters is in the ledger. Answers late faults, by cluster."""
+        """Read each Prometheus's answer for its clusters into the ledger; return late faults, by cluster."""
         by_connection = self._by_connection(sources)
         now = time.monotonic()
         due = [name for name in by_connection if now - self._read_at.get(name, -self._every) >= self._every]
@@ -100,7 +100,7 @@ class Prometheuses:
         return self._faults.recent_faults()
 
     def check(self) -> dict[str, str]:
-        """By cluster: what is wrong with what its Prometheus says now; empty: nothing. Nothing is kept of it."""
+        """Return the fault in each cluster's present answer from its Prometheus; empty: none. Nothing is kept of it."""
         sources = self._ledger.schedulers.all_sources()
         sentences = dict.fromkeys(sources.prometheus, "its Prometheus does not answer")
 
@@ -127,7 +127,7 @@ class Prometheuses:
         return by_connection
 
     def _look(self, name: str, sources: Mapping[str, PrometheusSource]) -> None:
-        """What is known stands where it does not answer: it grows old, and whoever reads it sees that."""
+        """Keep the answer; while there is none, the last samples stay and visibly grow old."""
         try:
             reading = self._found(name, sources)
         except Exception as error:
@@ -140,11 +140,11 @@ class Prometheuses:
             try:
                 self._ledger.schedulers.note_islands(sample.cluster, sample.islands)
                 self._ledger.samples.keep(sample, "prometheus")
-            except Exception as error:  # what the ledger does not take of one keeps it from taking no other's
+            except Exception as error:  # one sample that the ledger refuses must not cost the others
                 self._faults.note_fault("health", sample.cluster, f"Prometheus {name}: {sentence(error)}")
 
     def _found(self, name: str, sources: Mapping[str, PrometheusSource]) -> Found:
-        """Errors: Unavailable."""
+        """Ask the three queries. Errors: Unavailable."""
         connection = self._connections.get(name)
         if connection is None:
             raise Unavailable(f"this worker has no Prometheus {name!r}: BACKSTOP_PROMETHEUS names them")
@@ -160,14 +160,14 @@ class Prometheuses:
 def ask(
     connection: PrometheusConnection, query: str, ends: float | None = None, secrets: SecretFiles = NO_SECRETS
 ) -> SeriesRead:
-    """The answer to one instant query. `ends`: by time.monotonic(), when it must be there. Errors: Unavailable."""
+    """Return the answer to one instant query. `ends`: its deadline, by time.monotonic(). Errors: Unavailable."""
     return answers(document(connection, query, ends, secrets), connection.cluster_label, connection.island_label)
 
 
 def document(
     connection: PrometheusConnection, query: str, ends: float | None = None, secrets: SecretFiles = NO_SECRETS
 ) -> Any:
-    """As `ask`: the answer as it came, JSON."""
+    """Return the answer as it came, JSON. Arguments and errors: as `ask`."""
     if not connection.url.startswith(("http://", "https://")):
         raise Unavailable(f"the URL of a Prometheus must begin with http:// or https://, not {connection.url}")
     where = f"{connection.url.rstrip('/')}/api/v1/query"
@@ -189,14 +189,17 @@ def document(
 
 
 def _cause(error: BaseException) -> str:
-    """The first error of a chain: the client's own says only that no connection was made."""
+    """Name the first error of a chain: the client's own says only that no connection was made."""
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     return f"{type(error).__name__} {error}"[:_TOLD]
 
 
 def _headers(connection: PrometheusConnection, secrets: SecretFiles) -> dict[str, str]:
-    """Errors: Unavailable. A token that no header can hold is not sent: the client would print it."""
+    """Return the request's headers. Errors: Unavailable.
+
+    A token that no header can hold is not sent: the client would print it.
+    """
     name = connection.token or connection.token_file
     if name is None:
         return {}

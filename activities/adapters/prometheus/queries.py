@@ -1,8 +1,8 @@
-"""Health out of Prometheus: the queries that are asked where nobody says others, and what their answers come to. Pure.
+"""Health out of Prometheus: the default queries, and samples from their answers. Pure.
 
-A GPU is installed where it has been seen within a day; it is healthy where it is seen now, on a node that answers, and
-no XID of broken hardware was seen of it within a day, unless its exporter has forgotten all (ADR 0097). Whoever runs
-another exporter gives queries of their own: each answers GPUs by cluster and island.
+A GPU is installed if it has been seen within a day; it is healthy if it is seen now, on a node that answers, and had
+no XID of broken hardware within a day, unless its exporter has forgotten all (ADR 0097). Users of another exporter
+give queries of their own: each answers GPUs by cluster and island.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from models.cluster.sources import WHOLE
 from models.errors import Unavailable
 
 HARDWARE_XIDS = (48, 62, 64, 74, 79, 95, 119, 120, 140)
-"""After these a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""
+"""XIDs after which a GPU is out: of memory, links, firmware and bus. Source: NVIDIA, XID Errors."""
 
 _OLDEST = timedelta(days=366)
 _LONGEST = 300
@@ -28,7 +28,7 @@ _LONGEST = 300
 KUBERNETES = "kubernetes"
 TOLERATED_TAINTS = r"nvidia\.com/gpu"
 _AS_HOSTNAME = 'max by (Hostname) (label_replace({}, "Hostname", "$1", "node", "(.*)"))'
-"""A series of kube-state-metrics by the name that DCGM has for the node."""
+"""Renames a kube-state-metrics series to the name that DCGM has for the node."""
 _ALLOCATABLE = _AS_HOSTNAME.format('kube_node_status_allocatable{resource="nvidia_com_gpu"}')
 
 
@@ -42,12 +42,12 @@ def nodes_ready(tolerated: str = TOLERATED_TAINTS) -> str:
 
 
 class Queries(Model):
-    """PromQL for the GPUs of many clusters at once, with labels `cluster` and, where there are islands, `island`."""
+    """PromQL for the GPUs of many clusters at once, with labels `cluster` and, if there are islands, `island`."""
 
     installed: str
     healthy: str
     seen: str
-    """When the oldest of what `healthy` goes by was scraped, in seconds since 1970, by cluster."""
+    """The time when the oldest series of `healthy` was scraped, in seconds since 1970, by cluster."""
     cluster_label: Name = "cluster"
     island_label: Name = "island"
 
@@ -55,16 +55,17 @@ class Queries(Model):
 def dcgm(
     cluster: str = "cluster", island: str = "island", ready: str = "", tolerated: str = TOLERATED_TAINTS
 ) -> Queries:
-    """For NVIDIA's DCGM exporter. `ready`: a query of the nodes that answer, by Hostname, or "kubernetes" for its own.
+    """Return the queries for NVIDIA's DCGM exporter.
 
-    Empty: a scrape is enough. `tolerated`: keys of taints that jobs tolerate, a regular expression.
+    `ready`: a query of the nodes that answer, by Hostname, or "kubernetes" for its own; empty: a scrape is enough.
+    `tolerated`: keys of taints that jobs tolerate, a regular expression.
     """
     of_node, by = f"by ({cluster}, {island}, Hostname)", f"by ({cluster}, {island})"
     of_gpu = f"by ({cluster}, {island}, Hostname, gpu)"
     there = f"max {of_gpu} (DCGM_FI_DEV_GPU_TEMP)"
     nodes = nodes_ready(tolerated) if ready == KUBERNETES else ready
     up = f" and on (Hostname) ({nodes})" if nodes else ""
-    # Where every GPU of a node is broken a count has no answer: none of them is not the same as none known.
+    # A count over no GPU has no answer, and a node whose GPUs are all broken must count as 0.
     none = f"0 * count {of_node} ({there})"
     gpus = f"(count {of_node} (({there}{up}) unless ({_broken(of_gpu)})) or {none})"
     if ready == KUBERNETES:  # a device plugin keeps jobs off broken GPUs by offering fewer of a node's
@@ -83,10 +84,13 @@ def dcgm(
 
 
 def _broken(of_gpu: str) -> str:
-    """GPUs with an XID of broken hardware: the last one, or an earlier one of a day while there is a last one.
+    """Write the query for GPUs with an XID of broken hardware: the last one, or an earlier one of the day.
 
-    The exporter tells the last XID alone, which may be a harmless one that came of the first. Seen earlier is what was
-    the day's largest, what has its number as a label (DCGM exporter 3.3.6 and later), and what was counted.
+    An earlier one counts only while there is a last one: the exporter reports the last XID alone, which may be a
+    harmless
+    one that followed the first. An earlier XID shows as the day's largest, by a label with its number (DCGM exporter
+    3.3.6
+    and later), or as a count.
     """
     codes = "|".join(map(str, HARDWARE_XIDS))
     numbers = " or ".join(f'label_replace(vector(1), "xid", "{number}", "", "")' for number in HARDWARE_XIDS)
@@ -103,17 +107,18 @@ def _broken(of_gpu: str) -> str:
 
 
 class SeriesRead(NamedTuple):
-    """Of an instant query: its values by cluster and island, and what is wrong with the series of a cluster."""
+    """The values of an instant query by cluster and island, and faults of series by cluster."""
 
     values: Mapping[tuple[str, str], float]
     wrong: Mapping[str, str]
 
 
 def answers(document: Any, cluster_label: str, island_label: str) -> SeriesRead:
-    """What a query was answered. A series that cannot be is its cluster's fault, and costs no other cluster anything.
+    """Parse the answer to a query. An impossible series is its cluster's fault, and costs no other cluster anything.
 
-    Errors: Unavailable for what is no such answer, and for one that is not whole: a series that is missing from it
-    would look like hardware that is gone.
+    Errors: Unavailable for another document, and for an incomplete answer: a missing series would look like hardware
+    that
+    is gone.
     """
     try:
         if document["status"] != "success" or document["data"]["resultType"] != "vector":
@@ -141,7 +146,7 @@ def answers(document: Any, cluster_label: str, island_label: str) -> SeriesRead:
 
 
 def _series(row: Any, cluster_label: str, island_label: str) -> tuple[str, str, float | None]:
-    """Cluster, island and value; a series of no cluster is nobody's."""
+    """Return cluster, island and value; the cluster is empty for a series without the label."""
     labels = row.get("metric") if isinstance(row, dict) else None
     if not isinstance(labels, dict):
         return "", "", None
@@ -153,7 +158,7 @@ def _series(row: Any, cluster_label: str, island_label: str) -> tuple[str, str, 
 
 
 class Found(NamedTuple):
-    """What three answers come to: samples, and of the clusters that have none what is wrong with their series."""
+    """The samples from three answers, and the faults of clusters without one."""
 
     samples: list[HealthSample]
     wrong: dict[str, str]
@@ -162,10 +167,10 @@ class Found(NamedTuple):
 def samples_of(
     installed: SeriesRead, healthy: SeriesRead, seen: SeriesRead, clusters: Mapping[str, str], now: datetime
 ) -> Found:
-    """A sample of each cluster (by its label: our name) that Prometheus sees now. One that it does not see has none.
+    """Make a sample for each cluster (by its label: our name) that Prometheus sees now. Others have none.
 
-    An island without an answer has no GPU that is known to be healthy. More healthy GPUs than installed ones are as
-    many as these. A cluster with a series that cannot be has no sample: what is known of it stands, and grows old.
+    An island without an answer has no GPU that is known to be healthy. More healthy GPUs than installed ones count as
+    installed. A cluster with an impossible series has no sample: its last one stays, and grows old.
     """
     reading = Found([], {})
     for label, cluster in sorted(clusters.items()):
@@ -191,14 +196,14 @@ def _island(name: str, installed: float, healthy: float) -> Island:
 
 
 def _count(value: float, island: str, what: str) -> int:
-    """Errors: ValueError for what is no number of GPUs."""
+    """Return the value as GPUs. Errors: ValueError for what is no number of GPUs."""
     if not (0 <= value <= MOST_GPUS and value == int(value)):
         raise ValueError(f"{value:g} for the {what} GPUs of island {brief(island)} is not a number of GPUs")
     return int(value)
 
 
 def _time(seconds: float, now: datetime) -> datetime:
-    """Errors: ValueError for what is no time of late, in seconds since 1970."""
+    """Return the time in seconds since 1970. Errors: ValueError unless it is recent."""
     ahead = seconds - now.timestamp()
     if not -_OLDEST.total_seconds() <= ahead <= CLOCK_SKEW.total_seconds():
         raise ValueError(
@@ -208,7 +213,7 @@ def _time(seconds: float, now: datetime) -> datetime:
 
 
 def clusters_by_label(sources: Mapping[str, str | None]) -> dict[str, str]:
-    """Our clusters by the label that Prometheus has for them."""
+    """Return our clusters by the label that Prometheus has for them."""
     return {label or cluster: cluster for cluster, label in sources.items()}
 
 

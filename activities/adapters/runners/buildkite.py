@@ -1,7 +1,7 @@
 """Steps that are builds of Buildkite, by its REST API (v2). A build carries its run's key in its meta-data.
 
-The API makes a build anew with each request to: so a build of the key is looked for first, and again where the answer
-to a request was lost. Source: Buildkite's documentation of the REST API (builds, rate limits). A build that waits at a
+The API makes a new build with each such request: so a build of the key is searched first, and again if the answer to a
+request was lost. Source: Buildkite's documentation of the REST API (builds, rate limits). A build that waits at a
 block step keeps its last state, `passed` say, beside `blocked`: it has not ended.
 """
 
@@ -37,7 +37,7 @@ _SAME_LIST = 5.0
 _PAGES = 10
 _PER_PAGE = 100
 _LOOKS_AGAIN = (0.5, 1.5, 3.0)
-"""Seconds before each look for a build whose making was not answered."""
+"""Seconds before each look for a build after the request for it was not answered."""
 _LONGEST_PAUSE = 300.0
 _NEXT = re.compile(r'<([^<>]*)>\s*;[^,]*rel="?next"?')
 
@@ -56,11 +56,11 @@ PHASES: Mapping[str, RunPhase] = {
     "not_run": RunPhase.FAILED,
     "canceled": RunPhase.STOPPED,
 }
-"""A state that is none of these ends nothing: the step's time limit does."""
+"""An unknown state ends nothing: the step's time limit does."""
 
 
 class BuildkiteBuild(BaseModel):
-    """What is read of a build; the rest of its document is left alone."""
+    """The fields that are read of a build."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -81,13 +81,13 @@ class BuildkiteBuild(BaseModel):
 
 @dataclass
 class _Pause:
-    """Until when Buildkite wants to be left alone, by time.monotonic(); shared by all runs of a worker."""
+    """The time, by time.monotonic(), before which Buildkite wants no request; shared by all runs of a worker."""
 
     until: float = 0.0
 
 
 class _Throttled(Unavailable):
-    """It did nothing, and says when it will."""
+    """Buildkite did nothing, and says when it will."""
 
 
 class _UnderWay:
@@ -98,13 +98,13 @@ class _UnderWay:
         self._lists: dict[str, tuple[float, dict[str, BuildkiteBuild] | Unavailable]] = {}
 
     def build_of(self, api: _Api, order: RunOrder) -> BuildkiteBuild | None:
-        """The run's build as it was some seconds ago, where it had not ended. Errors: Unavailable."""
+        """Return the run's build as it was some seconds ago, if it had not ended. Errors: Unavailable."""
         with self._lock:
             at, builds = self._lists.get(order.pipeline, (-math.inf, Unavailable("")))
             if time.monotonic() - at >= _SAME_LIST:
                 try:
                     builds = {str(build.meta_data.get(KEY)): build for build in api.under_way(order.pipeline)}
-                except Unavailable as error:  # whoever waited for it need not find that out too
+                except Unavailable as error:  # the callers that waited for it get the same error
                     builds = error
                 self._lists[order.pipeline] = time.monotonic(), builds
         if isinstance(builds, Unavailable):
@@ -113,7 +113,7 @@ class _UnderWay:
 
 
 class BuildkiteRunner:
-    """The pipelines that a worker's settings list. `pause`: how it waits, in seconds."""
+    """The pipelines that a worker's settings list. `pause`: sleeps for so many seconds."""
 
     def __init__(self, allowed: Allowed, pause: Callable[[float], None] = time.sleep, now: Clock = utc_now) -> None:
         self._now = now
@@ -126,7 +126,7 @@ class BuildkiteRunner:
     def start(self, order: RunOrder) -> RunReport:
         api = self._api(order)
         key = order.key.text
-        if key in self._being_made:  # a call that was given up by who made it, and is on its way still
+        if key in self._being_made:  # a call that its caller has given up, and that is still on its way
             raise Unavailable(f"a build of {order.pipeline} is being made by another call")
         self._being_made.add(key)
         try:
@@ -152,7 +152,7 @@ class BuildkiteRunner:
         return _Api(self._allowed, self._allowed.pipeline(order.pipeline), self._quiet)
 
     def _made(self, api: _Api, order: RunOrder) -> BuildkiteBuild:
-        """Errors: BadInput where Buildkite refused: there is no build. Unavailable where nobody knows."""
+        """Make the build. Errors: BadInput if Buildkite refused: there is no build. Unavailable if nobody knows."""
         try:
             build = api.make_build(order)
         except _Throttled:
@@ -177,7 +177,7 @@ class BuildkiteRunner:
 
     @staticmethod
     def _the_first(api: _Api, order: RunOrder, own: BuildkiteBuild) -> BuildkiteBuild:
-        """Two workers may have made one each at the same moment: the first stands, and the other is cancelled."""
+        """Return the first build: two workers may have made one each at the same moment, and the other is cancelled."""
         try:
             others = [build for build in api.builds(order) if build.number < own.number and not build.phase.has_ended]
             if not others:
@@ -223,7 +223,7 @@ def _told(build: BuildkiteBuild, order: RunOrder, over: bool) -> tuple[RunPhase,
 
 
 class _Api:
-    """The requests. Errors of each: Unavailable."""
+    """The requests to Buildkite. Errors of each: Unavailable."""
 
     def __init__(self, allowed: Allowed, access: BuildkiteAccess, quiet: _Pause) -> None:
         self._headers = bearer(allowed, access.token)
@@ -232,20 +232,22 @@ class _Api:
         self._base = f"{access.url}/organizations/{access.organization}/pipelines"
 
     def find_build(self, order: RunOrder) -> BuildkiteBuild | None:
-        """The build of this key: one that has not ended, else the newest that was not cancelled (it may be rebuilt)."""
+        """Return the build of this key: one that has not ended, else the newest that was not cancelled (it may be
+        rebuilt).
+        """
         builds = list(self.builds(order))
         return max(builds, key=lambda b: (not b.phase.has_ended, b.state != "canceled", b.number), default=None)
 
     def builds(self, order: RunOrder) -> Iterator[BuildkiteBuild]:
         query = f"{quote(f'meta_data[{KEY}]')}={quote(order.key.text, safe='')}"
-        # What was asked for is looked at again: a filter that is not heeded would give us another one's build.
+        # Check the key again: a filter that the server ignored would give us another run's build.
         for document in self._listed(order.pipeline, query):
             build = _build(document)
             if build.meta_data.get(KEY) == order.key.text:
                 yield build
 
     def under_way(self, pipeline: str) -> Iterator[BuildkiteBuild]:
-        """Those of them that have not ended. What of others cannot be read is left out: it is not ours."""
+        """Yield those that have not ended. Unreadable builds of others are left out: they are not ours."""
         for document in self._listed(pipeline, "&".join(f"{quote('state[]')}={state}" for state in _UNDER_WAY)):
             try:
                 build = _build(document)
@@ -272,7 +274,7 @@ class _Api:
         raise Unavailable(f"Buildkite's list of builds is longer than {_PAGES * _PER_PAGE}")
 
     def make_build(self, order: RunOrder) -> BuildkiteBuild:
-        """Errors: BadInput where Buildkite says that it made none."""
+        """Make a build. Errors: BadInput if Buildkite says that it made none."""
         content = {
             "commit": order.commit,
             "branch": order.branch,
@@ -286,14 +288,14 @@ class _Api:
         return _build(self._document(answer, 201))
 
     def cancel_build(self, order: RunOrder, build: BuildkiteBuild) -> BuildkiteBuild:
-        """It is being cancelled, or has ended meanwhile."""
+        """Cancel the build; return it as it is then, or as it ended meanwhile."""
         answer = self._asked("PUT", f"{self._one(order, build)}/cancel")
         if answer.status == 422:
             return self._got(order, build)
         return _build(self._document(answer, 200))
 
     def failure_text(self, order: RunOrder, build: BuildkiteBuild) -> tuple[int | None, str]:
-        """The exit status of the first job that failed, and the end of its log, as far as they can be had."""
+        """Return the exit status of the first job that failed, and the end of its log, as far as they are available."""
         try:
             jobs = self._got(order, build).jobs
             job = next(
@@ -330,7 +332,7 @@ class _Api:
 
 
 def _pause_of(headers: Mapping[str, str]) -> float:
-    """Seconds until it may be asked again: the longest that it names."""
+    """Return the seconds until the next request: the longest that an answer names."""
     texts = [headers.get(name, "") for name in ("retry-after", "ratelimit-reset", "ratelimit-user-reset")]
     seconds = [float(text) for text in texts if re.fullmatch(r"\d{1,6}", text)]
     return min(max(seconds, default=30.0), _LONGEST_PAUSE)

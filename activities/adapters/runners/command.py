@@ -2,7 +2,7 @@
 
 Any number of supervisors may be started for one key: the one that publishes its record runs the program, the others
 end. So a start that is repeated, or that two workers make at once, is one run; and a start whose worker died on the way
-is either made good by the next one, or given up by publishing another record first.
+is either completed by the next one, or given up by publishing another record first.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ MOST_LOG = 5_000_000
 _BEGINS = 10.0
 """Seconds that a start waits for the supervisor's record."""
 _OTHERS_BEGIN = 1.0
-"""And for that of another worker's supervisor, before it sends one of its own."""
+"""Seconds that it waits for the record of another worker's supervisor, before it starts one of its own."""
 _GIVEN_UP_AFTER = 60.0
-"""Seconds without a record after which nobody is on the way any more."""
+"""Seconds without a record after which no start can still be on the way."""
 _SLEEP = 0.02
 _WRAPPER = Path(wrapper.__file__)
 
 
 class CommandRunner:
-    """The commands of one host. `here`: which processes are this worker's to see."""
+    """The commands of one host. `here`: identifies the processes that this worker can see."""
 
     def __init__(self, allowed: Allowed, runs_dir: Path, here: Here | None = None) -> None:
         self._allowed = allowed
@@ -71,7 +71,7 @@ class CommandRunner:
         return self._report(run, order)
 
     def stop(self, order: RunOrder) -> RunReport | None:
-        """Of a key without a trace: it is never begun from now on, however late a start of it comes."""
+        """Stop the run. A key without a trace is never begun from now on, however late a start of it comes."""
         run = RunDirectory(self._runs_dir, order.key)
         run.claim(self._ordered(order))
         if not run.has_record:
@@ -98,7 +98,7 @@ class CommandRunner:
         }
 
     def _launch(self, run: RunDirectory) -> None:
-        """A supervisor is on its way, in a session of its own and nobody's child. Errors: Unavailable."""
+        """Start a supervisor in a session of its own, without a parent. Errors: Unavailable."""
         line = [*self._allowed.settings.launcher, sys.executable, "-I", "-S", "-B", str(_WRAPPER), str(run.path)]
         environment = self._allowed.program_environment(BACKSTOP_RUN=run.order["key"] if run.order else "")
         try:
@@ -132,8 +132,8 @@ class CommandRunner:
         return True
 
     def _report(self, run: RunDirectory, order: RunOrder) -> RunReport:
-        """Of a run whose record is there."""
-        # In this order: what ends between the two reads is seen as running once more, and never as lost.
+        """Report on a run that has a record."""
+        # In this order: a run that ends between the two reads counts as running once more, and never as lost.
         try:
             record, alive = run.record or {}, False
         except Stuck as error:
@@ -150,12 +150,12 @@ class CommandRunner:
             return teller.ended_report(ended)
         if alive:
             if time.time() - record["at"] > order.limit.total_seconds() + _GIVEN_UP_AFTER + self._grace:
-                run.ask_to_stop()  # its supervisor would have: it is there no more, and what it started is
+                run.ask_to_stop()  # its supervisor would have, but is gone; the program still runs
             return teller.running_report((run.path / "stop").exists())
         return teller.lost_report(rebooted=record["boot"] != self._here.boot)
 
     def _without_record(self, run: RunDirectory, order: RunOrder, error: Stuck) -> RunReport:
-        """What its other files say of it. Errors: Stuck where they say nothing."""
+        """Report on a run by its other files. Errors: Stuck if they say nothing."""
         ended = run.exit
         if ended is not None:
             return _Told(run, order, {"host": self._host, "at": ended["at"]}).ended_report(ended)
@@ -164,13 +164,13 @@ class CommandRunner:
         return RunReport(phase=RunPhase.RUNNING, said=f"{_shown(order)} still reports that it runs: {error.message}")
 
     def _lives(self, run: RunDirectory, record: dict[str, Any]) -> bool:
-        """Errors: Unavailable where only the machine that it runs on could say."""
+        """Return whether the run lives. Errors: Unavailable if only another machine could say."""
         if (record["host"], record["boot"], record["table"]) == (self._host, self._here.boot, self._here.table):
             return _own_lives(run, record)
         if run.beats():
             return True
         if record["host"] == self._host and record["boot"] != self._here.boot:
-            return False  # this machine has begun anew since, and nothing of before lives
+            return False  # this machine has rebooted since, so its processes are gone
         raise Unavailable(
             f"the run was started on host {one_line(record['host'])} and has stopped reporting: {self._host} "
             "cannot see its processes, so look on that host whether it still runs"
@@ -183,7 +183,7 @@ def _own_lives(run: RunDirectory, record: dict[str, Any]) -> bool:
         return True
     left = what_lives(record)
     age = run.age_of("stop")
-    if left and age is not None:  # nobody is there any more who would hear it
+    if left and age is not None:  # its supervisor, which would obey `stop`, is gone
         order = run.order or {}
         number = signal.SIGKILL if age > order.get("grace", 0.0) else signal.SIGTERM
         for stat in left:
@@ -193,7 +193,7 @@ def _own_lives(run: RunDirectory, record: dict[str, Any]) -> bool:
 
 
 class _Told:
-    """A run in words."""
+    """Reports on a run in words."""
 
     def __init__(self, run: RunDirectory, order: RunOrder, record: dict[str, Any]) -> None:
         self._run = run

@@ -1,7 +1,7 @@
-"""Steps that are runs of a service over HTTP: a POST with an Idempotency-Key, and a field that says how it stands.
+"""Steps that are runs of a service over HTTP: a POST with an Idempotency-Key, and a field with the run's state.
 
-The service keeps the promise that one key is one run. So a POST that was not answered is sent again; and where there is
-no status URL that names the run without it, the same POST again is how the run is found.
+The service promises that one key is one run. So a POST that was not answered is sent again; and if no status URL names
+the run without its id, the same POST is sent again to find the run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from models.bringup.runs import NOTHING_BEGUN, RunOrder, RunPhase, RunReport
 from models.errors import BadInput, Unavailable
 
 _AGAIN = frozenset((408, 425, 429))
-"""Beside 5xx: statuses that say nothing of the request."""
+"""Statuses beside 5xx that say nothing about the request."""
 _UNDER_WAY = 409
-"""Of a key whose first request is not answered yet. Source: IETF draft, The Idempotency-Key HTTP Header Field."""
+"""The status for a key whose first request is not answered yet.
+
+Source: IETF draft, The Idempotency-Key HTTP Header Field.
+"""
 _IDS = 10_000
 
 
@@ -30,7 +33,7 @@ class HttpRunner:
     def __init__(self, allowed: Allowed) -> None:
         self._web = Web(allowed)
         self._ids: dict[str, str] = {}
-        """By key: what the first answer called it. Forgotten, it is asked for again."""
+        """The run's id in the first answer, by key. If forgotten, it is asked for again."""
 
     def start(self, order: RunOrder) -> RunReport:
         answer, where = self._posted(order)
@@ -50,7 +53,7 @@ class HttpRunner:
         return self._by_status(order)
 
     def stop(self, order: RunOrder) -> RunReport | None:
-        """There is no way to: what is known of the run, and that somebody else has to end it."""
+        """Report the run, and that somebody else has to end it: the service has no way to."""
         cannot = f"{place_of(url_of(order.url))} cannot be told to end a run: end it there"
         if not order.status_url or ("{id}" in order.status_url and order.key.text not in self._ids):
             return RunReport(
@@ -110,14 +113,14 @@ def _headers(order: RunOrder) -> dict[str, str]:
 
 
 def _whole(answer: Answered, where: str) -> Any:
-    """Errors: Unavailable for any answer but a good one."""
+    """Return the answer's document. Errors: Unavailable for any answer but a good one."""
     if not answer.is_success:
         raise Unavailable(refusal_text(answer, where))
     return answer.document(where)
 
 
 def _field(document: Any, path: str) -> str | None:
-    """What stands at the dotted path, as text; None: nothing that is one value."""
+    """Return the value at the dotted path, as text; None if it is not one value."""
     for step in path.split("."):
         if isinstance(document, Mapping):
             document = document.get(step)

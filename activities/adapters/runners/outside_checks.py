@@ -1,7 +1,7 @@
-"""Checks that ask the world: a program, a URL, a Prometheus. Each answers green, red or unknown, and never raises.
+"""Checks that ask a program, a URL or a Prometheus. Each answers green, red or unknown, and never raises.
 
-What cannot be asked is unknown, and so is what answers nothing that can be read: neither is ever green. Checks of the
-cluster's own health (healthy, contiguous, and capacity by the health source) are not asked here.
+A check that cannot be asked is unknown, and so is an unreadable answer: neither is ever green. Checks of the cluster's
+own health (healthy, contiguous, and capacity by the health source) are not asked here.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MOST_ISLANDS = 10_000
 
 
 class _Unknown(Exception):
-    """One sentence."""
+    """The reason why a check is unknown, in one sentence."""
 
 
 class OutsideChecks:
-    """What a worker's settings let checks ask. `prometheus`: connections by name."""
+    """The checks that a worker's settings allow. `prometheus`: connections by name."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class OutsideChecks:
         return self._answer(Colour.RED, f"{how}: {last_words}" if last_words else how, number)
 
     def _ran(self, order: CheckOrder) -> tuple[Ended, str]:
-        """What it came to, and what to call it."""
+        """Run the program; return how it ended, and its name for people."""
         self._allowed.check_program(order.run)
         what = one_line(order.run[0])
         environment = self._allowed.program_environment(BACKSTOP_CLUSTER=order.cluster)
@@ -145,7 +145,7 @@ class OutsideChecks:
         return capacity_answer(order, _islands(capacity_document, _source(order)), self._now())
 
     def _document(self, order: CheckOrder) -> Any:
-        """What the program prints, or the URL answers, as JSON."""
+        """Return the output of the program, or the answer of the URL, as JSON."""
         if order.run:
             ended, what = self._ran(order)
             if ended.code != 0:
@@ -173,7 +173,7 @@ def _how(code: int | None) -> str:
 
 
 def _number(printed: bytes) -> float | None:
-    """Where the last line is a number, or `NAME NUMBER`, or `NAME: NUMBER`: that."""
+    """Return the number if the last line is a number, or `NAME NUMBER`, or `NAME: NUMBER`."""
     words = last_line(printed).split()
     if len(words) not in (1, 2) or not _NUMBER.fullmatch(words[-1]):
         return None
@@ -182,7 +182,7 @@ def _number(printed: bytes) -> float | None:
 
 
 def _one_number(answer: Any) -> float:
-    """Of an instant query's answer: its one value. Errors: Unavailable for any other answer."""
+    """Return the one value of an instant query's answer. Errors: Unavailable for any other answer."""
     try:
         if answer["status"] != "success":
             raise Unavailable(f"Prometheus refused the query: {one_line(str(answer.get('error', '')))}")
@@ -199,7 +199,7 @@ def _one_number(answer: Any) -> float:
 
 
 def _islands(capacity_document: Any, where: str) -> tuple[Island, ...]:
-    """Errors: _Unknown."""
+    """Parse the islands. Errors: _Unknown."""
     listed = capacity_document.get("islands") if isinstance(capacity_document, Mapping) else None
     if not isinstance(listed, list) or not 0 < len(listed) <= _MOST_ISLANDS:
         raise _Unknown(f"{where} did not answer with a list of islands")

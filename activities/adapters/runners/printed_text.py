@@ -1,4 +1,4 @@
-"""What programs and services print, made fit to be kept and read: no escape codes, no control characters, cut short."""
+"""Makes output of programs and services fit to be kept and read: no escape codes, no control characters, cut short."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _ESCAPES = re.compile(
     r"|(?:\x1b[\]PX^_]|\x9d)[^\x07\x1b\n]*(?:\x07|\x1b\\)?"  # titles, links, Buildkite's times of lines
     r"|\x1b[ -/]*[0-~]?"
 )
-"""ECMA-48. None swallows more than its line: what follows an unfinished one is read."""
+"""ECMA-48. No pattern matches beyond its line: the text after an unfinished sequence is kept."""
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 _SENTENCE = 300
 
 
 def clean_lines(printed: bytes | str) -> str:
-    """Lines of plain text. Bytes that are no UTF-8 show as U+FFFD."""
+    """Return lines of plain text. Bytes that are not UTF-8 show as U+FFFD."""
     text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed
     text = _ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n").replace("\t", " ")
     return "".join(c for c in text if c == "\n" or unicodedata.category(c) not in _HIDDEN)
 
 
 def tail_of(printed: bytes | str) -> str:
-    """Its last lines, as many as may travel; of one longer line its end."""
+    """Return the last lines, as many as may travel; the end of a longer line."""
     text = clean_lines(printed).strip()
     if len(text) <= TAIL_LENGTH:
         return text
@@ -35,12 +35,12 @@ def tail_of(printed: bytes | str) -> str:
 
 
 def one_line(printed: bytes | str, most: int = _SENTENCE) -> str:
-    """In one line, its beginning."""
+    """Return the beginning as one line."""
     text = " ".join(clean_lines(printed[: 10 * most]).split())
     return text if len(text) <= most else f"{text[:most]} ..."
 
 
 def last_line(printed: bytes | str) -> str:
-    """The last line that says something; empty: there is none."""
+    """Return the last line that is not empty; empty if there is none."""
     lines = tail_of(printed).splitlines()
     return one_line(lines[-1]) if lines else ""

@@ -1,8 +1,8 @@
-"""A run of a command as its directory tells it: begun, alive, ended. wrapper.py says what each file is.
+"""A run of a command, as its directory shows it: begun, alive, ended. wrapper.py says what each file is.
 
-Alive is what the machine says, where it is this one: the process that supervises the run, or any other of its session.
-Of another machine, or another container's process table, only the pulse is known, and that only where the directory is
-shared. So nothing is taken as ended that may be running still.
+On this machine, the run lives if the process that supervises it does, or any other of its session. On another machine,
+or in another container's process table, only the pulse shows it, and only if the directory is shared. So a run that
+may still be running never counts as ended.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from models.bringup.runs import RunKey
 from models.errors import Stuck, Unavailable
 
 FRESH_SECONDS = 60.0
-"""A pulse that is no older beats."""
+"""The greatest age of a beating pulse."""
 _READ = 1 << 16
 
 
 @dataclass(frozen=True)
 class Here:
-    """Where processes are ours to see."""
+    """The host and process table whose processes this worker can see."""
 
     host: str = field(default_factory=lambda: platform.node() or "localhost")
     boot: str = field(default_factory=wrapper.boot_id)
@@ -36,15 +36,15 @@ class Here:
 
 
 class RunDirectory:
-    """One run's directory. It is named by a hash: a key's text is somebody else's, and may be no name of a file."""
+    """The directory of one run, named by a hash: a key's text is somebody else's, and may be no valid file name."""
 
     def __init__(self, runs_dir: Path, key: RunKey) -> None:
         self.path = runs_dir / hashlib.sha256(key.text.encode(errors="surrogatepass")).hexdigest()[:32]
 
     def claim(self, order: dict[str, Any]) -> bool:
-        """It is there with this order, at once and as a whole. False: it was there before.
+        """Create the directory with this order, at once and as a whole; return False if it was there before.
 
-        Errors: Unavailable where nothing can be written.
+        Errors: Unavailable if nothing can be written.
         """
         own = self.path.with_name(f"{self.path.name}.{os.getpid()}.{os.urandom(6).hex()}")
         try:
@@ -70,7 +70,7 @@ class RunDirectory:
 
     @property
     def has_record(self) -> bool:
-        """Somebody runs it, or has given it up, whatever the record says."""
+        """True if somebody runs it, or has given it up, whatever the record says."""
         return (self.path / "record.json").exists()
 
     @property
@@ -78,14 +78,14 @@ class RunDirectory:
         return self._read("exit.json")
 
     def give_up(self, why: str) -> bool:
-        """It is never begun from now on. False: it has been begun, or given up before."""
+        """Keep the run from ever being begun; return False if it has been begun, or given up before."""
         return wrapper.publish(self.path / "record.json", {"given_up": why})
 
     def ask_to_stop(self) -> None:
         (self.path / "stop").touch()
 
     def age_of(self, name: str) -> float | None:
-        """Seconds since the file was written, by the clock of whatever keeps it; None: there is none."""
+        """Return the seconds since the file was written, by the clock of its file system; None if there is none."""
         now = self.path / f"now.{os.getpid()}.{os.urandom(6).hex()}"
         try:
             now.touch()
@@ -103,7 +103,7 @@ class RunDirectory:
         return age is not None and age < FRESH_SECONDS
 
     def end_of_log(self) -> bytes:
-        """The last bytes of what was printed."""
+        """Return the last bytes of the output."""
         tail = b""
         for name in ("log.new", "log.old", "log"):
             if len(tail) < _READ:
@@ -119,10 +119,11 @@ class RunDirectory:
             return b""
 
     def _read(self, name: str) -> dict[str, Any] | None:
-        """None: it is not there.
+        """Return the file's content; None if there is no such file.
 
-        Errors: Unavailable for what cannot be read now; Stuck for what will never say anything, as files are put into
-        place whole. Neither is the same as nothing.
+        Errors: Unavailable if it cannot be read now; Stuck if it will never be readable, as files are put into place
+        whole.
+        Neither is the same as no file.
         """
         try:
             content = json.loads((self.path / name).read_bytes())
@@ -147,11 +148,11 @@ _FIELDS: Mapping[str, Mapping[str, tuple[type, ...]]] = {
     | {"at": _NUMBER},
     "exit.json": {"code": (int, type(None)), "because": _TEXT, "error": _TEXT, "at": _NUMBER},
 }
-"""What of each file is gone by."""
+"""The fields of each file that are used."""
 
 
 def _lacking(name: str, content: Any) -> str:
-    """A field that is not there, or is not of its kind; empty: none."""
+    """Return a field that is missing, or has another type; empty if there is none."""
     if not isinstance(content, dict):
         return "field"
     fields = {"given_up": _TEXT} if name == "record.json" and "given_up" in content else _FIELDS[name]
@@ -163,10 +164,10 @@ def _is_one_of(value: Any, kinds: tuple[type, ...]) -> bool:
 
 
 def what_lives(record: dict[str, Any]) -> list[wrapper.Stat]:
-    """What is left of a run in this process table: its supervisor, and whatever else is of its session."""
+    """Return the processes of a run that still live here: its supervisor, and others of its session."""
     left = [stat for stat in _processes() if stat.session == record["session"] and stat.lives]
     if any(stat.pid == record["session"] for stat in left):
-        return []  # its own leader has ended when it began: this is another session, of the same number
+        return []  # our session's leader ended at the start: this is another session of the same number
     if any(stat.born < record["born"] for stat in left):
         return []
     return left

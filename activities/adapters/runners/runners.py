@@ -17,11 +17,11 @@ from models.errors import BadInput, Unavailable
 
 
 class Runners:
-    """`runs_dir`: where commands' runs are kept; shared between hosts, each can follow what another one runs."""
+    """All runners. `runs_dir`: keeps the runs of commands; if hosts share it, each can follow another one's runs."""
 
     def __init__(self, allowed: Allowed, runs_dir: Path, here: Here | None = None, now: Clock = utc_now) -> None:
         self.here = here or Here()
-        """Whose commands these are: `here.host` is what runs are noted under."""
+        """The host and processes of this worker; runs are noted under `here.host`."""
         self._by_name: Mapping[Runner, RunnerPort] = {
             Runner.COMMAND: CommandRunner(allowed, runs_dir, self.here),
             Runner.BUILDKITE: BuildkiteRunner(allowed, now=now),
@@ -39,7 +39,7 @@ class Runners:
 
 
 def _asked(ask: Callable[[RunOrder], RunReport | None], order: RunOrder) -> RunReport | None:
-    """A worker that may not ask, by its settings of today, knows nothing of a run: it has not ended by that."""
+    """Ask, and raise Unavailable if the worker's present settings forbid it: that says nothing about the run."""
     try:
         return ask(order)
     except BadInput as error:

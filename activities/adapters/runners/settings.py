@@ -1,8 +1,8 @@
-"""What a worker lets recipes use: programs, pipelines, hosts. Nothing that is not listed is run or called.
+"""The programs, pipelines and hosts that a worker lets recipes use. Nothing else is run or called.
 
-A recipe's author must not gain what the worker may do. So programs are listed with their first arguments, hosts with
+A recipe's author must not gain the worker's rights. So programs are listed with their first arguments, hosts with
 scheme and port, and tokens by the name of a variable in the worker's environment or of a file in its folder of secrets
-(`secret:NAME`): none stands in a recipe, an order, a report or a log.
+(`secret:NAME`): a recipe, an order, a report or a log contains none.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _network(text: str) -> str:
 
 def _names_token(text: str) -> str:
     named = re.fullmatch(r"[A-Z_][A-Z0-9_]{0,99}|secret:[A-Za-z0-9._-]{1,253}", text)
-    if not named:  # what was given may be the token, and is not said
+    if not named:  # the text may be the token, so the error does not contain it
         raise ValueError(
             "must be the name of a variable that has the token, in capital letters, or secret:NAME, and not the token"
         )
@@ -65,7 +65,7 @@ def _names_token(text: str) -> str:
 
 
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")]
-"""The name of one in the worker's environment."""
+"""The name of a variable in the worker's environment."""
 TokenVariable = Annotated[str, AfterValidator(_names_token)]
 Slug = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
@@ -104,12 +104,12 @@ class RunnerSettings(Model):
     pass_environment: tuple[Variable, ...] = ()
     """Variables of the worker's that programs get, beside the ordinary ones."""
     launcher: tuple[Text, ...] = ()
-    """What the supervisor of a command is started with, such as [systemd-run, --scope, --quiet, --collect]."""
+    """The command that starts a supervisor, such as [systemd-run, --scope, --quiet, --collect]."""
     grace: Duration = Field(default=timedelta(seconds=30), le=timedelta(hours=1))
-    """Between SIGTERM and SIGKILL."""
+    """The time between SIGTERM and SIGKILL."""
     hosts: tuple[AllowedHost, ...] = ()
     networks: tuple[Annotated[str, AfterValidator(_network)], ...] = ()
-    """Inside the network, and hosts' names may lead there all the same."""
+    """Networks inside ours that hosts' names may lead to all the same."""
     buildkite: BuildkiteAccess | None = None
 
     @property
@@ -120,14 +120,14 @@ class RunnerSettings(Model):
 
 @dataclass(frozen=True)
 class Allowed:
-    """The settings, and the environment that they name variables of."""
+    """The settings, and the environment whose variables they name."""
 
     settings: RunnerSettings = field(default_factory=RunnerSettings)
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ, repr=False)
     secrets: SecretFiles = field(default_factory=SecretFiles)
 
     def check_program(self, run: Sequence[str]) -> None:
-        """Errors: BadInput."""
+        """Raise BadInput if the worker may not run this."""
         if not run:
             raise BadInput("a command has no program to run")
         if any("\0" in part or not _encodes(part) for part in run):
@@ -147,7 +147,7 @@ class Allowed:
         return {name: self.environment[name] for name in names if name in self.environment} | more
 
     def host_of(self, url: httpx.URL) -> AllowedHost:
-        """Errors: BadInput. What the URL holds beside its host is not said: it may be secret."""
+        """Return the host's settings. Errors: BadInput, without the rest of the URL: it may be secret."""
         if url.userinfo:
             raise BadInput("a URL must not have a user or a password: set the host's token in the worker's settings")
         for each in self.settings.hosts:
@@ -157,7 +157,7 @@ class Allowed:
         raise BadInput(f"this worker may not call {place}: add it to the hosts in {_NAMED_BY}")
 
     def pipeline(self, slug: str) -> BuildkiteAccess:
-        """Errors: BadInput."""
+        """Return the access to the pipeline. Errors: BadInput."""
         access = self.settings.buildkite
         if access is None:
             raise BadInput(f"this worker has no Buildkite: set the field buildkite in {_NAMED_BY}")
@@ -168,7 +168,10 @@ class Allowed:
         return access
 
     def token(self, variable: str) -> str:
-        """Errors: BadInput naming the variable that is not set, or holds what no header can; Unavailable."""
+        """Return the token.
+
+        Errors: BadInput naming the variable that is not set, or holds what no header can; Unavailable.
+        """
         if variable.startswith(SECRET):
             return self._secret_token(variable)
         token = self.environment.get(variable, "").strip()

@@ -1,4 +1,4 @@
-"""A program that answers while somebody waits: a check. It has a time limit, and what it prints is kept in part."""
+"""Runs a program that answers while somebody waits: a check. It has a time limit, and the end of its output is kept."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _TICK = 0.1
 
 @dataclass(frozen=True)
 class Ended:
-    """How it went. `code`: None where it was killed, as its time was over."""
+    """The end of a program. `code`: None if it was killed, because its time was over."""
 
     code: int | None
     output: bytes
-    """The last of what it wrote to its standard output."""
+    """The end of its standard output."""
     printed: bytes
-    """The last of what it wrote there and to its standard error, in the order that it came."""
+    """The end of its standard output and standard error together, in the order that they came."""
     whole: bool
-    """Nothing was printed before that."""
+    """True if nothing was printed before that."""
 
 
 def run_program(run: Sequence[str], environment: Mapping[str, str], seconds: float, most: int) -> Ended:
-    """It has ended, and its group is gone where its time was over. Errors: OSError where it cannot be run."""
+    """Run the program to its end, or kill its group when its time is over. Errors: OSError if it cannot be run."""
     ends = time.monotonic() + seconds
     child = subprocess.Popen(
         list(run),
@@ -51,7 +51,7 @@ def run_program(run: Sequence[str], environment: Mapping[str, str], seconds: flo
         try:
             while child.poll() is None and time.monotonic() < ends:
                 kept.take(min(_TICK, max(0.0, ends - time.monotonic())))
-            # All that it wrote is there by now. What it has started may hold its pipes open for ever.
+            # All its output is there by now. Its children may hold the pipes open for ever.
             if child.returncode is not None:
                 kept.take_rest()
             return Ended(child.returncode, bytes(kept.output), bytes(kept.printed), kept.whole)
@@ -63,7 +63,7 @@ def run_program(run: Sequence[str], environment: Mapping[str, str], seconds: flo
 
 
 class _Kept:
-    """What came out of the two pipes, the last `most` bytes of each kind."""
+    """The output of the two pipes, the last `most` bytes of each kind."""
 
     def __init__(self, output: IO[bytes], errors: IO[bytes], most: int) -> None:
         self.output, self.printed = bytearray(), bytearray()
@@ -72,14 +72,14 @@ class _Kept:
         self._opened: list[tuple[IO[bytes], bool]] = [(output, True), (errors, False)]
 
     def take(self, seconds: float) -> None:
-        """What comes within so many seconds is kept."""
+        """Keep the output that comes within so many seconds."""
         ready, _, _ = select.select([pipe for pipe, _ in self._opened], [], [], seconds)
         for pipe, is_output in [each for each in self._opened if each[0] in ready]:
             if not self._take(pipe, is_output, _PIECE):
                 self._opened.remove((pipe, is_output))
 
     def take_rest(self) -> None:
-        """What is in the pipes now is kept, and nothing that is written later."""
+        """Keep the output that is in the pipes now, and nothing that is written later."""
         for pipe, is_output in self._opened:
             left = in_pipe(pipe.fileno())
             while left > 0:

@@ -1,4 +1,4 @@
-"""Requests of the runners and checks over HTTP: to hosts that the worker lists, with the token that each is given."""
+"""Requests of the runners and checks over HTTP: to hosts that the worker lists, each with its own token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_ANSWER = 4_000_000
 
 
 def url_of(text: str) -> httpx.URL:
-    """Errors: BadInput, also for one whose path leads aside: the client, or a proxy, would follow that."""
+    """Parse a URL. Errors: BadInput, also for a path with `..`: the client, or a proxy, would follow that."""
     try:
         url = httpx.URL(text)
         named = url.scheme in ("http", "https") and bool(url.host) and b"%" not in url.raw_host
@@ -37,7 +37,7 @@ def url_of(text: str) -> httpx.URL:
 
 
 def place_of(url: httpx.URL) -> str:
-    """What may be said of a URL: its path and query may hold what is nobody's business."""
+    """Return the part of a URL that may be shown: its path and query may be secret."""
     return one_line(f"{url.scheme}://{url.netloc.decode(errors='replace')}")
 
 
@@ -48,19 +48,22 @@ class Web:
         self._allowed = allowed
 
     def ask(self, asked: Asked) -> Answered:
-        """Errors: BadInput for a host that is not listed or leads inside; Unavailable for one that does not answer."""
+        """Make the request.
+
+        Errors: BadInput for a host that is not listed or leads inside; Unavailable without an answer.
+        """
         host = self._allowed.host_of(asked.url)
         headers = {**bearer(self._allowed, host.token), **asked.headers}
         return ask_runner(replace(asked, headers=headers), self._allowed.settings.reach)
 
 
 def bearer(allowed: Allowed, variable: str | None) -> dict[str, str]:
-    """Errors: BadInput."""
+    """Return the header with the token. Errors: BadInput."""
     return {} if variable is None else {"Authorization": f"Bearer {allowed.token(variable)}"}
 
 
 def ask_runner(asked: Asked, reach: Reach = EVERYWHERE) -> Answered:
-    """Errors: BadInput, Unavailable: each says whom was asked."""
+    """Make the request. Errors: BadInput, Unavailable: each names the host."""
     try:
         return exchange(asked, reach)
     except Refusal as error:
@@ -70,7 +73,7 @@ def ask_runner(asked: Asked, reach: Reach = EVERYWHERE) -> Answered:
 
 
 def message_of(answer: Answered) -> str:
-    """Why it says that it refused, where it does so as most do: `message`, `error` or `detail` of a JSON object."""
+    """Return the reason that a refusal gives in `message`, `error` or `detail` of a JSON object; empty if none."""
     try:
         document = json.loads(answer.text)
     except (ValueError, RecursionError):

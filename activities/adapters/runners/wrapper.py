@@ -1,12 +1,12 @@
-"""Supervises one program to its end, whatever becomes of the worker that asked for it.
+"""Supervises one program to its end, whatever becomes of the worker that started it.
 
-Run as a program of its own (`wrapper.py DIRECTORY`), in a session of its own, with the standard library alone: a worker
-that dies, is upgraded or removed meanwhile takes nothing away from it. The directory is the run, and all that is known
-of it: who reads it needs neither this process nor the worker.
+Run as a program of its own (`wrapper.py DIRECTORY`), in a session of its own, with the standard library alone: it is
+independent of a worker that dies, is upgraded or removed meanwhile. The directory holds all that is known of the run:
+a reader needs neither this process nor the worker.
 
     order.json    what to run: there before we begin
-    record.json   who supervises it: host, boot, process and its start. Whoever publishes it runs the program, or has
-                  given the run up: it is linked into place, which one only can do
+    record.json   who supervises it: host, boot, process and its start. Its publisher runs the program, or has given
+                  the run up: it is linked into place, which only one process can do
     pulse         touched every few seconds while we live
     log           the first bytes of the output; log.old and log.new: the last ones
     stop          somebody wants it to end
@@ -52,17 +52,17 @@ class Stat(NamedTuple):
 
 
 def stat_of(pid: int) -> Stat | None:
-    """The process of this number now; None: there is none."""
+    """Return the process of this number now; None if there is none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # what stands before it is a name, with anything in it
+    fields = text[text.rindex(")") + 2 :].split()  # before it stands a name, with anything in it
     return Stat(pid, fields[0], int(fields[2]), int(fields[3]), int(fields[19]))
 
 
 def boot_id() -> str:
-    """Of this machine's present boot; empty: it is no Linux, and cannot say."""
+    """Return the id of this machine's present boot; empty if it is no Linux, and cannot say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -70,7 +70,7 @@ def boot_id() -> str:
 
 
 def process_table() -> int:
-    """Which one we see: a container has one of its own, on the same boot of the same machine. 0: it cannot say."""
+    """Identify the process table that we see: a container has its own, on the same boot. 0: it cannot say."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
@@ -78,7 +78,7 @@ def process_table() -> int:
 
 
 def publish(path: Path, content: dict[str, Any]) -> bool:
-    """The file holds this, whole, from now on. False: another one was first, and stands."""
+    """Write the file whole, unless there is one; return False if another one was first."""
     own = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(6).hex()}")
     _write(own, content)
     try:
@@ -91,7 +91,7 @@ def publish(path: Path, content: dict[str, Any]) -> bool:
 
 
 def replace(path: Path, content: dict[str, Any]) -> None:
-    """The file holds this, whole, in place of what it held."""
+    """Write the file whole, in place of the former one."""
     own = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(6).hex()}")
     _write(own, content)
     own.replace(path)
@@ -114,7 +114,7 @@ class Log:
         self._room = most
 
     def write(self, data: bytes) -> None:
-        """Errors: none. What a full disk does not take is lost, and the program runs on."""
+        """Write the data. Errors: none. A full disk loses it, and the program runs on."""
         with contextlib.suppress(OSError):
             while len(data) > self._room:
                 self._file.write(data[: self._room])
@@ -133,7 +133,7 @@ class Log:
 
 
 class Terminated:
-    """Whether somebody asked us to end by SIGTERM. It hears from before the run has a record, so that none is lost."""
+    """Records a SIGTERM. It listens before the run has a record, so that none is lost."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -144,7 +144,7 @@ class Terminated:
 
 
 class Ending:
-    """Ends the program when somebody asks for it or its time is over: SIGTERM to its group, SIGKILL after the grace."""
+    """Ends the program on demand or when its time is over: SIGTERM to its group, SIGKILL after the grace."""
 
     def __init__(self, directory: Path, group: int, limit: float, grace: float, terminated: Terminated) -> None:
         self.because = ""
@@ -173,7 +173,7 @@ class Ending:
         return "limit" if now >= self._over_at else ""
 
     def finish(self) -> None:
-        """Of a program that was made to end, nothing in its group is left."""
+        """Leave no process in the group of a program that was made to end."""
         while self.because and self._signal(0):
             time.sleep(0.05)
             if time.monotonic() >= self._kill_at:
@@ -209,13 +209,13 @@ class Beats:
 
 
 def supervise(directory: Path, order: dict[str, Any], terminated: Terminated) -> dict[str, Any]:
-    """The program has run; how it ended. It is not begun any more by one who was asked to end."""
+    """Run the program, unless we were asked to end; return how it ended."""
     if terminated.asked:
         return {"code": None, "because": "terminated", "error": ""}
     beats, log = Beats(directory), Log(directory, order["most"])
     reading, writing = os.pipe()
     try:
-        # Its own group in our session: whatever becomes of us, the session says what is left of the run.
+        # Its own group in our session: even without us, the session shows what is left of the run.
         child = subprocess.Popen(
             order["run"], stdin=subprocess.DEVNULL, stdout=writing, stderr=writing, cwd="/", process_group=0
         )
@@ -232,7 +232,7 @@ def supervise(directory: Path, order: dict[str, Any], terminated: Terminated) ->
         if beats.is_due():
             ending.look()
     ending.finish()
-    # All that it wrote is there by now. What it has started may hold the pipe open, and write to it, for ever.
+    # All its output is there by now. Its children may hold the pipe open, and write to it, for ever.
     left = in_pipe(reading)
     while left > 0:
         piece = os.read(reading, min(left, _PIECE))
@@ -242,12 +242,12 @@ def supervise(directory: Path, order: dict[str, Any], terminated: Terminated) ->
 
 
 def in_pipe(reading: int) -> int:
-    """Bytes that can be read from it now."""
+    """Return the number of bytes that can be read from it now."""
     return int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def _taken(reading: int, log: Log) -> bool:
-    """A piece of the output is in the log; False: there will be no more."""
+    """Write a piece of the output to the log; return False if there will be no more."""
     try:
         data = os.read(reading, _PIECE)
     except BlockingIOError:
@@ -258,7 +258,7 @@ def _taken(reading: int, log: Log) -> bool:
 
 def main(directory: Path) -> None:
     terminated = Terminated()
-    signal.signal(signal.SIGHUP, lambda *_: None)  # handlers, as what is ignored would be ignored by the program too
+    signal.signal(signal.SIGHUP, lambda *_: None)  # handlers: the program would inherit an ignored signal
     signal.signal(signal.SIGINT, lambda *_: None)
     order = json.loads((directory / "order.json").read_text())
     own = stat_of(os.getpid())
@@ -274,7 +274,7 @@ def main(directory: Path) -> None:
         "run": order["run"],
         "at": time.time(),
     }
-    (directory / "pulse").touch()  # before the record: who sees a run that has begun sees it beat
+    (directory / "pulse").touch()  # before the record: a run that has visibly begun has a pulse
     if not publish(directory / "record.json", record):
         return  # another one runs it, or it was given up
     ended = supervise(directory, order, terminated)
@@ -286,8 +286,8 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(PermissionError):  # it may have been done for us
+    with contextlib.suppress(PermissionError):  # the launcher may have done it
         os.setsid()
-    if os.fork():  # nobody's child: a worker that lives on need not reap us
+    if os.fork():  # no worker is our parent, so none need reap us
         os._exit(0)
     main(Path(sys.argv[1]))

@@ -1,6 +1,6 @@
-"""Where seals are kept: a file, one JSON document a line, and a Git repository that has the same file.
+"""Keeps seals in a file, one JSON document a line, or in a Git repository that has the same file.
 
-Both only grow. A line that a crash cut off is put away by the next seal: nothing was promised of it.
+Both only grow. The next seal removes a line that a crash cut off: it was never confirmed.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR")
 
 
 class Keeper(Protocol):
-    """A place for seals. `place`: of their file."""
+    """A place for seals. `place`: their file."""
 
     name: str
     place: Path
 
     def kept_seals(self) -> list[SealedSeal]:
-        """Those that it has, in order. Errors: Unavailable; BadInput for a file that is none of seals."""
+        """Return its seals, in order. Errors: Unavailable; BadInput for a file that is none of seals."""
         ...
 
     def append(self, seals: Sequence[SealedSeal]) -> None:
-        """They are on its disk, after those that it has. Errors: Unavailable."""
+        """Write the seals to its disk, after those that it has. Errors: Unavailable."""
         ...
 
 
 def read_seals(path: Path) -> list[SealedSeal]:
-    """A file of seals, or the one in a folder. Errors: BadInput naming the line, Unavailable."""
+    """Read a file of seals, or the one in a folder. Errors: BadInput naming the line, Unavailable."""
     place = path / FILE_NAME if path.is_dir() else path
     try:
         with regular_file(place) as (file, status):
@@ -54,7 +54,7 @@ def read_seals(path: Path) -> list[SealedSeal]:
 
 @contextmanager
 def lock_keeper(keeper: Path) -> Iterator[None]:
-    """Within, no other worker of this machine brings these seals up to date. Errors: Unavailable."""
+    """Keep other workers of this machine from updating these seals meanwhile. Errors: Unavailable."""
     try:
         keeper.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(keeper.with_name(f".{keeper.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -68,7 +68,7 @@ def lock_keeper(keeper: Path) -> Iterator[None]:
 
 
 class FileKeeper:
-    """One file, for its user alone."""
+    """A file that only its user may read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -99,7 +99,7 @@ class FileKeeper:
 
 
 class GitKeeper:
-    """A folder that is a Git repository, or becomes one: a commit for each append. To push is its owner's work."""
+    """A folder that is a Git repository, or becomes one: a commit for each append. To push it is the owner's job."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -142,7 +142,7 @@ class GitKeeper:
 
 
 def _whole_lines(file: int) -> int:
-    """Bytes up to the last newline."""
+    """Count the bytes up to the last newline."""
     end = os.fstat(file).st_size
     while end:
         begin = max(0, end - 65_536)
@@ -154,5 +154,7 @@ def _whole_lines(file: int) -> int:
 
 
 def keepers_of(places: Sequence[Path]) -> list[Keeper]:
-    """A place whose name ends in .txt is a file; any other a folder with a Git repository."""
+    """Return a keeper for each place: one whose name ends in .txt is a file; any other a folder with a Git
+    repository.
+    """
     return [FileKeeper(place) if place.suffix == ".txt" else GitKeeper(place) for place in places]
