@@ -23,22 +23,33 @@ from tests.integration.ledger.world import ForeignTool
 SOFT, RESTORE = EffectKind.SET_SOFT, EffectKind.RESTORE
 
 
-def once(site: GitSystem, act: Callable[[], object]) -> None:
-    """Somebody acts after the next commit is made and before it is pushed."""
-
-    def acts() -> None:
-        site.git.before_push = lambda: None
-        act()
-
-    site.git.before_push = acts
+BeforePush = Callable[[Callable[[], object]], None]
 
 
-def test_somebodys_other_file_and_other_line_are_kept_and_the_effect_lands(site: GitSystem) -> None:
+@pytest.fixture
+def before_push(monkeypatch: pytest.MonkeyPatch) -> BeforePush:
+    """Lets somebody act after the next commit is made and before it is pushed."""
+    push = Repository.push
+
+    def once(act: Callable[[], object]) -> None:
+        def acts(branch: Repository, commit: str) -> bool:
+            monkeypatch.setattr(Repository, "push", push)
+            act()
+            return push(branch, commit)
+
+        monkeypatch.setattr(Repository, "push", acts)
+
+    return once
+
+
+def test_somebodys_other_file_and_other_line_are_kept_and_the_effect_lands(
+    site: GitSystem, before_push: BeforePush
+) -> None:
     site.open()
     read = site.generation()
-    once(site, lambda: site.forge.edit("ask capacity@ first", "ask capacity@ and finance@ first"))
+    before_push(lambda: site.forge.edit("ask capacity@ first", "ask capacity@ and finance@ first"))
     site.apply(SOFT, 1, ("a", 24, 20), expected_generation=read)
-    once(site, lambda: site.forge.write({"README.md": "Quotas of the fleet\n"}, "Say what this is"))
+    before_push(lambda: site.forge.write({"README.md": "Quotas of the fleet\n"}, "Say what this is"))
     site.apply(SOFT, 2, ("a", 20, 16), expected_generation=read)
     assert site.forge.text() == QUOTAS.replace("gpus: 24", "gpus: 16").replace(
         "capacity@ f", "capacity@ and finance@ f"
@@ -50,7 +61,9 @@ def test_somebodys_other_file_and_other_line_are_kept_and_the_effect_lands(site:
 
 
 @pytest.mark.parametrize("by_server", [False, True], ids=["before the push", "within the push"])
-def test_a_value_that_a_person_changes_meanwhile_refuses_the_effect_whole(site: GitSystem, by_server: bool) -> None:
+def test_a_value_that_a_person_changes_meanwhile_refuses_the_effect_whole(
+    site: GitSystem, by_server: bool, before_push: BeforePush
+) -> None:
     site.open()
     read = site.generation()
     if by_server:  # both pushes are at the server at the same time, and theirs lands first
@@ -62,7 +75,7 @@ def test_a_value_that_a_person_changes_meanwhile_refuses_the_effect_whole(site: 
             "unset GIT_QUARANTINE_PATH; git update-ref refs/heads/main refs/heads/theirs; rm hooks/pre-receive",
         )
     else:
-        once(site, lambda: site.forge.edit("{gpus: 16,", "{gpus: 12,"))
+        before_push(lambda: site.forge.edit("{gpus: 16,", "{gpus: 12,"))
     with pytest.raises(Drift, match="somebody else changed its quotas"):
         site.apply(SOFT, 1, ("a", 24, 16), ("b", 16, 8), expected_generation=read)
     assert site.there() == (24, 12)
@@ -71,10 +84,12 @@ def test_a_value_that_a_person_changes_meanwhile_refuses_the_effect_whole(site: 
     assert (theirs.team, theirs.by) == ("b", f"Ada, commit {git(site.forge.bare, 'rev-parse', 'main')[:8]}")
 
 
-def test_an_inverse_leaves_the_line_that_a_person_changes_meanwhile_and_restores_the_rest(site: GitSystem) -> None:
+def test_an_inverse_leaves_the_line_that_a_person_changes_meanwhile_and_restores_the_rest(
+    site: GitSystem, before_push: BeforePush
+) -> None:
     site.open()
     site.apply(SOFT, 1, ("a", 24, 16), ("b", 16, 8))
-    once(site, lambda: site.forge.edit("gpus: 16   #", "gpus: 13   #"))
+    before_push(lambda: site.forge.edit("gpus: 16   #", "gpus: 13   #"))
     receipt = site.apply(RESTORE, 2, ("a", 16, 24), ("b", 8, 16))
     assert [(c.team, c.found_gpus) for c in receipt.conflicts] == [("a", 13)]
     assert site.there() == (13, 16)
@@ -109,7 +124,7 @@ def test_what_a_dead_worker_pushed_is_taken_back_by_an_undo(site: GitSystem, tmp
 
 
 def test_a_push_that_was_delayed_past_the_undo_is_refused(
-    site: GitSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_ledger_url: str
+    site: GitSystem, tmp_path: Path, sqlite_ledger_url: str, before_push: BeforePush
 ) -> None:
     """The worker stands still between its commit and its push; its lease ends, and the effect is undone meanwhile."""
     site.open()
@@ -127,7 +142,9 @@ def test_a_push_that_was_delayed_past_the_undo_is_refused(
     assert git(site.forge.bare, "diff", "main^", "main") == "", "the undo had nothing to change, and says so"
 
 
-def test_two_clusters_of_one_repository_get_a_commit_each(site: GitSystem, tmp_path: Path) -> None:
+def test_two_clusters_of_one_repository_get_a_commit_each(
+    site: GitSystem, tmp_path: Path, before_push: BeforePush
+) -> None:
     """Two workers push to one branch for two clusters; the slower one tries again on top of the other's commit."""
     text = "teams:\n  c: {gpus: 8}\n"
     site.forge.write({"clusters/b200/quotas.yaml": text}, "Add b200")
@@ -135,7 +152,7 @@ def test_two_clusters_of_one_repository_get_a_commit_each(site: GitSystem, tmp_p
     take(site.ledger, spec(site.forge, "b200", quotas, path="clusters/b200/quotas.yaml"), number="2")
     another = worker(site.ledger, tmp_path / "another")
     grant = site.change(EffectKind.GRANT, 1, ("c", 8, 4), rollout="request/q-2", cluster="b200")
-    once(site, lambda: another.apply(grant))
+    before_push(lambda: another.apply(grant))
     site.apply(EffectKind.GRANT, 1, ("a", 24, 16), rollout="request/q-1")
     assert site.there() == (16, 16)
     assert site.forge.text("clusters/b200/quotas.yaml") == text.replace("8", "4")

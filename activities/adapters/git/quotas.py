@@ -10,7 +10,7 @@ change, and the next delivery of the effect finds it by its trailers.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -75,8 +75,6 @@ class GitQuotas:
         every: timedelta = timedelta(seconds=5),
         patience: timedelta = WAITED,
     ) -> None:
-        self.before_push: Callable[[], object] = lambda: None
-        """A test's: somebody else acts between reading and pushing."""
         self._ledger, self._book = ledger, ledger.schedulers
         self._others, self._schedulers = others, schedulers
         self._terms, self._every = terms or GitTerms(), every
@@ -186,7 +184,6 @@ class GitQuotas:
             raise Refusal(f"{error} (commit {sight.tip[:8]})") from None
         commit = sight.repository.commit(sight.tip, sight.files, texts, message, self._ledger.now())
         self._book.renew(cluster)
-        self.before_push()
         return sight.repository.push(commit)
 
     def _kept(self, sight: _Sight, after: MirroredCluster, change: Change) -> Receipt:
