@@ -1,7 +1,7 @@
 """A row that makes no sense affects its own cluster only: all other clusters get their answer.
 
-Tools write the ledger's tables by plain SQL, and its constraints check one row at a time. Our models check here what
-the constraints let pass, and rows that are older than they. Source: docs/adr/0031.
+Tools write the ledger's tables by plain SQL, and its constraints check one row at a time. Our models check what the
+constraints let pass, and rows that are older than they. Source: docs/adr/0031.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _Row = TypeVar("_Row")
 _T = TypeVar("_T")
 
 SENSELESS = (ValueError, TypeError, OverflowError)
-"""What our models say of rows that make none: pydantic's refusals, JSON that is none, a word that is no stage."""
+"""Errors of our models for senseless rows: pydantic's refusals, invalid JSON, a word that is no stage."""
 
 
 _LONGEST = 300
 
 
 def why_senseless(error: Exception) -> str:
-    """In a short sentence, whoever said it: pydantic's own would fill a screen."""
+    """Return the error in a short sentence: pydantic's own would fill a screen."""
     return (in_one_sentence(error) if isinstance(error, ValidationError) else str(error))[:_LONGEST]
 
 
 def fault_of(cluster: str, what: str, error: Exception) -> str:
-    """In a sentence: whose row it is, which one, and what is wrong with it."""
+    """Say in a sentence whose row it is, which one, and what is wrong with it."""
     return f"cluster {cluster} in the ledger does not make sense: {what}: {why_senseless(error)}"
 
 
 @contextmanager
 def making_sense(cluster: str, what: str) -> Iterator[None]:
-    """Errors: Refusal, for what is built inside of rows that make no sense."""
+    """Raise Refusal if the rows that the block builds from make no sense."""
     try:
         yield
     except SENSELESS as error:
@@ -46,7 +46,7 @@ def making_sense(cluster: str, what: str) -> Iterator[None]:
 
 
 def build_each(what: str, rows: Iterable[tuple[str, _Row]], build: Callable[[str, _Row], _T]) -> ByCluster[_T]:
-    """What is built of each cluster's rows; one whose rows make no sense is left out, and named."""
+    """Build from each cluster's rows; a cluster whose rows make no sense is left out, and named."""
     answer: ByCluster[_T] = ByCluster()
     for cluster, row in rows:
         try:
@@ -57,20 +57,20 @@ def build_each(what: str, rows: Iterable[tuple[str, _Row]], build: Callable[[str
 
 
 def one_of(answers: ByCluster[_T], cluster: str) -> _T | None:
-    """The cluster's own. Errors: Refusal where what is known of it makes no sense."""
+    """Return the cluster's own answer. Errors: Refusal if its rows make no sense."""
     if cluster in answers.senseless:
         raise Refusal(answers.senseless[cluster])
     return answers.get(cluster)
 
 
 def its_own_trouble(error: BackstopError, ledger: ClustersPort) -> None:
-    """Errors: Unavailable where the ledger answers nobody: that says nothing of the one that was asked for."""
+    """Raise Unavailable if the ledger answers nobody: the error says nothing of the one cluster then."""
     if isinstance(error, Unavailable):
         ledger.names()
 
 
 def those_that_do(rows: Iterable[_Row], build: Callable[[_Row], _T]) -> Iterator[_T]:
-    """What is built of the rows, but for those that make no sense."""
+    """Yield what is built of the rows, without those that make no sense."""
     for row in rows:
         try:
             built = build(row)

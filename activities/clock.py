@@ -1,7 +1,7 @@
-"""The clock is a port: whatever reads the time is given it as `now`. A worker gives the real one, a test one it turns.
+"""The clock is a port: code that reads the time is given it as `now`. A worker gives the real one, a test one it turns.
 
 Durations within one process (pauses, deadlines, heartbeats) go by the event loop's time, and in threads by
-`time.monotonic`. tests/unit/test_clock.py finds whoever reads another clock.
+`time.monotonic`. tests/unit/test_clock.py finds code that reads another clock.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """The real clock: the default of whatever takes a clock."""
+    """The real clock: the default of everything that takes a clock."""
     return datetime.now(UTC)
 
 
 worker_clock: ContextVar[Clock] = ContextVar("backstop_worker_clock", default=utc_now)
-"""Of the worker that runs a workflow: a query is answered as of now, where the workflow's own time stands still."""
+"""The clock of the worker that runs a workflow: a query is answered as of now, while the workflow's time
+stands still.
+"""

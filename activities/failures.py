@@ -1,4 +1,4 @@
-"""Our errors as Temporal's, in one place: what is retryable is decided by the error, not by the caller."""
+"""Translates our errors into Temporal's, in one place: the error decides what is retryable, not the caller."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from models.errors import BY_NAME, BackstopError, BadInput, BlastRadius, Refusal
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Errors of models.errors leave as ApplicationError with their class name as type.
+    """Raise errors of models.errors as ApplicationError with their class name as type.
 
-    A validation error is a decision about data and never heals by retrying. Anything else is a bug and
-    is retried, so that a fixed worker can go on.
+    A validation error is a decision about data and never heals by retrying. Anything else is a bug and is retried, so
+    that
+    a fixed worker can go on.
     """
     try:
         yield
     except BackstopError as error:
         until = error.until if isinstance(error, BlastRadius) else None
         details = () if until is None else (until.isoformat(),)
-        # A decision is an answer, told to whoever asked: no warning and no traceback in the worker's log.
+        # A decision is an answer to the caller: no warning and no traceback in the worker's log.
         decided = isinstance(error, Refusal | BadInput)
         raise ApplicationError(
             error.message,
@@ -34,5 +35,5 @@ def translate_errors() -> Iterator[None]:
             category=ApplicationErrorCategory.BENIGN if decided else ApplicationErrorCategory.UNSPECIFIED,
         ) from error
     except pydantic.ValidationError as error:
-        # Not "from error": as a cause it would be sent along, with every fault and however long each is.
+        # Not "from error": the cause would be sent along, with every fault at any length.
         raise ApplicationError(in_one_sentence(error), type=BadInput.__name__, non_retryable=True) from None

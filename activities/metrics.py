@@ -1,8 +1,8 @@
 """Metrics: the numbers a dashboard shows. Recorded in activities, never in workflows (replay).
 
-What *is* at the moment (a rollout's stage, a cluster's shortage) is told by the watch alone, which sees it anew in each
-round. It moves between workers, so what one has seen is exported for some rounds only: else what a worker saw last,
-weeks ago, would stand beside what is now.
+The watch alone reports present states (a rollout's stage, a cluster's shortage), which it sees anew in each round. It
+moves between workers, so a worker exports what it saw for some rounds only: else old states of weeks ago would stand
+beside the present ones.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _pushes = _meter.create_histogram(
 _seal_age = _meter.create_gauge("backstop.seal_age", unit="s", description="Since the archive was last sealed")
 _ROUNDS_KEPT, _LEAST_SECONDS = 4, 60.0
 _ARCHIVE_SECONDS = 180.0
-"""Longer than two tries of one that fails are apart."""
+"""Longer than the time between two tries of one that fails."""
 
 
 class _Seen:
-    """A gauge of what was seen lately of each cluster: one number each."""
+    """A gauge of the last number seen of each cluster."""
 
     def __init__(self, name: str, unit: str, description: str) -> None:
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class _Seen:
         _meter.create_observable_gauge(name, [self._measured], unit, description)
 
     def see(self, cluster: str, value: float | None, seconds: float, **more: str) -> None:
-        """Exported for that long, in place of what was; None: no longer."""
+        """Export the value for that long, in place of the former one; None: export none."""
         with self._lock:
             if value is None:
                 self._seen.pop(cluster, None)
@@ -88,7 +88,7 @@ class SeenRollout(NamedTuple):
 
 
 def record_watch(shard: int, interval_seconds: float, seen: Iterable[SeenRollout]) -> None:
-    """A round of the watch in which it could look."""
+    """Record a round of the watch in which it could look."""
     _rounds.add(1, {"shard": str(shard)})
     seconds = max(_LEAST_SECONDS, _ROUNDS_KEPT * interval_seconds)
     for each in seen:
@@ -98,12 +98,12 @@ def record_watch(shard: int, interval_seconds: float, seen: Iterable[SeenRollout
 
 
 def record_push(seconds: float) -> None:
-    """The watch has looked at a cluster for which somebody asked so long ago."""
+    """Record that the watch has looked at a cluster so long after it was asked to."""
     _pushes.record(seconds)
 
 
 def record_archive_age(cluster: str, oldest_seconds: float) -> None:
-    """Entries are on their way into the archive, the oldest of that age; 0: they have arrived."""
+    """Record the age of the oldest entry that is on its way into the archive; 0: all have arrived."""
     _archive_delay.see(cluster, max(0.0, oldest_seconds), _ARCHIVE_SECONDS)
 
 
@@ -122,7 +122,7 @@ def held_back(lane: Lane) -> None:
 
 
 def cluster_gauges(seen: Observation) -> None:
-    """The capacity numbers of one look."""
+    """Record the capacity numbers of one look."""
     at, now = {"cluster": seen.cluster}, seen.now
     _promised.set(now.assigned_gpus, at)
     _backing.set(now.backed_gpus, at)
@@ -153,5 +153,5 @@ def effect(cluster: str, kind: EffectKind) -> None:
 
 
 def record_seal_age(seconds: float) -> None:
-    """How long ago the archive was last sealed."""
+    """Record how long ago the archive was last sealed."""
     _seal_age.set(seconds)

@@ -1,7 +1,7 @@
 """Secrets by name: one file each in one folder, as Docker and Kubernetes lay them out, read each time they are used.
 
 Kubernetes makes `NAME` a link to `..data/NAME`, and `..data` one to a folder that it swaps whole: links are followed,
-and where they end must be inside the folder. What a file holds is said nowhere.
+and must end inside the folder. The content of a file is shown nowhere.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from models.cluster.contact_secrets import SECRET
 from models.errors import Refusal, Unavailable
 
 LARGEST_SECRET = 65_536
-"""Of one secret: a certificate with its chain fits."""
+"""Bytes of one secret: a certificate with its chain fits."""
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,253}")
 
 
 class SecretFiles:
-    """The folder that BACKSTOP_SECRETS names; None: this process has none. `whose`: what it is, in words."""
+    """The folder that BACKSTOP_SECRETS names; None: this process has none. `whose`: the process, in words."""
 
     def __init__(self, folder: Path | None = None, whose: str = "worker") -> None:
         self._folder = folder
         self._whose = whose
 
     def resolve(self, text: str) -> str:
-        """What `secret:NAME` stands for; any other text itself. Errors: as `read`."""
+        """Return the secret behind `secret:NAME`; any other text itself. Errors: as `read`."""
         bare = text.strip()
         return self.read(bare[len(SECRET) :]) if bare.lower().startswith(SECRET) else text
 
     def read(self, name: str) -> str:
-        """The secret, without the newlines at its end.
+        """Return the secret, without the newlines at its end.
 
-        Errors: Refusal for what can be no secret's name, and where this process has no folder; Unavailable for a file
-        that is not there or cannot be used: it is read again the next time.
+        Errors: Refusal for an impossible name, and if this process has no folder; Unavailable for a file that is
+        missing or
+        unusable: it is read again the next time.
         """
         if not _NAME.fullmatch(name):
             raise Refusal(

@@ -1,5 +1,4 @@
-"""What access needs from outside: a book of access files and tokens, one of what takes a second person, and whose
-doing something is.
+"""The ports of access: a book of access files and tokens, one of deeds that need a second person, and attribution.
 
 Calls block and may raise Unavailable (retry with the same arguments), as those of activities/ports/ports.py.
 """
@@ -18,108 +17,114 @@ from models.audit_chain import Signature
 
 
 class AccessPort(Protocol):
-    """What is done lands with its line in the audit, in one transaction. Done again it is no more."""
+    """Writes each change with its line in the audit, in one transaction. A repeated call changes nothing."""
 
     def access(self) -> AccessVersion | None:
-        """What is in force; None: no access is configured."""
+        """Return the file in force; None: no access is configured."""
         ...
 
     def proposal(self) -> AccessProposal | None:
-        """What was proposed last in place of what is in force, if it may still be countersigned."""
+        """Return the last proposal for the next version, if it may still be countersigned."""
         ...
 
     def propose(self, file: AccessFile, after: int, by: Signature) -> AccessProposal:
-        """It waits, in place of any other. Errors: Conflict where another version than `after` is in force."""
+        """Keep the file as the waiting proposal, in place of any other.
+
+        Errors: Conflict if another version than `after` is in force.
+        """
         ...
 
     def put_in_force(
         self, file: AccessFile, after: int, by: Signature, how: HowImported, proposal: AccessProposal | None = None
     ) -> AccessVersion:
-        """It is in force. `by`: who does this now; of a `proposal` that is who countersigns.
+        """Put the file in force. `by`: who does this now; for a `proposal` the person who countersigns.
 
-        Errors: Conflict where another version than `after` is in force.
+        Errors: Conflict if another version than `after` is in force.
         """
         ...
 
     def tokens(self, *, ended: bool = False) -> Sequence[Token]:
-        """By name: those that count, and with `ended` all that ever did."""
+        """Return the valid tokens by name, and with `ended` all that ever were."""
         ...
 
     def token_of(self, digest: str) -> Token | None:
-        """The token with this hash, whether it counts or not."""
+        """Return the token with this hash, whether it is valid or not."""
         ...
 
     def make_token(self, token: Token, by: Signature) -> Token:
-        """It counts. The same one again is the same. Errors: Refusal where the name is taken."""
+        """Make a token valid. The same one again is the same. Errors: Refusal if the name is taken."""
         ...
 
     def revoke_token(self, name: str, by: Signature) -> Token:
-        """It counts no more. Errors: Refusal where there is none."""
+        """Make the token invalid. Errors: Refusal if there is none."""
         ...
 
     def now(self) -> datetime:
-        """The ledger's clock."""
+        """Return the ledger's time."""
         ...
 
 
 class SecondPersonsPort(Protocol):
-    """What is done lands with its line in the audit, in one transaction. Done again it is no more."""
+    """Writes each change with its line in the audit, in one transaction. A repeated call changes nothing."""
 
     def keep(self, kept: KeptCommand, by: Signature) -> Awaited:
-        """It waits. The same of the same giver, while it waits, is the same. Errors: Refusal for too many of one."""
+        """Let the command wait.
+
+        The same command of the same giver is kept once. Errors: Refusal for too many of one giver.
+        """
         ...
 
     def awaited(self) -> Sequence[Awaited]:
-        """What may still be countersigned, the oldest first."""
+        """Return the commands that may still be countersigned, the oldest first."""
         ...
 
     def awaited_one(self, digits: str) -> Awaited:
-        """The one whose hash begins so. Errors: Refusal where there is none, or more than one; Stuck."""
+        """Return the command whose hash begins so. Errors: Refusal if there is none, or more than one; Stuck."""
         ...
 
     def take(self, digits: str, by: Signature) -> Awaited:
-        """Nobody but `by` carries it out. Errors: Refusal where it waits no more, or somebody else has taken it."""
+        """Let nobody but `by` carry it out. Errors: Refusal if it waits no more, or somebody else has taken it."""
         ...
 
     def let_go(self, digits: str, by: Signature) -> Awaited:
-        """It was not carried out: it goes on waiting for anybody."""
+        """Let it wait for anybody again: it was not carried out."""
         ...
 
     def mark_given(self, digits: str, by: Signature) -> Awaited:
-        """It was carried out."""
+        """Record that it was carried out."""
         ...
 
     def withdraw(self, digits: str, by: Signature) -> Awaited:
-        """It waits no more. Errors: Refusal where it did not."""
+        """End the wait. Errors: Refusal if it did not wait."""
         ...
 
     def record_emergency(self, command: str, what: str, chain: str, by: Signature) -> Emergency:
-        """Somebody acts alone, and stands among those whom nobody has looked at."""
+        """Record that somebody acts alone, among the emergencies that nobody has reviewed."""
         ...
 
     def admitted_alone(self, nonce: str) -> Emergency | None:
-        """What this warrant did alone, where no front had told of it before it was admitted."""
+        """Return the emergency of this warrant, if no front had reported it before it was admitted."""
         ...
 
     def emergencies(self) -> Sequence[Emergency]:
-        """Those that no other admin has looked at, the oldest first."""
+        """Return those that no other admin has reviewed, the oldest first."""
         ...
 
     def emergency(self, number: int) -> Emergency | None:
-        """Whether anybody has looked at it or not."""
+        """Return the emergency, whether anybody has reviewed it or not."""
         ...
 
     def mark_seen(self, number: int, by: Signature) -> Emergency:
-        """Somebody has looked at it; who did first stands. Errors: Refusal where there is none."""
+        """Record that somebody has reviewed it; the first reviewer stays. Errors: Refusal if there is none."""
         ...
 
     def now(self) -> datetime:
-        """The ledger's clock."""
+        """Return the ledger's time."""
         ...
 
 
 class OpenOne(NamedTuple):
-    """An open rollout, or a lost one whose reservation stands. `fleet`: the fleet rollout that it belongs to."""
+    """An open rollout, or a lost one whose reservation is still in place. `fleet`: its fleet rollout, if any."""
 
     rollout: str
     fleet: str = ""
@@ -127,30 +132,31 @@ class OpenOne(NamedTuple):
 
 
 class AttributionPort(Protocol):
-    """Whose doing something is, asked of the ledger narrowly: each call is a few statements that an index answers."""
+    """Finds the authors of changes in the ledger: each call is a few statements that an index answers."""
 
     def open_one(self, cluster: str) -> OpenOne | None: ...
 
     def begun_by(self, rollout: str) -> str:
-        """Who launched the rollout or fleet rollout, as the archive has it; empty: it does not say."""
+        """Return who launched the rollout or fleet rollout, by the archive; empty if it does not say."""
         ...
 
     def newest_fleet(self, but: str = "") -> str:
-        """The fleet rollout that was launched last, `but` that one; empty: there never was one."""
+        """Return the fleet rollout that was launched last, other than `but`; empty if there never was one."""
         ...
 
     def entered_by(self, cluster: str) -> str:
-        """Who entered the cluster for the bring-up that began last; empty: nobody did."""
+        """Return who entered the cluster for the bring-up that began last; empty if nobody did."""
         ...
 
     def changed_by(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
-        """Who changed the policy or quotas of the cluster since its last approved plan; empty: of all clusters since
-        the fleet's. `proven`: only an approval with a ticket counts as one.
+        """Return who changed the cluster's policy or quotas since its last approved plan; empty name: all clusters'
+        since the fleet's.
 
-        A name that nobody checked, and what was changed by plain SQL, are nobody's.
+        `proven`: only an approval with a ticket counts. Names that nobody checked, and changes by plain SQL, are left
+        out.
         """
         ...
 
     def breaker_open(self, fleet: str) -> bool:
-        """Whether the fleet rollout's breaker holds it."""
+        """Return whether the fleet rollout's breaker holds it."""
         ...

@@ -1,7 +1,7 @@
-"""What the way into the fleet and out of it is made of: the ledger's part, and a cluster's rollouts.
+"""Ports for the way into the fleet and out of it: the ledger's part, and a cluster's rollouts.
 
 Calls block and may raise Unavailable (retry with the same arguments), as those of activities/ports/ports.py.
-activities/bringup/handover.py puts together of them what bring-ups themselves need (activities/ports/bringup.py).
+activities/bringup/handover.py builds on them what bring-ups need (activities/ports/bringup.py).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Incoming(NamedTuple):
 
 
 class Owed(NamedTuple):
-    """What a cluster's entry wanted, and what of it was granted, by leaf. `orders`: grants that were noted."""
+    """The quotas that a cluster's entry asked for, and those granted, by leaf. `orders`: grants that were recorded."""
 
     number: int
     orders: int
@@ -47,96 +47,98 @@ class Owed(NamedTuple):
 
 
 class BringupLedger(Protocol):
-    """The book of bring-ups. Each call may be repeated: what stands already is answered again."""
+    """The book of bring-ups. Each call may be repeated: it then returns the first answer."""
 
     def open_bringup(self, start: BringupStart, at: datetime) -> OpenedBringup:
-        """The bring-up is open, and has its number: one above the cluster's last.
+        """Open the bring-up, with a number one above the cluster's last.
 
-        Refused (in the answer) where another bring-up of the cluster is open, where the cluster stands in the fleet,
-        and where its first quotas could not stand on what is ordered. While it is open the same start again has the
-        same answer. `at`: when the call was made, which all its attempts have in common. One that comes after the
-        end of what the call opened is refused.
+        Refused (in the answer) if another bring-up of the cluster is open, if the cluster is in the fleet, and if the
+        ordered
+        hardware could not back its first quotas. While it is open the same start again has the same answer. `at`: when
+        the
+        call was made, the same for all its attempts. A call that comes after the end of the bring-up that it opened is
+        refused.
         """
         ...
 
     def note_bringup(self, record: BringupRecord) -> None:
-        """The board shows the row, and the entries are archived in the cluster's chain, each key once.
+        """Show the row on the board, and archive the entries in the cluster's chain, each key once.
 
-        A stage that ends a bring-up closes it; what is told of it later changes nothing on the board, nor does a late
-        attempt.
+        A final stage closes the bring-up; later records change nothing on the board, nor do late attempts.
         """
         ...
 
     def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
-        """Those that are open, by cluster; with `ended` all that ever were, by cluster and number."""
+        """Return those that are open, by cluster; with `ended` all that ever were, by cluster and number."""
         ...
 
     def give_up(self, cluster: str, by: Signature) -> BringupRow:
-        """The cluster's last bring-up has ended, whatever became of its workflow. Errors: Refusal, there is none."""
+        """End the cluster's last bring-up, whatever became of its workflow. Errors: Refusal, there is none."""
         ...
 
     def default_policy(self) -> Policy:
-        """The fleet's."""
+        """Return the fleet's policy."""
         ...
 
     def in_fleet(self, cluster: str) -> bool: ...
 
     def number(self, cluster: str) -> int:
-        """Of its last bring-up; 0: there was none."""
+        """Return the number of its last bring-up; 0: there was none."""
         ...
 
     def handed_over(self, cluster: str, number: int) -> HandedOver | None:
-        """What this bring-up put into the fleet; None: nothing yet."""
+        """Return what this bring-up put into the fleet; None: nothing yet."""
         ...
 
     def take_in(self, incoming: Incoming) -> HandedOver:
-        """The cluster is in the fleet as the spec says, its receipt kept and its archive told. Idempotent by number.
+        """Take the cluster into the fleet as the spec says, with a receipt and an archive entry. Idempotent by number.
 
-        Errors: Refusal where it is there already, and not by this bring-up.
+        Errors: Refusal if it is there already, and not by this bring-up.
         """
         ...
 
     def add_islands(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
-        """T is what came where more came than is installed; it never shrinks by this. A change by others."""
+        """Raise T to what came, if that is more than is installed; T never shrinks by this. A change by others."""
         ...
 
     def owed(self, cluster: str) -> Owed | None:
-        """None: it has no first quotas."""
+        """Return what is owed; None: it has no first quotas."""
         ...
 
     def owed_gpus(self, cluster: str, now: datetime) -> dict[str, int]:
-        """What is still owed now, by leaf: spoken for, before requests that came later."""
+        """Return the GPUs still owed now, by leaf: they come before later requests."""
         ...
 
     def note_granted(self, cluster: str, order: int, raised: Mapping[str, int], entry: AuditEntry) -> None:
-        """The grant of this number is noted, by leaf, and archived; once."""
+        """Record the grant of this number, by leaf, and archive it; once."""
         ...
 
     def landed_grants(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
-        """By team: what was written under the fence, or by a rollout for this order, and may not be noted yet.
+        """Return the values written under the fence, or by a rollout for this order, by team; they may not be recorded
+        yet.
 
-        None: nothing, as far as receipts and the archive say.
+        None: nothing, by receipts and the archive.
         """
         ...
 
     def open_floors(self, cluster: str, by: Signature) -> None:
-        """No minimum and no block of the cluster's quotas stands in the way of a cut; the archive says which did."""
+        """Remove minimums and blocks of the cluster's quotas, so that they can be cut; archive which there were."""
         ...
 
     def leave_fleet(self, cluster: str, by: Signature) -> None:
-        """The cluster is out of the fleet as `fleet remove` takes it out. Idempotent. Errors: Refusal, as there."""
+        """Take the cluster out of the fleet as `fleet remove` does. Idempotent. Errors: Refusal, as there."""
         ...
 
 
 class RolloutDoor(Protocol):
-    """A cluster's rollouts, from a thread. Errors: Unavailable where one does not answer."""
+    """Reaches a cluster's rollouts from a thread. Errors: Unavailable if one does not answer."""
 
     def grant(self, cluster: str, order: GrantOrder) -> Granted:
-        """What the open rollout answers."""
+        """Return the answer of the open rollout."""
         ...
 
     def launch(self, request: LaunchRequest) -> LaunchAnswer: ...
 
     def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
-        """Why it was refused; empty: it was obeyed, or was told to end and has ended already."""
+        """Return why it was refused; empty if it was obeyed, or if an order to end finds the rollout ended."""
         ...

@@ -1,4 +1,4 @@
-"""What a bring-up needs from outside: somebody who runs its steps, and somebody who answers its checks.
+"""The ports of a bring-up to the outside: runners of its steps, and sources that answer its checks.
 
 All calls block: activities run them in threads.
 """
@@ -12,29 +12,30 @@ from models.bringup.runs import RunOrder, RunReport
 
 
 class RunnerPort(Protocol):
-    """Runs what an order says, at most once for its key.
+    """Runs an order at most once for its key.
 
     Every call may raise Unavailable: nothing is known of the run for now, and the same call may succeed later; and
-    Stuck: nobody will ever say how it stands, so that a person has to look.
+    Stuck:
+    its state will never be known, so that a person has to look.
     """
 
     def start(self, order: RunOrder) -> RunReport:
-        """A run of this key is under way, or has ended: one that was there before is found, never joined by another.
+        """Start a run of this key, unless there is or was one, which is returned instead.
 
-        Errors: BadInput where the worker's settings, or whoever runs it, do not take the order: nothing has begun.
+        Errors: BadInput if the worker's settings, or the runner, do not accept the order: nothing has begun.
         """
         ...
 
     def look(self, order: RunOrder) -> RunReport | None:
-        """How the run stands; None: there is no trace of its key."""
+        """Return the state of the run; None: there is no trace of its key."""
         ...
 
     def stop(self, order: RunOrder) -> RunReport | None:
-        """The run is being ended; it has ended when `look` says so. None: there is no trace of its key."""
+        """Begin to end the run; it has ended when `look` says so. None: there is no trace of its key."""
         ...
 
 
 class CheckPort(Protocol):
     def check(self, order: CheckOrder) -> CheckAnswer:
-        """What the world says. Errors: none: what cannot be asked is UNKNOWN, with a sentence."""
+        """Return the answer to the check. Errors: none: a check that cannot be asked is UNKNOWN, with a sentence."""
         ...
