@@ -1,8 +1,8 @@
-"""The only way back for who locked everybody out: `python -m workers.access_recover ACTOR REASON < file.json`.
+"""Lets an admin in who locked everybody out: `python -m workers.access_recover ACTOR REASON < file.json`.
 
 It writes the access file straight into the ledger that BACKSTOP_LEDGER_URL names, with neither front nor Temporal nor a
-second person: whoever has the ledger's address and password could write there anyhow. That it was done stands in the
-audit. Without a file it says what stands. Exit code 3: no ledger can be reached from here.
+second person: somebody with the ledger's address and password could write there anyhow. The audit records it. Without a
+file it prints the present state. Exit code 3: no ledger can be reached from here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def recover(ledger: Ledger, file: AccessFile, actor: str, reason: str) -> str:
-    """The file is in force, whatever stood there. Errors: Conflict, Unavailable."""
+    """Put the file in force, whatever the present one is. Errors: Conflict, Unavailable."""
     by = Signature(actor=actor, at=ledger.now(), key=f"{DESK}recover/{uuid.uuid4().hex}", reason=reason)
     try:
         standing = ledger.access.access()

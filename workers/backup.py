@@ -1,11 +1,12 @@
-"""`backstop backup DIR`: what `backstop up` keeps, copied while it runs. `backstop up` goes on from the copy.
+"""`backstop backup DIR`: copies the state of `backstop up` while it runs. `backstop up` can go on from the copy.
 
-Temporal's database first, the ledger's after it, each as of one moment. So the ledger is never the older one: what
-Temporal has seen applied is in it, and what it has beyond that is asked for again under the same fence and answered
-with its receipt.
+Temporal's database first, the ledger's after it, each as of one moment. So the ledger is never the older one: effects
+that Temporal has seen are in it, and those that it has beyond are asked for again under the same fence and answered
+with their receipts.
 
-The books of keys last of all: they only grow, so that they know whatever signed or encrypted what was copied before.
-Private keys stay: whoever has a backup reads it, and commands nothing (docs/adr/0073-what-a-backup-holds.md).
+The books of keys last of all: they only grow, so that they have every key that signed or encrypted the earlier copies.
+Private keys are not copied: a reader of the backup can read everything, and command nothing
+(docs/adr/0073-what-a-backup-holds.md).
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ NO_PRIVATE_KEY = (
 
 
 def back_up(home: Path, ledger_url: str, to: Path, keys: Mapping[str, Path]) -> list[Path]:
-    """The copy stands whole at `to`, or not at all; answers what is in it.
+    """Copy everything to `to`, or nothing; return the files.
 
-    `keys`: where the book of public keys and the payload keys lie, by their names in a home; not all are there.
-
-    Errors: BadInput where something is there already; Refusal where this home has no embedded state, or its ledger is a
-    server's; Unavailable where a database does not let itself be read.
+    `keys`: the paths of the book of public keys and the payload keys, by their names in a home; some may not exist.
+    Errors:
+    BadInput if something is there already; Refusal if this home has no embedded state, or its ledger is a server's;
+    Unavailable if a database cannot be read.
     """
     if not ledger_url.startswith(_FILE):
         raise Refusal("the ledger is on a server, which has a backup of its own: pg_dump (docs/operations.md)")
@@ -52,7 +53,7 @@ def back_up(home: Path, ledger_url: str, to: Path, keys: Mapping[str, Path]) -> 
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise BadInput(f"DIR {str(to)!r} already exists: name a new folder")
     to.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))  # nobody else's, whatever is there
+    part = Path(tempfile.mkdtemp(prefix=f".{to.name}.", dir=to.parent))  # a new folder of our own
     try:
         (part / "temporal").mkdir()
         _copy(temporal, part / "temporal" / temporal.name)
@@ -79,7 +80,7 @@ def _content(path: Path) -> bytes:
 
 
 def _copy(database: Path, to: Path) -> None:
-    """As of one moment, whoever writes meanwhile."""
+    """Copy the database as of one moment, even if others write meanwhile."""
     try:
         with (
             closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True, timeout=_SECONDS)) as source,

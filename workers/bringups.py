@@ -1,4 +1,4 @@
-"""What a worker needs to take part in bring-ups, of its own settings."""
+"""Builds the parts with which a worker takes part in bring-ups, from its own settings."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from workers.settings import Settings
 
 
 class BringupParts(NamedTuple):
-    """What bring-ups need. `host`: this one's name, where commands may run on it; empty: they may not.
+    """The adapters that bring-ups need. `host`: this one's name, if commands may run on it; empty: they may not.
 
-    Without `bringups` and `production` the ledger's book and its fleet.
+    Without `bringups` and `production` the ledger's book and its fleet are used.
     """
 
     runners: RunnerPort
@@ -31,7 +31,7 @@ class BringupParts(NamedTuple):
 
 
 def bringup_parts(ledger: Ledger, slurms: Slurms, settings: Settings) -> BringupParts:
-    """Without a file of runners nothing is run or asked outside, and whoever asks for it is told."""
+    """Build the parts. Without a file of runners nothing is run or asked outside, and orders for it are refused."""
     allowed, here = Allowed(settings.runners or RunnerSettings(), secrets=SecretFiles(settings.secrets)), Here()
     health = ledger.health.fed_by(slurms.refresh_health)
     checks = OwnHealth(slurms.describe, health, OutsideChecks(allowed, settings.prometheus, ledger.now), ledger.now)

@@ -26,12 +26,12 @@ CLOCKS = {
 
 
 def demo_fleet() -> Path:
-    """The README's example."""
+    """Return the README's example."""
     return Path(__file__).resolve().parents[1] / "examples" / "fleet.yaml"
 
 
 def compress_days(path: Path, to: Path) -> None:
-    """The same fleet with days turned into seconds, for all of its clusters."""
+    """Write the same fleet with days turned into seconds, for all of its clusters."""
     fleet = yaml.safe_load(path.read_text())
     fleet["policy"] = {**fleet.get("policy", {}), **CLOCKS}
     for cluster in fleet["clusters"]:

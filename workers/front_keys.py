@@ -1,4 +1,4 @@
-"""What a worker knows of fronts: their public keys, and whether every command needs one's ticket.
+"""Keeps what a worker knows of fronts: their public keys, and whether every command needs one's ticket.
 
 Both are kept in memory, as validators do no I/O, and asked for again every few seconds.
 """
@@ -21,7 +21,7 @@ _EVERY_SECONDS = 5.0
 
 
 class KeysKept:
-    """Called, it answers the keys by id: validators do no I/O. Errors: BadInput for a book that is none."""
+    """Returns the keys by id when called, from memory: validators do no I/O. Errors: BadInput for an invalid book."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -31,7 +31,7 @@ class KeysKept:
         return self._keys
 
     def read_again(self) -> None:
-        """A book that has gone, or is none, leaves what was known: it must not open the door."""
+        """Read the book again; a missing or invalid one leaves the old keys: it must not open the door."""
         try:
             self._keys = read_book(self._path).by_id
         except BadInput as error:
@@ -39,9 +39,9 @@ class KeysKept:
 
 
 class TicketsWanted:
-    """Whether every command needs a ticket: from the first access file on, and then for good.
+    """Knows whether every command needs a ticket: from the first access file on, and then for good.
 
-    `configured`: whether there is one; None: every command needs one from the beginning.
+    `configured`: returns whether there is one; None: every command needs one from the beginning.
     """
 
     def __init__(self, configured: Callable[[], bool] | None = None) -> None:
@@ -49,11 +49,11 @@ class TicketsWanted:
         self._known: bool | None = True if configured is None else None
 
     def is_known(self) -> bool:
-        """As of the last time it was asked. Where the ledger has not answered yet they are: it may say so."""
+        """Return the last answer. Until the ledger has answered, every command needs a ticket."""
         return self._known is not False
 
     def now(self) -> bool:
-        """Errors: Unavailable."""
+        """Return whether every command needs a ticket. Errors: Unavailable."""
         if not self._known and self._configured is not None:
             self._known = self._configured()
         return bool(self._known)
@@ -67,7 +67,7 @@ class TicketsWanted:
 
 @asynccontextmanager
 async def renewed(keys: KeysKept | None, wanted: TicketsWanted) -> AsyncIterator[None]:
-    """Within, a change of the book or a first access file is known seconds later."""
+    """Within, learn a change of the book or a first access file seconds later."""
     if keys is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The front beside `backstop up`: a process of its own (web/serve.py), begun again where it dies, gone where we are."""
+"""Runs the front beside `backstop up`: a process of its own (web/serve.py), restarted if it dies, gone when we are."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _STOP_SECONDS = 10.0
 
 
 class FrontBeside:
-    """Its output is read to its end: a pipe that nobody reads would stop it."""
+    """Reads the front's output to its end: a pipe that nobody reads would stop it."""
 
     def __init__(self) -> None:
         self.places: list[str] = []
-        """Where it listens, once it is ready."""
+        """The addresses that it listens on, once it is ready."""
         self._ready = asyncio.Event()
         self._process: Process | None = None
 
     async def wait_until_ready(self) -> None:
-        """It answers, or it will not: then the error stream says why, and everything else goes on."""
+        """Wait until it answers, or will not: then the error stream says why, and everything else goes on."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ready.wait(), _START_SECONDS)
 
     async def keep(self) -> None:
-        """It runs, until this is cancelled."""
+        """Keep it running, until this is cancelled."""
         while True:
             command = [*program("web.serve"), "--console", "--child"]
             spawning = asyncio.ensure_future(
@@ -43,18 +43,18 @@ class FrontBeside:
             )
             try:
                 await asyncio.shield(spawning)
-            finally:  # a cancel that lands here must not leave it behind
+            finally:  # a cancel that comes here must not leave it behind
                 self._process = await spawning
             places = await self._heard(self._process)
             code = await self._process.wait()
-            self._ready.set()  # whoever waits need not: what it complained of stands on the screen
+            self._ready.set()  # nobody need wait any more: its complaint is on the screen
             if not places:
                 return  # it never began to listen, and would not the next time
             logger.warning("the front has ended (%s), and is started again", code)
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _heard(self, process: Process) -> list[str]:
-        """Where it listened, once it has ended."""
+        """Return the addresses that it listened on, once it has ended."""
         assert process.stdout is not None
         places: list[str] = []
         async for line in process.stdout:
@@ -80,7 +80,7 @@ class FrontBeside:
 
 @asynccontextmanager
 async def front_beside() -> AsyncIterator[FrontBeside]:
-    """It is being started; it is gone afterwards, also where this process is killed: its standard input ends."""
+    """Start it; end it afterwards. If this process is killed, its standard input ends, and it stops."""
     sys.stdout.flush()
     front = FrontBeside()
     keeping = asyncio.create_task(front.keep())

@@ -1,7 +1,7 @@
 """Heartbeats for activities that block: the server misses a killed worker's calls in seconds, not minutes.
 
-A call in a thread cannot say that it lives while it waits for a database. The worker's event loop says it
-instead, so that what goes silent is a dead worker and not a slow call; a slow one has its own timeout.
+A call in a thread cannot send a heartbeat while it waits for a database. The worker's event loop sends it instead, so
+that silence means a dead worker and not a slow call; a slow one has its own timeout.
 """
 
 from __future__ import annotations

@@ -85,20 +85,20 @@ from workflows.quota_request import QuotaRequest
 
 logger = logging.getLogger("backstop.worker")
 _THREADS = 16
-"""And slots, of each of the queues."""
+"""Threads and slots of each of the queues."""
 _POLLS = 4
-"""Under way for a queue of few kinds of calls. With two, 150 breaches at once waited 5 s for a look to begin."""
+"""Polls under way for a queue of few kinds of calls. With two, 150 breaches at once waited 5 s for a look to begin."""
 _FOLLOWED = 2_000
 """Runs, and waits for supply, that one worker follows at once: each is a call that mostly waits."""
 _CACHED = 5_000
 """Rollouts whose state is kept in memory; one more is replayed whenever something happens to it."""
 _KEEP_SECONDS = 10.0
-"""How often a worker looks whether the watch runs."""
+"""How often a worker checks that the watch runs."""
 _PASSED = ("models", "pydantic", "pydantic_core", "annotated_types", "numpy", "scipy", "opentelemetry", "activities")
 
 
 FAILURES = (pydantic.ValidationError,)
-"""A start input that does not parse fails its workflow; anything else waits for a fixed worker."""
+"""Errors that fail a workflow: a start input that does not parse; any other error waits for a fixed worker."""
 
 
 _RESTRICTIONS = SandboxRestrictions.default.with_passthrough_modules(*_PASSED)
@@ -110,7 +110,7 @@ Imported anew for each, it was a fifteenth of a worker's time and most of its me
 
 
 def sandbox() -> SandboxedWorkflowRunner:
-    """What workflows run in when a history is replayed."""
+    """Return the sandbox in which a history is replayed."""
     return OnTimeRunner(restrictions=_RESTRICTIONS, versioned=False)
 
 
@@ -126,16 +126,16 @@ _WORKFLOWS = (
 
 
 class _Calls(NamedTuple):
-    """What is called, by the queue on which."""
+    """The activities, by their queue."""
 
     guard: list[Callable[..., Any]]
     notices: list[Callable[..., Any]]
     others: list[Callable[..., Any]]
-    book: Callable[[RolloutDoor], FleetBringups]  # of bring-ups, for who reaches rollouts
+    book: Callable[[RolloutDoor], FleetBringups]  # makes the book of bring-ups, which reaches rollouts
 
 
 class Telling(NamedTuple):
-    """How fast people are told, and the address where they answer in a browser (empty: there is none)."""
+    """The pace of notices to people, and the address where they answer in a browser (empty: there is none)."""
 
     pace: MailPace = MailPace()
     link: str = ""
@@ -158,13 +158,16 @@ def make_worker(
     wanted: TicketsWanted | None = None,
     now: Clock | None = None,
 ) -> Workers:
-    """A worker with the ledger, and for some clusters Slurm or Git, behind every port; `quotas` puts another there.
+    """Make a worker with the ledger, and for some clusters Slurm or Git, behind every port; `quotas` replaces these.
 
-    It listens to each task queue with slots of their own, so that none waits for what another one's calls wait for:
-    `executor` has the threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that
-    they began a run with (docs/adr/0012). `telling`: how fast people are told, and where they answer. Without
-    `bringups` it takes no part in them. `keys`: of fronts; with them every command needs a ticket, or does once it is
-    `wanted`. `now`: the clock of every call; without one, the ledger's.
+    It listens to each task queue with slots of its own, so that no queue waits for another one's calls: `executor` has
+    the
+    threads of the general one. `build_id`: of a versioned worker. Rollouts keep to the build that they began a run with
+    (docs/adr/0012). `telling`: the pace of notices, and where people answer. Without `bringups` it takes no part in
+    them.
+    `keys`: of fronts; with them every command needs a ticket, or does once it is `wanted`. `now`: the clock of every
+    call;
+    without one, the ledger's.
     """
     wanted, now = wanted or TicketsWanted(), now or ledger.now
     slurms = slurms or Slurms(ledger, ledger.schedulers)
@@ -189,7 +192,7 @@ def make_worker(
         client,
         task_queue=TASK_QUEUE,
         workflows=_WORKFLOWS,
-        # Of runs that a build without the queues below has begun, and grants' writes: all are called here too.
+        # Runs of a build without the queues below, and grants' writes, call all of these here.
         activities=[*calls.guard, *calls.notices, *calls.others, *_around_bringups(bringups, calls, client, warrants)],
         activity_executor=executor,
         workflow_runner=OnTimeRunner(restrictions=_SERVING, versioned=bool(build_id), now=now),
@@ -210,7 +213,7 @@ def make_worker(
 def _around_bringups(
     parts: BringupParts | None, calls: _Calls, client: Client, warrants: Warrants
 ) -> list[Callable[..., Any]]:
-    """What the ledger and the fleet do for bring-ups."""
+    """Return the calls of bring-ups to the ledger and the fleet."""
     if parts is None:
         return []
     book = calls.book(TemporalRollouts(client, asyncio.get_running_loop()))
@@ -221,7 +224,7 @@ def _around_bringups(
 def _hands(
     client: Client, parts: BringupParts, threads: ThreadPoolExecutor, shared: dict[str, Any], now: Clock
 ) -> list[Worker]:
-    """Of what waits for runs and checks: for anybody, and for the commands of this host."""
+    """Make the workers that wait for runs and checks: for any host, and for the commands of this one."""
     runs, checks = RunActivities(parts.runners, threads, parts.host, now), CheckActivities(parts.checks, threads, now)
     of_runs: list[Callable[..., Any]] = [runs.start, runs.follow, runs.stop]
     queues: list[tuple[str, list[Callable[..., Any]]]] = [
@@ -247,7 +250,7 @@ def _calls(
 ) -> _Calls:
     registry, calendar, doubts = ledger.registry, ledger.calendar, ledger.doubts
     usage = ledger.usage.fed_by(slurms.refresh_use)
-    # Use is sampled beside health, at its own pace: the watch asks for health all the time, and for use nobody does.
+    # Usage is sampled beside health, at its own pace: the watch reads health all the time, and nobody reads usage.
     health = ledger.health.fed_by(prometheuses.refresh_health, slurms.refresh_health, slurms.refresh_use)
     rollouts = ClusterActivities(quotas, health, usage, calendar, registry, ledger.jobs, doubts, warrants, now)
     fleets = FleetActivities(client, quotas, health, calendar, registry, rollouts, warrants)
@@ -323,7 +326,7 @@ def _calls(
 
 
 class Workers:
-    """Of one process, one for each task queue: they begin and end together, with the threads of their own."""
+    """The workers of one process, one for each task queue: they begin and end together, with their own threads."""
 
     def __init__(self, workers: Sequence[Worker], threads: Sequence[ThreadPoolExecutor]) -> None:
         self._workers = workers
@@ -345,7 +348,7 @@ class Workers:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def run(self) -> None:
-        """Until they are told to stop; returns when all have."""
+        """Run until they are told to stop; return when all have stopped."""
         async with self:
             await self._told.wait()
 
@@ -359,7 +362,7 @@ def _deployment(build_id: str) -> WorkerDeploymentConfig:
 
 
 async def ensure_watch(client: Client, interval_seconds: float, shards: int = 1, tally_seconds: float = 3600.0) -> None:
-    """The shared watch runs, in as many shards; started once, however many workers ask. Other divisions are ended."""
+    """Start the shared watch, in as many shards, once, however many workers ask; end other divisions."""
     wanted = _watches(interval_seconds, shards, tally_seconds)
     part = "" if shards == 1 else f", one of {shards} parts"
     for watch in wanted:
@@ -386,9 +389,9 @@ def _watches(interval_seconds: float, shards: int, tally_seconds: float = 3600.0
 
 @asynccontextmanager
 async def watch_kept(client: Client, interval_seconds: float, shards: int) -> AsyncIterator[None]:
-    """Within, a watch that Temporal no longer runs is started again: it was terminated, or the database is gone.
+    """Within, restart a watch that Temporal no longer runs: it was terminated, or the database is gone.
 
-    Where it is divided otherwise it is left alone, or workers that replace each other would end each other's.
+    A watch in other shards is left alone, or workers that replace each other would end each other's.
     """
     await ensure_watch(client, interval_seconds, shards)
     wanted = {watch.watch_id for watch in _watches(interval_seconds, shards)}
@@ -411,9 +414,9 @@ async def watch_kept(client: Client, interval_seconds: float, shards: int) -> As
 
 @asynccontextmanager
 async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Client]:
-    """A worker serves until the context ends; then it has shut down cleanly. `identity`: its name in Temporal.
+    """Serve until the context ends; then the worker has shut down cleanly. `identity`: its name in Temporal.
 
-    Without one it is named by its process, which Temporal lists beside the next one for minutes after its end.
+    The default is its process's name, which Temporal lists beside the next one for minutes after its end.
     """
     plugins, runtime, flush = telemetry.of_worker("backstop-worker")
     client = await connect(find_target(), plugins, runtime, identity)
@@ -459,10 +462,11 @@ async def serving(settings: Settings, identity: str = "") -> AsyncIterator[Clien
 
 
 def refuse_without_keys(ledger: Ledger) -> None:
-    """Errors: Refusal for a worker without public keys where fronts sign: it would take commands that nobody signed.
+    """Raise Refusal for a worker without public keys while fronts sign: it would take unsigned commands.
 
-    Where an access file is in force and no front signs, `doctor` says so. As `refuse_without_schema`, it does not wait
-    for a database.
+    If an access file is in force and no front signs, `doctor` says so. As `refuse_without_schema`, it does not wait for
+    a
+    database.
     """
     try:
         signed = ledger.access.newest_version() > 0 and ledger.warrants.signed_by()
@@ -477,9 +481,9 @@ def refuse_without_keys(ledger: Ledger) -> None:
 
 
 def refuse_without_schema(ledger: Ledger) -> None:
-    """Errors: Refusal, with what to do, where tables or rights are missing: each call of every rollout would fail.
+    """Raise Refusal, with a remedy, if tables or rights are missing: each call of every rollout would fail.
 
-    A database that does not answer is waited for, as it is at any other time.
+    A database that does not answer is waited for, as at any other time.
     """
     try:
         ledger.check_schema()
@@ -490,7 +494,7 @@ def refuse_without_schema(ledger: Ledger) -> None:
 
 
 def run_and_exit(main: Callable[[], object]) -> None:
-    """Runs an async main; one sentence and the exit code of models.errors for what goes wrong."""
+    """Run an async main; print one sentence and exit with the code of models.errors if it fails."""
     try:
         asyncio.run(main())  # type: ignore[arg-type]
     except BackstopError as error:

@@ -1,4 +1,4 @@
-"""`backstop migrate`: the ledger's schema is up to date. With `--from`, all that another one holds is in it too."""
+"""`backstop migrate`: brings the ledger's schema up to date. With `--from`, it copies another ledger into it too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workers.settings import load_settings
 
 
 def source_file(place: str) -> Path:
-    """A home of `backstop up`, or what BACKSTOP_LEDGER_URL would say. Errors: BadInput, and no password in it."""
+    """Return the ledger's file in a home of `backstop up`, or at a URL. Errors: BadInput, without a password."""
     if "://" not in place:
         return Path(place) / "ledger.db" if Path(place).is_dir() else Path(place)
     url = database_url(place)

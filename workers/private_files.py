@@ -20,13 +20,13 @@ _OURS = (
     "seals/*",
 )
 _USUAL = {0o644: 0o600, 0o664: 0o600, 0o755: 0o700, 0o775: 0o700}
-"""What files and folders get where nobody chose otherwise. A mode that somebody chose stays."""
+"""The private modes for files and folders with a usual mode. A mode that somebody chose stays."""
 
 
 def keep_private(home: Path) -> None:
-    """The folder is there, and what this process and its children make from now on nobody else can read.
+    """Make the folder, and keep others from reading what this process and its children write from now on.
 
-    What an earlier Backstop left there with the usual mode is closed too; what else lies there is left alone.
+    Files that an earlier Backstop left there with the usual mode are closed too; other files there are left alone.
     """
     os.umask(UMASK)
     home.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What an activity says in the worker's log: a sentence for what is expected to happen, a traceback for a bug alone."""
+"""Shortens activities' records in the worker's log: a sentence for an expected error, a traceback for a bug alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _ACTIVITIES = "temporalio.activity"
 
 
 def _without_tracebacks(record: logging.LogRecord) -> bool:
-    """Whether it is worth a line; where it is one of our own errors, without where in the code that came to be."""
+    """Return whether it is worth a line; remove the traceback of one of our own errors."""
     error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
     if isinstance(error, asyncio.CancelledError | CancelledError):
-        return False  # somebody gave up what it was doing
+        return False  # the call was given up
     if isinstance(error, ApplicationError) and error.type in BY_NAME:
         record.exc_info = record.exc_text = None
         record.msg, record.args = (
@@ -27,7 +27,7 @@ def _without_tracebacks(record: logging.LogRecord) -> bool:
 
 
 def quiet_log() -> None:
-    """From now on; called again it changes nothing."""
+    """Install the filter; a second call changes nothing."""
     logger = logging.getLogger(_ACTIVITIES)
     if _without_tracebacks not in logger.filters:
         logger.addFilter(_without_tracebacks)

@@ -1,7 +1,7 @@
 """Seals the archive every so often, and when the worker stops. Source: docs/seals.md; docs/adr/0059.
 
-Whichever worker finds a seal due makes it: the ledger takes each number once. Then each worker brings its own keepers
-up to date. What goes wrong costs a line in the log and one in `doctor`, and never a rollout.
+Any worker that sees a seal due makes it: the ledger takes each number once. Then each worker brings its own keepers up
+to date. An error costs a line in the log and one in `doctor`, and never a rollout.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from models.seals import SealedSeal, forgeries, next_seal, sealed_heads, verifie
 
 logger = logging.getLogger("backstop.seals")
 _LOOKS = 4
-"""In the time between two seals."""
+"""Looks in the time between two seals."""
 _LAST_SECONDS = 20.0
-"""That the seal of a stopping worker may take."""
+"""The time that the seal of a stopping worker may take."""
 
 
 def seal_key(path: Path) -> Ed25519PrivateKey:
-    """The key of the file, made where there is none; its public half lies beside it. Errors: Refusal."""
+    """Return the key of the file, or make one; its public half lies beside it. Errors: Refusal."""
     try:
         if not path.exists():
             _make(path)
@@ -57,14 +57,14 @@ def _make(path: Path) -> None:
     text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     with written_beside(path, text) as part:
         try:
-            os.link(part, path)  # who was first has made it
+            os.link(part, path)  # fails if another one was first
         except FileExistsError:
             return
     path.with_suffix(".pub").write_text(verifier_key(key.public_key()) + "\n")
 
 
 class Sealer:
-    """Of one worker."""
+    """Seals the archive for one worker."""
 
     def __init__(self, ledger: Ledger, keepers: Sequence[Keeper], key_file: Path, every: timedelta) -> None:
         self._ledger = ledger
@@ -73,7 +73,7 @@ class Sealer:
         self._every = every
 
     def look(self, *, stops: bool = False) -> str:
-        """A seal is made where one is due, and keepers have all. Answers what is wrong; empty: nothing."""
+        """Make a seal if one is due, and bring keepers up to date; return what is wrong; empty: nothing."""
         try:
             trouble = self._looked(stops)
         except BackstopError as error:
@@ -110,12 +110,12 @@ class Sealer:
         return [*have, seal] if self._ledger.seals.add(seal) else self._ledger.seals.all()
 
     def _differing(self, have: Sequence[SealedSeal]) -> str:
-        """Why nothing can be sealed: what a keeper has is not what the ledger has."""
+        """Return why nothing can be sealed: a keeper has other seals than the ledger."""
         for keeper in self._keepers:
             try:
                 kept = keeper.kept_seals()
             except BackstopError:
-                continue  # said when it is brought up to date
+                continue  # reported when it is brought up to date
             if not extends(have, kept):
                 return (
                     f"the ledger's seals differ from those of {keeper.name}: the ledger was restored from a backup, or "
@@ -124,7 +124,7 @@ class Sealer:
         return ""
 
     def _bring_up_to_date(self, have: Sequence[SealedSeal]) -> None:
-        """Errors: Unavailable naming each keeper that does not keep."""
+        """Give each keeper its missing seals. Errors: Unavailable naming each keeper that fails."""
         failed = []
         for keeper in self._keepers:
             try:
@@ -152,7 +152,7 @@ class Sealer:
 
 @asynccontextmanager
 async def sealing(ledger: Ledger, keepers: Sequence[Keeper], key_file: Path, every: timedelta) -> AsyncIterator[None]:
-    """Within, the archive is sealed every so often; once more at the end. Without keepers nothing is."""
+    """Within, seal the archive every so often, and once more at the end. Without keepers do nothing."""
     if not keepers:
         yield
         return

@@ -1,4 +1,4 @@
-"""The worker's settings, read from the environment in this one place."""
+"""The worker's settings: only this file reads them from the environment."""
 
 from __future__ import annotations
 
@@ -31,47 +31,49 @@ class ContactBook(Model):
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker process needs to know. Durations in seconds."""
+    """The settings of a worker process. Durations in seconds."""
 
     ledger_url: str
     home: Path
     mail_server: str | None
     watch_interval_seconds: float
     build_id: str
-    """Of this worker's code; empty: workers are not versioned."""
+    """The build of this worker's code; empty: workers are not versioned."""
     watch_shards: int = 1
     slurm: Mapping[str, Connection] = field(default_factory=dict)
     """Ways to Slurm clusters, by name."""
     git: GitTerms = field(default_factory=GitTerms)
     prometheus: Mapping[str, PrometheusConnection] = field(default_factory=dict)
-    """Where health is asked for, by name."""
+    """Prometheus servers that are asked for health, by name."""
     contacts: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What `named:NAME` stands for in a fleet file, by name."""
+    """The contacts behind `named:NAME` in a fleet file, by name."""
     digest_at: clock_time = clock_time(8)
-    """When teams that want a digest are told, UTC."""
+    """The time, UTC, when teams that want a digest get it."""
     front_url: str = ""
-    """Where people answer in a browser; empty: nowhere."""
+    """The address where people answer in a browser; empty: there is none."""
     contact_networks: tuple[Network, ...] = ()
-    """Inside the network, and contacts may lead there all the same."""
+    """Networks inside ours that contacts may lead to all the same."""
     secrets: Path | None = None
-    """The folder of what `secret:NAME` stands for; None: there is none."""
+    """The folder of the secrets behind `secret:NAME`; None: there is none."""
     seals: tuple[Path, ...] = ()
-    """Where seals of the archive are kept: files, and folders that are Git repositories; nowhere: nothing is sealed."""
+    """The places of the archive's seals: files, and folders that are Git repositories; none: nothing is sealed."""
     seal_every: timedelta = timedelta(hours=1)
     runners: RunnerSettings | None = None
-    """What recipes of bring-ups may use of this worker; None: it runs nothing of them."""
+    """The programs, hosts and pipelines of this worker that bring-ups may use; None: it runs nothing for them."""
     keys: Path | None = None
     """The book of fronts' public keys; None: there is none, and commands need no ticket."""
     tickets_required: bool = False
-    """Every command needs a ticket from the beginning, as BACKSTOP_KEYS names a book; else from an access file on."""
+    """True if every command needs a ticket from the beginning, as BACKSTOP_KEYS names a book; else from an access file
+    on.
+    """
     slack_buttons: bool = False
-    """A front takes what is pressed in Slack: notices there have buttons."""
+    """True if a front takes presses in Slack: notices there have buttons."""
     runs_dir: Path = Path("runs")
-    """Where the commands that it runs are kept."""
+    """The folder of the commands that it runs."""
 
 
 def load_settings() -> Settings:
-    """Errors: BadInput naming the variable and its value."""
+    """Read the settings. Errors: BadInput naming the variable and its value."""
     where = home()
     interval = os.environ.get("BACKSTOP_WATCH_INTERVAL", "15")
     try:
@@ -112,19 +114,19 @@ def load_settings() -> Settings:
 
 
 def _contacts(path: str) -> dict[str, str]:
-    """As `_slurms`: contacts by name. No sentence says what one holds."""
+    """Read contacts by name, as `_slurms`. No error contains one."""
     return {} if not path else dict(read_document(path, ContactBook, "the field contacts").contacts)
 
 
 def _prometheus(path: str) -> dict[str, PrometheusConnection]:
-    """As `_slurms`."""
+    """Read connections, as `_slurms`."""
     if not path:
         return {}
     return dict(read_document(path, PrometheusConnections, "the field connections").connections)
 
 
 def _slurms(path: str) -> dict[str, Connection]:
-    """Of a YAML or JSON file: connections by name. Errors: BadInput naming the file, the field and the value."""
+    """Read connections by name from a YAML or JSON file. Errors: BadInput naming the file, the field and the value."""
     if not path:
         return {}
     connections = dict(read_document(path, Connections, "the field connections").connections)
@@ -135,12 +137,12 @@ def _slurms(path: str) -> dict[str, Connection]:
 
 
 def _runners(path: str) -> RunnerSettings | None:
-    """As `_slurms`. No sentence says what a variable that it names holds."""
+    """Read the settings, as `_slurms`. No error contains the value of a variable that they name."""
     return None if not path else read_document(path, RunnerSettings, "fields such as programs, hosts and buildkite")
 
 
 def _keys(path: str) -> Path | None:
-    """As `_slurms`. One that is named has to be there: else a slip of the pen would open the door."""
+    """Read the book, as `_slurms`. A book that is named must exist: else a typing error would open the door."""
     if not path and not key_book_file().exists():
         if front_key_file().exists():
             raise BadInput(
@@ -159,7 +161,7 @@ def _runs_dir(path: str, home: Path) -> Path:
 
 
 def _secrets(path: str) -> Path | None:
-    """It may come later, as a mounted one does; a path that is none is said at once."""
+    """Return the folder. It may come later, as a mounted one does; another kind of path is refused at once."""
     if path and not path.startswith("/"):
         raise BadInput(f"BACKSTOP_SECRETS must be the absolute path of a folder, not {brief(path)}")
     if path and Path(path).exists() and not Path(path).is_dir():
@@ -168,7 +170,7 @@ def _secrets(path: str) -> Path | None:
 
 
 def _seals(text: str, home: Path) -> tuple[Path, ...]:
-    """Absolute paths with commas between; none: nothing is sealed."""
+    """Parse absolute paths with commas between; none: nothing is sealed."""
     if text.strip().lower() == "none":
         return ()
     places = [part.strip() for part in text.split(",") if part.strip()]

@@ -1,8 +1,8 @@
-"""One part of an import goes straight into the ledger: `python -m workers.stage_import IMPORT_ID PART < payload`.
+"""Writes one part of an import straight into the ledger: `python -m workers.stage_import IMPORT_ID PART < payload`.
 
-A fleet file may hold contacts' secrets, and what travels through Temporal stays in its histories for years. So the
-command line hands such a file to this program, which writes where the workers read; only that it is to be committed
-travels. Exit code 3: no ledger can be reached from here.
+A fleet file may hold contacts' secrets, and Temporal keeps what it carries in its histories for years. So the command
+line hands such a file to this program, which writes it to the workers' ledger; only the order to commit it goes through
+Temporal. Exit code 3: no ledger can be reached from here.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Tickets of updates, checked before a workflow hears of them. What has one is checked also where none is needed.
+"""Checks the tickets of updates before a workflow sees them. A ticket is checked also if none is needed.
 
-In the validator, by the worker's own clock: it does no I/O, and does not run on replay; on what a reset brings again it
-does, and finds it expired. What comes from a machine names a warrant instead, which the handler has admitted before it
-obeys (workflows/ticket_admission.py), as only an activity can look that up.
+The validator does it, by the worker's own clock: it does no I/O, and does not run on replay; it does run on updates
+that
+a reset applies again, and finds their tickets expired. A machine's command names a warrant instead, which the handler
+admits before it obeys (workflows/ticket_admission.py), as only an activity can look that up.
 
 The signature is verified in a thread of its own. Inside the workflows' sandbox cryptography's native code ends the
-whole process where it imports the error that it raises: one altered ticket would do.
+whole
+process if it imports the error that it raises: one altered ticket would do.
 """
 
 from __future__ import annotations
@@ -40,11 +42,11 @@ _WHOSE: Mapping[str, str] = {
     REQUEST_WORKFLOW: "request",
     BRINGUP_WORKFLOW: "bringup",
 }
-"""Whose commands the table of rights names, by workflow."""
+"""The table of rights' name for the commands of each workflow."""
 
 
 class TicketsChecked(Interceptor):
-    """`keys`, and whether every command needs a ticket (`wanted`): as they are known now, in memory."""
+    """Checks tickets by the `keys`, and by whether every command needs one (`wanted`), as known in memory."""
 
     def __init__(self, keys: KeysOf, wanted: Callable[[], bool], now: Clock = utc_now) -> None:
         self._now = now
@@ -63,7 +65,7 @@ class TicketsChecked(Interceptor):
 
 
 def refuse_unsigned(update: str, args: Any, keys: Mapping[str, PublicKey], now: Clock, *, wanted: bool) -> None:
-    """Errors: ApplicationError of type Refusal, in one sentence."""
+    """Raise ApplicationError of type Refusal, in one sentence, for an update without a valid ticket."""
     message = args[0] if args else None
     if not isinstance(message, Model) or "ticket" not in type(message).model_fields:
         return  # `launched` asks; an order of a request is judged when it is written

@@ -1,4 +1,4 @@
-"""Arguments that came in clear are an activity's only where it was scheduled before payloads were encrypted."""
+"""Refuses arguments that came in clear, unless the activity was scheduled before payloads were encrypted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from models.errors import Unavailable
 
 
 class NothingInClear(Interceptor):
-    """`since`: when payloads began to be encrypted, as it is known now."""
+    """Intercepts activities. `since`: returns when payloads began to be encrypted, as it is known now."""
 
     def __init__(self, since: Callable[[], datetime]) -> None:
         self._since = since
@@ -25,7 +25,7 @@ class NothingInClear(Interceptor):
 
 
 def nothing_in_clear(codec: Any) -> list[Interceptor]:
-    """Of a client's codec; nothing where it does not encrypt."""
+    """Return the interceptor for a client's codec; none if it does not encrypt."""
     return [NothingInClear(lambda: codec.ring.since)] if isinstance(codec, Encrypted) else []
 
 

@@ -1,30 +1,31 @@
 """The sandbox of workers, and what it must keep from the server and from workflows.
 
-A workflow says to which build it keeps; a server takes that from versioned workers only, and refuses every task
-of others that say it. So it is left out there.
+A workflow names the build that it keeps to; a server takes that from versioned workers only, and refuses every task of
+others that name one. So it is left out there.
 
-A query that waits for a dead worker reaches the next one together with events that no workflow task has taken in
-yet, such as a timer that has just fired. temporalio 1.35 then lets the workflow live through these events for real,
-at the time of its last task; what it decides so stays in the cache and becomes the next task's commands, which no
-replay can repeat (TMPRL1100, and the rollout would stand still for good). Such an activation shows itself: history
-has grown, and time has not. The query that follows is failed here: it is refused, the run leaves the cache with what
-it has decided, and the next workflow task replays it with its true time.
+A query that waits for a dead worker reaches the next one together with events that no workflow task has taken in yet,
+such as a timer that has just fired. temporalio 1.35 then lets the workflow live through these events for real, at the
+time of its last task; its decisions stay in the cache and become the next task's commands, which no replay can repeat
+(TMPRL1100, and the rollout would stand still for good). Such an activation shows itself: history has grown, and time
+has not. The query that follows is failed here: it is refused, the run leaves the cache with its decisions, and the next
+workflow task replays it with its true time.
 
-The activation itself is answered. A server whose clock was set back makes true tasks that look the same: the core
-never shows a workflow an earlier time than the last. Failing them would stop every rollout until the clock has
-caught up; so only questions are refused there, once each, and the replay that follows answers them.
+The activation itself is answered. A server whose clock was set back makes true tasks that look the same: the core never
+shows a workflow an earlier time than the last. Failing them would stop every rollout until the clock has caught up; so
+only queries are refused there, once each, and the replay that follows answers them.
 
-Where another worker had taken a task for these events, and died with it, the workflow lives at that task's time
-instead, and nothing shows before the query follows (found by chaos, once in 65 rollouts). A worker that has just
-replayed a run, lived once and is asked at once cannot tell that from a task of its own; so it refuses that query
-too, at the cost of another replay. Queries that came with a task have ids of their own, and are answered.
+If another worker had taken a task for these events, and died with it, the workflow lives at that task's time instead,
+and nothing shows before the query follows (found by chaos, once in 65 rollouts). A worker that has just replayed a run,
+lived once and is queried at once cannot tell that from a task of its own; so it refuses that query too, at the cost of
+another replay. Queries that came with a task have ids of their own, and are answered.
 
-An activation that takes more than two seconds is told to the server as a deadlock (TMPRL1101). temporalio 1.35 means to
-wait for its thread before the run leaves the cache, and does not: its time limit cancels the very future it waits for.
-So a second thread lived in the workflow's loop beside the first, steps were lost between the two, and that run could
-never leave the cache: its slot was lost, and nothing answered its breaches before the worker was started anew (found
-on a machine of two cores at a load of twelve). Here the second waits for the first. Nor is an exception thrown into the
-first one's thread, which loses a step likewise: ours are slow where the machine is, and never endless.
+An activation that takes more than two seconds is reported to the server as a deadlock (TMPRL1101). temporalio 1.35
+means
+to wait for its thread before the run leaves the cache, and does not: its time limit cancels the very future it waits
+for. So a second thread lived in the workflow's loop beside the first, steps were lost between the two, and that run
+could never leave the cache: its slot was lost, and nothing answered its breaches before the worker was started anew
+(found on a machine of two cores at a load of twelve). Here the second waits for the first. Nor is an exception thrown
+into the first one's thread, which loses a step likewise: ours are slow where the machine is, and never endless.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _NO_EVENTS = {"query_workflow", "remove_from_cache"}
 
 @dataclass(frozen=True)
 class OnTimeRunner(SandboxedWorkflowRunner):
-    """The sandbox, for workers; a replay is faster for it too. `versioned`: they name their build."""
+    """The sandbox, for workers; a replay is faster with it too. `versioned`: they name their build."""
 
     versioned: bool = False
     now: Clock = utc_now
@@ -71,7 +72,7 @@ class _OnTime(WorkflowInstance):
         """Activations that were no replay; counted up to the second."""
         self._just_lived = False
         self._untimely = False
-        """The last activation brought events, and no time had passed."""
+        """True if the last activation brought events, and no time had passed."""
         self._last: tuple[int, int, int] | None = None
         """The last activation's time (seconds, nanoseconds) and length of history."""
         self._one_at_a_time = threading.Lock()
@@ -105,14 +106,14 @@ class _OnTime(WorkflowInstance):
         return done
 
     def _stands_still(self, act: WorkflowActivation) -> bool:
-        """History has grown, and time has not; or it had not before, and there is nothing newer to go by."""
+        """Return whether history has grown since the last activation, and time has not."""
         if self._last is None or act.is_replaying:
             return False
         *time, length = self._last
         return act.history_length > length and [act.timestamp.seconds, act.timestamp.nanos] <= time
 
-    # Asked for each payload, in the sandbox, which is a seventh of a worker's time. The codec takes the workflow's id
-    # alone, the same for all that is said to activities; no workflow of ours signals another or has a child.
+    # Called for each payload, in the sandbox, which is a seventh of a worker's time. The codec takes the workflow's id
+    # alone, the same for all payloads to activities; no workflow of ours signals another or has a child.
     # Temporal names their argument's type in a private module.
     def get_serialization_context(self, command_info):  # type: ignore[no-untyped-def]
         return self._context
@@ -124,12 +125,12 @@ class _OnTime(WorkflowInstance):
         return self._inner.get_info()
 
     def get_thread_id(self) -> int | None:
-        """None: there is no thread into which an exception could be thrown."""
+        """Return None: there is no thread into which an exception could be thrown."""
         return None
 
 
 def _refused(act: WorkflowActivation) -> WorkflowActivationCompletion:
-    """The run leaves the cache."""
+    """Fail the activation, so that the run leaves the cache."""
     refused = WorkflowActivationCompletion(run_id=act.run_id)
     refused.failed.failure.message = MOVES_ON
     return refused

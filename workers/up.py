@@ -32,14 +32,14 @@ from workers.settings import Settings, load_settings
 
 
 def _port(name: str, default: int) -> int | None:
-    """0 means: any free one."""
+    """Read a port; 0 means any free one."""
     value = int(os.environ.get(name) or default)
     return value or None
 
 
 @asynccontextmanager
 async def temporal(settings: Settings) -> AsyncIterator[EmbeddedTemporal | None]:
-    """The configured Temporal where one is named (then None), else the embedded server, announced to the CLI."""
+    """Yield None if a Temporal is configured, else start the embedded server, and announce it to the CLI."""
     if not find_target().embedded:
         yield None
         return
@@ -55,9 +55,9 @@ async def temporal(settings: Settings) -> AsyncIterator[EmbeddedTemporal | None]
 
 
 def _with_keys(settings: Settings) -> Settings:
-    """With a front's key where there is none and all is on this machine: who commands is proven from then on.
+    """Make a front's key if there is none and all is on this machine: commands are proven from then on.
 
-    Workers beside a Temporal of somebody else's need the book of public keys first, and a person brings it there.
+    Workers beside somebody else's Temporal need the book of public keys first, and a person brings it there.
     """
     if settings.keys is not None or not find_target().embedded or front_key_file().exists():
         return settings
@@ -66,14 +66,14 @@ def _with_keys(settings: Settings) -> Settings:
 
 
 PASSING = "--passing"
-"""An argument: where whoever started it is gone all of it ends, and the state's folder goes too."""
+"""An argument: when its starter is gone all of it ends, and the state's folder is removed too."""
 
 
 async def _main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     quiet_log()
     settings, passing, ready = load_settings(), PASSING in sys.argv, asyncio.Event()
-    stopped = stop_signal(child=passing)  # from the first moment: what is half started is stopped too
+    stopped = stop_signal(child=passing)  # from the first moment: a half-started state is stopped too
     running, stopping = asyncio.create_task(_run(settings, ready, stopped)), asyncio.create_task(stopped.wait())
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -89,12 +89,12 @@ async def _main() -> None:
 
 
 def _starter_is_gone() -> bool:
-    """Who started it holds the other end of our standard input, and writes nothing."""
+    """Return whether the starter is gone: it holds the other end of our standard input, and writes nothing."""
     return bool(select.select([0], [], [], 0)[0])
 
 
 async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event) -> None:
-    """Everything is started, announced, and stopped again. `ready`: from then on nothing is half started."""
+    """Start everything, announce it, and stop it again. `ready`: set when nothing is half started any more."""
     keep_private(settings.home)
     upgrade(settings.ledger_url)
     settings, name = _with_keys(settings), f"backstop up@{gethostname()}"
@@ -125,7 +125,7 @@ async def _run(settings: Settings, ready: asyncio.Event, stopped: asyncio.Event)
 
 
 async def _until_stopped(server: EmbeddedTemporal | None, stopped: asyncio.Event) -> None:
-    """Returns when told to stop. Errors: Unavailable when the embedded server dies."""
+    """Return when told to stop. Errors: Unavailable when the embedded server dies."""
     waits: set[asyncio.Task[Any]] = {asyncio.create_task(stopped.wait())}
     if server is not None:
         waits.add(asyncio.create_task(server.wait()))

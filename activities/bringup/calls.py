@@ -1,7 +1,7 @@
-"""What a bring-up does in the world: it starts, follows and stops runs, asks checks, and hands clusters over.
+"""The calls of a bring-up: they start, follow and stop runs, ask checks, and hand clusters over.
 
-What takes long waits in one asynchronous call that says it lives, and costs no event meanwhile: a worker that shuts
-down lets go of it, and another one takes it up by the run's key.
+A long wait is one asynchronous call with heartbeats, which costs no event meanwhile: a worker that shuts down lets go
+of it, and another one takes it up by the run's key.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ from models.errors import Unavailable
 
 _T = TypeVar("_T")
 _BEAT = 5.0
-"""Seconds between two signs of life: well below the heartbeat timeout of these calls."""
+"""Seconds between two heartbeats: well below the heartbeat timeout of these calls."""
 _IN_VAIN = 4
 """Tries after which a runner that does not answer is no passing trouble."""
 _GRACE = timedelta(seconds=10)
-"""What a check may take beyond its limit, before it is left alone."""
+"""The time that a check may take beyond its limit, before nobody waits for it any more."""
 
 
 class RunActivities:
-    """Of one host: `host` names it, empty where it runs no commands."""
+    """The runs of one host: `host` names it, empty if it runs no commands."""
 
     def __init__(self, runners: RunnerPort, threads: ThreadPoolExecutor, host: str = "", now: Clock = utc_now) -> None:
         self._now = now
@@ -64,7 +64,7 @@ class RunActivities:
 
     @activity.defn(name="choose_host")
     async def choose_host(self) -> ChosenHost:
-        """A host that runs commands: that of whichever worker is asked."""
+        """Return this worker's host, if it runs commands."""
         with translate_errors():
             if not self._host:
                 raise Unavailable(
@@ -74,21 +74,21 @@ class RunActivities:
 
     @activity.defn(name="start_run")
     async def start(self, order: RunOrder) -> RunReport:
-        """A run of this key is under way, or has ended."""
+        """Start a run of this key, unless there is or was one."""
         with translate_errors():
             return await _in(self._threads, partial(self._runners.start, order))
 
     @activity.defn(name="stop_run")
     async def stop(self, order: RunOrder) -> StoppedRun:
-        """The run is being ended."""
+        """Begin to end the run."""
         with translate_errors():
             return StoppedRun(report=await _in(self._threads, partial(self._runners.stop, order)))
 
     @activity.defn(name="follow_run")
     async def follow(self, request: FollowRun) -> FollowedRun:
-        """Returns when the run has ended, when it is news that it runs, or when it has left no trace for so long.
+        """Return when the run has ended, when it is news that it runs, or when it has left no trace for so long.
 
-        Where its runner answers nothing of it, that is news too; the same answer again is an error, and retried.
+        If its runner does not answer, that is news too; the same answer again is an error, and retried.
         """
         loop, lost_since = asyncio.get_running_loop(), None
         began = loop.time()
@@ -117,7 +117,9 @@ class RunActivities:
             await _pause(request.every.total_seconds())
 
     def _is_news(self, answer: str, request: FollowRun) -> bool:
-        """The first one of a start at once, of a run that was seen once some tries were in vain; another one seldom."""
+        """Return whether the answer is news: the first of a start at once, of a seen run after some tries; another one
+        seldom.
+        """
         info = activity.info()
         if request.unheard is None:
             return False
@@ -134,7 +136,7 @@ class CheckActivities:
 
     @activity.defn(name="ask_checks")
     async def ask(self, request: AskRequest) -> AskAnswer:
-        """Each is asked beside the others; one that hangs is unknown, and keeps none waiting for longer."""
+        """Ask the checks in parallel; one that hangs is unknown, and keeps none waiting for longer."""
         beating = asyncio.create_task(_beats())
         try:
             answers = await asyncio.gather(*(self._asked(order) for order in request.orders))
@@ -149,7 +151,7 @@ class CheckActivities:
             return await asyncio.wait_for(asked, patience)
         except TimeoutError:
             return self._unknown(f"did not answer within {duration_text(order.limit)}")
-        except Exception as error:  # a port that breaks its word must not keep the other answers
+        except Exception as error:  # a port that raises against its contract must not cost the other answers
             return self._unknown(f"cannot be asked: {type(error).__name__}")
 
     def _unknown(self, sentence: str) -> CheckAnswer:
@@ -157,7 +159,7 @@ class CheckActivities:
 
     @activity.defn(name="wait_for_supply")
     async def supply(self, request: SupplyRequest) -> CheckAnswer:
-        """Returns when it is there, when it says something new, or after so long."""
+        """Return when the check is green, when its answer changes, or after so long."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + request.most.total_seconds()
         while True:
@@ -176,51 +178,51 @@ class BringupActivities:
 
     @activity.defn(name="open_bringup", no_thread_cancel_exception=True)
     def open(self, request: OpenBringup) -> OpenedBringup:
-        """Whether it may begin, and its number."""
+        """Return whether it may begin, and its number."""
         with translate_errors():
             if self._warrants is not None:
                 self._warrants.bringup(request.start)
             entry, recipe = request.start.entry, request.start.recipe
-            for place, fault in unfilled_text(entry, recipe):  # whoever entered it may have come by no command line
+            for place, fault in unfilled_text(entry, recipe):  # not every entry came through the command line
                 return OpenedBringup(refused=f"recipe {recipe.name}, {'.'.join(map(str, place))}: {fault}")
             return self._bringups.open(request.start, request.at)
 
     @activity.defn(name="record_bringup", no_thread_cancel_exception=True)
     def record(self, request: BringupRecord) -> None:
-        """The board shows it as it stands, and what happened is archived, once per key."""
+        """Show the bring-up on the board, and archive its entries, once per key."""
         with translate_errors():
             self._bringups.record(request)
 
     @activity.defn(name="hand_over", no_thread_cancel_exception=True)
     def hand_over(self, request: HandOverRequest) -> HandedOver:
-        """The cluster is in the fleet."""
+        """Take the cluster into the fleet."""
         with translate_errors():
             self._entered(request)
             return self._production.hand_over(request)
 
     @activity.defn(name="grant_owed", no_thread_cancel_exception=True)
     def grant_owed(self, request: HandOverRequest) -> HandedOver:
-        """What is owed is granted, as far as it fits now."""
+        """Grant what is owed, as far as it fits now."""
         with translate_errors():
             self._entered(request)
             return self._production.grant_owed(request)
 
     @activity.defn(name="wind_down", no_thread_cancel_exception=True)
     def wind_down(self, request: WindDownRequest) -> WoundDown:
-        """A rollout takes the quotas to nothing; answers what still stands and runs."""
+        """Have a rollout lower the quotas to nothing; return the quotas and jobs that are left."""
         with translate_errors():
             if self._warrants is not None:
                 self._warrants.word(f"bringup/{request.cluster}", "bringup.retire")
             return self._production.wind_down(request)
 
     def _entered(self, request: HandOverRequest) -> None:
-        """The entry is the one that was signed, whatever the workflow says. Errors: Refusal."""
+        """Check that the entry is the signed one, whatever the workflow says. Errors: Refusal."""
         if self._warrants is not None:
             self._warrants.admit_entry(request.entry)
 
 
 async def _in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:
-    """What a call answers that blocks a thread, with signs of life meanwhile."""
+    """Run a blocking call in a thread, with heartbeats meanwhile, and return its answer."""
     running = asyncio.get_running_loop().run_in_executor(threads, call)
     while True:
         activity.heartbeat()
@@ -230,7 +232,7 @@ async def _in(threads: ThreadPoolExecutor, call: Callable[[], _T]) -> _T:
 
 
 async def _pause(seconds: float) -> None:
-    """So long, with signs of life. Errors: Unavailable when the worker shuts down: another one takes it up."""
+    """Wait so long, with heartbeats. Errors: Unavailable when the worker shuts down: another one takes it up."""
     loop = asyncio.get_running_loop()
     ends = loop.time() + seconds
     while (left := ends - loop.time()) > 0:

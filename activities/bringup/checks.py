@@ -1,4 +1,4 @@
-"""Checks of a bring-up that Backstop's own sources of health answer; all others go on to whoever asks the world."""
+"""Answers the checks of a bring-up that Backstop's own sources of health can answer, and passes on all others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _OWN = (CheckKind.HEALTHY, CheckKind.CONTIGUOUS, CheckKind.CAPACITY)
 
 
 class OwnHealth:
-    """`described`: a cluster as its Slurm has it now. `health`: of clusters that stand in the ledger."""
+    """Checks by our own sources.
+
+    `described`: a cluster as its Slurm has it now. `health`: for clusters in the ledger.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class OwnHealth:
         return _judged(order, islands, now)
 
     def _islands(self, order: CheckOrder) -> tuple[Island, ...]:
-        """What is there; of a cluster that nobody looks at: what was ordered (capacity alone goes by it)."""
+        """Return the present islands; for a cluster without a source the ordered ones (for capacity only)."""
         if order.slurm is not None:
             return self._described(order.cluster, order.slurm).islands
         samples = self._health.read([order.cluster])

@@ -1,9 +1,9 @@
 """The way of a bring-up's cluster into the fleet; activities/bringup/retirement.py is its way out.
 
-What came goes in with the first quotas that it backs, by the ledger's book in one transaction. As more comes, what is
-owed is granted: each grant by a plan, under the approval of the entry, with a receipt; through the cluster's rollout
-where one is monitored, else under the bring-up's own fence. Nothing is granted while a rollout is on its way: the call
-is to be tried again then. Source: docs/bringup.md, "Into the fleet, and out of it"; docs/adr/0053.
+The hardware that came goes in with the first quotas that it backs, by the ledger's book in one transaction. As more
+comes, what is owed is granted: each grant by a plan, under the approval of the entry, with a receipt; through the
+cluster's rollout if one is monitored, else under the bring-up's own fence. Nothing is granted while a rollout is on its
+way: the call is to be tried again then. Source: docs/bringup.md, "Into the fleet, and out of it"; docs/adr/0053.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from models.rollout.effects import Change, EffectKind, Fence
 from models.rollout.stages import Stage
 
 _CATCHES_UP = timedelta(minutes=2)
-"""How long the ledger's health may be behind the check that saw what came."""
+"""The time that the ledger's health may be behind the check that saw the hardware."""
 _INSISTS = timedelta(hours=1)
-"""How long a rollout that says no to what fits is asked again: it may not have seen yet what came."""
+"""How long a rollout that refuses a fitting grant is asked again: it may not have seen the hardware yet."""
 
 
 class FleetBringups(BringupExit):
-    """BringupsPort and ProductionPort: the ledger's book, and what goes by a cluster's rollouts, in and out."""
+    """BringupsPort and ProductionPort: the ledger's book, and the way in and out through a cluster's rollouts."""
 
     def open(self, start: BringupStart, at: datetime) -> OpenedBringup:
         return self._ledger.open_bringup(start, at)
 
     def record(self, record: BringupRecord) -> None:
-        """Of one that is retired the cluster leaves the fleet too, where a deadline came before it was empty."""
+        """Record the row; take a retired cluster out of the fleet too, if a deadline came before it was empty."""
         self._ledger.note_bringup(record)
         if record.row.stage is BringupStage.RETIRED:
             self.finish_retirement(record.row)
@@ -75,7 +75,7 @@ class FleetBringups(BringupExit):
         return self._as_incoming(request, stand.plan, spec_of(entry, request.islands, stand), stand.granted_gpus, stand)
 
     def _from_slurm(self, request: HandOverRequest) -> Incoming:
-        """Slurm's limits are what stands. Errors: Refusal where they are no honest first quotas."""
+        """Take Slurm's limits as the first quotas. Errors: Refusal if they are no honest ones."""
         entry = request.entry
         assert entry.slurm is not None
         held = self._schedulers.describe(entry.cluster, entry.slurm)
@@ -131,7 +131,7 @@ class FleetBringups(BringupExit):
     # --- what is owed ---------------------------------------------------------------------------
 
     def grant_owed(self, request: HandOverRequest) -> HandedOver:
-        """Errors: Unavailable while a rollout is on its way, or somebody else has just written."""
+        """Grant what fits. Errors: Unavailable while a rollout is on its way, or somebody else has just written."""
         entry, cluster = request.entry, request.entry.cluster
         owed = self._ledger.owed(cluster)
         if owed is None or request.number < owed.number:  # it came late, and the cluster is another bring-up's
@@ -156,7 +156,7 @@ class FleetBringups(BringupExit):
         return HandedOver(plan_hash=plan.hash, granted=dict(now.granted), owed=still, islands=islands, said=sentence)
 
     def _caught_up(self, request: HandOverRequest, owed: Owed) -> Owed:
-        """With a grant noted that landed, and whose worker died before it could note it."""
+        """Record grants that took effect, but whose worker died before it could record them."""
         cluster, order = request.entry.cluster, owed.orders + 1
         landed = self._ledger.landed_grants(
             _fence(cluster, owed.number, order), cluster, _order_id(cluster, owed.number, order)
@@ -167,7 +167,7 @@ class FleetBringups(BringupExit):
         return self._caught_up(request, self._ledger.owed(cluster) or owed)
 
     def _alone(self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int]) -> str:
-        """No rollout is open: one write, whole. Errors: Unavailable where somebody else wrote meanwhile."""
+        """Write in one piece while no rollout is open. Errors: Unavailable if somebody else wrote meanwhile."""
         cluster, order = request.entry.cluster, owed.orders + 1
         snapshot, policy = self._clusters.present(cluster, request.at)
         fits, why = _fitting(snapshot, policy, request.islands, more)
@@ -203,7 +203,7 @@ class FleetBringups(BringupExit):
     def _through(
         self, request: HandOverRequest, owed: Owed, plan: Plan, more: Mapping[str, int], opened: OpenRollout
     ) -> str:
-        """The rollout that is open writes it, team by team. Errors: Unavailable while it takes no grants."""
+        """Have the open rollout write it, team by team. Errors: Unavailable while it takes no grants."""
         cluster = request.entry.cluster
         if opened.stage is not Stage.MONITORED or opened.shadow:
             what, ends = ("a shadow rollout", "over") if opened.shadow else ("a rollout", "monitored or over")
@@ -218,7 +218,7 @@ class FleetBringups(BringupExit):
             self._caught_sight(request, snapshot)
         sentences = [] if fits else [why]
         order = owed.orders
-        # Where nothing fits it is asked all the same: its answer to an order that it has written may have been lost.
+        # If nothing fits it is asked all the same: its answer to an order that it has written may have been lost.
         for team, gpus in (fits or dict([min(more.items())])).items():
             wanted = GrantOrder(
                 request=_order_id(cluster, owed.number, order + 1),
@@ -242,7 +242,7 @@ class FleetBringups(BringupExit):
         return "; ".join(sentences)
 
     def _caught_sight(self, request: HandOverRequest, snapshot: Snapshot) -> None:
-        """Errors: Unavailable for a while where the ledger has not seen yet what came healthy."""
+        """Raise Unavailable for a while if the ledger has not seen the new healthy hardware yet."""
         came = sum(island.healthy_gpus for island in request.islands)
         if snapshot.healthy_gpus < came and self._now() - request.at < _CATCHES_UP:
             raise Unavailable(
@@ -277,7 +277,8 @@ def _lacking(wanted: Mapping[str, int], granted: Mapping[str, int]) -> dict[str,
 def _fitting(
     snapshot: Snapshot, policy: Policy, came: Sequence[Island], more: Mapping[str, int]
 ) -> tuple[dict[str, int], str]:
-    """How much of it fits beside what stands, by leaf: never above C, and nobody loses backing. And why not all.
+    """Return how much of it fits beside the present quotas, by leaf, and why not all: never above C, and nobody loses
+    backing.
 
     C is the lesser of what the ledger's health and what the capacity check (`came`) allow.
     """
@@ -299,17 +300,17 @@ def _fitting(
 
 
 def _fence(cluster: str, number: int, order: int) -> Fence:
-    """Of what the bring-up writes by itself."""
+    """Return the fence of the bring-up's own writes."""
     return Fence(rollout=bringup_key(cluster, number), counter=order)
 
 
 def _order_id(cluster: str, number: int, order: int) -> str:
-    """By which a rollout knows the order again. A cluster's name may be longer than an order's may."""
+    """Return the id by which a rollout recognises the order. A cluster's name may be longer than an order's may."""
     return f"owed-{hash_of(cluster)}-{number}-{order}"
 
 
 def next_order(ledger: BringupLedger, cluster: str) -> str:
-    """By which id the next of what is owed is to be granted; empty: nothing is owed."""
+    """Return the id under which the next of what is owed is to be granted; empty: nothing is owed."""
     owed = ledger.owed(cluster)
     return "" if owed is None else _order_id(cluster, owed.number, owed.orders + 1)
 

@@ -31,7 +31,7 @@ from models.rollout.stages import Command, Stage, command_line
 log = logging.getLogger(__name__)
 
 _LEAVES_WITHIN = timedelta(hours=1)
-"""How long the end of a rollout is waited for that a deadline has overtaken."""
+"""How long a deadline that has overtaken a rollout waits for its end."""
 _OUT = WoundDown(quota_gpus=0, jobs=0, said="it is out of the fleet")
 
 
@@ -61,9 +61,9 @@ class BringupExit:
         self._rollouts = rollouts
 
     def wind_down(self, request: WindDownRequest) -> WoundDown:
-        """Asked again and again until nothing stands and nothing runs: then the cluster is out of the fleet.
+        """Go on with the retirement; called until no quota and no job is left and the cluster is out of the fleet.
 
-        Errors: Refusal where a person has to make way; Unavailable while a rollout is being closed.
+        Errors: Refusal if a person has to make way; Unavailable while a rollout is being closed.
         """
         cluster = request.cluster
         came_late = 0 < request.number < self._ledger.number(cluster)  # the cluster is another bring-up's by now
@@ -78,11 +78,13 @@ class BringupExit:
             return running.but(quota_gpus=stands, said="a rollout that takes them to nothing is launched")
         if opened is not None and (opened.stage is not Stage.MONITORED or stands):
             if opened.stage is Stage.PLANNED:
-                self._launch(request, opened.rollout, stands)  # whoever did so before may not have come to approve it
+                self._launch(
+                    request, opened.rollout, stands
+                )  # an earlier call may have died before it approved the plan
             back = max(0, opened.baseline.tree.assigned_gpus() - stands)
             return running.but(quota_gpus=stands + back, back_gpus=back, said=self._stage_of(opened))
         if running.is_empty:
-            running = running.but(teams=self._using(request))  # whatever the ledger was told last: this ends jobs
+            running = running.but(teams=self._using(request))  # asked anew: to go on ends jobs
         if not running.is_empty:
             return running.but(said="no quota stands, and what runs runs to its end")
         if opened is not None:
@@ -92,15 +94,15 @@ class BringupExit:
         return _OUT
 
     def finish_retirement(self, row: BringupRow) -> None:
-        """The cluster is out of the fleet also where a deadline overtook its rollout.
+        """Take the cluster out of the fleet also if a deadline overtook its rollout.
 
-        What a person alone can end keeps it in, and its archive says so. Errors: Unavailable while its rollout ends.
+        If only a person can end what keeps it in, its archive says so. Errors: Unavailable while its rollout ends.
         """
         cluster = row.cluster
         came_late = row.number < self._ledger.number(cluster)
         if came_late or not self._ledger.in_fleet(cluster):
             return
-        self._word(cluster)  # nobody else takes it out
+        self._word(cluster)  # raises unless a person's command retires it
         opened = self._registry.open_rollout_of(cluster)
         if opened is not None:
             closes = opened.stage in (Stage.MONITORED, Stage.ROLLED_BACK, Stage.STUCK)
@@ -126,7 +128,7 @@ class BringupExit:
             self._registry.archive([stays])
 
     def _makes_way(self, request: WindDownRequest, opened: OpenRollout, there: WoundDown) -> WoundDown:
-        """A rollout that is not the retirement's: one that is done is closed, any other a person may end."""
+        """Close another rollout that is monitored; ask a person to end any other."""
         if opened.stage is Stage.MONITORED and not opened.shadow:
             self._close(request, opened)
         sentence, line = self._stage_of(opened), command_line(Command.ABORT, request.cluster)
@@ -137,7 +139,7 @@ class BringupExit:
         return there.but(said=sentence)
 
     def _launch(self, request: WindDownRequest, rollout: str, stands: int) -> None:
-        """The rollout to nothing is launched, and its plan approved. Errors: Refusal."""
+        """Launch the rollout to nothing, and approve its plan. Errors: Refusal."""
         cluster = request.cluster
         key = self._key(cluster, f"floors/{rollout}")
         self._ledger.open_floors(cluster, Signature(request.actor, request.at, key, request.reason))
@@ -147,7 +149,7 @@ class BringupExit:
             "spare_gpus": max(1, snapshot.total_gpus),
             "max_tier": "busy",
             "scope": "cluster",
-            # All of it moves, by a person's word: the limit is on what happens by itself.
+            # All of it moves, by a person's command: the limit is for automatic moves.
             "max_moved_gpus": own.max_moved_gpus + stands,
         }
         if own.max_moved_gpus_day is not None:
@@ -166,25 +168,25 @@ class BringupExit:
             self._rollouts.command(cluster, Command.APPROVE, word)  # refused where it is approved already
 
     def _word(self, cluster: str) -> str:
-        """On whose word the cluster goes; empty without keys."""
+        """Return the warrant that retires the cluster; empty without keys."""
         return "" if self._warrants is None else self._warrants.word(f"bringup/{cluster}", "bringup.retire")
 
     def _assigned(self, cluster: str) -> int:
         return QuotaTree(q.as_quota() for q in self._quotas.read(cluster).quotas).assigned_gpus()
 
     def _running(self, request: WindDownRequest) -> WoundDown:
-        """Jobs by name; where nobody names them, teams whose jobs hold GPUs."""
+        """Count jobs by name or, if no source names them, teams whose jobs hold GPUs."""
         cluster, now = request.cluster, request.at
         use = self._usage.latest([cluster], now).get(cluster, {})
         named = [job for job in self._jobs.jobs([cluster], now).get(cluster, ()) if job.ended is None]
         teams = 0 if named else sum(team.scheduled_gpus > 0 for team in use.values())
         if not named and not teams:
-            with suppress(BackstopError):  # it is asked again before anything is unmade
+            with suppress(BackstopError):  # asked again before anything is removed
                 teams = self._using(request)
         return WoundDown(quota_gpus=0, jobs=len(named), teams=teams, said="")
 
     def _using(self, request: WindDownRequest) -> int:
-        """Teams whose jobs hold GPUs at this moment, as their Slurm says. Errors: Unavailable, BadInput."""
+        """Count teams whose jobs hold GPUs at this moment, by their Slurm. Errors: Unavailable, BadInput."""
         if request.slurm is None:
             return 0
         there = self._schedulers.describe(request.cluster, request.slurm)
@@ -196,7 +198,7 @@ class BringupExit:
         return f"rollout {opened.rollout} of {opened.owner} is {opened.stage}{needs}"
 
     def _close(self, request: WindDownRequest, opened: OpenRollout) -> NoReturn:
-        """Errors: Refusal; Unavailable until it has ended."""
+        """Close the rollout. Errors: Refusal; Unavailable until it has ended."""
         reason = f"{request.cluster} is retired: {request.reason}"[:500]
         word = CommandRequest(actor=request.actor, reason=reason, warrant=self._word(request.cluster))
         if refused := self._rollouts.command(request.cluster, Command.CLOSE, word):

@@ -1,7 +1,7 @@
-"""Who may do what, at the desk: access files imported and countersigned, tokens made and revoked.
+"""Rights at the desk: access files are imported and countersigned, tokens made and revoked.
 
-Roles are changed by two admins. The first file of all needs one, who stands in it; after that a name that nobody
-checked changes nothing.
+Roles are changed by two admins. The first file of all needs one, who is named in it; after that an unchecked name
+changes nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class AccessDesk:
         return AccessStands(version=self._book.access(), proposal=self._book.proposal())
 
     def import_access(self, question: ask.ImportAccess, who: Principal, by: Signature) -> AccessOutcome:
-        """Errors: BadInput, Refusal, Conflict."""
+        """Import or confirm a file. Errors: BadInput, Refusal, Conflict."""
         standing = self._book.access()
         if question.confirm:
             if question.file is not None:
@@ -167,7 +167,7 @@ class AccessDesk:
     # --- for doctor -----------------------------------------------------------------------------
 
     def check(self) -> AccessCheck | None:
-        """None: no access is configured."""
+        """Check access for `doctor`; None: no access is configured."""
         try:
             standing = self._book.access()
         except BackstopError as error:
@@ -189,18 +189,18 @@ class AccessDesk:
 
 
 def named_by(file: AccessFile, who: Principal) -> Principal:
-    """Who imports the first file, by that file: none is in force that said who they are."""
+    """Return the importer of the first file as that file names them: none is in force that could."""
     importer = file.principal_of(who)
     return importer if importer.is_proven or ":" in importer.name else importer.but(name=USER + importer.name)
 
 
 def asserted_by(actor: str) -> Principal:
-    """Whoever asks where no front signs."""
+    """Return the principal of a caller without a front's signature."""
     return asserted_principal(actor or "nobody")
 
 
 def _warnings(standing: AccessVersion | None, file: AccessFile, who: Principal) -> tuple[str, ...]:
-    """Of the file by itself, and of who loses by it what they look at each day."""
+    """Warn of oddities in the file itself, and of readers who lose a right that they use each day."""
     before = None if standing is None else standing.file
     return (*warnings_of(file), *no_longer_read(before, file, named_by(file, who) if before is None else who))
 

@@ -1,4 +1,4 @@
-"""What people ask of the ledger outside a rollout: import, show, archive. Each question is in models/questions.py."""
+"""Answers people's requests to the ledger outside a rollout: import, show, archive. Questions: models/questions.py."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ from models.seals import SealedTo, Sealing
 _T = TypeVar("_T")
 _QUOTAS_A_PAGE = 10_000
 _BYTES_A_PAGE = 8_000_000
-"""Of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the most there."""
+"""Bytes of JSON, which crosses Temporal at a tenth of its size (client/compression.py); 2 MiB is the limit there."""
 _REQUESTS_SHOWN = 500
 _CLUSTERS_NAMED = 5
 
@@ -95,9 +95,9 @@ class DeskActivities:
         sealed: Callable[[str], tuple[SealedTo, ...]] = lambda _: (),
         now: Clock = utc_now,
     ) -> None:
-        """`waits`: what is still to be told, by audience. `bringups`, `access`: their books, where this worker has any.
+        """`waits`: notices not sent yet, by audience. `bringups`, `access`: their books, if this worker has any.
 
-        `sealing`: how the archive is sealed. `warrants`: who asks, as proven as can be. `mark`: of what stands.
+        `sealing`: how the archive is sealed. `warrants`: proves who asks. `mark`: changes with the ledger.
         """
         self._now = now
         self._sealing, self._sealed = sealing, sealed
@@ -114,7 +114,7 @@ class DeskActivities:
         self._doubts = doubts
         self._health = health
         self._calendar = calendar
-        # A question, with the request that it came in: who asks, and under which name.
+        # A question is answered with the request that it came in: who asks, and under which name.
         self._answers: dict[type[Question[Any]], Callable[[Any, DeskRequest], Any]] = {
             coming.StageImport: self._stage_import,
             coming.CommitImport: self._commit_import,
@@ -172,7 +172,7 @@ class DeskActivities:
 
     @activity.defn(name="ledger_desk", no_thread_cancel_exception=True)
     def answer(self, request: DeskRequest) -> DeskAnswer:
-        """The request is carried out. Errors: BadInput for wrong arguments, those of the ports."""
+        """Carry out the request. Errors: BadInput for wrong arguments, those of the ports."""
         with translate_errors():
             asks = asserted_by(request.actor) if self._warrants is None else self._warrants.desk(request)
             kind = QUESTIONS[request.kind]
@@ -244,7 +244,7 @@ class DeskActivities:
         )
 
     def _snapshot(self, question: ask.SnapshotNow, _: DeskRequest) -> ask.Plannable:
-        """What a launch would plan from now: the same values, health and usage."""
+        """Return the basis of a launch now: the same values, health and usage."""
         now = self._now()
         snapshot, policy = self._rollouts.present(question.cluster, now, question.policy)
         return ask.Plannable(snapshot=self._rollouts.works.with_work(snapshot, policy, now), policy=policy)
@@ -254,7 +254,7 @@ class DeskActivities:
         return tuple(self._plannable(one, question, now) for one in self._page(question.after, question.limit))
 
     def _plannable(self, one: Described, question: ask.SnapshotsNow, now: datetime) -> ask.Plannable | ask.Unplannable:
-        """One that nobody can plan now keeps no other from its plan."""
+        """Return one cluster's basis; one that cannot be planned now must not cost the others theirs."""
         if one.spec is None:
             return ask.Unplannable(cluster=one.name, why_not=one.wrong)
         try:
@@ -267,7 +267,7 @@ class DeskActivities:
     def _flex(self, question: ask.FlexOf, _: DeskRequest) -> tuple[FlexNow, ...]:
         now = self._now()
         if question.cluster:
-            self._registry.facts(question.cluster)  # of many that are asked at once one that is unknown is left out
+            self._registry.facts(question.cluster)  # raises for an unknown one, which `flex` leaves out
             one = one_of(self._rollouts.looks.flex([question.cluster], question.mode, now), question.cluster)
             return () if one is None else (one,)
         names = sorted(n for n in self._registry.names() if n > question.after)
@@ -289,7 +289,7 @@ class DeskActivities:
         return answers
 
     def _no_quota(self, team: str, cluster: str) -> str:
-        """That it has none there, and where it has."""
+        """Say that the team has no quota there, and where it has some."""
         has = {
             spec.name: quota.gpus
             for one in self._fleet.describe("", len(self._registry.names()))
@@ -304,7 +304,7 @@ class DeskActivities:
         return f"{team} has no quota in cluster {cluster}, {elsewhere}"
 
     def _archive(self, question: ask.Archive, request: DeskRequest) -> int:
-        """People archive their own refused attempts here, and nothing else: what happened is told by what did it."""
+        """Archive a caller's own refused attempts, and nothing else: other events are archived where they happen."""
         asked = activity.info().scheduled_time
         for entry in question.entries:
             own = entry.actor == request.actor and entry.key.startswith(ATTEMPT) and not entry.rollout
@@ -326,7 +326,7 @@ class DeskActivities:
 
     def _declare(self, question: ask.Declare, request: DeskRequest) -> Declaration:
         declaration = self._fleet.declare(question.declared, request.actor, self._now())
-        # Tried again, it may find new what the first try declared, and had no time to archive.
+        # A second try may find windows that the first one declared and had no time to archive.
         new = declaration.new if activity.info().attempt == 1 else declaration.stand
         changes = [*(("declared", e) for e in new), *(("took back", e) for e in declaration.gone)]
         self._registry.archive(
@@ -343,7 +343,7 @@ class DeskActivities:
         return self._fleet.end_hold(question.source, question.clusters, self._now(), deed)
 
     def _confirm(self, question: ask.ConfirmSource, request: DeskRequest) -> DoubtedSource:
-        """Tried again after it was done and before it was archived, it would be refused: so it is archived first."""
+        """Archive first, then confirm: a second try after the confirmation would be refused."""
         doubts = {one.source: one for one in self._doubts.sources_in_doubt()}
         doubt = doubts.get(question.source)
         if doubt is not None:
@@ -383,7 +383,7 @@ class DeskActivities:
         return self._reports.plan_now()
 
     def _check(self, _: ask.CheckLedger, __: DeskRequest) -> ask.LedgerCheck:
-        ahead = (self._now() - activity.info().started_time).total_seconds()  # first: what follows takes time
+        ahead = (self._now() - activity.info().started_time).total_seconds()  # first: the rest takes time
         opened, senseless = self._registry.open_clusters(), self._fleet.senseless()
         return ask.LedgerCheck(
             open_rollouts=len(opened),
@@ -446,14 +446,14 @@ def _signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
 
 
 def _without_secrets(team: Team) -> Team:
-    """An answer stays in its history."""
+    """Hide the contacts' secrets, because an answer stays in its history."""
     return team.model_copy(update={"contacts": tuple(map(shown, team.contacts))})
 
 
 def _request_id() -> str:
-    """Of this request, however often it is carried out: whoever does again archives nothing twice.
+    """Return this request's id. Idempotent: repeating the request archives nothing new.
 
-    Whoever asks chooses it: it must be no key of what somebody else archives.
+    The caller chooses it: it must be no key of another's entry.
     """
     chosen = str(activity.info().workflow_id)
     return chosen if chosen.startswith(DESK) and BESIDE not in chosen else f"{DESK}{hash_of(chosen)}"
@@ -471,7 +471,7 @@ def _entry(
     part: str = "",
     data: Mapping[str, Any] = MappingProxyType({}),
 ) -> AuditEntry:
-    """What somebody did at the desk. It is of the time it was asked, so that tried again it is the same entry."""
+    """Make the entry of a deed at the desk, dated when it was asked, so that a second try makes the same entry."""
     return _signature(request, reason).entry(cluster, text, data, part)
 
 
@@ -482,7 +482,7 @@ def _of_window(request: DeskRequest, what: str, entry: Entry, reason: str, part:
 
 
 def _of_plan(request: DeskRequest, text: str, reason: str) -> AuditEntry:
-    """What somebody did to the milestones, in the chain that these have."""
+    """Make the entry of a change to the milestones, in their chain."""
     text = text if len(text) <= 500 else f"{text[:500]} and so on"
     return _entry(request, CHAIN, text, reason, data={"command": request.kind, **request.arguments})
 
@@ -492,7 +492,7 @@ def _json_bytes(row: ChainedEntry) -> int:
 
 
 def _light(rows: Iterable[_T], weight: Callable[[_T], int], most: int = _QUOTAS_A_PAGE) -> Iterator[_T]:
-    """The first rows that weigh no more than this together; at least one, so that the next page goes on."""
+    """Yield the first rows that weigh no more than this together; at least one, so that the next page goes on."""
     total = 0
     for number, row in enumerate(rows):
         total += weight(row)

@@ -1,4 +1,4 @@
-"""Pushes of health at the desk: the watch is asked to look. What whoever pushes says of it is logged, and not read."""
+"""Pushes of health at the desk: the watch is asked to look. The push's own word is logged, and does not count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WORD_LOGGED = 200
 
 
 def looked_for(pushes: PushPort | None, question: PushHealth, request: DeskRequest) -> HealthPushed:
-    """The watch will look at those that there are. Errors: Refusal where this worker takes none."""
+    """Have the watch look at those that exist. Errors: Refusal if this worker takes no pushes."""
     if pushes is None:
         raise Refusal("this worker does not accept pushed health")
     names = tuple(dict.fromkeys(question.clusters))

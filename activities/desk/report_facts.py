@@ -1,4 +1,4 @@
-"""What reports go by: a week as the ledger knows it, and where the plan's milestones stand."""
+"""Facts for reports: a week as the ledger knows it, and the state of the plan's milestones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ReportFacts:
         )
 
     def _arrived(self, asked: Tallies) -> tuple[Arrival, ...]:
-        """What the curve rises by that no quota did: new clusters."""
+        """Return the new clusters, which raise the curve without a change of quota."""
         if not asked.times:
             return ()
         first, last = min(asked.times), max(asked.times)
@@ -94,7 +94,7 @@ class ReportFacts:
         )
 
     def plan_now(self) -> PlanNow:
-        """Waves take a plan of every cluster: whoever asks for them counts them."""
+        """Return the plan and its figures. Waves need a plan of every cluster: a caller who wants them counts them."""
         now = self._now()
         points = self._tallies.points("", [now], timedelta(days=1))
         monitored = monitored_at(self._report.passages(now), now)

@@ -1,8 +1,9 @@
-"""Second persons at the desk: commands that wait for one, and what somebody does without one in an emergency.
+"""Second persons at the desk: commands that wait for one, and deeds without one in an emergency.
 
 The front carries a command out, and asks here before and after: `turn` gives it to one second person alone. So a second
-front, or the same one asked twice, does it once. Who counts is judged here, by the access file in force and by who
-asks as the ticket of the question proves it.
+front, or the same one asked twice, does it once. The access file in force, and the ticket of the question, decide who
+may be the second person.
+
 Source: docs/access.md, "The table of rights"; docs/adr/0061-countersigning.md.
 """
 
@@ -43,11 +44,11 @@ _UNCONFIGURED = "no access is configured, so no command waits for a second perso
 
 
 def _nobody(_: TellRequest) -> None:
-    """Where no worker tells anybody."""
+    """Notify nobody, if no worker does."""
 
 
 def changes_of(fleet: FleetFilePort) -> Callable[[KeptCommand], tuple[str, ...]]:
-    """What an import that waits would change, as things stand."""
+    """Return a function that lists the changes that a waiting import would make now."""
 
     def changes(kept: KeptCommand) -> tuple[str, ...]:
         if kept.command != "desk.take_fleet":
@@ -66,7 +67,7 @@ def _unsaid(_: KeptCommand) -> tuple[str, ...]:
 
 
 class SecondPersonsDesk:
-    """Answers the questions of models/countersign_questions.py. `tell`: brings notices on their way, the log first."""
+    """Answers the questions of models/countersign_questions.py. `tell`: sends notices, to the log first."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class SecondPersonsDesk:
         tell: Callable[[TellRequest], object] = _nobody,
         leads_to: Callable[[KeptCommand], tuple[str, ...]] = _unsaid,
     ) -> None:
-        """`leads_to`: what a command would change, where its message does not say."""
+        """`leads_to`: what a command would change, if its message does not say."""
         self._leads_to = leads_to
         self._book = book
         self._access = access
@@ -85,12 +86,12 @@ class SecondPersonsDesk:
     # --- what waits -----------------------------------------------------------------------------
 
     def keep(self, question: ask.KeepWaiting, who: Principal, by: Signature) -> Waiting:
-        """Errors: Refusal for a command that waits for nobody, and for who may not give it."""
+        """Keep a command. Errors: Refusal if it needs no second person, or if the caller may not give it."""
         file = self._file()
         row = RIGHTS.get(question.command)
         if row is None or not any(right.second.needs_countersign for right in row.rights_under(question.target.cases)):
             raise Refusal(f"{question.command} needs no second person: give it directly")
-        # A token's scope is the front's to know: it has judged by it.
+        # Only the front knows a token's scope: it has judged by it.
         giver = who.but(proof=Proof.SERVICE) if who.proof is Proof.TOKEN else who
         require_permitted(decide(file, giver, question.command, question.target))
         kept = KeptCommand(principal=who, at=by.at, **dict(question))
@@ -105,7 +106,10 @@ class SecondPersonsDesk:
         return self._shown(waiting, self._in_force()).but(changes=self._leads_to(waiting.kept))
 
     def turn(self, question: ask.TurnWaiting, who: Principal, by: Signature) -> TakenCommand:
-        """Errors: Refusal for who does not count as the second person, and for what waits no more."""
+        """Give the command to its second person.
+
+        Errors: Refusal if the caller cannot be that, or if it waits no more.
+        """
         file, digits = self._file(), question.hash
         if question.turn is Turn.TAKE:
             self._judged(file, self._book.awaited_one(digits), who)
@@ -120,7 +124,7 @@ class SecondPersonsDesk:
         )
 
     def withdraw(self, question: ask.WithdrawWaiting, who: Principal, by: Signature) -> Waiting:
-        """Errors: Refusal for who did not give it."""
+        """End the wait. Errors: Refusal unless the caller gave the command."""
         waiting = self._book.awaited_one(question.hash)
         giver = waiting.kept.principal
         if giver.name != who.name and (not who.human or giver.human != who.human):
@@ -128,7 +132,7 @@ class SecondPersonsDesk:
         return self._shown(self._book.withdraw(question.hash, by), None)
 
     def _judged(self, file: AccessFile, waiting: Awaited, who: Principal) -> None:
-        """Whether `who` counts beside the giver, and the giver may still give it. Errors: Refusal."""
+        """Check that `who` may countersign, and that the giver may still give it. Errors: Refusal."""
         if why := waiting.why_not(self._book.now()):
             raise Refusal(why)
         kept = waiting.kept
@@ -140,7 +144,7 @@ class SecondPersonsDesk:
                 )
 
     def _shown(self, waiting: Awaited, file: AccessFile | None) -> Waiting:
-        """`file`: by which it is said who could; None: nobody asks."""
+        """Describe a waiting command. `file`: names who could countersign; None: leave that out."""
         kept = waiting.kept
         could = () if file is None else who_countersigns(file, kept.principal, kept.command, kept.target)
         return Waiting(
@@ -161,7 +165,7 @@ class SecondPersonsDesk:
     # --- alone ----------------------------------------------------------------------------------
 
     def notify_emergency(self, question: ask.TellEmergency, who: Principal, by: Signature) -> Emergency:
-        """All admins are told before it is done. Errors: Refusal for who may not act alone."""
+        """Notify all admins before it is done. Errors: Refusal if the caller may not act alone."""
         file = self._file()
         require_permitted(decide(file, who, question.command, question.target, emergency=True, reason=question.reason))
         chain = chain_of(question.command, question.target)
@@ -170,7 +174,7 @@ class SecondPersonsDesk:
         return emergency
 
     def notify_admitted(self, nonce: str, chain: str) -> None:
-        """All admins are told of what a warrant did alone, where no front had told them."""
+        """Notify all admins of a warrant's deed without a second person, if no front has."""
         emergency, file = self._book.admitted_alone(nonce), self._in_force()
         if emergency is not None and file is not None:
             self._admins_told(emergency, file, chain)
@@ -180,7 +184,7 @@ class SecondPersonsDesk:
         self._told(TellRequest(cluster=chain, notices=tuple(notices)))
 
     def _told(self, request: TellRequest) -> None:
-        """The notices are on their way. Whoever acts in an emergency is not held up by who is slow to receive them."""
+        """Send the notices, without making the person in an emergency wait for slow receivers."""
         wait([self._postman.submit(copy_context().run, self._posted, request)], timeout=_MOMENT_SECONDS)
 
     def _posted(self, request: TellRequest) -> None:
@@ -190,11 +194,14 @@ class SecondPersonsDesk:
             logger.exception("notices of an emergency; the archive and the weekly report have it")
 
     def emergencies(self) -> tuple[Emergency, ...]:
-        """Those that nobody else has looked at."""
+        """Return those that nobody else has reviewed."""
         return tuple(self._book.emergencies())
 
     def seen(self, question: ask.SeenEmergency, who: Principal, by: Signature) -> Emergency:
-        """Errors: Refusal for who acted, under whichever name, and for who is no admin."""
+        """Record a review.
+
+        Errors: Refusal for the person who acted, under any name, and for anybody who is no admin.
+        """
         file, emergency = self._file(), self._book.emergency(question.number)
         if emergency is None:
             raise Refusal(
@@ -223,7 +230,7 @@ class SecondPersonsDesk:
 
 
 def _notice(emergency: Emergency, admin: str, chain: str) -> Notice:
-    """To one admin, by the name that the fleet file has contacts for, as a rollout's owner is."""
+    """Make the notice to one admin, by the name that the fleet file has contacts for, as a rollout's owner is."""
     return Notice(
         key=f"emergency/{emergency.number}/{admin.removeprefix(USER)}"[:300],
         kind=NoticeKind.EMERGENCY,

@@ -1,4 +1,6 @@
-"""Who gives the ledger's desk a command: the archive learns it from here, and no port takes it as an argument."""
+"""Holds the person who gives the ledger's desk a command: the archive reads it here, and no port takes it as an
+argument.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _SPEAKER: ContextVar[Principal | None] = ContextVar("speaker", default=None)
 
 @contextmanager
 def spoken_by(principal: Principal) -> Iterator[None]:
-    """Within, in this thread, what is archived of this actor is theirs."""
+    """Attribute to this person what this thread archives of them within."""
     token = _SPEAKER.set(principal)
     try:
         yield

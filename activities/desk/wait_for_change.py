@@ -1,4 +1,4 @@
-"""Waiting at the ledger until something has happened there."""
+"""Waits at the ledger until something has happened there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LOOK_SECONDS = 0.5
 
 
 def other_than(since: str, seconds: float, mark: Callable[[], str]) -> str:
-    """The mark, once it is another one, when so many seconds are over, or as the worker stops.
+    """Return the mark once it has changed, when so many seconds are over, or as the worker stops.
 
     One thread of a worker waits for each front that shows pages, and for none that shows none.
     """

@@ -50,7 +50,7 @@ from models.rollout.stuck import LAUNCH
 from models.temporal_names import LAUNCHED_UPDATE, ROLLOUT_WORKFLOW, TASK_QUEUE, rollout_workflow_id
 
 _FRESH = timedelta(minutes=10)
-"""Use has no version to compare: a plan made from it is made anew after this long."""
+"""A plan that uses usage is made anew after this long: usage has no version to compare."""
 _PATIENCE = timedelta(seconds=30)
 _ROUND_SECONDS = 1800.0
 """How long one call follows the members before its workflow calls it again."""
@@ -77,13 +77,13 @@ class FleetActivities:
         self._registry = registry
         self._clusters = clusters
         self._kept: dict[str, tuple[Any, datetime, Prospect]] = {}
-        """Prospects by cluster, each with what it was made from; lost with the process."""
+        """Prospects by cluster, each with its basis; lost with the process."""
 
     # --- planning -------------------------------------------------------------------------------
 
     @activity.defn(name="plan_fleet", no_thread_cancel_exception=True)
     def plan_fleet(self, request: FleetPlanRequest) -> FleetPlan:
-        """Every cluster's plan of today; what is approved with it is kept in the ledger, by the fleet rollout's id."""
+        """Plan every cluster as of today; keep what an approval approves in the ledger, by the fleet rollout's id."""
         with translate_errors():
             if self._warrants is not None:
                 self._warrants.fleet(request.launch)
@@ -108,7 +108,7 @@ class FleetActivities:
     def _planned(
         self, cluster: str, policy: Mapping[str, Any], now: datetime, rollout: Noted | None
     ) -> tuple[Prospect, Plan | None]:
-        """What a rollout of the cluster would do now; one that cannot be planned says why, and comes last."""
+        """Return what a rollout of the cluster would do now; one that cannot be planned says why, and comes last."""
         try:
             snapshot, own = self._clusters.present(cluster, now, policy, HISTORY_FRESH)
             with making_sense(cluster, "its quotas"):
@@ -122,14 +122,14 @@ class FleetActivities:
 
     @activity.defn(name="pick_clusters", no_thread_cancel_exception=True)
     def pick(self, request: PickRequest) -> PickAnswer:
-        """The order made anew from today's snapshots, and the first of it that can start now."""
+        """Make the order anew from today's snapshots, and pick the first that can start now."""
         with translate_errors():
             names = [c.cluster for c in request.candidates]
             rehearsed = self._rehearsed(request.shadow)
             joined = self._followed(names, rehearsed)
             free = [name for name in names if name not in joined]
             windows = self._calendar.windows(free)
-            # What nobody can read of a calendar may be a freeze.
+            # An unreadable entry of a calendar may be a freeze.
             why_not = {**dict.fromkeys(rehearsed, _REHEARSED), **windows.senseless}
             prospects = [
                 p.model_copy(update={"why_not": p.why_not or why_not.get(p.cluster, "")})
@@ -139,16 +139,16 @@ class FleetActivities:
             return answer.model_copy(update={"joined": joined})
 
     def _rehearsed(self, shadow: bool) -> Set[str]:
-        """Clusters with an open rollout that writes nothing: it is none of the members of a fleet rollout that does."""
+        """Return clusters with an open shadow rollout: no members of a fleet rollout that writes."""
         opened = {} if shadow else self._registry.open_clusters()
         return {cluster for cluster, (_, rehearses) in opened.items() if rehearses}
 
     def _followed(self, names: Sequence[str], rehearsed: Set[str]) -> dict[str, Noted]:
-        """Rollouts that are open in these clusters, as far as they may be members."""
+        """Return the open rollouts of these clusters that may be members."""
         return self._registry.newest([name for name in names if name not in rehearsed])
 
     def _prospects(self, names: Sequence[str], request: PickRequest) -> list[Prospect]:
-        """Today's, made anew where the quotas, the health or the policy have changed, or it was made long ago."""
+        """Return today's prospects, made anew if quotas, health or policy have changed, or the old ones are too old."""
         samples, versions = self._health.read(names), self._quotas.versions(names)
         now = request.at
         answer = []
@@ -167,12 +167,15 @@ class FleetActivities:
 
     @activity.defn(name="start_members")
     async def start(self, request: StartRequest) -> StartAnswer:
-        """The rollouts are open, each with its plan. Repeating it changes nothing: an id is opened once."""
+        """Open the rollouts, each with its plan. Repeating it changes nothing: an id is opened once."""
         refusals = await asyncio.gather(*(self._started(request, e) for e in request.entrants))
         return StartAnswer(refused={e.cluster: why for e, why in zip(request.entrants, refusals, strict=True) if why})
 
     async def _started(self, request: StartRequest, entrant: Entrant) -> str:
-        """Why it was refused; empty: it is open. Errors: ApplicationError of type Unavailable, to be tried again."""
+        """Return why it was refused; empty if it is open.
+
+        Errors: ApplicationError of type Unavailable, to be tried again.
+        """
         launch = request.launch
         try:
             policy = await asyncio.to_thread(self._within_budget, request, entrant.cluster)
@@ -215,9 +218,9 @@ class FleetActivities:
         return "" if answer.launched else answer.reason
 
     def _within_budget(self, request: StartRequest, cluster: str) -> dict[str, Any]:
-        """What lies over the cluster's policy: the fleet's budget too, where the cluster's own is not tighter.
+        """Return the policy on top of the cluster's: with the fleet's budget, unless the cluster's own is tighter.
 
-        The ledger books each write against it before it is made, whoever else moves GPUs at that time.
+        The ledger books each write against it before it is made, even if others move GPUs at that time.
         """
         launch = request.launch
         own = merged_policy(self._registry.facts(cluster).policy, launch.policy)
@@ -225,16 +228,16 @@ class FleetActivities:
 
     @activity.defn(name="follow_members")
     async def follow(self, request: FollowRequest) -> FollowAnswer:
-        """Returns when members are not as they were known, or after half an hour."""
+        """Return when members differ from what is known, or after half an hour."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + _ROUND_SECONDS
-        # One that is opened and ended between two looks is news too: only what had ended before is none.
+        # A rollout that is opened and ended between two looks is news too: only those that had ended before are not.
         own = {*request.known, *request.unseen}
         over = {
             r for r, rollout in (await self._noted(request)).items() if r not in own and Stage(rollout.stage).has_ended
         }
         while loop.time() < ends:
-            with contextlib.suppress(TimeoutError):  # first, so that changes that come together are told together
+            with contextlib.suppress(TimeoutError):  # first, so that changes that come together are returned together
                 await asyncio.wait_for(activity.wait_for_worker_shutdown(), request.every_seconds)
                 return FollowAnswer()
             now = await self._noted(request)
@@ -246,7 +249,7 @@ class FleetActivities:
         return FollowAnswer()
 
     def _joined(self, request: FollowRequest) -> dict[str, Noted]:
-        """Rollouts that are open in the clusters that wait."""
+        """Return the open rollouts of the waiting clusters."""
         with translate_errors():
             opened = self._registry.open_clusters()
             there = [name for name in request.waiting if name in opened and (request.shadow or not opened[name][1])]
@@ -258,7 +261,7 @@ class FleetActivities:
 
     @activity.defn(name="abort_members")
     async def abort(self, request: AbortRequest) -> AbortAnswer:
-        """The rollouts have taken an abort, or say why not."""
+        """Abort the rollouts; return why some refused."""
         refusals = await asyncio.gather(*(self._aborted(request, e) for e in request.clusters))
         return AbortAnswer(refused={e.cluster: why for e, why in zip(request.clusters, refusals, strict=True) if why})
 
@@ -284,7 +287,7 @@ class FleetActivities:
         return ""
 
     def _word(self, cluster: str) -> str:
-        """On whose word the rollout is aborted: that on the fleet rollout which launched it; empty without keys."""
+        """Return the warrant that aborts the rollout: that of its fleet rollout's abort; empty without keys."""
         opened = self._registry.open_rollout_of(cluster)
         if self._warrants is None or opened is None:
             return ""
@@ -292,14 +295,14 @@ class FleetActivities:
 
     @activity.defn(name="record_fleet", no_thread_cancel_exception=True)
     def record(self, request: FleetRecord) -> None:
-        """The entries are archived, once per key."""
+        """Archive the entries, once per key."""
         with translate_errors():
             for entry in request.entries:
                 self._launch_admitted(entry)
             self._registry.archive(request.entries)
 
     def _launch_admitted(self, entry: AuditEntry) -> None:
-        """The ticket that proves who launches is admitted by `plan_fleet`, beside this call: for a while it waits."""
+        """Wait a while for the ticket that proves who launches: `plan_fleet` admits it, beside this call."""
         nonce = str(entry.data.get("warrant", "")) if entry.data.get("command") == LAUNCH else ""
         ends = time.monotonic() + _ADMISSION_SECONDS
         while self._warrants is not None and nonce and self._warrants.book.warrant(nonce) is None:
@@ -309,7 +312,7 @@ class FleetActivities:
 
 
 def _fleet_drawn(hash: str, taken: Sequence[Prospect], plans: Mapping[str, Envelope]) -> Drawn:
-    """What an approval of the fleet's plan freezes: which clusters, and what is approved of each."""
+    """Return what an approval of the fleet's plan freezes: its clusters, and the envelope of each."""
     envelopes = {
         p.cluster: plans[p.cluster].model_dump(mode="json") for p in taken if p.cluster in plans and p.plan_hash
     }
@@ -318,7 +321,7 @@ def _fleet_drawn(hash: str, taken: Sequence[Prospect], plans: Mapping[str, Envel
 
 
 def _with_own(prospect: Prospect, own: tuple[Noted, datetime] | None) -> Prospect:
-    """With the rollout of the fleet rollout that is taken over, unless somebody else has opened one since."""
+    """Add the rollout of the fleet rollout that is taken over, unless somebody else has opened one since."""
     if own is None or prospect.rollout not in ("", own[0].rollout):
         return prospect
     rollout, opened_at = own

@@ -1,7 +1,7 @@
-"""What buffers would cost the whole fleet: a cluster is planned anew only where something moved that its plan goes by.
+"""Computes the cost of buffers for the whole fleet; plans a cluster anew only if its plan's basis has changed.
 
-What every source says of all clusters is read at each look (activities/rollout/many_looks.py). A plan is kept in
-numbers alone, beside what it was made from and by its buffer: another look, or another buffer, costs what is new of it.
+Each look reads every source about all clusters (activities/rollout/many_looks.py). A plan is kept in numbers alone,
+beside its basis and by its buffer: another look, or another buffer, costs only the new plans.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from models.planning.haircut import WITHOUT, Cost, FleetHaircut, cost_of, fleet_
 from models.questions import ClusterFacts
 
 _MOST_BUFFERS = 16
-"""Of each cluster, those that were asked for last: a reader moves a slider."""
+"""The number of buffers kept for each cluster, the last ones asked for: a reader moves a slider."""
 _WORKS_TOLD = 20
 
 
 class _Kept(NamedTuple):
-    """The costs of one cluster by buffer, those that were asked for last at the end; and what they go by."""
+    """The costs of one cluster by buffer, those that were asked for last at the end; and their basis."""
 
     basis: object
     by: dict[str, Cost]
 
 
 class _Seen(NamedTuple):
-    """What a plan goes by, as it was read."""
+    """The basis of a plan, as it was read."""
 
     reading: QuotaReading
     sample: HealthSample
@@ -50,7 +50,7 @@ class _Seen(NamedTuple):
 
     @property
     def basis(self) -> object:
-        """Of when they are does not count, nor does whatever a plan at a buffer that was asked for leaves out."""
+        """The parts that a plan depends on: neither times nor what a plan at a given buffer leaves out."""
         return self.reading, self.sample.islands, self.usage, self.facts.gpus_per_node, self.policy, self.work
 
     @property
@@ -59,7 +59,7 @@ class _Seen(NamedTuple):
 
     @property
     def snapshot(self) -> Snapshot:
-        """Errors: Refusal where it makes no sense."""
+        """The snapshot. Errors: Refusal if it makes no sense."""
         with making_sense(self.reading.cluster, "its quotas"):
             facts = self.facts
             bare = to_plan(self.reading, self.sample, self.usage, facts.gpus_per_node, facts.completed_rollouts)
@@ -67,7 +67,7 @@ class _Seen(NamedTuple):
 
 
 class FleetCosts:
-    """Of one worker. Who asks while another is being answered waits, and is told what was planned for them."""
+    """The costs kept by one worker. A caller waits while another is answered, and shares its plans."""
 
     def __init__(self, looks: ManyLooks, usage: UsagePort, registry: RegistryPort) -> None:
         self._looks = looks
@@ -77,7 +77,7 @@ class FleetCosts:
         self._one_at_a_time = threading.Lock()
 
     def haircut_at(self, clusters: Sequence[str], buffers: Sequence[Fraction], now: datetime) -> FleetHaircut:
-        """The report on these; one that cannot be planned is left out. What is kept of others is forgotten."""
+        """Report on these clusters, without those that cannot be planned. Plans of other clusters are forgotten."""
         with self._one_at_a_time:
             seen = self._seen(clusters, now)
             by_text = {fraction_text(buffer): buffer for buffer in (WITHOUT, *buffers)}
@@ -99,7 +99,10 @@ class FleetCosts:
         )
 
     def _costs(self, cluster: str, seen: _Seen, buffers: Mapping[str, Fraction]) -> dict[str, Cost]:
-        """By the text of the buffer: a fraction's hash takes long. Errors: Refusal where it makes no sense."""
+        """Return the costs by the text of the buffer: a fraction's hash takes long.
+
+        Errors: Refusal if it makes no sense.
+        """
         kept, basis = self._kept.get(cluster), seen.basis
         if kept is None or kept.basis != basis:
             kept = self._kept[cluster] = _Kept(basis, {})
@@ -113,7 +116,7 @@ class FleetCosts:
         return costs
 
     def _seen(self, clusters: Sequence[str], now: datetime) -> dict[str, _Seen]:
-        """Of those that have health, quotas and a policy that make sense."""
+        """Read the clusters whose health, quotas and policy make sense."""
         readings, facts = self._looks.readings(clusters), self._registry.facts_of(clusters)
         samples = self._looks.believed_samples(clusters, now)
         there = [c for c in clusters if c in readings and c in facts and c in samples]
@@ -124,7 +127,7 @@ class FleetCosts:
     def _works(
         self, readings: Mapping[str, QuotaReading], facts: Mapping[str, ClusterFacts], now: datetime
     ) -> dict[str, tuple[TeamWork, ...]]:
-        """Of clusters whose teams have classes of jobs: of no other does a cut say whose work stands on it."""
+        """Return the work in clusters whose teams have classes of jobs: for others a cut names no work."""
         classed = [c for c, one in readings.items() if facts[c].policy.classes or any(q.classes for q in one.quotas)]
         if not classed:
             return {}

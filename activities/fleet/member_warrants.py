@@ -1,4 +1,4 @@
-"""What members of a fleet rollout stand on, by the ledger: its terms as they were signed, and what its abort ended.
+"""Checks members of a fleet rollout by the ledger: its terms as they were signed, and which its abort ended.
 
 Source: docs/design.md, "Identity and rights"; docs/adr/0071.
 """
@@ -21,7 +21,7 @@ ENDS_ONE = frozenset({"rollout.abort", "rollout.rollback", "rollout.close"})
 
 
 class SignedWords(Protocol):
-    """activities/tickets/warrants.py. `good`: its signature and message, checked anew."""
+    """activities/tickets/warrants.py. `good`: returns whether its signature and message are valid, checked anew."""
 
     @property
     def book(self) -> WarrantPort: ...
@@ -32,12 +32,12 @@ class SignedWords(Protocol):
 
 
 def inherited_nonce(parent: Warrant, command: str, subject: str) -> str:
-    """The nonce of the row by which a machine acts on a word."""
+    """Return the nonce of the row by which a machine acts on a word."""
     return f"{parent.nonce}/{command}/{subject}"
 
 
 def member_launched(launch: LaunchRequest, approval: Warrant, signed: SignedWords, registry: RegistryPort) -> Warrant:
-    """It is one of the fleet's, by its own terms; the fleet's launch. Errors: Refusal."""
+    """Check that the launch is one of the fleet's, by its own terms; return the fleet's launch. Errors: Refusal."""
     begun = signed.live(launch.fleet, "fleet.launch")
     if begun is None or launch.cluster not in approval.content.get("clusters", ()):
         raise Refusal(f"{launch.cluster} is not in the approved plan of fleet rollout {launch.fleet}")
@@ -60,7 +60,7 @@ def _ended_by_person(rollout: str, book: WarrantPort) -> bool:
 
 
 def _in_budget(launch: LaunchRequest, fleet: FleetLaunch, signed: SignedWords, registry: RegistryPort) -> None:
-    """It may move no more than the pace that people signed and the cluster's policy leave it. Errors: Refusal."""
+    """Check that it may move no more than the signed pace and the cluster's policy allow. Errors: Refusal."""
     changes = (one for one in signed.book.warrants(fleet.fleet, "fleet.pace") if one.live and signed.good(one))
     pace = pace_after(fleet.pace, (one.message.get("pace", {}) for one in changes))
     policy = merged_policy(registry.facts(launch.cluster).policy, fleet.policy)
@@ -79,9 +79,9 @@ def ended_with_fleet(rollout: str, fleet: str, signed: SignedWords) -> Warrant |
 
 
 def ends_member(abort: Warrant, rollout: str, book: WarrantPort) -> bool:
-    """With undo all are ended; without, those that had changed nothing when it was admitted, by the receipts.
+    """Return whether the abort ends this member: with undo all, without those that had changed nothing by then.
 
-    None that somebody adopted since: it is theirs.
+    An adopted member is not ended: it is its adopter's.
     """
     launches = book.warrants(rollout, "rollout.launch")
     if any(one.live and not one.inherits and one.admitted_at > abort.admitted_at for one in launches):

@@ -1,8 +1,8 @@
-"""Buttons under a notice in a chat: what its reader can answer to it, and how an answer crosses the wire.
+"""Buttons under a notice in a chat: the answers its reader can give, and how an answer crosses the wire.
 
-A worker puts them under a notice, and the front takes the press (web/slack). What is pressed proves nothing by itself:
-whoever knows a webhook's address can post any button. So a button names what its reader wants to look at or to say, and
-who presses, and whether they may, is asked where the press arrives. Source: docs/adr/0075.
+A worker puts them under a notice, and the front takes the press (web/slack). A press proves nothing by itself: anybody
+who knows a webhook's address can post any button. So a button names what its reader wants to see or to say, and the
+front asks who presses, and whether they may. Source: docs/adr/0075.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from models.notices import Notice, NoticeKind
 from models.rollout.stages import Command
 
 MOST_ANSWERED = 8
-"""Of one message: who has more to answer does so where there is room."""
+"""The number of notices in one message that have buttons; the others are answered by command."""
 VALUE_CHARS = 2000
-"""Of a button's value, as Slack takes it."""
+"""Characters of a button's value that Slack accepts."""
 
 
 class Act(StrEnum):
-    """What a button is for."""
+    """The purpose of a button."""
 
     APPROVE = "approve"
     """Shows what the plan does, and asks once more."""
@@ -38,7 +38,7 @@ class Act(StrEnum):
 
 
 class Press(Model):
-    """What a button says of itself."""
+    """The value of a button."""
 
     act: Act
     cluster: Text = Field(min_length=1, max_length=200)
@@ -65,12 +65,12 @@ _OF_TEAMS = frozenset(
         *(NoticeKind.AT_RISK, NoticeKind.BREACH, NoticeKind.ROLLED_BACK),
     }
 )
-"""Whose words name the lines that acknowledge and object."""
+"""Kinds whose text names the lines that acknowledge and object."""
 _OF_OWNERS = frozenset({NoticeKind.HELD, NoticeKind.BREACH, NoticeKind.STUCK})
 
 
 def rows_of(notice: Notice) -> tuple[ButtonRow, ...]:
-    """What can be answered to a message; of several notices together those that still want an answer."""
+    """Return the buttons of a message; for several notices together, of those that still want an answer."""
     if notice.kind is not NoticeKind.DIGEST:
         row = _row(notice)
         return (row,) if row.presses else ()
@@ -95,7 +95,7 @@ def _row(notice: Notice) -> ButtonRow:
 
 
 def _plan_in(notice: Notice) -> str:
-    """The hash in the line that approves, where the notice has that line; empty: nothing awaits an approval."""
+    """Return the hash in the line that approves, if the notice has that line; empty: nothing awaits an approval."""
     for command in notice.facts.get("commands") or ():
         words = shlex.split(str(command.get("line", ""))) if isinstance(command, dict) else []
         if words[:2] == ["backstop", Command.APPROVE.value] and "--plan" in words[:-1]:
@@ -104,12 +104,12 @@ def _plan_in(notice: Notice) -> str:
 
 
 def slack_text(text: str) -> str:
-    """No text becomes a mention, a link or a channel there: these three characters are Slack's markup."""
+    """Escape Slack's markup, so that no text becomes a mention, a link or a channel there."""
     return escape(text, quote=False)
 
 
 def blocks_of(rows: tuple[ButtonRow, ...]) -> list[dict[str, Any]]:
-    """As Slack's Block Kit has them."""
+    """Return the buttons as Slack's Block Kit has them."""
     blocks: list[dict[str, Any]] = []
     for number, row in enumerate(rows[:MOST_ANSWERED]):
         if len(rows) > 1:

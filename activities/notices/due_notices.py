@@ -1,7 +1,7 @@
-"""What waits in the outbox goes when it is due: the shared watch starts a round for each audience that is to be told.
+"""Sends due notices from the outbox: the shared watch starts a round for each audience that has some.
 
-A round is a workflow of its own, one per audience at a time: people's servers are waited for on the queue of notices,
-never by the watch. Where one runs nothing happens, and what it leaves is seen in the next round of the watch.
+A round is a workflow of its own, one per audience at a time: the queue of notices waits for people's servers, never the
+watch. If one runs already nothing happens, and the watch sees the rest in its next round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Rounds:
         self._pace = pace
 
     async def go_on(self) -> None:
-        """Every audience with something due has a round. Whatever is wrong with notices, the watch goes on."""
+        """Start a round for every audience with a due notice. Log every error: the watch goes on."""
         try:
             for audience in await asyncio.to_thread(self._outbox.audiences_due, self._pace):
                 await self._client.start_workflow(

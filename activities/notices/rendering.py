@@ -1,9 +1,9 @@
-"""A notice in plain words: (subject, body). Pure: the same notice always gives the same text.
+"""Renders a notice in plain words: (subject, body). Pure: the same notice always gives the same text.
 
-Templates are activities/templates/<kind>.txt; the first line of a rendered template is the subject. What a
-notice says goes by its numbers: `after_gpus` is the quota it is about, `before_gpus` the one that it replaces
-(for a rollback: the value that is undone), and `reasons` are the plan's. Some kinds say more where `facts`
-holds one of these (docs/notices.md):
+Templates are activities/templates/<kind>.txt; the first line of a rendered template is the subject. The text depends on
+the notice's numbers: `after_gpus` is the quota it is about, `before_gpus` the one that it replaces (for a rollback: the
+value that is undone), and `reasons` are the plan's. Some kinds say more if `facts` holds one of these
+(docs/notices.md):
 
     until           how long a shortage is expected to last (at_risk)
     left            what is left to undo or to wait for: texts (stuck, held, breach)
@@ -13,10 +13,10 @@ holds one of these (docs/notices.md):
     breach          whether it was a breach that rolled back (rolled_back, to the owner)
     late            whether it is an objection that came too late to hold anything (held)
     ends            whether the rollout has ended, so that nothing can be answered (all)
-    to_owner        whether the audience is the rollout's owner, where the names do not tell
+    to_owner        whether the audience is the rollout's owner, if the names do not say it
 
-A notice among others (entry.txt) begins with when it was posted, and what it says of hardware is of then; `past` is set
-where a later one has made it past.
+A notice among others (entry.txt) begins with the time when it was posted, and its numbers are of that time; `past` is
+set if a later one has superseded it.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ _MONTHS = (
 
 
 def render(notice: Notice, written_at: datetime | None = None) -> tuple[str, str]:
-    """Subject (one line) and body (plain text) of a notice. `written_at`: when, where that is long ago.
+    """Return subject (one line) and body (plain text) of a notice. `written_at`: its time, if that is long ago.
 
-    Errors: jinja2.UndefinedError where a template names what a notice does not have: our bug.
+    Errors: jinja2.UndefinedError if a template names a field that a notice does not have: our bug.
     """
     return _parted(
         _templates().get_template(f"{notice.kind.value}.txt").render({**_words(notice), "written_at": written_at})
@@ -74,16 +74,17 @@ def render(notice: Notice, written_at: datetime | None = None) -> tuple[str, str
 
 
 def _parted(text: str) -> tuple[str, str]:
-    """Subject and body of a rendered template."""
+    """Split a rendered template into subject and body."""
     subject, _, body = text.partition("\n")
     lines = "\n".join(line.rstrip() for line in body.splitlines())
     return _one_line(subject), re.sub(r"\n{3,}", "\n\n", lines).strip() + "\n"
 
 
 def render_together(message: Letter, link: str = "") -> tuple[str, str]:
-    """Subject and body of several notices to one audience: what wants an answer first, then by cluster what happened.
+    """Return subject and body of several notices to one audience: first those that want an answer, then the others by
+    cluster.
 
-    `link`: where people answer in a browser; empty: nowhere. Each notice whole stands in the log.
+    `link`: where people answer in a browser; empty: nowhere. The log has each notice whole.
     """
     notices = message.notices
     asking, past = still_asks(notices), superseded_keys(notices)
@@ -112,7 +113,7 @@ def render_together(message: Letter, link: str = "") -> tuple[str, str]:
 
 
 def _entry(notice: Notice, posted_at: datetime, *, asks: bool, past: bool) -> dict[str, Any]:
-    """One notice among others: the line that is its subject elsewhere, and what it says beside."""
+    """Return one notice among others: the line that is its subject elsewhere, and its other lines."""
     words = {**_words(notice), "asks": asks, "past": past}
     words["says_what_to_do"] = notice.kind in _SAYS_WHAT_TO_DO and not past
     body = _templates().get_template("entry.txt").render(words)
@@ -140,12 +141,12 @@ def _templates() -> Environment:
 
 
 def goes_to_owner(notice: Notice) -> bool:
-    """Whether its reader answers for the rollout, and not for a team."""
+    """Return whether its reader answers for the rollout, and not for a team."""
     return bool(notice.facts.get("to_owner", notice.kind in TO_OWNER or notice.audience == notice.owner))
 
 
 def _words(notice: Notice) -> dict[str, Any]:
-    """Everything a template may name."""
+    """Return everything a template may name."""
     before, after, backing, facts = notice.before_gpus, notice.after_gpus, notice.backing_gpus, notice.facts
     change = None if before is None or after is None else after - before
     quota = before if after is None else after
@@ -175,7 +176,7 @@ def _words(notice: Notice) -> dict[str, Any]:
 
 
 def _commands(notice: Notice) -> list[dict[str, str]]:
-    """The commands that the rollout would take, as lines to type; where none came along, the one that has them."""
+    """Return the commands that the rollout would take, as lines to type; without any, the one that lists them."""
     if commands := notice.facts.get("commands"):
         return [_command(each) for each in (commands if isinstance(commands, list | tuple) else [commands])]
     if notice.kind is NoticeKind.BRINGUP:  # its template says how to look at it
@@ -186,7 +187,7 @@ def _commands(notice: Notice) -> list[dict[str, str]]:
 
 
 def _command(fact: Any) -> dict[str, str]:
-    """A command as a fact has it: a line to type, or that with what it does."""
+    """Return a command of a fact: a line to type, or that with its effect."""
     if not isinstance(fact, Mapping):
         return {"does": "", "line": _one_line(str(fact))}
     return {name: _one_line(str(fact.get(name, ""))) for name in ("does", "line")}
@@ -199,7 +200,7 @@ def _texts(facts: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    """Free text of people cannot break a subject, a list or a mail header."""
+    """Put free text of people in one line, so that it cannot break a subject, a list or a mail header."""
     return " ".join(text.split())
 
 
@@ -213,7 +214,7 @@ def _day(time: datetime) -> str:
 
 
 def _hour(time: datetime) -> str:
-    """Of the last days: without the year."""
+    """Return a time of the last days, without the year."""
     at = _utc(time)
     return f"{at.day} {_MONTHS[at.month - 1]}, {at:%H:%M} UTC"
 

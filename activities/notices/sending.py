@@ -1,6 +1,6 @@
-"""Messages leave the outbox: whatever is due for one audience is put into words, delivered, and written down as sent.
+"""Sends messages from the outbox: puts the due notices of one audience into words, delivers them, and records that.
 
-A message is sent under its own key, so whoever sends it again after a death repeats nothing that the delivery book
+A message is sent under its own key, so that to send it again after a death repeats no delivery that the delivery book
 knows. Rollouts send what is due at once in their own calls; all else is sent in rounds that the shared watch starts.
 """
 
@@ -21,7 +21,7 @@ from models.notice_digests import Letter, MailPace, subject_of
 from models.notices import Delivery, Notice, NoticeKind
 
 _LONG_AGO = timedelta(hours=1)
-"""From then on a notice that goes alone says when it was written."""
+"""After this time a notice that goes alone says when it was written."""
 _SENT, _REFUSED = "sent", "refused"
 
 
@@ -37,8 +37,9 @@ class Sender:
         self._link = link
 
     def send(self, audience: str, keys: Sequence[str] = ()) -> str:
-        """What is due has been tried; with `keys` only messages with these, whose senders note themselves what became
-        of them. Why messages are tried again; empty: they are not.
+        """Try the due messages; return why some are tried again; empty: none.
+
+        With `keys` only messages with these, whose senders record their fate themselves.
         """
         troubles = []
         for message in self._outbox.take(audience, self.pace, keys):
@@ -67,12 +68,15 @@ class Sender:
         return self._notify.deliver(notice.model_copy(update={"contacts": contacts}), *words)
 
     def noted_keys(self, keys: Sequence[str]) -> frozenset[str]:
-        """Notices whose fate is in the archive already, from a round that had none of their senders to note it."""
+        """Return notices whose fate is in the archive already, from a round without their senders."""
         fates = {f"{key}/{fate}": key for key in keys for fate in (_SENT, _REFUSED)}
         return frozenset(fates[entry] for entry in self._archive.archived_of(list(fates)))
 
     def _note(self, message: Letter, own: Collection[str], did: str, why: str = "", **data: object) -> None:
-        """The archive of each cluster has once whom Backstop notified of what nobody else notes. Each time the same."""
+        """Archive, once for each cluster, whom Backstop notified, unless the sender does.
+
+        A repeated call writes the same.
+        """
         more = len(message.notices) - 1
         beside = f", with {count_text(more, 'other notice')} in one message" if more else ""
         entries = [
@@ -96,7 +100,7 @@ class Sender:
 
 
 def join_letter(message: Letter) -> Notice:
-    """Its notices as one, for the channels: `facts` has them all."""
+    """Join its notices into one, for the channels: `facts` has them all."""
     clusters = {notice.cluster for notice in message.notices}
     return Notice(
         key=message.key,
@@ -109,5 +113,5 @@ def join_letter(message: Letter) -> Notice:
 
 
 def _rollout_of(notice: Notice) -> str:
-    """The rollout's, or the fleet rollout's; a request has none."""
+    """Return the rollout, or the fleet rollout; a request has none."""
     return "" if notice.kind is NoticeKind.REQUEST else subject_of(notice)

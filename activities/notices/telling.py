@@ -1,13 +1,13 @@
-"""Telling teams: rendered from templates, delivered once per key.
+"""Notifies teams: notices rendered from templates, delivered once per key.
 
 Theory of operation. A notice is written into the log at once. For people it goes into the outbox, from which it is sent
-alone or with others (models/notice_digests.py); the call sends what is due, and says of the rest when it will be.
+alone or with others (models/notice_digests.py); the call sends what is due, and returns when the rest will be sent.
 
-A receiver may let us wait until its delivery's time is over, and a team may have many of that
-kind. So each audience of a call is told by a postman of a pool that all calls share. The next one sets out when the one
-before is back, so that notices stand in their order, or has been away for a moment. No audience has more than a few
-postmen at a time, and a call answers in time, whatever they wait for: what is not delivered by then is named as failed,
-and is sent again.
+A receiver may let us wait until its delivery's time is over, and a team may have many of that kind. So each audience of
+a call has a postman from a pool that all calls share. The next one sets out when the one before is back, so that
+notices keep their order, or has been away for a moment. No audience has more than a few postmen at a time, and a call
+answers in time, whatever they wait for: a notice that is not delivered by then is reported as failed, and is sent
+again.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ class NoticeActivities:
 
     @activity.defn(name="tell", no_thread_cancel_exception=True)
     def tell(self, request: TellRequest) -> TellAnswer:
-        """Every notice is in the log and, where its audience is told elsewhere, on its way.
+        """Write every notice to the log and, if its audience has other channels, bring it on its way.
 
-        What is due is tried at once. What failed is named, so that the rest is not sent again; what waits is named
-        with its time.
+        What is due is tried at once. Failed notices are named, so that the rest is not sent again; waiting ones are
+        named with
+        their time.
         """
         with translate_errors():
             wishes = self._outbox.wishes(sorted({notice.audience for notice in request.notices}))
@@ -72,7 +73,7 @@ class NoticeActivities:
         for each in rounds:
             contacts, choice = wishes.get(each.audience, ((), None))
             wish = _Wish(contacts, usual if choice is None else choice)
-            # With the call's context: whoever logs says of which call it is.
+            # With the call's context: log records name the call.
             away.append(self._postmen.submit(copy_context().run, self._go, each, wish, ends))
             wait(away[-1:], timeout=_MOMENT_SECONDS)
         while time.monotonic() < ends and not _leaving() and wait(away, timeout=_MOMENT_SECONDS).not_done:
@@ -88,22 +89,22 @@ class NoticeActivities:
 
     @activity.defn(name="send_due", no_thread_cancel_exception=True)
     def send_due(self, request: RoundInput) -> None:
-        """What is due for one audience was sent, or is tried again later."""
+        """Send the due notices of one audience, or leave them to be tried again later."""
         with translate_errors():
             if trouble := self._sender.send(request.audience):
                 logger.warning("tried again later: %s", trouble)
 
     def _usual(self, cluster: str) -> Notify:
-        """How teams of the cluster are told that do not say it themselves."""
+        """Return the notification of the cluster's teams that have not chosen one themselves."""
         try:
             return self._clusters.facts(cluster).policy.notify
         except Unavailable:
             raise
-        except BackstopError:  # no cluster, or a policy that makes no sense: nobody shall miss anything for it
+        except BackstopError:  # no cluster, or a senseless policy, must not make anybody miss a notice
             return Notify.EACH
 
     def _go(self, round_: _Round, wish: _Wish, ends: float) -> None:
-        """One audience is told, its notices in their order: into the log, and for people into the outbox."""
+        """Bring one audience its notices in their order: into the log, and for people into the outbox."""
         posts: list[tuple[Notice, Lane]] = []
         first: dict[str, Lane] = {}
         for notice in round_.notices:
@@ -145,19 +146,19 @@ class NoticeActivities:
 
 
 class _Wish(NamedTuple):
-    """Where and how an audience wants to be told."""
+    """The contacts of an audience, and its choice of notification."""
 
     contacts: tuple[str, ...]
     notify: Notify
 
 
 def _leaving() -> bool:
-    """The worker is stopping, and must not be held up by a receiver that drips."""
+    """Return whether the worker is stopping, and must not be held up by a receiver that drips."""
     return activity.in_activity() and activity.is_worker_shutdown()
 
 
 class _Round:
-    """What one postman has to bring to one audience, and what became of it so far."""
+    """The notices that one postman brings to one audience, and their fate so far."""
 
     def __init__(self, notices: tuple[Notice, ...]) -> None:
         self.notices = notices
@@ -170,7 +171,7 @@ class _Round:
         self.bug: Exception | None = None
 
     def take_in(self, key: str, fate: Fate) -> None:
-        """What became of a notice that was posted."""
+        """Note the fate of a notice that was posted."""
         if fate.sent_at is not None:
             self.delivered[key] = fate.deliveries
         elif fate.refused:
@@ -181,7 +182,7 @@ class _Round:
             self.waiting[key] = fate.due
 
     def answer(self) -> TellAnswer:
-        """As it is now: what is on its way may arrive yet, and is then found in the book."""
+        """Return the present state: notices on their way may arrive yet, and are then in the book."""
         if self.bug is not None:
             raise self.bug
         delivered, failed, refused = dict(self.delivered), dict(self.failed), dict(self.refused)
@@ -192,7 +193,7 @@ class _Round:
 
 
 class _Busy:
-    """How many postmen are with each audience."""
+    """Counts the postmen with each audience."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -200,7 +201,7 @@ class _Busy:
 
     @contextmanager
     def one_of(self, audience: str) -> Iterator[None]:
-        """Errors: Unavailable where the audience keeps as many busy as it may."""
+        """Be one of the audience's postmen within. Errors: Unavailable if the audience has as many as it may."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._counts[audience] < _OF_ONE_AUDIENCE, _TURN_SECONDS):
                 raise Unavailable(f"other notices are being sent to {audience}: this one follows")

@@ -1,4 +1,4 @@
-"""Requests for more quota: whether one fits and what else there is, and the ways in which it can be written."""
+"""Requests for more quota: whether one fits, the alternatives, and the ways in which it can be written."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from models.temporal_names import GRANT_UPDATE, rollout_workflow_id
 
 _PATIENCE = timedelta(seconds=45)
 OwedIn = Callable[[str, datetime], Mapping[str, int]]
-"""What is owed to a cluster's first quotas, by leaf: whoever asks now came later."""
+"""Returns the GPUs owed to a cluster's first quotas, by leaf: they come before later requests."""
 _NAMED = 5
-"""Other clusters that are named."""
+"""The number of other clusters that are named."""
 
 
 class RequestActivities:
@@ -69,7 +69,7 @@ class RequestActivities:
 
     @activity.defn(name="assess_request", no_thread_cancel_exception=True)
     def assess(self, request: AssessRequest) -> Assessment:
-        """Whether it fits as things stand. Errors: Refusal for a cluster or a quota that is not there."""
+        """Assess whether it fits now. Errors: Refusal for a cluster or a quota that does not exist."""
         with translate_errors():
             if self._warrants is not None:
                 self._warrants.admit_request(request.ask)
@@ -113,7 +113,7 @@ class RequestActivities:
 
     @activity.defn(name="request_owners", no_thread_cancel_exception=True)
     def owners(self, request: OwnersRequest) -> Owners:
-        """Who decides on requests for the cluster today."""
+        """Return who decides on requests for the cluster today."""
         with translate_errors():
             facts = self._registry.facts(request.cluster)
             return Owners(names=_owners(facts.policy, self._registry.open_rollout_of(request.cluster)))
@@ -136,7 +136,7 @@ class RequestActivities:
         }
 
     def _elsewhere(self, ask: QuotaAsk, now: datetime) -> tuple[Elsewhere, ...]:
-        """Other clusters under their ceiling: first where the team has a quota, then where all of it fits."""
+        """Return other clusters under their ceiling: first where the team has a quota, then where all of it fits."""
         wanted = self._registry.facts(ask.cluster).gpu_model
         clusters = []
         for name in self._registry.names():
@@ -148,7 +148,7 @@ class RequestActivities:
             except Unavailable:
                 raise
             except BackstopError:
-                continue  # nobody knows its health, or it makes no sense: nothing to offer
+                continue  # its health is unknown, or it makes no sense: nothing to offer
             claimed = _beside_owed(_claimed(snapshot, opened), self._owed(name, now))
             headroom = max(0, ceiling_of(claimed, policy) - claimed.tree.assigned_gpus())
             has = ask.team in snapshot.tree.leaves
@@ -173,7 +173,7 @@ class RequestActivities:
 
     @activity.defn(name="prepare_grant", no_thread_cancel_exception=True)
     def prepare(self, request: PrepareRequest) -> Prepared:
-        """How the order can be written now, if it can: by what is there at this moment."""
+        """Return how the order can be written now, if it can, by the ledger at this moment."""
         with translate_errors():
             opened = self._registry.open_rollout_of(request.cluster)
             reading = {q.team: q for q in self._quotas.read(request.cluster).quotas}
@@ -191,7 +191,7 @@ class RequestActivities:
             return prepared.model_copy(update={"hands": {t: reading[t].hand for t in sorted(above) if t in reading}})
 
     def _beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
-        """A rollout is open: every write goes through it, once it is done; until then, a request waits."""
+        """Prepare while a rollout is open: it makes every write once it is monitored; until then, a request waits."""
         if _takes_grants(opened):
             barred = self._by_owed(request, opened)
             return Prepared(outcome=GrantOutcome.NO, said=barred) if barred else Prepared(through=True)
@@ -203,7 +203,7 @@ class RequestActivities:
         return Prepared(said=f"{what} of {request.cluster} is {opened.stage}: the request waits until that is {ends}")
 
     def _by_owed(self, request: PrepareRequest, opened: OpenRollout) -> str:
-        """The rollout knows the quotas it writes, and not what first quotas are owed: that is looked at here."""
+        """Return why owed first quotas bar the order: the rollout knows the quotas it writes, and not what is owed."""
         order, cluster = request.order, request.cluster
         owed = {} if order.ends else self._owed(cluster, request.at)
         if not owed:
@@ -242,7 +242,7 @@ class RequestActivities:
 
     @activity.defn(name="grant_through_rollout")
     async def through(self, request: ThroughRequest) -> Granted:
-        """What the open rollout answers. Errors: ApplicationError of type Unavailable, to be tried again."""
+        """Return the answer of the open rollout. Errors: ApplicationError of type Unavailable, to be tried again."""
         order = request.order
         handle = self._client.get_workflow_handle(rollout_workflow_id(request.cluster))
         try:
@@ -270,7 +270,7 @@ class RequestActivities:
 
     @activity.defn(name="keep_request", no_thread_cancel_exception=True)
     def keep(self, request: KeepRequest) -> None:
-        """The request stands in the book, and what happened to it is archived, once per key."""
+        """Store the request in the book, and archive its entries, once per key."""
         with translate_errors():
             state = request.request
             self._registry.keep_request(state.model_copy(update={"outbox": (), "mail": ()}), state.outbox)
@@ -278,17 +278,17 @@ class RequestActivities:
 
 
 def _owners(policy: Policy, opened: OpenRollout | None) -> tuple[str, ...]:
-    """Those that the policy names, and who answers for the rollout that is open."""
+    """Return the policy's owners, and the open rollout's owner."""
     return tuple(dict.fromkeys((*policy.owners, *([opened.owner] if opened else []))))
 
 
 def _takes_grants(opened: OpenRollout) -> bool:
-    """A rollout that is done and watched writes grants itself; any other is in their way."""
+    """Return whether the rollout writes grants itself: monitored ones do, any other is in their way."""
     return opened.stage == Stage.MONITORED and not opened.shadow
 
 
 def _claimed(snapshot: Snapshot, opened: OpenRollout | None) -> Snapshot:
-    """What is spoken for: the quotas, and what an open rollout took from them."""
+    """Return the claimed values: the quotas, and what an open rollout took from them."""
     if opened is None or opened.shadow:
         return snapshot
     before = {q.team: q.gpus for q in opened.baseline.quotas}
@@ -296,7 +296,7 @@ def _claimed(snapshot: Snapshot, opened: OpenRollout | None) -> Snapshot:
 
 
 def _beside_owed(snapshot: Snapshot, owed: Mapping[str, int]) -> Snapshot:
-    """With what is owed as if it were granted."""
+    """Return the snapshot as if what is owed were granted."""
     values = {q.team: q.gpus for q in snapshot.quotas}
     for team, gpus in sorted(owed.items()):
         if team in snapshot.tree.leaves:

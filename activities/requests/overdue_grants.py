@@ -1,8 +1,8 @@
-"""Grants whose day is past and that nobody takes back: their request goes on, from what the ledger knows of it.
+"""Finds grants that are past their day and that nobody takes back, and restarts their request from the ledger.
 
 A request's workflow gives its grant back by itself. One that was terminated, or lost with Temporal's database, does
-not; so the shared watch looks into the ledger now and then, and starts a workflow for each such request. Where one
-runs, nothing happens; what is started anew repeats no write, as fences count on from the ledger's.
+not; so the shared watch looks into the ledger now and then, and starts a workflow for each such request. If one runs,
+nothing happens; a new one repeats no write, as fences count on from the ledger's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sweeper:
         self._last = float("-inf")
 
     async def go_on(self, now: datetime) -> None:
-        """Where it is time again, every overdue grant has somebody who gives it back."""
+        """Start a workflow for every overdue grant, which gives it back; do nothing before its time."""
         time = asyncio.get_running_loop().time()
         if time - self._last < EVERY_SECONDS:
             return

@@ -1,4 +1,4 @@
-"""The archive: what happened, kept in the ledger as it happens."""
+"""Archives what happens, in the ledger, as it happens."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ArchiveActivities:
 
     @activity.defn(name="record", no_thread_cancel_exception=True)
     def record(self, request: RecordRequest) -> None:
-        """The entries are archived, once per key, and the registry shows the stage."""
+        """Archive the entries, once per key, and show the stage in the registry."""
         with translate_errors():
-            # Before: one that does not get through is behind, and is tried again.
+            # Measured before: entries that do not get through are late, and are tried again.
             for entry in request.entries[:1]:
                 meters.record_archive_age(entry.cluster, (self._now() - entry.at).total_seconds())
             self._rollouts.record(request)

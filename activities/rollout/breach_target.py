@@ -1,6 +1,6 @@
-"""Where a breach goes, where keys are configured: from health, quotas and the kept baseline as they are read here.
+"""Computes a breach rollback's target, if keys are configured: from health, quotas and the kept baseline as read here.
 
-What a request says of them does not count: whoever serves workflow tasks may have written it.
+The request's own claims do not count: any process that serves workflow tasks may have written it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from models.rollout.messages import AimRequest
 def aim_at(
     request: AimRequest, sample: HealthSample | None, quotas: QuotaPort, registry: RegistryPort, warrants: Warrants
 ) -> BreachTarget:
-    """Errors: Refusal where no quota is short of hardware; BlastRadius past what a person has not lifted."""
+    """Return the target.
+
+    Errors: Refusal if no quota is short of hardware; BlastRadius past what no person has lifted.
+    """
     cluster, rollout = request.cluster, request.rollout
     opened, policy, now = registry.open_rollout_of(cluster), warrants.policy_of(rollout), warrants.now()
     if opened is None or opened.rollout != rollout or policy is None:
@@ -30,7 +33,7 @@ def aim_at(
         raise Refusal(f"the health of {cluster} is unknown, so Backstop cannot tell whether a quota is in breach")
     reading = quotas.look(cluster)
     current, ours = reading.values, _ours(opened, registry, warrants)
-    # Which of them others set is derived here; whether a person took it as given, the request says.
+    # Others' values are derived here; the request says which of them a person has accepted.
     theirs = {t for t in {*current, *ours} if current.get(t) != ours.get(t)} & {*request.theirs}
     baseline = baseline_beside(opened.baseline, reading.quotas, theirs)
     islands = with_named_islands(baseline.quotas, sample.islands)
@@ -49,7 +52,7 @@ def aim_at(
 
 
 def _ours(opened: OpenRollout, registry: RegistryPort, warrants: Warrants) -> dict[str, int]:
-    """What the quota system holds by the last receipts: of this rollout, of those that it adopted, or the baseline."""
+    """Return the values by the last receipts of this rollout and of those that it adopted, else of the baseline."""
     values = {q.team: q.gpus for q in opened.baseline.quotas}
     for rollout in reversed([opened.rollout, *adopted_by(opened, registry)]):
         for receipt in warrants.book.receipts(rollout):
@@ -59,7 +62,7 @@ def _ours(opened: OpenRollout, registry: RegistryPort, warrants: Warrants) -> di
 
 
 def adopted_by(opened: OpenRollout, registry: RegistryPort) -> list[str]:
-    """The rollouts whose effects it took over, the last one first."""
+    """Return the rollouts whose effects it took over, the last one first."""
     chain: list[str] = []
     before = opened.adopted_from
     while before and before not in chain:

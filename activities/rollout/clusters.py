@@ -1,4 +1,4 @@
-"""Looking at a cluster: opening a rollout, planning, observing, aiming a rollback."""
+"""Looks at a cluster: opens a rollout, plans, observes, aims a rollback."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ from models.rollout.messages import (
 from models.rollout.stages import command_line
 
 HISTORY_FRESH = timedelta(hours=1)
-"""Where many clusters are planned, a year of each one's samples is not read more often."""
+"""If many clusters are planned, a year of each one's samples is not read more often."""
 
 _SINCE = timedelta(days=30)
-"""How far back it is looked for when as many GPUs were backed."""
+"""How far back to look for the time when as many GPUs were backed."""
 _READINGS = 5
-"""Of a sample that changes while its source is judged."""
+"""Readings of a sample that changes while its source is judged."""
 
 
 class ClusterActivities:
@@ -92,12 +92,12 @@ class ClusterActivities:
 
     @activity.defn(name="open_rollout", no_thread_cancel_exception=True)
     def open_rollout(self, request: OpenRequest) -> Opening:
-        """The rollout is open in the registry and its baseline kept. Repeating it changes nothing."""
+        """Open the rollout in the registry and keep its baseline. Repeating it changes nothing."""
         with translate_errors():
             launch, name = request.launch, request.rollout or request.launch.rollout
             mark = self._mark(launch.cluster)
             if self._warrants is not None and mark.rollout == name and mark.counter > request.fence:
-                raise Refusal(_lapse(launch.cluster, name))  # no ticket says that it may be taken over
+                raise Refusal(_lapse(launch.cluster, name))  # no ticket allows to take it over
             if request.rollout and not mark.rollout:
                 raise Refusal(f"the ledger has no open rollout in {launch.cluster}: rollout {name} has ended")
             facts = self._registry.facts(launch.cluster)
@@ -143,7 +143,7 @@ class ClusterActivities:
 
     @activity.defn(name="ledger_mark", no_thread_cancel_exception=True)
     def ledger_mark(self, cluster: str) -> LedgerMark:
-        """What a history is compared with that may have been reset. Asks nobody but the ledger."""
+        """Return the mark to compare a history with that may have been reset. Asks nobody but the ledger."""
         with translate_errors():
             return self._mark(cluster)
 
@@ -153,7 +153,7 @@ class ClusterActivities:
 
     @activity.defn(name="draft_plan", no_thread_cancel_exception=True)
     def draft_plan(self, request: DraftRequest) -> Drafted:
-        """A plan from the baseline (today's values, where none stands yet) and today's health."""
+        """Make a plan from the baseline (today's values, if there is none yet) and today's health."""
         with translate_errors():
             if self._warrants is not None:
                 self._warrants.same_policy(request.rollout, request.policy)
@@ -161,7 +161,7 @@ class ClusterActivities:
             sample = self._sample(request.cluster, request.at)
             frozen = request.frozen
             if request.baseline is not None:
-                # Without a sample the last known islands stand; the gate opens only on fresh health anyway.
+                # Without a sample the last known islands count; the gate opens only on fresh health anyway.
                 seen = request.baseline.islands if sample is None else sample.islands
                 islands = with_named_islands(request.baseline.quotas, request.islands or seen)
                 baseline = request.baseline.model_copy(
@@ -194,7 +194,7 @@ class ClusterActivities:
 
     @activity.defn(name="observe", no_thread_cancel_exception=True)
     def observe(self, request: ObserveRequest) -> Observation:
-        """One fresh look: values, generation, health, windows, and the backing of the tested values."""
+        """Look once: values, generation, health, windows, and the backing of the tested values."""
         with translate_errors():
             reading = self._quotas.look(request.cluster)
             sample, doubt = self._judged(request)
@@ -226,7 +226,7 @@ class ClusterActivities:
 
     @activity.defn(name="aim_rollback", no_thread_cancel_exception=True)
     def aim_rollback(self, request: AimRequest) -> BreachTarget:
-        """Backed values for today's hardware. Errors: BlastRadius when too many clusters breach within an hour.
+        """Return backed values for today's hardware. Errors: BlastRadius when too many clusters breach within an hour.
 
         It is booked first: of many that breach at once, each counts those that are being aimed beside it.
         """
@@ -244,7 +244,7 @@ class ClusterActivities:
                 raise
 
     def surplus(self, cluster: str) -> int | None:
-        """GPUs that are healthy and that no quota stands on, now; None where nobody knows the health."""
+        """Return the healthy GPUs outside any quota, now; None if the health is unknown."""
         now = self._now()
         sample = self._sample(cluster, now)
         if sample is None:
@@ -253,15 +253,16 @@ class ClusterActivities:
         return surplus_of(as_it_stands(self._quotas.read(cluster), gpus_per_node, sample))
 
     def standing_now(self, cluster: str, now: datetime) -> Snapshot:
-        """As `present`, without its policy."""
+        """Return as `present`, without its policy."""
         return self.present(cluster, now)[0]
 
     def present(
         self, cluster: str, now: datetime, over: Mapping[str, Any] | None = None, within: timedelta = timedelta(0)
     ) -> tuple[Snapshot, Policy]:
-        """The cluster as a launch would plan from it now, and its policy with what lies over it.
+        """Return the cluster as a launch would plan from it now, and its policy with `over` on top.
 
-        `within`: a buffer from health history may be so old. Errors: Refusal for an unknown cluster, and for one that
+        `within`: the greatest age of a buffer from health history. Errors: Refusal for an unknown cluster, and for one
+        that
         makes no sense.
         """
         facts = self._registry.facts(cluster)
@@ -276,7 +277,10 @@ class ClusterActivities:
         return snapshot, policy
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
-        """What a buffer from health history goes by. Errors: Refusal for an unknown cluster."""
+        """Return the hours that a buffer from health history is computed from.
+
+        Errors: Refusal for an unknown cluster.
+        """
         facts = self._registry.facts(cluster)
         sample = self._sample(cluster, now)
         hours = self.deriver.hours(cluster, () if sample is None else sample.islands, now)
@@ -299,20 +303,23 @@ class ClusterActivities:
     # --- reading ----------------------------------------------------------------------------
 
     def _sample(self, cluster: str, now: datetime) -> HealthSample | None:
-        """What is believed: of a source in doubt, what was so before."""
+        """Return the believed sample: the earlier one, if its source is in doubt."""
         sample = truthful(one_of(self._health.read([cluster]), cluster), self._latest(now))
         doubt = None if sample is None else self._doubts.doubt(cluster, None, None)
         return sample if doubt is None else doubt.before
 
     def _latest(self, at: datetime) -> datetime:
-        """The workflow's clock or ours: where a server's clock was set back, today's sample is not one of tomorrow."""
+        """Return the later of the workflow's clock and ours: after a server's clock was set back, today's sample is not
+        one of tomorrow.
+        """
         return max(at, self._now())
 
     def _judged(self, request: ObserveRequest) -> tuple[HealthSample | None, Doubt | None]:
-        """The latest sample, and the doubt of its source.
+        """Return the latest sample, and the doubt of its source.
 
-        A source is judged by what it says as it is judged. Between the reading and the judging it may have come back
-        from a lie: so what was read counts only where it is what was judged. Errors: Unavailable where it never is.
+        The source may stop or begin to lie between the reading and the judging: so a reading counts only if it is the
+        judged
+        one. Errors: Unavailable if it never is.
         """
         for _ in range(_READINGS):
             sample = one_of(self._health.read([request.cluster]), request.cluster)
@@ -333,7 +340,7 @@ class ClusterActivities:
         completed: int,
         now: datetime,
     ) -> Snapshot:
-        """Today's values with the usage that planning goes by."""
+        """Return today's values with the usage that planning uses."""
         usage = self._usage.read(reading.cluster, policy.usage_window, now)
         return to_plan(reading, sample, usage, facts.gpus_per_node, completed)
 
@@ -346,7 +353,7 @@ def _lapse(cluster: str, rollout: str) -> str:
 def _doubting(
     seen: Observation, evidence: Evidence, request: ObserveRequest, doubt: Doubt, latest: datetime
 ) -> Observation:
-    """With the doubt of the source, and what would be short if it were as before."""
+    """Add the doubt of the source, and the shortage if health were as before."""
     before = observe_from(replace(evidence, sample=doubt.before), request, by=latest)
     return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
 
@@ -356,7 +363,7 @@ def _time(sample: HealthSample | None) -> datetime | None:
 
 
 def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
-    """The baseline with the usage that was frozen at approval, clipped to what its checks allow."""
+    """Return the baseline with the usage that was frozen at approval, clipped to what its checks allow."""
     usage = {q.team: (q.scheduled_gpus, q.idle_gpus) for q in frozen.quotas}
     quotas = tuple(
         q.model_copy(update={"scheduled_gpus": usage[q.team][0], "idle_gpus": usage[q.team][1]})

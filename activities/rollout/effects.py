@@ -19,7 +19,10 @@ from models.rollout.messages import EffectRequest
 
 
 class QuotaActivities:
-    """`evidence`: where keys are configured. Where tickets are not required what the request says is done."""
+    """Applies effects.
+
+    `evidence`: set if keys are configured. While tickets are not required the request is trusted.
+    """
 
     def __init__(
         self,
@@ -35,10 +38,11 @@ class QuotaActivities:
 
     @activity.defn(name="apply_effect", no_thread_cancel_exception=True)
     def apply_effect(self, request: EffectRequest) -> Receipt:
-        """The effect has landed, or (in shadow) is known to have been possible.
+        """Apply the effect or, in shadow, find it possible.
 
-        The blast radius is booked before the write, once per fence, and given back where the write is refused.
-        Errors: those of QuotaPort.apply, and BlastRadius; Refusal where nothing in the ledger says that it may be.
+        The blast radius is booked before the write, once per fence, and given back if the write is refused. Errors:
+        those of
+        QuotaPort.apply, and BlastRadius; Refusal if nothing in the ledger allows it.
         """
         with translate_errors():
             if request.shadow:
@@ -46,7 +50,7 @@ class QuotaActivities:
             if self._evidence is not None and self._evidence.warrants.is_required:
                 return self._proven(request, self._evidence)
             change = request.change
-            if request.baseline is not None and change.refits:  # accepted before they are ours: nobody takes them back
+            if request.baseline is not None and change.refits:  # accepted values, kept before we write beside them
                 self._registry.keep_baseline(change.fence, request.baseline)
             receipt = self._written(change, MayMove(request.limit_gpus, request.limit_day_gpus), request.at)
             if request.baseline is not None and not receipt.conflicts:
@@ -70,7 +74,7 @@ class QuotaActivities:
     # --- with evidence ------------------------------------------------------------------------------
 
     def _proven(self, request: EffectRequest, evidence: EvidenceRoom) -> Receipt:
-        """What it stands on is kept before it is written: an answer that is lost leaves a trace."""
+        """Keep the justification before the write: an answer that is lost leaves a trace."""
         change = request.change
         before = evidence.repeated_proof(change)
         if before is not None:
@@ -103,7 +107,7 @@ class QuotaActivities:
             raise
 
     def _brings_back(self, change: Change, after: Mapping[str, int] | None, receipt: Receipt) -> None:
-        """A grant is part of what an undo brings back."""
+        """Add a grant to the baseline, which an undo restores."""
         opened = self._registry.open_rollout_of(change.cluster)
         if after is None or receipt.conflicts or opened is None or opened.rollout != change.fence.rollout:
             return
@@ -125,7 +129,7 @@ class QuotaActivities:
         self._registry.archive([entry])
 
     def _rehearsed(self, request: EffectRequest) -> Receipt:
-        """What the receipt would be; the quota system is only read."""
+        """Return the receipt that the effect would have; the quota system is only read."""
         change: Change = request.change
         reading = self._quotas.read(change.cluster)
         reserved = change.reserve.freed_gpus if change.reserve is not None else 0

@@ -1,7 +1,7 @@
-"""What an effect stands on, gathered from the ledger and from sources before it is written.
+"""Gathers the evidence for an effect from the ledger and from sources before it is written.
 
-Nothing of the request counts but what it wants to write. models/rollout/effect_approval.py judges what is asked for.
-Source: docs/design.md, "Identity and rights"; docs/adr/0057.
+The request counts only as the wish to write. models/rollout/effect_approval.py judges it. Source: docs/design.md,
+"Identity and rights"; docs/adr/0057.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from models.rollout.holds import RADIUS
 from models.rollout.messages import EffectRequest
 
 SurplusOf = Callable[[str], int | None]
-"""GPUs of a cluster that are healthy and nobody's, as sources say now; None where nobody knows."""
+"""Returns a cluster's healthy GPUs outside any quota, by its sources now; None if unknown."""
 OwedOf = Callable[[str, datetime], Mapping[str, int]]
 OWED = "owed-"
-"""How an order begins by which a bring-up's first quotas are granted."""
+"""The beginning of an order that grants a bring-up's first quotas."""
 _REQUEST = "request/"
 
 
 class MayMove(NamedTuple):
-    """How much a forward effect may move. None: no limit."""
+    """The GPUs that a forward effect may move. None: no limit."""
 
     hour_gpus: int | None
     day_gpus: int | None
@@ -67,8 +67,9 @@ class Standing(NamedTuple):
 
 
 class EvidenceRoom:
-    """`present`: a snapshot of a cluster as it is now, for grants where no rollout is open. `next_order`: by which id
-    the next of a cluster's first quotas are owed; empty: none are.
+    """Judges effects by the ledger. `present`: a snapshot of a cluster now, for grants while no rollout is open.
+
+    `next_order`: the id under which the next of a cluster's first quotas are owed; empty: none are.
     """
 
     def __init__(
@@ -90,7 +91,10 @@ class EvidenceRoom:
         self._next_order = next_order
 
     def standing_of(self, request: EffectRequest) -> Standing:
-        """Errors: Refusal where nothing says that it may be; Conflict for another's cluster; Drift."""
+        """Return the justification.
+
+        Errors: Refusal if nothing allows the effect; Conflict for another's cluster; Drift.
+        """
         change = request.change
         opened = self._registry.open_rollout_of(change.cluster)
         if opened is None or opened.rollout != change.fence.rollout:
@@ -107,7 +111,7 @@ class EvidenceRoom:
         return Standing(prove_change(change, evidence, request.order), self._limits(request, opened, evidence))
 
     def repeated_proof(self, change: Change) -> EffectProof | None:
-        """What an effect stood on whose receipt is there already."""
+        """Return the justification of an effect whose receipt is there already."""
         fence, book = change.fence, self.warrants.book
         landed = any((r.fence, r.kind) == (fence, change.kind) for r in book.receipts(fence.rollout))
         return next((p for p in book.proofs(fence.rollout) if p.fence == fence), None) if landed else None
@@ -154,7 +158,7 @@ class EvidenceRoom:
     def _accepted(
         self, evidence: Known, reading: QuotaReading, changed: Sequence[ForeignChange], rows: Sequence[Warrant]
     ) -> Accepted | None:
-        """By the last answer to a drift, if nobody has changed a quota since."""
+        """Return the values accepted by the last answer to a drift, if nobody has changed a quota since."""
         answers = [one for one in rows if one.message.get("hold") == "drift" and one.message.get("how") != "restore"]
         answer = self.warrants.live_among(answers, "rollout.resolve")
         if answer is None or any(one.at > answer.admitted_at for one in changed):
@@ -165,7 +169,7 @@ class EvidenceRoom:
         return Accepted(answer.nonce, baseline_beside(evidence.baseline, reading.quotas, others))
 
     def _before(self, opened: OpenRollout) -> dict[str, int]:
-        """What those that it adopted wrote last."""
+        """Return the last values of the rollouts that it adopted."""
         written: dict[str, int] = {}
         for rollout in adopted_by(opened, self._registry):
             own: dict[str, int] = {}
@@ -179,7 +183,7 @@ class EvidenceRoom:
         return None if launch is None else Policy.model_validate(launch.content["policy"])
 
     def _words(self, rows: Sequence[Warrant], opened: OpenRollout) -> tuple[Warrant | None, Warrant | None]:
-        """The approval, and the order to undo; an abort of its fleet rollout that ends it is one."""
+        """Return the approval, and the order to undo, which may be its fleet rollout's abort."""
         approval = self.warrants.live_among(rows, "rollout.approve")
         ended = ended_with_fleet(opened.rollout, opened.fleet, self.warrants)
         if ended is None or (approval is not None and approval.admitted_at > ended.admitted_at):
@@ -228,7 +232,7 @@ class EvidenceRoom:
         return Decided(decision.nonce, ask.team, ask.gpus, granted, ends)
 
     def _granted_by(self, nonce: str, order: str) -> dict[str, int] | None:
-        """What landed on this decision for the order, by team, noted or not; None: nothing has."""
+        """Return what this decision granted for the order, by team, recorded or not; None: nothing."""
         for proof in self.warrants.book.standing_on(nonce):
             receipts = self.warrants.book.receipts(proof.fence.rollout) if order_name(order) in proof.evidence else ()
             raised = next((dict(r.raised) for r in receipts if r.fence == proof.fence and r.raised), None)
@@ -237,7 +241,7 @@ class EvidenceRoom:
         return None
 
     def _owing(self, cluster: str, order: GrantOrder) -> Decided | None:
-        """First quotas that are still owed, by an entry that stands; one order after the other, as the book notes."""
+        """Return the first quotas still owed, by a live entry; one order after the other, as the book records."""
         entry = self.warrants.live(f"bringup/{cluster}", "bringup.add")
         if entry is None or order.ends or order.request != self._next_order(cluster):
             return None
@@ -247,7 +251,7 @@ class EvidenceRoom:
     # --- limits ---------------------------------------------------------------------------------
 
     def _limits(self, request: EffectRequest, opened: OpenRollout, evidence: Known) -> MayMove:
-        """By the policy that it was launched with; lifted by a person's ticket alone."""
+        """Return the limits of the policy that it was launched with; only a person's ticket lifts them."""
         kind = request.change.kind
         if kind not in EFFECT or not EFFECT[kind].limited:
             return MayMove(None, None)
@@ -261,7 +265,7 @@ class EvidenceRoom:
 
 
 def _failed(proofs: tuple[EffectProof, ...], receipts: tuple[Receipt, ...]) -> bool:
-    """The last forward effect failed for good, or was called and never answered."""
+    """Return whether the last forward effect failed for good, or was called and never answered."""
     landed = {receipt.fence.counter for receipt in receipts}
     forward = [
         p for p in proofs if p.kind in INVERSE and p.outcome != "refused" and p.ground not in (ACCEPTED, RESTORED)

@@ -1,4 +1,4 @@
-"""Buffers from health history: what a cluster's samples of a year let it promise."""
+"""Buffers from health history: the GPUs that a year of a cluster's samples lets it promise."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from models.cluster.island import Island, total
 
 
 class Deriver:
-    """Whole hours alone are gone by, so that within an hour the same history gives the same buffer."""
+    """Derives buffers from whole hours alone, so that within an hour the same history gives the same buffer."""
 
     def __init__(self, health: HealthPort, calendar: CalendarPort) -> None:
         self._health = health
         self._calendar = calendar
         self._kept: dict[str, tuple[object, datetime, Derived]] = {}
-        """By cluster: what it was derived for, when, and the answer; lost with the process."""
+        """The terms, the time and the answer of the last derivation, by cluster; lost with the process."""
 
     def hours(self, cluster: str, islands: tuple[Island, ...], now: datetime) -> Series | None:
-        """The cluster's hours up to the last whole one; what was declared (windows) is planned. None: no history.
+        """Return the cluster's hours up to the last whole one; declared windows count as planned. None: no history.
 
-        `islands`: those it has today. Where samples end earlier, the hours since then are unknown.
+        `islands`: those it has today. If samples end earlier, the hours since then are unknown.
         """
         until = now.replace(minute=0, second=0, microsecond=0)
         samples = self._health.history(cluster, until - REMEMBERED, until)
@@ -44,7 +44,7 @@ class Deriver:
         now: datetime,
         within: timedelta = timedelta(0),
     ) -> Derived:
-        """What is asked of the buffer of a cluster of these islands. `within`: an answer may be so old."""
+        """Return the buffer needed for a cluster of these islands. `within`: the greatest age of an earlier answer."""
         key = (total(islands), gpus_per_node, terms)
         kept = self._kept.get(cluster)
         if kept is not None and kept[0] == key and timedelta(0) <= now - kept[1] < within:

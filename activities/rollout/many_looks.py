@@ -1,8 +1,8 @@
-"""Looks at many clusters: what each source knows of all is asked for at once, and worked out anew only where it moved.
+"""Looks at many clusters: asks each source about all of them at once, and computes anew only what has changed.
 
-One question for each cluster, and its arithmetic at each look, took seconds for 1,000. So a result is kept beside what
-it was worked out from; where the next reading says the same, times aside, so does the result, for models/ is pure. What
-is kept is this process's own and no larger than the fleet.
+One question for each cluster, and its arithmetic at each look, took seconds for 1,000. So a result is kept beside the
+readings that it was computed from; if the next readings are equal, times aside, so is the result, because models/ is
+pure. The results are this process's own and no larger than the fleet.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from models.questions import ClusterFacts, WhyNot
 from models.reports.why import TeamWhy, WhyAnswers, explain_team
 
 _LIVES = timedelta(days=7)
-"""How far back it is told how long flex jobs lived."""
+"""How far back the lives of flex jobs are reported."""
 _SINCE = timedelta(days=30)
-"""How far back it is looked for when an island was last whole."""
+"""How far back to look for the time when an island was last whole."""
 _JOBS_OF = 200
-"""Clusters whose jobs are read at once: there is a most of rows."""
+"""The number of clusters whose jobs are read at once: the number of rows is limited."""
 _MOST_KEPT = 20_000
 
 _T = TypeVar("_T")
 
 
 class _Kept(Generic[_T]):
-    """Results by what they are of, each beside what it was worked out from."""
+    """Results by key, each beside what it was computed from."""
 
     def __init__(self) -> None:
         self._by: dict[Hashable, tuple[object, _T]] = {}
@@ -55,7 +55,7 @@ class _Kept(Generic[_T]):
         return key in self._by and self._by[key][0] == basis
 
     def value_for(self, key: Hashable, basis: object, work_out: Callable[[], _T]) -> _T:
-        """What was worked out from the same, or is now. Errors: those of the work."""
+        """Return the result kept for the same basis, or compute it now. Errors: those of the computation."""
         kept = self._by.get(key)
         if kept is not None and kept[0] == basis:
             return kept[1]
@@ -67,7 +67,7 @@ class _Kept(Generic[_T]):
 
 
 class ManyLooks:
-    """Of one worker. `doubts`: whose health is not believed by who asks why; flex is told as it is read."""
+    """The looks of one worker. `doubts`: applied to explanations; flex is shown by the samples as they are."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class ManyLooks:
         self._whys = _Kept[TeamWhy]()
 
     def readings(self, clusters: Sequence[str]) -> ByCluster[QuotaReading]:
-        """What `QuotaPort.read` says of each; one that is unknown, or makes no sense, is left out and named."""
+        """Return the reading of each as `QuotaPort.read`; unknown and senseless clusters are left out and named."""
         versions = self._quotas.versions(clusters)
         moved = [c for c in clusters if c in versions and not self._readings.has(c, versions[c])]
         new = self._quotas.readings(moved) if moved else ByCluster[QuotaReading]()
@@ -109,12 +109,15 @@ class ManyLooks:
         return answer
 
     def _read(self, new: ByCluster[QuotaReading], cluster: str) -> QuotaReading:
-        """Of what was read at once, or alone. Errors: Refusal."""
+        """Return the cluster's reading among those read at once, or read it alone. Errors: Refusal."""
         there = cluster in new or cluster in new.senseless
         return _known(new, cluster) if there else self._quotas.read(cluster)
 
     def believed_samples(self, clusters: Sequence[str], now: datetime) -> ByCluster[HealthSample]:
-        """The health of each: of a source in doubt, what was so before. Where nobody knows, it is left out."""
+        """Return the believed health of each: the earlier sample if its source is in doubt.
+
+        Unknown health is left out.
+        """
         samples, doubted = self._health.read(clusters), self._doubts.doubted_clusters()
         answer: ByCluster[HealthSample] = ByCluster()
         answer.senseless |= samples.senseless
@@ -129,7 +132,7 @@ class ManyLooks:
     # --- flex -----------------------------------------------------------------------------------
 
     def flex(self, clusters: Sequence[str], mode: FlexMode, now: datetime) -> ByCluster[FlexNow]:
-        """The flex of each, by its last samples; one that is unknown, or makes no sense, is left out and named."""
+        """Return the flex of each, by its last samples; unknown and senseless clusters are left out and named."""
 
         def of_now(seen: Evidence, facts: ClusterFacts) -> FlexNow:
             update: dict[str, Any] = {"at": seen.at}
@@ -141,7 +144,7 @@ class ManyLooks:
         return self._each(clusters, now, of_now)
 
     def flex_sums(self, clusters: Sequence[str], mode: FlexMode, now: datetime) -> tuple[FlexSum, ...]:
-        """The same in numbers alone."""
+        """Return the flex of each in numbers alone."""
 
         def of_now(seen: Evidence, facts: ClusterFacts) -> FlexSum:
             flex = self._flex_of(seen, facts, mode)
@@ -169,7 +172,7 @@ class ManyLooks:
         return answer
 
     def _flex_of(self, seen: Evidence, facts: ClusterFacts, mode: FlexMode) -> FlexNow:
-        """As of whenever it was worked out. Errors: ValueError for what makes no sense."""
+        """Return the flex, dated as of its computation. Errors: ValueError for what makes no sense."""
         cluster, classes = seen.reading.cluster, facts.policy.classes
         by = (seen.reading, _islands(seen.sample), _amounts(seen.usage), seen.jobs, classes, facts.gpu_model)
 
@@ -188,7 +191,7 @@ class ManyLooks:
     # --- why ------------------------------------------------------------------------------------
 
     def explain(self, clusters: Sequence[str], question: WhyNot, now: datetime) -> WhyAnswers:
-        """Why the team cannot have so many GPUs, in each of these where it has a quota."""
+        """Explain why the team cannot have so many GPUs, in each of these clusters where it has a quota."""
         readings = self.readings(clusters)
         here = [c for c, one in readings.items() if any(q.team == question.team for q in one.quotas)]
         seen, unanswered = self._seen(here, readings, now)
@@ -207,7 +210,7 @@ class ManyLooks:
     def _seen(
         self, clusters: Sequence[str], readings: Mapping[str, QuotaReading], now: datetime
     ) -> tuple[dict[str, Evidence], dict[str, str]]:
-        """By cluster what is known of it, and why nothing is."""
+        """Return the evidence on each cluster, and why there is none."""
         samples, windows = self.believed_samples(clusters, now), self._calendar.windows(clusters)
         usage, jobs = self._usage.latest(clusters, now), self.jobs_of(clusters, now)
         seen, unknown = dict[str, Evidence](), dict[str, str]()
@@ -224,7 +227,7 @@ class ManyLooks:
         return seen, unknown
 
     def _why_of(self, seen: Evidence, facts: ClusterFacts, question: WhyNot, histories: _Lazily) -> TeamWhy:
-        """Errors: Refusal where nothing can be said."""
+        """Explain one cluster. Errors: Refusal if nothing can be said."""
         cluster, sample, policy = seen.reading.cluster, seen.sample, facts.policy
         by = (seen.reading, _islands(sample), _amounts(seen.usage), seen.jobs, seen.windows, policy.classes)
 
@@ -243,7 +246,7 @@ class ManyLooks:
 
 
 class _Lazily:
-    """Of the histories of health, which are much to read: asked for once, and only where anybody wants them."""
+    """Reads the histories of health, which are large, once and only if needed."""
 
     def __init__(self, ask: Callable[[], Mapping[str, Mapping[str, Any]]]) -> None:
         self._ask = ask
@@ -257,7 +260,7 @@ class _Lazily:
 
 
 def _known(answers: ByCluster[_T], cluster: str) -> _T:
-    """Errors: Refusal where it is unknown, or what is known of it makes no sense."""
+    """Return the cluster's answer. Errors: Refusal if it is unknown or makes no sense."""
     one = one_of(answers, cluster)
     if one is None:
         raise NoSuchCluster(cluster)
@@ -269,5 +272,5 @@ def _islands(sample: HealthSample | None) -> object:
 
 
 def _amounts(usage: Mapping[str, TeamUsage]) -> Iterable[object]:
-    """What each holds and waits for; of when it is does not count."""
+    """List the GPUs that each team holds and waits for; their time does not count."""
     return [(team, one.scheduled_gpus, one.idle_gpus, one.pending_gpus) for team, one in usage.items()]

@@ -1,4 +1,4 @@
-"""What an observation says of a cluster, of readings that are there already. Pure."""
+"""Makes an observation of a cluster from readings that are there already. Pure."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from models.rollout.messages import (
 
 
 def islands_for(quotas: tuple[Quota, ...], sample: HealthSample | None) -> tuple[Island, ...]:
-    """The sample's islands; one that a quota names and the sample lacks has no healthy GPU."""
+    """Return the sample's islands; one that a quota names and the sample lacks has no healthy GPU."""
     return with_named_islands(quotas, () if sample is None else sample.islands)
 
 
 def as_it_stands(reading: QuotaReading, gpus_per_node: int, sample: HealthSample | None) -> Snapshot:
-    """The cluster's quotas on what is healthy."""
+    """Return the cluster's quotas on its healthy GPUs."""
     quotas = tuple(q.as_quota() for q in reading.quotas)
     return Snapshot(
         cluster=reading.cluster,
@@ -50,9 +50,9 @@ def as_it_stands(reading: QuotaReading, gpus_per_node: int, sample: HealthSample
 def to_plan(
     reading: QuotaReading, sample: HealthSample | None, usage: UsageReading, gpus_per_node: int, completed: int
 ) -> Snapshot:
-    """What a plan is made from: the cluster's quotas with this usage, on what is healthy.
+    """Return the basis of a plan: the cluster's quotas with this usage, on its healthy GPUs.
 
-    Errors: Refusal where nobody knows its health; ValueError for readings that make no sense.
+    Errors: Refusal if its health is unknown; ValueError for readings that make no sense.
     """
     by_team = {u.team: u for u in usage.teams}
     parents = {q.parent for q in reading.quotas}
@@ -84,10 +84,11 @@ def observe_from(
     usual: Mapping[str, int] | None = None,
     by: datetime | None = None,
 ) -> Observation:
-    """The observation that these readings make. Healthy GPUs by island: `least` of late, `usual` in the long run.
+    """Make the observation. Healthy GPUs by island: `least` of late, `usual` in the long run.
 
-    Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw.
-    `by`: no true sample is dated later; without it, the request's own time.
+    Windows that are over are left out: a calendar forgets nothing, and a rollout carries what it last saw. `by`: no
+    true
+    sample is dated later; without it, the request's own time.
     """
     reading, sample = evidence.reading, evidence.sample
     values: Mapping[str, int] = reading.values if request.values is None else request.values
@@ -130,7 +131,7 @@ def observe_from(
 
 
 def _tested(snapshot: Snapshot, windows: tuple[Window, ...], evidence: Evidence) -> dict[str, Any]:
-    """What an observation says of the values that it tests."""
+    """Return the part of an observation about the values that it tests."""
     ground = PlacementSolver(snapshot)
     backing = back_on(ground)
     whole = without_absences(snapshot.islands, windows, evidence.at)
@@ -155,7 +156,7 @@ def _flex(snapshot: Snapshot, least: Mapping[str, int]) -> FlexSight:
 
 
 def _long_run(islands: tuple[Island, ...], usual: Mapping[str, int]) -> tuple[Island, ...]:
-    """The islands at their usual health; none where one of those that have GPUs has no history."""
+    """Return the islands at their usual health; none if one with GPUs has no history."""
     if not usual or any(i.total_gpus and i.name not in usual for i in islands):
         return ()
     return tuple(i.at_health(min(usual.get(i.name, 0), i.total_gpus)) for i in islands)

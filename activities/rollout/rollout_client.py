@@ -1,4 +1,4 @@
-"""A cluster's rollouts as a thread reaches them: launched, told what a person said, and given an order to write."""
+"""Reaches a cluster's rollouts from a thread: launches them, gives them commands, and orders a grant."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _PATIENCE = timedelta(seconds=45)
 
 
 class TemporalRollouts:
-    """RolloutDoor by Temporal. `loop`: the one that the client lives in; calls come from the threads of activities."""
+    """RolloutDoor by Temporal. `loop`: the client's own; calls come from the threads of activities."""
 
     def __init__(self, client: Client, loop: asyncio.AbstractEventLoop) -> None:
         self._client = client
@@ -91,7 +91,7 @@ class TemporalRollouts:
             )
         except WorkflowUpdateFailedError as error:
             if command in (Command.CLOSE, Command.ABORT) and self._has_ended(cluster):
-                return ""  # it does so already, and its last words are on their way to the ledger
+                return ""  # it ends already, and its last records are on their way to the ledger
             return str(error.cause) or "refused"
         return ""
 
@@ -107,7 +107,7 @@ class TemporalRollouts:
         return status.stage.has_ended
 
     def _answer(self, call: Coroutine[Any, Any, _T]) -> _T:
-        """Errors: Unavailable where nobody answers in time."""
+        """Wait for the call. Errors: Unavailable if nobody answers in time."""
         waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return waiting.result(_PATIENCE.total_seconds())
@@ -120,5 +120,5 @@ class TemporalRollouts:
 
 
 def _this_try() -> str:
-    """An update is answered once for its id: a later try asks anew."""
+    """Make a new id: Temporal answers an update once for its id."""
     return uuid.uuid4().hex

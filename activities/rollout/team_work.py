@@ -1,4 +1,4 @@
-"""What running jobs hold by class now. It explains, and decides nothing: where it cannot be read it is not said."""
+"""Sums up the GPUs that running jobs hold by class. It only explains: if jobs cannot be read it says nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class Works:
-    """Reads jobs and use; `registry` knows the policy."""
+    """Reads jobs and usage; `registry` knows the policy."""
 
     def __init__(self, jobs: JobPort, usage: UsagePort, registry: RegistryPort) -> None:
         self._jobs = jobs
@@ -31,7 +31,10 @@ class Works:
     def work_of(
         self, cluster: str, quotas: Iterable[Quota | Present], now: datetime, policy: Policy | None = None
     ) -> tuple[TeamWork, ...]:
-        """By team of these quotas, where its jobs are known by name. `policy`: the cluster's; None: as it is now."""
+        """Return the work of these quotas' teams, if their jobs are known by name.
+
+        `policy`: the cluster's; None: as it is now.
+        """
         try:
             running = self._jobs.jobs([cluster], now).get(cluster, ())
             if not running:
@@ -47,10 +50,10 @@ class Works:
         return team_work(running, classes, {team: used.scheduled_gpus for team, used in usage.items()}, blocks)
 
     def with_work(self, snapshot: Snapshot, policy: Policy, now: datetime) -> Snapshot:
-        """The snapshot with it, as far as plans ask for it: of what runs in quota."""
+        """Return the snapshot with the work that plans use: the jobs that run in quota."""
         work = self.work_of(snapshot.cluster, snapshot.quotas, now, policy)
         return snapshot.model_copy(update={"work": tuple(w for w in work if w.on is RunsOn.QUOTA)})
 
     def of_short(self, seen: Observation) -> tuple[TeamWork, ...]:
-        """Of the quotas that are short."""
+        """Return the work of the quotas that are short."""
         return work_short(self.work_of(seen.cluster, seen.reading.quotas, seen.at), seen.shortage)

@@ -1,8 +1,9 @@
-"""Whether what comes with a ticket may be done, by the access file in force and the table of rights.
+"""Judges whether a ticket's command may be given, by the access file in force and the table of rights.
 
-The front has judged it once, and is trusted for who somebody is alone: between its look and now a role may have been
-taken away, and whoever has its key may let it say what it likes. Where no access file is in force nothing is asked but
-the signature. The ledger answers what the table wants to know of a target, to front and workers alike: `fill_target`.
+The front has judged it once, and is trusted for a person's identity alone: meanwhile a role may have been taken away,
+and a thief of its key may have it say anything. Without an access file only the signature is checked. The ledger
+answers what the table asks about a target, to front and workers alike: `fill_target`.
+
 Source: docs/access.md, "The table of rights"; docs/adr/0060.
 """
 
@@ -35,12 +36,14 @@ from models.requests.state import QuotaAsk
 from models.rollout.stages import Stage
 
 _OF_ALL = frozenset({"desk.archive", "desk.keep_waiting"})
-"""A refused attempt is archived for whoever made it, roles or none; what waits is judged as the command that it is."""
+"""Commands without a role: anybody's refused attempt is archived; a waiting command is judged as the command that it
+is.
+"""
 _ROLLOUT, _BRINGUP, _REQUEST = "rollout/", "bringup/", "request/"
 
 
 class SignedBook(Protocol):
-    """What stands in the ledger with a signature: activities/tickets/warrants.py."""
+    """The signed rows of the ledger: activities/tickets/warrants.py."""
 
     @property
     def keys(self) -> Mapping[str, PublicKey]: ...
@@ -51,7 +54,7 @@ class SignedBook(Protocol):
 
 
 class Admission:
-    """`short`: whether a quota of a cluster lacks healthy GPUs now, as far as anybody knows."""
+    """Judges commands. `short`: whether a quota of a cluster lacks healthy GPUs now, as far as known."""
 
     def __init__(
         self,
@@ -75,10 +78,11 @@ class Admission:
         signed: SignedBook,
         given: Model | None = None,
     ) -> Permitted | None:
-        """By which roles it may be done; None: no access file is in force. Errors: Refusal, which names who could.
+        """Return the roles that permit it; None: no access file is in force. Errors: Refusal, which names who could.
 
-        `subject`: the rollout, fleet rollout or request that it is about; empty: none. `given`: what was signed, where
-        the message came inside of it.
+        `subject`: the rollout, fleet rollout or request that it is about; empty: none. `given`: the signed message, if
+        this
+        message came inside of it.
         """
         in_force = None if command in _OF_ALL else self._access.access()
         if in_force is None:
@@ -104,23 +108,23 @@ class Admission:
         return answer
 
     def lone_deed(self, ticket: Ticket, command: str, message: Model, subject: str, signed: SignedBook) -> LoneDeed:
-        """What is done without a second person, as people are told of it."""
+        """Describe a deed without a second person, as people are notified of it."""
         target = self.fill_target(command, target_of(command, message, _cluster_of(ticket.workflow)), subject, signed)
         return LoneDeed(deed_of(command, target), chain_of(command, target), str(getattr(message, "reason", "") or ""))
 
     @property
     def by_roles(self) -> bool:
-        """An access file is in force: its roles say who decides, and not a policy's owners. Errors: Unavailable."""
+        """True if an access file is in force: its roles decide, and not a policy's owners. Errors: Unavailable."""
         return self._access.access() is not None
 
     @property
     def two_persons(self) -> bool:
-        """An access file is in force, and wants a second person where the table does. Errors: Unavailable."""
+        """True if an access file is in force, and wants a second person where the table does. Errors: Unavailable."""
         in_force = self._access.access()
         return in_force is not None and in_force.file.two_person
 
     def _scope(self, principal: Principal) -> TokenScope | None:
-        """What the token carries that it came in with. Errors: Refusal for one that counts no more."""
+        """Return the scope of the token that it came in with. Errors: Refusal for one that counts no more."""
         if principal.proof is not Proof.TOKEN:
             return None
         token = next((one for one in self._access.tokens() if principal.how == f"token {one.name}"), None)
@@ -131,7 +135,7 @@ class Admission:
     # --- what the ledger says of a target ---------------------------------------------------------
 
     def fill_target(self, command: str, target: Target, subject: str, signed: SignedBook) -> Target:
-        """With whose doing it is and how it stands, where the table asks for that. Errors: Refusal."""
+        """Add the target's authors and state, if the table asks for them. Errors: Refusal."""
         if not asks_ledger(command, target):
             return target
         match command.partition(".")[0]:
@@ -145,7 +149,7 @@ class Admission:
                 return target.but(first=self._entered(target.cluster, signed))
 
     def _of_request(self, target: Target, request: str, signed: SignedBook) -> Target:
-        """Where it was asked with a ticket, what was signed counts: what is kept of it is a worker's word."""
+        """Fill from the signed message, if it was asked with a ticket: the stored state is only a worker's word."""
         asked = signed.oldest(f"{_REQUEST}{request}", "request.ask")
         if asked is not None:
             ask = QuotaAsk.model_validate(asked.message)
@@ -157,7 +161,7 @@ class Admission:
 
     def _of_fleet(self, command: str, target: Target, fleet: str, signed: SignedBook) -> Target:
         launches = command == "fleet.launch"
-        # What is being launched adopts the one before it, whichever it says that it adopts.
+        # A new fleet rollout adopts the one before it, whichever it claims to adopt.
         about = self._attribution.newest_fleet(but=fleet) if launches or not fleet else fleet
         if Case.UNDO in target.cases:
             return target.but(breaker_open=bool(about) and self._attribution.breaker_open(about))
@@ -184,7 +188,7 @@ class Admission:
         return stage == Stage.STUCK or (stage in _STAGES and Stage(stage).is_guarded and self._short(cluster))
 
     def _launched(self, one: OpenOne, signed: SignedBook) -> str:
-        """Who launched the rollout; of a fleet rollout's member who launched that."""
+        """Return who launched the rollout; for a fleet rollout's member, who launched that."""
         own = signed.live(one.rollout, "rollout.launch")
         if own is not None and not (own.inherits and one.fleet):
             return giver_of(own, signed.keys)
@@ -206,7 +210,10 @@ _PERSONS = (Second.NOT_LAUNCHER, Second.NOT_CHANGER)
 
 
 def short_by(quotas: QuotaPort, health: HealthPort, registry: RegistryPort) -> Callable[[str], bool]:
-    """Whether a quota lacks healthy GPUs now. Where nobody can say it counts as short: an approver may close it."""
+    """Return a function that says whether a quota lacks healthy GPUs now.
+
+    If nobody can say, it counts as short: an approver may close it.
+    """
 
     def short(cluster: str) -> bool:
         try:
@@ -220,13 +227,13 @@ def short_by(quotas: QuotaPort, health: HealthPort, registry: RegistryPort) -> C
 
 
 def giver_of(warrant: Warrant, keys: Mapping[str, PublicKey]) -> str:
-    """Whose command it was: of a countersigned one the first's. Errors: Refusal for a void one."""
+    """Return who gave the command; the first person's name if it was countersigned. Errors: Refusal for a void one."""
     ticket = still_signed(warrant, keys)
     return (verify_ticket(ticket.second, keys) if ticket.second else ticket).principal.name
 
 
 def note_of(ticket: Ticket, allowed: Permitted | None) -> str:
-    """What an audit has to say of an admitted command; empty: nothing."""
+    """Return the audit's remark on an admitted command; empty: none."""
     alone = ticket.emergency if allowed is None else allowed.emergency
     row = RIGHTS.get(ticket.command)
     asked = row is not None and any(right.second is not Second.NONE for right in row.rights_under(frozenset()))
@@ -239,7 +246,7 @@ def _asks(command: str, target: Target, *seconds: Second) -> bool:
 
 
 def _cluster_of(workflow: str) -> str:
-    """The workflow's id has it, of rollouts and bring-ups."""
+    """Return the cluster in the workflow's id, for rollouts and bring-ups."""
     for kind in (_ROLLOUT, _BRINGUP):
         if workflow.startswith(kind):
             return workflow.removeprefix(kind)

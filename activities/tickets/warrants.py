@@ -1,8 +1,8 @@
 """Tickets on the workers' side of Temporal: checked in a start's first activity, and admitted into the ledger.
 
-An admitted ticket is a warrant: what later effects stand on (activities/rollout/evidence.py). Without keys every call
-answers that it may be, and nothing is kept. With keys a ticket is checked and admitted where there is one; that there
-has to be one is asked once an access file is in force. Source: docs/security.md, "Tickets"; docs/adr/0057.
+An admitted ticket is a warrant: later effects are justified by it (activities/rollout/evidence.py). Without keys every
+call is permitted, and nothing is kept. With keys a ticket, if there is one, is checked and admitted; it is required
+once an access file is in force. Source: docs/security.md, "Tickets"; docs/adr/0057.
 """
 
 from __future__ import annotations
@@ -69,24 +69,25 @@ _VOIDS: Mapping[str, frozenset[str]] = {
     "bringup.cancel": frozenset({"bringup.add"}),
     "bringup.retire": frozenset({"bringup.add"}),
 }
-"""What a command takes back, of the same subject: before anything else is written."""
+"""The earlier commands on the same subject that a command voids, before anything else is written."""
 _MACHINES: Mapping[str, frozenset[str]] = {
     "rollout.abort": frozenset({"fleet.abort", "bringup.retire"}),
     "rollout.approve": frozenset({"bringup.retire"}),
     "rollout.close": frozenset({"bringup.retire"}),
 }
-"""What a machine may command of a rollout, and what it has to stand on."""
+"""The commands that a machine may give to a rollout, each with the person's commands that justify it."""
 
 
 def here() -> str:
-    """The id of the workflow that calls, as the server says."""
+    """Return the id of the workflow that calls, as the server says."""
     return str(activity.info().workflow_id)
 
 
 class Warrants:
-    """`keys`: None where none are configured. `wanted`: whether every command needs a ticket, by now.
+    """Checks and admits tickets. `keys`: None if none are configured. `wanted`: whether every command needs a ticket,
+    by now.
 
-    `admission`: None: nothing is asked but the signature.
+    `admission`: None: only the signature is checked.
     """
 
     def __init__(
@@ -105,25 +106,25 @@ class Warrants:
         self.now = now
         self._admission = admission
         self.tell_alone: Callable[[str, str], None] = lambda nonce, chain: None
-        """Tells all admins of what a warrant did alone; set once there is somebody who can."""
+        """Notifies all admins of a warrant's deed without a second person; set once there is somebody who can."""
 
     @property
     def can_verify(self) -> bool:
-        """Tickets can be checked here: there are keys."""
+        """True if tickets can be checked here: there are keys."""
         return self._keys is not None
 
     @property
     def is_required(self) -> bool:
-        """Nothing is done without one. Errors: Unavailable."""
+        """True if nothing is done without a ticket. Errors: Unavailable."""
         return self.can_verify and self._wanted()
 
     @property
     def by_roles(self) -> bool:
-        """The access file's roles say who decides, and not a policy's owners. Errors: Unavailable."""
+        """True if the access file's roles decide, and not a policy's owners. Errors: Unavailable."""
         return self.is_required and self._admission is not None and self._admission.by_roles
 
     def judges(self, message: Model) -> bool:
-        """The message's ticket is to be checked: it has one, or needs one."""
+        """Return whether the message's ticket is to be checked: it has one, or needs one."""
         return self.can_verify and (bool(getattr(message, "ticket", "")) or self.is_required)
 
     @property
@@ -131,13 +132,13 @@ class Warrants:
         return {} if self._keys is None else self._keys()
 
     def unknown_keys(self) -> tuple[str, ...]:
-        """Keys that live warrants were signed with, and that the book does not have: those stand for nothing."""
+        """Return keys that live warrants were signed with, and that the book lacks: those warrants justify nothing."""
         return tuple(sorted(self.book.signed_by() - self.keys.keys())) if self.can_verify else ()
 
     # --- what starts ----------------------------------------------------------------------------
 
     def admit_launch(self, launch: LaunchRequest, policy: Policy) -> AdmitAnswer | None:
-        """A rollout may open: by its ticket, or on its fleet's approval. Answers on what. Errors: Refusal."""
+        """Admit a rollout's launch, by its ticket, or by its fleet's approval; return the warrant. Errors: Refusal."""
         if not self.can_verify:
             return None
         content = {"policy": policy.model_dump(mode="json")}
@@ -151,7 +152,7 @@ class Warrants:
             return None
 
     def _launched_by_machine(self, launch: LaunchRequest, content: dict[str, Any]) -> AdmitAnswer:
-        """On the word that was given to a fleet rollout or a bring-up. Errors: Refusal."""
+        """Admit a launch by the command that was given to a fleet rollout or a bring-up. Errors: Refusal."""
         command = "fleet.approve" if launch.fleet else "bringup.retire"
         parent = self.live(launch.fleet or f"bringup/{launch.cluster}", command)
         if parent is None:
@@ -178,7 +179,7 @@ class Warrants:
             self._started(start, "bringup.add", f"bringup/{start.entry.cluster}", {})
 
     def admit_entry(self, entry: BringupEntry) -> None:
-        """Errors: Refusal for an entry that is not the one whose ticket stands."""
+        """Raise Refusal for an entry other than the one with a valid ticket."""
         if not self.is_required:
             return
         added = self.live(f"bringup/{entry.cluster}", "bringup.add")
@@ -189,7 +190,7 @@ class Warrants:
             )
 
     def desk(self, request: DeskRequest) -> Principal:
-        """Who asks: proven by the ticket, or as the caller says. Errors: Refusal."""
+        """Return who asks: proven by the ticket, or as the caller says. Errors: Refusal."""
         if not self.judges(request):
             return asserted_by(request.actor)
         command, workflow = f"desk.{request.kind}", here()
@@ -204,7 +205,10 @@ class Warrants:
         return ticket.principal
 
     def first_of(self, request: DeskRequest) -> str:
-        """Whose command it was, where who asks countersigns it; empty: their own. Its ticket has been checked."""
+        """Return who gave the command that the caller countersigns; empty: it is their own.
+
+        Its ticket has been checked.
+        """
         ticket = signed_by(request.ticket, self.keys) if self.judges(request) else None
         return signed_by(ticket.second, self.keys).principal.name if ticket is not None and ticket.second else ""
 
@@ -217,7 +221,7 @@ class Warrants:
         return self._stands(self._warrant(ticket, message, subject, run, content), alone)
 
     def _in_time(self, message: Model, command: str, workflow: str, run: str) -> Ticket:
-        """A call that is made again after the ticket has expired had it admitted in time."""
+        """Check the ticket. A repeated call after the ticket has expired is valid if the first was admitted in time."""
         stood = self.book.warrant(nonce_of(str(getattr(message, "ticket", ""))))
         again = stood is not None and stood.update_id == run
         return check_ticket(message, command, workflow, self.keys, None if again else self.now())
@@ -226,7 +230,7 @@ class Warrants:
 
     @activity.defn(name="admit", no_thread_cancel_exception=True)
     def admit(self, request: AdmitRequest) -> AdmitAnswer:
-        """The command is its giver's, and stands in the ledger. Errors: Refusal."""
+        """Admit the command into the ledger as its giver's. Errors: Refusal."""
         with translate_errors():
             if not self.can_verify:
                 return AdmitAnswer()
@@ -254,8 +258,9 @@ class Warrants:
         return AdmitAnswer(warrant=warrant.nonce, note=note, proof=by.proof, how=by.how)
 
     def _content_or_none(self, command: str, subject: str, message: Model) -> dict[str, Any]:
-        """Where tickets are not required, a plan of before there were keys can be approved: nothing is frozen of
-        it."""
+        """Return no content for a plan from before there were keys, which can be approved while tickets are not
+        required.
+        """
         try:
             return self._content(command, subject, message)
         except Refusal:
@@ -266,9 +271,10 @@ class Warrants:
     def _may(
         self, ticket: Ticket, command: str, message: Model, subject: str, update_id: str, given: Model | None = None
     ) -> Permitted | None:
-        """By which roles; None: no access file is in force. Errors: Refusal.
+        """Return the roles that permit it; None: no access file is in force. Errors: Refusal.
 
-        What was admitted, and is tried again as its answer was lost, may be whatever has changed since.
+        A command that was admitted, and is tried again as its answer was lost, stays permitted, whatever has changed
+        since.
         """
         if self._admission is None:
             return None
@@ -288,8 +294,7 @@ class Warrants:
         return self._admission.lone_deed(ticket, command, message, subject, self)
 
     def _stands(self, warrant: Warrant, alone: LoneDeed | None = None) -> Warrant:
-        """It is admitted, and who acts alone is told of. Errors: Refusal for what a key signed that counts no
-        more."""
+        """Admit it, and notify admins if somebody acts alone. Errors: Refusal if its key counts no more."""
         still_signed(warrant, self.keys)
         with spoken_by(warrant.principal):
             stands = self.book.admit(warrant, _VOIDS.get(warrant.command, frozenset()), alone)
@@ -298,7 +303,7 @@ class Warrants:
         return stands
 
     def fill_target(self, command: str, target: Target, subject: str) -> Target:
-        """What the ledger says of a command's target: the front asks as admission does."""
+        """Complete a command's target from the ledger: the front asks as admission does."""
         if self._admission is None:
             raise Refusal("this worker has no part that checks access: start workers with `backstop worker`")
         return self._admission.fill_target(command, target, subject, self)
@@ -309,7 +314,7 @@ class Warrants:
             raise Refusal("the ticket is more than a day old: give the command again")
 
     def _about(self, request: AdmitRequest, workflow: str) -> tuple[str, datetime | None]:
-        """What the command is about, and since when that has been there: by the ledger."""
+        """Return the command's subject, and since when that exists, by the ledger."""
         if request.kind == "rollout":
             opened = self._opened(workflow)
             return opened.rollout, opened.opened_at
@@ -327,7 +332,10 @@ class Warrants:
         return opened
 
     def _content(self, command: str, subject: str, message: Model) -> dict[str, Any]:
-        """What is frozen with the warrant. Errors: Refusal for a plan that no activity drew, or that two did."""
+        """Return the content that is frozen with the warrant.
+
+        Errors: Refusal for a plan that no activity drew, or that two did.
+        """
         if command not in ("rollout.approve", "fleet.approve"):
             return {}
         wanted = str(getattr(message, "plan_hash", ""))
@@ -349,7 +357,7 @@ class Warrants:
     # --- machines -------------------------------------------------------------------------------
 
     def _by_machine(self, request: AdmitRequest, command: str, workflow: str, message: Model) -> AdmitAnswer:
-        """What a fleet rollout or a bring-up commands of a rollout, on what a person told it."""
+        """Admit a fleet rollout's or a bring-up's command to a rollout, by a person's command to it."""
         if request.kind != "rollout":
             raise Refusal("only a rollout takes commands from a fleet rollout or a bring-up")
         opened = self._opened(workflow)
@@ -375,7 +383,7 @@ class Warrants:
         return self._answer(parent)
 
     def _inherit(self, parent: Warrant, command: str, subject: str, message: Model, content: dict[str, Any]) -> None:
-        """A row that says on whose word a machine acts."""
+        """Store a row that says by which command a machine acts."""
         row = parent.but(
             nonce=inherited_nonce(parent, command, subject),
             command=command,
@@ -392,7 +400,7 @@ class Warrants:
         self.book.admit(row, _VOIDS.get(command, frozenset()))
 
     def word(self, subject: str, command: str) -> str:
-        """The nonce on which a machine acts; empty where none is needed. Errors: Refusal for none."""
+        """Return the nonce by which a machine acts; empty if none is needed. Errors: Refusal for none."""
         if not self.can_verify:
             return ""
         warrant = self.live(subject, command)
@@ -405,18 +413,18 @@ class Warrants:
     # --- what stands ----------------------------------------------------------------------------
 
     def live(self, subject: str, *commands: str) -> Warrant | None:
-        """The newest for any of these commands that is not void, its signature and message checked anew."""
+        """Return the newest for any of these commands that is not void, its signature and message checked anew."""
         return self.live_among(self.book.warrants(subject, *commands), *commands)
 
     def live_among(self, rows: Sequence[Warrant], *commands: str) -> Warrant | None:
-        """The same of rows that are there already, in the order in which they were admitted."""
+        """Do `live` for rows that are read already, in the order in which they were admitted."""
         for warrant in reversed(rows):
             if warrant.live and warrant.command in commands and self.good(warrant):
                 return warrant
         return None
 
     def oldest(self, subject: str, command: str) -> Warrant | None:
-        """The oldest that is not void: what nobody replaces by giving it again."""
+        """Return the oldest that is not void: nobody replaces it by giving the command again."""
         rows = self.book.warrants(subject, command)
         return next((one for one in rows if one.live and self.good(one)), None)
 
@@ -428,7 +436,7 @@ class Warrants:
         return True
 
     def intact(self, warrant: Warrant) -> None:
-        """It is what was signed, by a key that is good still. Errors: Refusal."""
+        """Check that it is what was signed, by a key that is still valid. Errors: Refusal."""
         ticket = still_signed(warrant, self.keys)
         if warrant.inherits:
             parent = self.book.warrant(warrant.inherits)
@@ -448,12 +456,12 @@ class Warrants:
             self.book.draw(subject, drawn, self.now())
 
     def policy_of(self, rollout: str) -> Policy | None:
-        """The one that it was opened with; None where no warrant of its launch stands."""
+        """Return the policy that the rollout was opened with; None if no warrant of its launch is valid."""
         launch = self.live(rollout, "rollout.launch")
         return None if launch is None else Policy.model_validate(launch.content["policy"])
 
     def same_policy(self, rollout: str, policy: Policy) -> None:
-        """Errors: Refusal for another one than that of the launch."""
+        """Raise Refusal for a policy other than that of the launch."""
         if self.is_required:
             own = self.policy_of(rollout)
             if own is None or content_hash(own) != content_hash(policy):
@@ -463,7 +471,7 @@ class Warrants:
                 )
 
     def envelope_of(self, approval: Warrant) -> Envelope:
-        """Errors: Refusal where it is not of the plan that was signed."""
+        """Return the approved envelope. Errors: Refusal if it is not that of the signed plan."""
         envelope = Envelope.model_validate(approval.content["envelope"])
         signed = str(approval.message.get("plan_hash", ""))
         if not approval.inherits and envelope.plan_hash != signed:
@@ -500,7 +508,7 @@ class Warrants:
 
 
 def _noted(content: dict[str, Any], note: str) -> dict[str, Any]:
-    """What is frozen with a warrant, and what its audit row has to say of it."""
+    """Add the audit's remark to the content that is frozen with a warrant."""
     return {**content, "note": note} if note else content
 
 

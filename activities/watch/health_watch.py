@@ -1,10 +1,10 @@
 """The shared watch: reads the health of all clusters of a source in one call, signals on edges.
 
-A rollout is signalled when its shortage appears, changes or ends, when its health becomes stale or
-fresh again, and (while it waits to start) when its healthy GPUs change. Cost grows with events, not with
-clusters times time. The cursor, a short hash of each cluster and what was told of it, travels in heartbeat details
-and from one call to the next, so a restarted watch does not repeat itself; a lost one signals each rollout once,
-which costs a look and changes nothing. Several watches may share the clusters of a source by a hash of their names.
+A rollout is signalled when its shortage appears, changes or ends, when its health becomes stale or fresh again, and
+(while it waits to start) when its healthy GPUs change. Cost grows with events, not with clusters times time. The
+cursor, a short hash of each cluster and its signalled state, travels in heartbeat details and from one call to the
+next, so a restarted watch does not repeat itself; a lost one signals each rollout once, which costs a look and changes
+nothing. Several watches may share the clusters of a source by a hash of their names.
 """
 
 from __future__ import annotations
@@ -48,23 +48,35 @@ _STALE = timedelta(minutes=30)
 _ROUND = timedelta(minutes=90)
 """How long one call of the activity watches before its workflow calls it again: each leaves the cursor in history."""
 _BEAT_SECONDS = 1.0
-"""A round that is long, because much has changed or the ledger is slow, must not count as silence: it would be
-cancelled, begun anew and cancelled again, and nobody would ever be told."""
+"""The pause between heartbeats within a round.
+
+A long round, because much has changed or the ledger is slow, must not count as silence: it would be cancelled, begun
+anew and cancelled again, and would never signal.
+"""
 _PUSH_SECONDS = 0.1
-"""Between two looks at whether somebody has pushed. After a look at what they pushed it is at least as long as that
-took: a flood of pushes has the watch look half of the time at most."""
+"""The pause between two looks for pushes.
+
+After a look at pushed clusters it is at least as long as that look took: a flood of pushes has the watch look half of
+the time at most.
+"""
 _AGAIN_SECONDS = 6.0
-"""After a push its cluster is looked at once more: a Prometheus or a Slurm is read each 5 s at most, and a push that
-came just after a reading would find what stood before."""
+"""The time after a push when its cluster is looked at once more.
+
+A Prometheus or a Slurm is read each 5 s at most: just after a reading, a push would find the values from before it.
+"""
 _AT_ONCE = 16
 """Signals under way: when everything changes at once, a server that is slow or refuses sets the pace."""
 _TELLING_SECONDS = 5.0
-"""How long a round signals at least, if there is so much to tell; what is left waits for the next one."""
+"""How long a round signals at least, if there are so many signals; the rest waits for the next one."""
 _TELL_AGAIN_SECONDS = 3600.0
-"""What is wrong with a cluster under guard is told again so often: a rollout at rest, which would look only once a day,
-hears of it although the first signal came to nothing."""
+"""How often a fault of a cluster under guard is signalled again.
+
+A rollout at rest, which would look only once a day, learns of it although the first signal came to nothing.
+"""
 _DIGEST_BYTES = 6
-"""Of 10,000 clusters a new mark looks told with odds of 1 to 28,000,000,000; the cursor has 80 kB."""
+"""With 10,000 clusters, a new mark passes for a signalled one with odds of 1 to 28,000,000,000; the cursor
+has 80 kB.
+"""
 
 
 class WatchActivities:
@@ -82,14 +94,14 @@ class WatchActivities:
         pushes: PushPort | None = None,
         now: Clock = utc_now,
     ) -> None:
-        """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: notices due. None: nobody does.
+        """`tallier`: keeps the tallies beside; `sweeper`: overdue grants; `rounds`: due notices. None: nobody does.
 
-        `pushes`: clusters that somebody wants to be looked at now.
+        `pushes`: clusters that are to be looked at now.
         """
         self._now = now
         self._pushes = pushes
         self._again: dict[str, dict[str, float]] = {}
-        """Pushed clusters that are to be looked at once more, by watch: when, on the loop's clock."""
+        """The times, on the loop's clock, when pushed clusters are to be looked at once more, by watch."""
         self._rounds = rounds
         self._going_round: asyncio.Task[None] | None = None
         self._sweeper = sweeper
@@ -103,16 +115,18 @@ class WatchActivities:
         self._tallier = tallier
         self._tallying: asyncio.Task[None] | None = None
         self._marks: dict[str, dict[str, Judged]] = {}
-        """Of the last look, by watch; lost with the process, which costs one reading of every cluster."""
+        """The marks of the last look, by watch; lost with the process, which costs one reading of every cluster."""
         self._turns: dict[str, str] = {}
-        """The last cluster that was signalled, by watch: what finds no room in a round comes first in the next."""
+        """The last cluster that was signalled, by watch: clusters without room in a round come first in the next."""
         self._insisted: dict[str, dict[str, float]] = {}
-        """When what is wrong was told last, on the loop's clock, by watch and cluster; of what this process found told
-        already, when it saw that first."""
+        """The times, on the loop's clock, when faults were last signalled, by watch and cluster.
+
+        For a fault that was signalled before this process began, the time when it first saw that.
+        """
 
     @activity.defn(name="watch")
     async def watch(self, request: WatchInput) -> str | None:
-        """Watches for a while; answers with the cursor. (Earlier versions answered nothing.)"""
+        """Watch for a while; return the cursor. (Earlier versions returned nothing.)"""
         if request.source != SOURCE:
             raise ApplicationError(f"this worker has no health source {request.source!r}", type=Unavailable.__name__)
         details = activity.info().heartbeat_details
@@ -131,7 +145,7 @@ class WatchActivities:
         return cursor_of(cursor)
 
     async def _until_next(self, request: WatchInput, cursor: Set[bytes]) -> Set[bytes]:
-        """Waits for the next round; at what is pushed meanwhile it looks at once. Errors: ApplicationError."""
+        """Wait for the next round, and look at once at clusters that are pushed meanwhile. Errors: ApplicationError."""
         loop = asyncio.get_running_loop()
         ends, pause = loop.time() + request.interval_seconds, _PUSH_SECONDS
         while (left := ends - loop.time()) > 0:
@@ -149,7 +163,7 @@ class WatchActivities:
         return cursor
 
     async def _look_at_pushed(self, request: WatchInput, cursor: Set[bytes]) -> Set[bytes]:
-        """What somebody says of a cluster is not read: its health is, as in any round."""
+        """Look at pushed clusters. The push's own word on their health does not count: it is read, as in any round."""
         if self._pushes is None:
             return cursor
         mine = partial(_of_shard, request.shard, request.shards)
@@ -169,7 +183,7 @@ class WatchActivities:
         return cursor
 
     def _tally(self, request: WatchInput) -> None:
-        """A portion of the tallies is begun beside the next look: a ledger that is busy must not hold up an edge."""
+        """Begin a portion of the tallies beside the next look: a ledger that is busy must not hold up an edge."""
         busy = self._tallying is not None and not self._tallying.done()
         if self._tallier is None or request.shard or busy:  # one of the shards tallies for all
             return
@@ -177,19 +191,17 @@ class WatchActivities:
         self._tallying = asyncio.create_task(self._go_on(self._tallier, every))
 
     def _sweep(self, request: WatchInput) -> None:
-        """As `_tally`."""
         busy = self._sweeping is not None and not self._sweeping.done()
         if self._sweeper is not None and not request.shard and not busy:
             self._sweeping = asyncio.create_task(self._sweeper.go_on(self._now()))
 
     def _go_round(self, request: WatchInput) -> None:
-        """As `_tally`."""
         busy = self._going_round is not None and not self._going_round.done()
         if self._rounds is not None and not request.shard and not busy:
             self._going_round = asyncio.create_task(self._rounds.go_on())
 
     async def _go_on(self, tallier: Tallier, every: timedelta) -> None:
-        """Whatever is wrong with the tallies, the watch goes on."""
+        """Tally, and log every error: the watch goes on."""
         try:
             await asyncio.to_thread(tallier.go_on, self._now(), every)
         except BackstopError as error:
@@ -198,7 +210,10 @@ class WatchActivities:
             activity.logger.exception("the watch could not tally")
 
     async def _round(self, request: WatchInput, cursor: Set[bytes], only: Set[str] | None = None) -> Set[bytes]:
-        """`only`: the clusters to look at, the others being as they were; None: all of them."""
+        """Look, and signal the edges.
+
+        `only`: the clusters to look at, the others being as they were; None: all of them.
+        """
         loop, began = asyncio.get_running_loop(), cursor_of(cursor)
         seen = await asyncio.to_thread(
             self._fingerprints, request, lambda: loop.call_soon_threadsafe(activity.heartbeat, began), only
@@ -217,7 +232,7 @@ class WatchActivities:
             waiting = iter(edges)
 
             async def tell() -> None:
-                """A refusal ends this one of the senders for the round: the fewer are left, the busier the server."""
+                """Signal until a refusal ends this sender for the round: the fewer are left, the busier the server."""
                 now = self._now()
                 while loop.time() < ends and (cluster := next(waiting, None)) is not None:
                     self._turns[request.watch_id] = cluster
@@ -232,7 +247,7 @@ class WatchActivities:
         return told_marks
 
     def _to_tell_again(self, watch_id: str, seen: Mapping[str, str], now: float) -> set[str]:
-        """Clusters with which something has been wrong for so long since it was told."""
+        """Return the clusters with a fault whose last signal is so long ago."""
         earlier, judged = self._insisted.get(watch_id, {}), self._marks.get(watch_id, {})
         wrong = {c: earlier.get(c, now) for c in seen if judged[c].facts.guarded and _wrong(seen[c], judged[c].facts)}
         self._insisted[watch_id] = wrong
@@ -241,7 +256,8 @@ class WatchActivities:
     def _fingerprints(
         self, request: WatchInput, alive: Callable[[], object], only: Set[str] | None = None
     ) -> dict[str, str]:
-        """What each open rollout of this watch would want to know, as one comparable text.
+        """Return a text for each open rollout of this watch, which changes with everything that the rollout should
+        learn.
 
         Five calls for all clusters; one more and the arithmetic for each whose facts have moved.
         """
@@ -281,14 +297,14 @@ class WatchActivities:
         return {cluster: judged.mark for cluster, judged in marks.items()}
 
     def _judged(self, cluster: str, facts: Facts, before: str) -> Judged | None:
-        """The cluster's fingerprint; None where its quotas cannot be read now. Its trouble is no other cluster's.
+        """Return the cluster's fingerprint; None if its quotas cannot be read now, which affects no other cluster.
 
-        What makes no sense is news too: the rollout looks, and tells why it cannot.
+        A senseless cluster is news too: the rollout looks, and reports why it cannot.
         """
         if facts.senseless:
             return Judged(facts, facts.senseless)
         try:
-            reading = self._quotas.last_known(cluster)  # `versions` has just asked whoever is outside
+            reading = self._quotas.last_known(cluster)  # `versions` has just asked the outside systems
             backing = _backing(reading, facts.sample) if facts.guarded and facts.sample is not None else None
             unbacked = None if backing is None else backing.assigned_gpus - backing.backed_gpus
             return Judged(facts, fingerprint(reading, facts, before, backing), unbacked)
@@ -319,7 +335,7 @@ async def _beating(told_marks: Set[bytes]) -> None:
 
 
 def shard_of(cluster: str, shards: int) -> int:
-    """The same on every machine, whatever other clusters there are."""
+    """Return the cluster's shard, the same on every machine, whatever other clusters there are."""
     return zlib.crc32(cluster.encode()) % shards
 
 
@@ -332,12 +348,12 @@ def digest(cluster: str, mark: str) -> bytes:
 
 
 def cursor_of(told_marks: Iterable[bytes]) -> str:
-    """As it travels: a mark for each cluster would be a megabyte for 10,000 of them, with every heartbeat."""
+    """Pack the marks for the heartbeat: in full they would be a megabyte for 10,000 clusters."""
     return base64.b64encode(b"".join(told_marks)).decode()
 
 
 def told_of(cursor: object) -> Set[bytes]:
-    """Errors: none; what is no cursor is an empty one. Earlier versions kept the marks themselves by cluster."""
+    """Unpack a cursor; anything else is an empty one. Earlier versions kept the marks themselves by cluster."""
     if isinstance(cursor, dict):
         return {digest(cluster, str(mark)) for cluster, mark in cursor.items()}
     if not isinstance(cursor, str):
@@ -349,7 +365,7 @@ def told_of(cursor: object) -> Set[bytes]:
 
 
 def _handed_over() -> ApplicationError:
-    """Ends the call so that its retry, on another worker, goes on from the cursor in the heartbeat.
+    """Make the error that ends the call so that its retry, on another worker, goes on from the cursor in the heartbeat.
 
     Without it a stopping worker waits in vain for the watch until its grace is over.
     """
@@ -360,12 +376,12 @@ def _handed_over() -> ApplicationError:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a fingerprint is made from, equal while it would be. `version`: of the quotas; `windows`: active ones.
+    """The basis of a fingerprint: equal facts have equal fingerprints.
 
-    `doubted`: the source, where it is in doubt. `to_come`: windows that have not begun, so that what they will take is
-    told as soon as they are declared.
-
-    A sample that says what the last one said is no news.
+    `version`: of the quotas; `windows`: active ones. `doubted`: the source, if it is in doubt. `to_come`: windows that
+    have
+    not begun, so that their effect is known as soon as they are declared. A sample that repeats the last one is no
+    news.
     """
 
     version: str
@@ -380,11 +396,11 @@ class Facts:
     windows: tuple[Window, ...]
     to_come: tuple[Window, ...]
     senseless: str = ""
-    """Why its health or its windows are not known; empty: they are."""
+    """Why its health or its windows are unknown; empty: they are known."""
 
 
 class Judged(NamedTuple):
-    """What a cluster looked like, the fingerprint of it, and what no hardware backs of its quotas (None: not known)."""
+    """A cluster's facts, their fingerprint, and the GPUs of its quotas that no hardware backs (None: not known)."""
 
     facts: Facts
     mark: str
@@ -425,7 +441,10 @@ _MORE, _LESS = "flex may grow", "flex of "
 
 
 def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: Backing | None = None) -> str:
-    """Equal as long as a rollout has nothing new to know. `before`: the last one; `backing`: where it is known."""
+    """Return a text that stays equal as long as a rollout has nothing new to learn.
+
+    `before`: the last one; `backing`: if it is computed already.
+    """
     sample = facts.sample
     if sample is None:
         return "no health"
@@ -445,10 +464,10 @@ def fingerprint(reading: QuotaReading, facts: Facts, before: str = "", backing: 
 
 
 def _flex(reading: QuotaReading, surplus: int, last: str) -> list[str]:
-    """That the published pool is too large, or may grow; within the band, nothing. `last`: what was said before.
+    """Return that the published pool is too large, or may grow; within the band, nothing. `last`: the former result.
 
-    What may grow may still grow while any of it is left: else each step across the band would be told. And that
-    a shrink has been published is no news for who published it.
+    A pool that may grow is so reported while any growth is left: else each step across the band would be signalled. And
+    that a shrink has been published is no news for its publisher.
     """
     if not reading.follows_health or reading.flex_gpus is None:
         return []
@@ -464,13 +483,13 @@ _SHORT = "short "
 
 
 def _short(mark: str) -> bool:
-    """What lacks hardware is told first."""
+    """Return whether hardware is lacking, which is signalled first."""
     return _SHORT in mark
 
 
 def _wrong(mark: str, facts: Facts) -> bool:
-    """Something that no rollout rests with: hardware is short, too much flex is published, or health is not to be
-    believed.
+    """Return whether something is wrong that no rollout rests with: too little hardware, too much published flex,
+    doubtful health.
     """
     unknown = facts.sample is None or facts.stale or facts.ahead or facts.beyond or facts.doubted or facts.at_fault
     return bool(facts.senseless or unknown) or _short(mark) or _LESS in mark

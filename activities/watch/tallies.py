@@ -1,4 +1,4 @@
-"""Keeping the tallies: a portion of the clusters at a time, so that no edge waits for them."""
+"""Keeps the tallies: a portion of the clusters at a time, so that no edge waits for them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger("backstop.tallies")
 PORTION = 50
 """Clusters in one go at most."""
 BUDGET_SECONDS = 0.25
-"""Of one go: a look at health shares the processor with it. A cluster that is begun is finished."""
+"""The time of one go: a look at health shares the processor with it. A cluster that is begun is finished."""
 LOOKS_AGAIN = timedelta(minutes=1)
 """How soon a cluster that is imported in the middle of a slot has its first tally."""
 KEPT_WHOLE = timedelta(days=100)
-"""What is older keeps one tally a day."""
+"""Older days keep one tally each."""
 
 
 class Tallier:
@@ -36,10 +36,10 @@ class Tallier:
         self._rollouts = rollouts
         self._tallies = tallies
         self._rests_until: datetime | None = None
-        """Nothing is left to do until then, but for clusters that come; lost with the process, which costs a query."""
+        """The time until which only new clusters have work to do; lost with the process, which costs a query."""
 
     def go_on(self, now: datetime, every: timedelta) -> int:
-        """Some clusters more have their tally of this slot; answers how many. Errors: Unavailable."""
+        """Keep the tallies of some more clusters in this slot; return how many. Errors: Unavailable."""
         if self._rests_until is not None and now < self._rests_until:
             return 0
         slot = slot_of(now, every)
@@ -56,7 +56,7 @@ class Tallier:
         return len(tallies)
 
     def _keep(self, tallies: list[Tally]) -> None:
-        """One that the ledger refuses must not keep the others of its portion from theirs for good."""
+        """Keep the tallies; one that the ledger refuses must not keep out the others of its portion for good."""
         try:
             self._tallies.keep(tallies)
         except BadInput:
@@ -91,11 +91,11 @@ class Tallier:
         try:
             return tally_of(slot, self._quotas.last_known(cluster), sample, usage, rollout, now)
         except (Refusal, ValueError) as error:
-            # Another tool left it so. It must not keep the others waiting, nor be asked for again and again.
+            # Another tool left it so. It must neither delay the others nor be asked for again and again.
             logger.warning("no tally of %s: %s", cluster, error)
             return _unknown(cluster, slot, now, rollout or (None, False))
 
 
 def _unknown(cluster: str, slot: datetime, now: datetime, rollout: tuple[str | None, bool]) -> Tally:
-    """Nobody knew anything of it but where its rollout stood."""
+    """Return a tally without figures, but with the stage of the cluster's rollout."""
     return Tally(cluster=cluster, at=slot, seen_at=now, stage=rollout[0], shadow=rollout[1])
