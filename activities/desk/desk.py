@@ -215,7 +215,7 @@ class DeskActivities:
     def _facts(self, question: ask.FactsOf, _: DeskRequest) -> ask.ClusterFacts:
         facts = self._registry.facts(question.cluster)
         contacts = {team: tuple(map(shown, each)) for team, each in facts.contacts.items()}
-        return facts.model_copy(update={"contacts": contacts})
+        return facts.but(contacts=contacts)
 
     def _detach(self, question: ask.Detach, request: DeskRequest) -> dict[str, tuple[int | None, int | None]]:
         back = self._schedulers.detach(question.cluster, restore=question.restore, look=question.look)
@@ -312,7 +312,7 @@ class DeskActivities:
                 raise BadInput("a client may archive only its own commands that were refused")
             if BESIDE in entry.key:
                 raise BadInput(f"the key of an entry may not contain {BESIDE}: {brief(entry.key)}")
-        self._registry.archive([entry.model_copy(update={"at": asked}) for entry in question.entries])
+        self._registry.archive([entry.but(at=asked) for entry in question.entries])
         return len(question.entries)
 
     def _archived(self, question: ask.Archived, _: DeskRequest) -> ask.ArchivePage:
@@ -447,7 +447,7 @@ def _signed(question: Any, by: DeskRequest) -> tuple[Any, Principal, Signature]:
 
 def _without_secrets(team: Team) -> Team:
     """Hide the contacts' secrets, because an answer stays in its history."""
-    return team.model_copy(update={"contacts": tuple(map(shown, team.contacts))})
+    return team.but(contacts=tuple(map(shown, team.contacts)))
 
 
 def _request_id() -> str:

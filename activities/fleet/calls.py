@@ -131,12 +131,9 @@ class FleetActivities:
             windows = self._calendar.windows(free)
             # An unreadable entry of a calendar may be a freeze.
             why_not = {**dict.fromkeys(rehearsed, _REHEARSED), **windows.senseless}
-            prospects = [
-                p.model_copy(update={"why_not": p.why_not or why_not.get(p.cluster, "")})
-                for p in self._prospects(free, request)
-            ]
+            prospects = [p.but(why_not=p.why_not or why_not.get(p.cluster, "")) for p in self._prospects(free, request)]
             answer = pick(request, prospects, windows, self._registry.booked_gpus(request.at))
-            return answer.model_copy(update={"joined": joined})
+            return answer.but(joined=joined)
 
     def _rehearsed(self, shadow: bool) -> Set[str]:
         """Return clusters with an open shadow rollout: no members of a fleet rollout that writes."""
@@ -325,4 +322,4 @@ def _with_own(prospect: Prospect, own: tuple[Noted, datetime] | None) -> Prospec
     if own is None or prospect.rollout not in ("", own[0].rollout):
         return prospect
     rollout, opened_at = own
-    return prospect.model_copy(update={**rollout.model_dump(), "own": True, "started_at": opened_at})
+    return prospect.but(**rollout.model_dump(), own=True, started_at=opened_at)

@@ -65,7 +65,7 @@ class Sender:
             words = render(notice, written_at if message.formed_at - written_at >= _LONG_AGO else None)
         else:
             notice, words = join_letter(message), render_together(message, self._link)
-        return self._notify.deliver(notice.model_copy(update={"contacts": contacts}), *words)
+        return self._notify.deliver(notice.but(contacts=contacts), *words)
 
     def noted_keys(self, keys: Sequence[str]) -> frozenset[str]:
         """Return notices whose fate is in the archive already, from a round without their senders."""

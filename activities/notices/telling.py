@@ -113,7 +113,7 @@ class NoticeActivities:
             lane = lane_of(notice, wish.notify)
             with self._trying(round_, [notice.key]), self._busy.one_of(notice.audience):
                 subject, body = render(notice)
-                logged = self._notify.deliver(notice.model_copy(update={"contacts": ()}), subject, body)
+                logged = self._notify.deliver(notice.but(contacts=()), subject, body)
                 # A rehearsal is written to the log and troubles nobody else (ADR 0002).
                 if notice.shadow or not wish.contacts or lane is None:
                     round_.delivered[notice.key] = logged

@@ -91,15 +91,13 @@ class RequestActivities:
             )
             if ask.namespace and not quota.admits(ask.namespace):
                 whom = ", ".join(quota.namespaces or ()) or "nobody"
-                return assessment.model_copy(
-                    update={"why": f"{ask.namespace} may not target the quota of {ask.team}: {whom} may"}
-                )
+                return assessment.but(why=f"{ask.namespace} may not target the quota of {ask.team}: {whom} may")
             if not owners and not self._by_roles:
                 why = f"nobody owns {ask.cluster}: name its owners in its policy (owners: [...])"
-                return assessment.model_copy(update={"why": why})
+                return assessment.but(why=why)
             barred = self._by_policy(opened, policy)
             if barred:
-                return assessment.model_copy(update={"why": barred, **self._instead(ask, snapshot, now)})
+                return assessment.but(why=barred, **self._instead(ask, snapshot, now))
             owed = self._owed(ask.cluster, now)
             claimed = _claimed(snapshot, opened)
             space = room(_beside_owed(claimed, owed), policy, ask.team, ask.gpus)
@@ -108,8 +106,8 @@ class RequestActivities:
             if why and taken > 0:
                 why += f", {taken} of them cut by its open rollout, which those teams get back first"
             why += _owed_words(owed) if why else ""
-            assessment = assessment.model_copy(update={"room": space, "fits": space.fits_gpus == ask.gpus, "why": why})
-            return assessment if assessment.fits else assessment.model_copy(update=self._instead(ask, snapshot, now))
+            assessment = assessment.but(room=space, fits=space.fits_gpus == ask.gpus, why=why)
+            return assessment if assessment.fits else assessment.but(**self._instead(ask, snapshot, now))
 
     @activity.defn(name="request_owners", no_thread_cancel_exception=True)
     def owners(self, request: OwnersRequest) -> Owners:
@@ -188,7 +186,7 @@ class RequestActivities:
                 return Prepared(outcome=GrantOutcome.NO, said=why)
             prepared = self._alone(request) if opened is None else self._beside(request, opened)
             above = {*prepared.raised, order.team} if prepared.change is not None else {order.team}
-            return prepared.model_copy(update={"hands": {t: reading[t].hand for t in sorted(above) if t in reading}})
+            return prepared.but(hands={t: reading[t].hand for t in sorted(above) if t in reading})
 
     def _beside(self, request: PrepareRequest, opened: OpenRollout) -> Prepared:
         """Prepare while a rollout is open: it makes every write once it is monitored; until then, a request waits."""
@@ -273,7 +271,7 @@ class RequestActivities:
         """Store the request in the book, and archive its entries, once per key."""
         with translate_errors():
             state = request.request
-            self._registry.keep_request(state.model_copy(update={"outbox": (), "mail": ()}), state.outbox)
+            self._registry.keep_request(state.but(outbox=(), mail=()), state.outbox)
             meters.request(state.ask.cluster, state.stage)
 
 

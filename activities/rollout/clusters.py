@@ -164,9 +164,7 @@ class ClusterActivities:
                 # Without a sample the last known islands count; the gate opens only on fresh health anyway.
                 seen = request.baseline.islands if sample is None else sample.islands
                 islands = with_named_islands(request.baseline.quotas, request.islands or seen)
-                baseline = request.baseline.model_copy(
-                    update={"islands": islands, "generation": reading.generation, "health_at": _time(sample)}
-                )
+                baseline = request.baseline.but(islands=islands, generation=reading.generation, health_at=_time(sample))
             else:
                 facts = self._registry.facts(request.cluster)
                 completed = 0 if frozen is None else frozen.completed_rollouts
@@ -180,14 +178,12 @@ class ClusterActivities:
                 derived = self.deriver.derive(
                     request.cluster, baseline.islands, baseline.gpus_per_node, terms, request.at
                 )
-                baseline = baseline.model_copy(
-                    update={"derived": step_promise(derived, request.promised, of=request.promised_of)}
-                )
+                baseline = baseline.but(derived=step_promise(derived, request.promised, of=request.promised_of))
             work = self.works.work_of(request.cluster, reading.quotas, request.at)
-            plan = make_plan(baseline.model_copy(update={"work": work}), request.policy)
+            plan = make_plan(baseline.but(work=work), request.policy)
             if plan.phantom_gpus:
                 history = self._health.history(request.cluster, request.at - _SINCE, request.at)
-                plan = plan.model_copy(update={"phantom_since": lacking_since(baseline, history)})
+                plan = plan.but(phantom_since=lacking_since(baseline, history))
             if self._warrants is not None:
                 self._warrants.record_draw(request.rollout, plan_drawn(plan, baseline, fresh=request.baseline is None))
             return Drafted(baseline=baseline, reading=reading, plan=plan)
@@ -215,12 +211,12 @@ class ClusterActivities:
                 derived = self.deriver.derive(
                     request.cluster, seen.health.islands, request.gpus_per_node, request.derive, request.at
                 )
-                seen = seen.model_copy(update={"derived": derived})
+                seen = seen.but(derived=derived)
             if seen.shortage:
-                seen = seen.model_copy(update={"work": self.works.of_short(seen)})
+                seen = seen.but(work=self.works.of_short(seen))
             if request.generation is not None and request.generation != reading.generation:
                 changes = self._quotas.changes(request.cluster, request.generation)
-                seen = seen.model_copy(update={"changes": changes})
+                seen = seen.but(changes=changes)
             meters.cluster_gauges(seen)
             return seen
 
@@ -273,7 +269,7 @@ class ClusterActivities:
             snapshot = self._snapshot(reading, sample, policy, facts, facts.completed_rollouts, now)
         if policy.terms is not None:
             derived = self.deriver.derive(cluster, snapshot.islands, snapshot.gpus_per_node, policy.terms, now, within)
-            snapshot = snapshot.model_copy(update={"derived": derived})
+            snapshot = snapshot.but(derived=derived)
         return snapshot, policy
 
     def health_hours(self, cluster: str, now: datetime) -> HealthHours:
@@ -355,7 +351,7 @@ def _doubting(
 ) -> Observation:
     """Add the doubt of the source, and the shortage if health were as before."""
     before = observe_from(replace(evidence, sample=doubt.before), request, by=latest)
-    return seen.model_copy(update={"doubt": doubt.model_copy(update={"counted": before.counted})})
+    return seen.but(doubt=doubt.but(counted=before.counted))
 
 
 def _time(sample: HealthSample | None) -> datetime | None:
@@ -366,9 +362,7 @@ def _with_usage_of(baseline: Snapshot, frozen: Snapshot) -> Snapshot:
     """Return the baseline with the usage that was frozen at approval, clipped to what its checks allow."""
     usage = {q.team: (q.scheduled_gpus, q.idle_gpus) for q in frozen.quotas}
     quotas = tuple(
-        q.model_copy(update={"scheduled_gpus": usage[q.team][0], "idle_gpus": usage[q.team][1]})
-        if q.team in usage
-        else q
+        q.but(scheduled_gpus=usage[q.team][0], idle_gpus=usage[q.team][1]) if q.team in usage else q
         for q in baseline.quotas
     )
-    return baseline.model_copy(update={"quotas": quotas, "usage_from": frozen.usage_from})
+    return baseline.but(quotas=quotas, usage_from=frozen.usage_from)

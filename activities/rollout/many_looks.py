@@ -139,7 +139,7 @@ class ManyLooks:
             if seen.sample is not None and seen.sample.islands:
                 lives = flex_lives(seen.jobs, seen.at - _LIVES) if seen.jobs else None
                 update |= {"health_at": seen.sample.at, "lives": lives}
-            return self._flex_of(seen, facts, mode).model_copy(update=update)
+            return self._flex_of(seen, facts, mode).but(**update)
 
         return self._each(clusters, now, of_now)
 
@@ -178,7 +178,7 @@ class ManyLooks:
 
         def work_out() -> FlexNow:
             whole = Evidence(seen.reading, seen.sample, seen.usage, seen.at, seen.jobs, classes=classes)
-            return flex_now(whole, mode).model_copy(update={"gpu_model": facts.gpu_model})
+            return flex_now(whole, mode).but(gpu_model=facts.gpu_model)
 
         return self._flex.value_for((cluster, mode), by, work_out)
 
@@ -238,11 +238,11 @@ class ManyLooks:
             return explain_team(whole, history, question.team, question.gpus, **asked)
 
         with making_sense(cluster, "its quotas"):
-            answer = self._whys.value_for((cluster, question.model_copy(update={"cluster": ""})), by, work_out)
+            answer = self._whys.value_for((cluster, question.but(cluster="")), by, work_out)
         if sample is None:
             return answer
         stale = seen.at - sample.at >= policy.stale_after
-        return answer.model_copy(update={"at": seen.at, "health_at": sample.at, "health_stale": stale})
+        return answer.but(at=seen.at, health_at=sample.at, health_stale=stale)
 
 
 class _Lazily:

@@ -110,7 +110,7 @@ def observe_from(
     )
     if timely is None or not timely.islands:
         return bare
-    quotas = tuple(p.model_copy(update={"gpus": values.get(p.team, p.gpus)}).as_quota() for p in reading.quotas)
+    quotas = tuple(p.but(gpus=values.get(p.team, p.gpus)).as_quota() for p in reading.quotas)
     tested = Snapshot(
         cluster=request.cluster,
         gpus_per_node=request.gpus_per_node,
@@ -119,14 +119,12 @@ def observe_from(
         generation=reading.generation,
     )
     present = tested.with_values({p.team: p.as_quota().gpus for p in reading.quotas})
-    return bare.model_copy(
-        update={
-            "health": timely.model_copy(update={"fault": ""}),
-            **_tested(tested, windows, evidence),
-            "flex": None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
-            "long_run": _long_run(tested.islands, usual or {}),
-            "present": None if present.quotas == tested.quotas else _standing(PlacementSolver(present), evidence.usage),
-        }
+    return bare.but(
+        health=timely.but(fault=""),
+        **_tested(tested, windows, evidence),
+        flex=None if request.flex_after is None else _flex(tested if request.shadow else present, least or {}),
+        long_run=_long_run(tested.islands, usual or {}),
+        present=None if present.quotas == tested.quotas else _standing(PlacementSolver(present), evidence.usage),
     )
 
 

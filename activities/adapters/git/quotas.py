@@ -98,7 +98,7 @@ class GitQuotas:
         if source is None:
             return self._others.look(cluster)
         unread = self._threads.read({cluster: partial(self._sync, cluster, source)}).get(cluster, "")
-        return self._others.last_known(cluster).model_copy(update={"unread": unread})
+        return self._others.last_known(cluster).but(unread=unread)
 
     def last_known(self, cluster: str) -> QuotaReading:
         return self._others.last_known(cluster)
@@ -146,13 +146,13 @@ class GitQuotas:
                 after = self._book.rehearse(change)
                 if self._has_landed(sight, after, change):
                     # The branch took it while the generation was as expected: it is late in the ledger, but valid.
-                    return self._kept(sight, after, change.model_copy(update={"expected_generation": None}))
+                    return self._kept(sight, after, change.but(expected_generation=None))
                 gpus = _moves(sight, after)
                 if not gpus and not self._needs_fence(sight, change):
                     return self._kept(sight, after, change)
                 message = self._message(change, sight, gpus)
                 if self._pushed(change.cluster, sight, gpus, message):
-                    return self._kept(sight, after, change.model_copy(update={"expected_generation": None}))
+                    return self._kept(sight, after, change.but(expected_generation=None))
         raise Unavailable(f"the branch of {change.cluster} moves faster than Backstop can push to it")
 
     def _has_landed(self, sight: _Sight, after: MirroredCluster, change: Change) -> bool:

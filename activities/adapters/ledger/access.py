@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from models.access.access_file import AccessFile
 from models.access.access_versions import ACCESS_CHAIN, AccessProposal, AccessVersion, HowImported, changes_between
 from models.access.tokens import Token, TokenScope
@@ -23,11 +23,8 @@ _CHANGES_TOLD = 50
 _OTHER = "another access file has come into force meanwhile: look at it with `backstop access show`, and import again"
 
 
-class LedgerAccess:
+class LedgerAccess(LedgerPart):
     """AccessPort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def now(self) -> datetime:
         return self._database.now()

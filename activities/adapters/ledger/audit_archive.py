@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import add, keep, update
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import LedgerPart
 from activities.adapters.ledger.identity_proofs import proven_entries, without_proof
 from models.audit_chain import BESIDE, GENESIS, AuditEntry, AuditKind, ChainedEntry, ChainHead, chain_hash
 from models.base import canonical_json, hash_of
@@ -27,11 +27,8 @@ from models.ledger_tables import AuditHeadRow, AuditRow
 log = logging.getLogger(__name__)
 
 
-class LedgerArchive:
+class LedgerArchive(LedgerPart):
     """The archive's part of RegistryPort."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:
         """Append each entry to its cluster's chain, once per key; return the last entry's head."""
@@ -121,7 +118,7 @@ def _beside_another(entry: AuditEntry, stored: Mapping[str, str]) -> tuple[Audit
     if entry.key not in stored or _same_but_for_proof(stored[entry.key], entry):
         return entry, text
     log.error("the archive of %s has another entry under the key %s", entry.cluster, entry.key)
-    entry = entry.model_copy(update={"key": f"{entry.key[:250]}{BESIDE}{hash_of(text)}"})
+    entry = entry.but(key=f"{entry.key[:250]}{BESIDE}{hash_of(text)}")
     return entry, _text(entry)
 
 

@@ -18,7 +18,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import add, store, update
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.fleet_file_writer import lock_clusters, told_by_others, write_fleet
 from activities.adapters.ledger.health_and_usage import health_row
 from activities.adapters.ledger.present_fleet import fleet_policy
@@ -53,11 +53,8 @@ from models.ledger_tables import (
 from models.rollout.effects import Fence, Receipt
 
 
-class LedgerBringups:
+class LedgerBringups(LedgerPart):
     """BringupLedger of activities/ports/bringup_ledger.py."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # --- the book -------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import Row, add, is_among
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.bad_rows import making_sense, why_senseless
 from activities.ports.ports import ByCluster
 from models.audit_chain import AuditEntry, Deed
@@ -28,11 +28,8 @@ _LEFT = frozenset({"id", "window", "source", "declared_by"})
 """The fields that the archive has of a window that was ended."""
 
 
-class LedgerCalendar:
+class LedgerCalendar(LedgerPart):
     """CalendarPort on the ledger, and FleetPort's part of declaring."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def windows(self, clusters: Sequence[str]) -> ByCluster[tuple[Window, ...]]:
         with self._database.reading() as session:
@@ -138,7 +135,7 @@ def _end(session: Session, entry: Entry, now: datetime) -> Entry:
         session.connection().execute(sa.delete(WindowRow).where(same))
         return entry
     session.connection().execute(sa.update(WindowRow).where(same).values(ends=now))
-    return entry.model_copy(update={"window": entry.window.model_copy(update={"ends": now})})
+    return entry.but(window=entry.window.but(ends=now))
 
 
 def hold_new_clusters(session: Session, clusters: Sequence[str], now: datetime) -> None:
@@ -151,7 +148,7 @@ def hold_new_clusters(session: Session, clusters: Sequence[str], now: datetime) 
 
 def _tidy(window: Window) -> Window:
     """Return the window as it is read back."""
-    return window if window.islands is None else window.model_copy(update={"islands": tuple(sorted(window.islands))})
+    return window if window.islands is None else window.but(islands=tuple(sorted(window.islands)))
 
 
 def _by_name(each: tuple[str, str, Window]) -> tuple[str, datetime, str]:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import LedgerPart
 from activities.adapters.ledger.fleet_file import FLEET_CHAIN, import_key
 from activities.adapters.ledger.rollouts import FIRST_ENTRY
 from activities.ports.access import OpenOne
@@ -37,11 +37,8 @@ _RENAMED = '%"command":"rename_cluster"%'
 """As in canonical JSON; texts that people wrote are escaped in it, and cannot look so."""
 
 
-class LedgerAttribution:
+class LedgerAttribution(LedgerPart):
     """AttributionPort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def open_one(self, cluster: str) -> OpenOne | None:
         its = sa.func.coalesce(col(ClusterRow.open_rollout), col(ClusterRow.reserved_by))

@@ -9,15 +9,12 @@ import hashlib
 import sqlalchemy as sa
 from sqlmodel import col
 
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import LedgerPart
 from models.ledger_tables import AuditHeadRow, ClusterRow, RequestRow, RolloutRow
 
 
-class LedgerPulse:
+class LedgerPulse(LedgerPart):
     """Returns another text after an entry was archived, a quota changed, or a rollout or request was recorded anew."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def mark(self) -> str:
         chains = sa.select(sa.func.count(), sa.func.sum(col(AuditHeadRow.length))).select_from(AuditHeadRow)

@@ -225,6 +225,13 @@ class Database:
         self._engine.dispose()
 
 
+class LedgerPart:
+    """A part of the ledger: it implements a port on the database that all parts share."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+
 def one_at_a_time(session: Session, what: str) -> None:
     """Keep everybody else from doing `what` until this transaction ends. SQLite has one writer anyhow."""
     if session.get_bind().dialect.name == "postgresql":

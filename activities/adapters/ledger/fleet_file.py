@@ -21,7 +21,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
 from activities.adapters.ledger.bulk import store
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.fleet_file_writer import write_fleet
 from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.present_fleet import barred_reasons, fleet_policy, present_clusters, teams_by_name
@@ -45,10 +45,9 @@ _LINES_KEPT = 50
 _LINES_SHOWN = 200
 
 
-class LedgerFleetFile:
+class LedgerFleetFile(LedgerPart):
     """The part of FleetPort that takes files in, writes one, and takes clusters out."""
 
-    _database: Database
     tokens_in_clear: Callable[[], bool] = staticmethod(lambda: True)
     """Return whether a contact may hold a token itself; once access is configured it may not."""
     policy_takes_two: Callable[[], bool] = staticmethod(lambda: False)
@@ -110,7 +109,7 @@ class LedgerFleetFile:
         return self._archived(stored)
 
     def would_change(self, import_id: str, parts: int, terms: ImportTerms) -> tuple[str, ...]:
-        tried = terms.model_copy(update={"dry_run": True})
+        tried = terms.but(dry_run=True)
         with self._database.reading() as session:
             fleet = _fleet_of(_staged(session, import_id), parts)
             outcome, _ = write_fleet(session, fleet, tried, "", self._database.now())
@@ -186,7 +185,7 @@ class LedgerFleetFile:
                 data = {"command": "remove_cluster", "cluster": was}
                 _sign(session, by, answer, {cluster: f"removed: {answer.summary}"}, data)
                 remove_rows(session, cluster)
-                return answer.model_copy(update={"done": True})
+                return answer.but(done=True)
             return before
 
     def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
@@ -202,7 +201,7 @@ class LedgerFleetFile:
                 }
                 _sign(session, by, answer, sentences, {"command": "rename_cluster", "from": cluster, "to": name})
                 rename_rows(session, cluster, name)
-                return answer.model_copy(update={"done": True})
+                return answer.but(done=True)
             return before
 
 
@@ -250,7 +249,7 @@ class _AwaitsSecond(Exception):
 
     def __init__(self, outcome: FleetOutcome) -> None:
         super().__init__()
-        self.outcome = outcome.model_copy(update={"done": False, "awaits_second": True})
+        self.outcome = outcome.but(done=False, awaits_second=True)
 
 
 # --- a staged file ----------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.calendar import LedgerCalendar, windows_of
 from activities.adapters.ledger.cluster_settings import settings_of
-from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.fleet_file import LedgerFleetFile
 from activities.adapters.ledger.health_and_usage import LedgerSamples, latest_health, latest_usage
 from activities.adapters.ledger.invalid_rows import faults_of, team_faults
@@ -40,9 +39,6 @@ _LOOKED_THROUGH = 200
 
 class LedgerFleet(LedgerSamples, LedgerCalendar, LedgerFleetFile):
     """FleetPort on the ledger (`add_health` comes with LedgerSamples, declaring windows with LedgerCalendar)."""
-
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
 
     def clusters(self, after: str, limit: int) -> tuple[tuple[ClusterSpec, OpenRollout | None], ...]:
         """Return the clusters by name after `after` that make sense."""

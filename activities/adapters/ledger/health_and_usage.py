@@ -16,7 +16,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among, store
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import Database, LedgerPart
 from activities.adapters.ledger.health_history import stretches_of
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from activities.bad_rows import build_each, those_that_do
@@ -43,11 +43,11 @@ Errors: none.
 """
 
 
-class _Fed:
+class _Fed(LedgerPart):
     """A port on the ledger that refreshes the samples of all sources before it reads the latest."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._refreshes: tuple[Refresh, ...] = ()
 
     def fed_by(self, *refreshes: Refresh) -> Self:
@@ -74,7 +74,7 @@ class LedgerHealth(_Fed):
         with self._database.reading() as session:
             latest = latest_health(session, clusters, self._database.now())
         for cluster in latest.keys() & wrong:
-            latest[cluster] = latest[cluster].model_copy(update={"fault": wrong[cluster]})
+            latest[cluster] = latest[cluster].but(fault=wrong[cluster])
         return latest
 
     def least_healthy(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
@@ -100,11 +100,8 @@ class LedgerHealth(_Fed):
             return stretches_of(session, clusters, since, now)
 
 
-class LedgerSamples:
+class LedgerSamples(LedgerPart):
     """Stores health samples: from a file or an exporter, and from the sources that a worker reads."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """Store the samples, marked with their source; return the number of rows.

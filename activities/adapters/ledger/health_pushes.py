@@ -13,17 +13,14 @@ import sqlalchemy as sa
 from sqlmodel import col
 
 from activities.adapters.ledger.bulk import delete, is_among, keep
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import LedgerPart
 from models.ledger_tables import ClusterRow, HealthPushRow
 
 _AT_ONCE = 1000
 """The number of clusters taken by one look; the others wait for the next one."""
 
 
-class LedgerPushes:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class LedgerPushes(LedgerPart):
     def push(self, clusters: Sequence[str]) -> tuple[str, ...]:
         statement = sa.select(col(ClusterRow.name)).where(is_among(col(ClusterRow.name), "names"))
         with self._database.begin() as session:

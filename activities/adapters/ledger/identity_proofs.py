@@ -37,13 +37,13 @@ def proven_entries(session: Session, cluster: str, entries: Sequence[AuditEntry]
 def without_proof(entry: AuditEntry) -> AuditEntry:
     if "proof" not in entry.data:
         return entry
-    return entry.model_copy(update={"data": {k: v for k, v in entry.data.items() if k != "proof"}})
+    return entry.but(data={k: v for k, v in entry.data.items() if k != "proof"})
 
 
 def _with_proof(entry: AuditEntry, book: _Book) -> AuditEntry:
     if entry.kind is not AuditKind.COMMAND or entry.actor in _NOBODY:
         return without_proof(entry)
-    return entry.model_copy(update={"data": {**entry.data, "proof": _proof(entry, book)}})
+    return entry.but(data={**entry.data, "proof": _proof(entry, book)})
 
 
 def _proof(entry: AuditEntry, book: _Book) -> dict[str, str]:

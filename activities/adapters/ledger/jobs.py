@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, or_, select
 
 from activities.adapters.ledger.bulk import is_among, store
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import LedgerPart
 from activities.bad_rows import those_that_do
 from models.base import gpus_text
 from models.cluster.classes import classes_text
@@ -24,11 +24,8 @@ QUOTA_CLASSES = sa.table("quota_classes", *map(sa.column, ("cluster", "team", "c
 """A view, for schedulers too (docs/flex.md)."""
 
 
-class LedgerJobs:
+class LedgerJobs(LedgerPart):
     """JobPort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def jobs(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
         rows = (

@@ -9,17 +9,14 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import add, keep
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from models.errors import Refusal
 from models.ledger_tables import MilestoneNoteRow, MilestoneRow
 from models.reports.milestones import MEASURED, Milestone, MilestoneNote, Milestones, Planned, replace_plan
 
 
-class LedgerMilestones:
+class LedgerMilestones(LedgerPart):
     """MilestonePort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def milestones(self) -> Milestones:
         with self._database.reading() as session:

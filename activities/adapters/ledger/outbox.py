@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among, keep
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.bad_rows import SENSELESS, those_that_do, why_senseless
 from models.base import hash_of
 from models.cluster.contact_secrets import is_log
@@ -45,11 +45,8 @@ _KEPT = timedelta(days=90)
 _FIRST_PAUSE, _LONGEST_PAUSE = timedelta(seconds=30), timedelta(minutes=5)
 
 
-class LedgerOutbox:
+class LedgerOutbox(LedgerPart):
     """OutboxPort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], Notify | None]]:
         with self._database.reading() as session:
@@ -178,7 +175,7 @@ def _row(notice: Notice, lane: Lane, now: datetime) -> dict[str, object]:
         "kind": notice.kind.value,
         "lane": lane.value,
         "posted_at": now,
-        "notice": notice.model_copy(update={"contacts": ()}).model_dump_json(exclude={"contacts"}),
+        "notice": notice.but(contacts=()).model_dump_json(exclude={"contacts"}),
         "message": None,
     }
 

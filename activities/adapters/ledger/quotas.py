@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import Row, add, is_among, update
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import LedgerPart
 from activities.bad_rows import build_each, making_sense
 from activities.ports.ports import ByCluster
 from models.cluster.readings import ForeignChange, LimitMode, Present, QuotaReading
@@ -40,11 +40,8 @@ ClusterLine = sa.Row[Any]
 """A cluster's row without its name, GPU model, size of a node, policy and ramp."""
 
 
-class LedgerQuotas:
+class LedgerQuotas(LedgerPart):
     """QuotaPort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def read(self, cluster: str) -> QuotaReading:
         with self._database.reading() as session:

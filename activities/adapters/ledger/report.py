@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 import sqlalchemy as sa
 from sqlmodel import Session, col
 
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import Database, LedgerPart
 from activities.adapters.ledger.tally_means import TallyMeans
 from activities.bad_rows import those_that_do
 from activities.watch.tallies import KEPT_WHOLE
@@ -25,11 +25,11 @@ from models.rollout.effects import EffectKind
 _KIND = json.dumps({"kind": AuditKind.TRANSITION.value}, separators=(",", ":"))[1:-1]
 
 
-class LedgerReport:
+class LedgerReport(LedgerPart):
     """ReportPort on the ledger."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._means = TallyMeans()
 
     def passages(self, until: datetime) -> tuple[Passage, ...]:

@@ -23,7 +23,6 @@ from activities.adapters.ledger.audit_archive import LedgerArchive, append_all, 
 from activities.adapters.ledger.blast_radius import booked_gpus, give_back, release_breach, reserve, reserve_breach
 from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.cluster_settings import contacts_in, facts_of
-from activities.adapters.ledger.database import Database
 from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.quotas import locked_cluster
 from activities.bad_rows import build_each, making_sense, one_of, those_that_do
@@ -64,16 +63,13 @@ WITHOUT_EFFECTS = frozenset({Stage.PLANNED, Stage.ABORTED, Stage.CLOSED})
 class LedgerRegistry(LedgerArchive):
     """RegistryPort on the ledger."""
 
-    def __init__(self, database: Database) -> None:
-        super().__init__(database)
-
     def facts(self, cluster: str) -> ClusterFacts:
         with self._database.reading() as session:
             answer = facts_of(session, [cluster])
             one = one_of(answer, cluster)
             if one is None:
                 raise NoSuchCluster(cluster)
-            return one.model_copy(update={"contacts": contacts_in(session, cluster)})
+            return one.but(contacts=contacts_in(session, cluster))
 
     def facts_of(self, clusters: Sequence[str]) -> ByCluster[ClusterFacts]:
         with self._database.reading() as session:
@@ -116,7 +112,7 @@ class LedgerRegistry(LedgerArchive):
             if earlier_call is not None and lost is None:
                 return _with_written(session, _reopened(session, cluster, earlier_call))
             if lost is not None:
-                opening, adopt = opening.model_copy(update={"rollout": _next_name(opening.rollout)}), True
+                opening, adopt = opening.but(rollout=_next_name(opening.rollout)), True
             else:
                 lost = _left_behind(session, cluster)
             if lost is not None and not adopt:
@@ -478,7 +474,7 @@ def _with_written(session: Session, opened: OpenRollout) -> OpenRollout:
     of_cluster = select(QuotaRow).where(col(QuotaRow.cluster) == opened.cluster)
     ours = [row for row in session.exec(of_cluster) if (row.written_by or "").rpartition("#")[0] in chain]
     written = {row.team: row.written_gpus for row in ours if row.written_gpus is not None}
-    return opened.model_copy(update={"written": written})
+    return opened.but(written=written)
 
 
 def _left_behind(session: Session, cluster: ClusterRow) -> RolloutRow | None:

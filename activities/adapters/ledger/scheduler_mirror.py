@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among, keep, store
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import Database, LedgerPart
 from activities.adapters.ledger.quotas import LedgerQuotas, locked_cluster, signed
 from activities.bad_rows import build_each, those_that_do
 from activities.ports.ports import ByCluster
@@ -176,9 +176,9 @@ def _with_sources(named: bool) -> sa.Select[str, str | None, str | None]:
     return rows.where(is_among(ClusterRow.name, "clusters")) if named else rows
 
 
-class SchedulerBook:
+class SchedulerBook(LedgerPart):
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._held: dict[str, str] = {}
         """The lock that this process took last, by cluster."""
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import store
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from models.audit_chain import GENESIS, ChainHead, hashes_to
 from models.base import canonical_json
 from models.ledger_access_tables import SealingRow, SealRow
@@ -21,11 +21,8 @@ _PAGE = 500
 _SHOWN = 30
 
 
-class LedgerSeals:
+class LedgerSeals(LedgerPart):
     """The seals' part of the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def all(self) -> list[SealedSeal]:
         with self._database.reading() as session:

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from sqlmodel import Session, col, func, or_, select
 
 from activities.adapters.ledger.audit_archive import append_all, never_dropped
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.ports.warrants import LoneDeed
 from models.access.access_versions import ACCESS_CHAIN, COUNTERSIGNED_WITHIN
 from models.access.second_persons import SHOWN_DIGITS, Awaited, Emergency, KeptCommand
@@ -29,11 +29,8 @@ _TOLD_WITHIN = timedelta(minutes=10)
 _NONE = "nothing with the hash {} waits for a second person: see `backstop countersign list`"
 
 
-class LedgerSecondPersons:
+class LedgerSecondPersons(LedgerPart):
     """SecondPersonsPort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def now(self) -> datetime:
         return self._database.now()

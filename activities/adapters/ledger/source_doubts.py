@@ -24,7 +24,7 @@ from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import is_among, store
 from activities.adapters.ledger.calendar import windows_of
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.health_and_usage import latest_health
 from activities.adapters.ledger.scheduler_mirror import sources_of
 from models.base import HOUR
@@ -59,11 +59,8 @@ class _Standing:
         return DoubtedSource(source=self.source, why=self.why, since=self.since, clusters=tuple(sorted(self.levels)))
 
 
-class LedgerDoubts:
+class LedgerDoubts(LedgerPart):
     """DoubtPort on the ledger."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     def doubt(self, cluster: str, plausible_drop: Fraction | None, most_clusters: int | None) -> Doubt | None:
         now = self._database.now()
@@ -184,11 +181,11 @@ def _at(level: Level, now: tuple[Island, ...]) -> Level:
     """Return the level today, without GPUs that an import removed: no source lost those."""
     installed = {island.name: island.total_gpus for island in now}
     before = tuple(
-        i.at_health(min(i.healthy_gpus, installed[i.name])).model_copy(update={"total_gpus": installed[i.name]})
+        i.at_health(min(i.healthy_gpus, installed[i.name])).but(total_gpus=installed[i.name])
         for i in level.before
         if i.name in installed
     )
-    return level.model_copy(update={"before": before, "now": now})
+    return level.but(before=before, now=now)
 
 
 # --- judging ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from activities.adapters.ledger.bulk import keep
-from activities.adapters.ledger.database import Database
+from activities.adapters.ledger.database import Database, LedgerPart
 from activities.adapters.ledger.tally_days import LONGEST_SLOT, late_tallies, next_day, sum_up, unsum
 from models.base import DAY, hash_of
 from models.columns import UtcTime
@@ -29,11 +29,11 @@ _TIMES_AT_ONCE = 100
 """The number of times summed up in one statement."""
 
 
-class LedgerTallies:
+class LedgerTallies(LedgerPart):
     """TallyPort on the ledger."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        super().__init__(database)
         self._past: dict[Hashable, Point | None] = {}
         """Sums for times that are over, by their key: their tallies are not read any more."""
 

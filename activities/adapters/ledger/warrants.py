@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlmodel import Session, col, select
 
 from activities.adapters.ledger.bulk import store
-from activities.adapters.ledger.database import Database, one_at_a_time
+from activities.adapters.ledger.database import LedgerPart, one_at_a_time
 from activities.adapters.ledger.second_persons import note_admitted
 from activities.ports.warrants import Drawn, EffectProof, LoneDeed
 from models.access.principals import Principal
@@ -30,10 +30,7 @@ _KEPT = 100
 """The number of plans that are kept for a subject and kind: an approved one is in its warrant."""
 
 
-class LedgerWarrants:
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class LedgerWarrants(LedgerPart):
     def admit(self, warrant: Warrant, voids: Collection[str] = (), alone: LoneDeed | None = None) -> Warrant:
         with self._database.begin() as session:
             one_at_a_time(session, f"warrants of {warrant.subject}")

@@ -61,7 +61,7 @@ class PrometheusConnection(Model):
     def queries(self) -> Queries:
         default = dcgm(self.cluster_label, self.island_label, self.ready, self.tolerated_taints)
         own = {name: text for name in ("installed", "healthy", "seen") if (text := getattr(self, name)) is not None}
-        return default.model_copy(update=own)
+        return default.but(**own)
 
 
 class PrometheusConnections(Model):

@@ -37,8 +37,7 @@ def jobs(talk: Talk, cluster: str, source: SlurmSource) -> tuple[SlurmJob, ...]:
     """Read the jobs; those in the cluster's own flex QOS are shown as in the shared one. Errors: Unavailable."""
     own = source.own_flex_qos(cluster)
     return tuple(
-        job.model_copy(update={"qos": source.flex_qos}) if job.qos == own else job
-        for job in jobs_in(_told_of_jobs(talk), source.tres)
+        job.but(qos=source.flex_qos) if job.qos == own else job for job in jobs_in(_told_of_jobs(talk), source.tres)
     )
 
 

@@ -27,18 +27,18 @@ class SlurmQuotas:
         if source is None:
             return self._ledger.read(cluster)
         bound = bound_of(self._slurms.sync(cluster, source), source)
-        return self._ledger.read(cluster).model_copy(update={"bound_gpus": bound})
+        return self._ledger.read(cluster).but(bound_gpus=bound)
 
     def look(self, cluster: str) -> QuotaReading:
         sources = self._slurms.book.sources([cluster])
         unread = self._slurms.sync_aside(sources).get(cluster, "")
-        return self._last_known(cluster, sources).model_copy(update={"unread": unread})
+        return self._last_known(cluster, sources).but(unread=unread)
 
     def last_known(self, cluster: str) -> QuotaReading:
         return self._last_known(cluster, self._slurms.book.sources([cluster]))
 
     def _last_known(self, cluster: str, sources: Mapping[str, SlurmSource]) -> QuotaReading:
-        return self._ledger.read(cluster).model_copy(update={"bound_gpus": self._bounds(sources).get(cluster)})
+        return self._ledger.read(cluster).but(bound_gpus=self._bounds(sources).get(cluster))
 
     def _bounds(self, sources: Mapping[str, SlurmSource]) -> dict[str, int | None]:
         """Return the limit of each root account, as last seen, in one reading of the ledger."""
@@ -52,7 +52,7 @@ class SlurmQuotas:
         wrong = {cluster: why for cluster, (why, _) in answers.items() if why}
         answer = self._ledger.readings([name for name in clusters if name not in wrong])
         for cluster in answers.keys() & answer.keys():
-            answer[cluster] = answer[cluster].model_copy(update={"bound_gpus": answers[cluster][1]})
+            answer[cluster] = answer[cluster].but(bound_gpus=answers[cluster][1])
         answer.senseless |= wrong
         return answer
 
