@@ -21,18 +21,15 @@ class AccessPort(Protocol):
 
     def access(self) -> AccessVersion | None:
         """Return the file in force; None: no access is configured."""
-        ...
 
     def proposal(self) -> AccessProposal | None:
         """Return the last proposal for the next version, if it may still be countersigned."""
-        ...
 
     def propose(self, file: AccessFile, after: int, by: Signature) -> AccessProposal:
         """Keep the file as the waiting proposal, in place of any other.
 
         Errors: Conflict if another version than `after` is in force.
         """
-        ...
 
     def put_in_force(
         self, file: AccessFile, after: int, by: Signature, how: HowImported, proposal: AccessProposal | None = None
@@ -41,27 +38,21 @@ class AccessPort(Protocol):
 
         Errors: Conflict if another version than `after` is in force.
         """
-        ...
 
     def tokens(self, *, ended: bool = False) -> Sequence[Token]:
         """Return the valid tokens by name, and with `ended` all that ever were."""
-        ...
 
     def token_of(self, digest: str) -> Token | None:
         """Return the token with this hash, whether it is valid or not."""
-        ...
 
     def make_token(self, token: Token, by: Signature) -> Token:
         """Make a token valid. The same one again is the same. Errors: Refusal if the name is taken."""
-        ...
 
     def revoke_token(self, name: str, by: Signature) -> Token:
         """Make the token invalid. Errors: Refusal if there is none."""
-        ...
 
     def now(self) -> datetime:
         """Return the ledger's time."""
-        ...
 
 
 class SecondPersonsPort(Protocol):
@@ -72,55 +63,42 @@ class SecondPersonsPort(Protocol):
 
         The same command of the same giver is kept once. Errors: Refusal for too many of one giver.
         """
-        ...
 
     def awaited(self) -> Sequence[Awaited]:
         """Return the commands that may still be countersigned, the oldest first."""
-        ...
 
     def awaited_one(self, digits: str) -> Awaited:
         """Return the command whose hash begins so. Errors: Refusal if there is none, or more than one; Stuck."""
-        ...
 
     def take(self, digits: str, by: Signature) -> Awaited:
         """Let nobody but `by` carry it out. Errors: Refusal if it waits no more, or somebody else has taken it."""
-        ...
 
     def let_go(self, digits: str, by: Signature) -> Awaited:
         """Let it wait for anybody again: it was not carried out."""
-        ...
 
     def mark_given(self, digits: str, by: Signature) -> Awaited:
         """Record that it was carried out."""
-        ...
 
     def withdraw(self, digits: str, by: Signature) -> Awaited:
         """End the wait. Errors: Refusal if it did not wait."""
-        ...
 
     def record_emergency(self, command: str, what: str, chain: str, by: Signature) -> Emergency:
         """Record that somebody acts alone, among the emergencies that nobody has reviewed."""
-        ...
 
     def admitted_alone(self, nonce: str) -> Emergency | None:
         """Return the emergency of this warrant, if no front had reported it before it was admitted."""
-        ...
 
     def emergencies(self) -> Sequence[Emergency]:
         """Return those that no other admin has reviewed, the oldest first."""
-        ...
 
     def emergency(self, number: int) -> Emergency | None:
         """Return the emergency, whether anybody has reviewed it or not."""
-        ...
 
     def mark_seen(self, number: int, by: Signature) -> Emergency:
         """Record that somebody has reviewed it; the first reviewer stays. Errors: Refusal if there is none."""
-        ...
 
     def now(self) -> datetime:
         """Return the ledger's time."""
-        ...
 
 
 class OpenOne(NamedTuple):
@@ -138,15 +116,12 @@ class AttributionPort(Protocol):
 
     def begun_by(self, rollout: str) -> str:
         """Return who launched the rollout or fleet rollout, by the archive; empty if it does not say."""
-        ...
 
     def newest_fleet(self, but: str = "") -> str:
         """Return the fleet rollout that was launched last, other than `but`; empty if there never was one."""
-        ...
 
     def entered_by(self, cluster: str) -> str:
         """Return who entered the cluster for the bring-up that began last; empty if nobody did."""
-        ...
 
     def changed_by(self, cluster: str, *, proven: bool) -> tuple[str, ...]:
         """Return who changed the cluster's policy or quotas since its last approved plan; empty name: all clusters'
@@ -155,8 +130,6 @@ class AttributionPort(Protocol):
         `proven`: only an approval with a ticket counts. Names that nobody checked, and changes by plain SQL, are left
         out.
         """
-        ...
 
     def breaker_open(self, fleet: str) -> bool:
         """Return whether the fleet rollout's breaker holds it."""
-        ...

@@ -27,11 +27,9 @@ class BringupsPort(Protocol):
 
         `at`: when the call was made. A call that comes after the end of the bring-up that it opened is refused.
         """
-        ...
 
     def record(self, record: BringupRecord) -> None:
         """Store the row, and archive the entries, each once by its key."""
-        ...
 
 
 class ProductionPort(Protocol):
@@ -42,12 +40,9 @@ class ProductionPort(Protocol):
 
     def hand_over(self, request: HandOverRequest) -> HandedOver:
         """Take islands, sources and first quotas into the fleet. Errors: Refusal, BadInput."""
-        ...
 
     def grant_owed(self, request: HandOverRequest) -> HandedOver:
         """Grant what is owed as far as it fits now; through the open rollout, if there is one."""
-        ...
 
     def wind_down(self, request: WindDownRequest) -> WoundDown:
         """Have a rollout lower the quotas to nothing; return the quotas and jobs that are left. Errors: Refusal."""
-        ...

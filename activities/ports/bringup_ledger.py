@@ -59,59 +59,47 @@ class BringupLedger(Protocol):
         call was made, the same for all its attempts. A call that comes after the end of the bring-up that it opened is
         refused.
         """
-        ...
 
     def note_bringup(self, record: BringupRecord) -> None:
         """Show the row on the board, and archive the entries in the cluster's chain, each key once.
 
         A final stage closes the bring-up; later records change nothing on the board, nor do late attempts.
         """
-        ...
 
     def bringups(self, ended: bool) -> tuple[BringupRow, ...]:
         """Return those that are open, by cluster; with `ended` all that ever were, by cluster and number."""
-        ...
 
     def give_up(self, cluster: str, by: Signature) -> BringupRow:
         """End the cluster's last bring-up, whatever became of its workflow. Errors: Refusal, there is none."""
-        ...
 
     def default_policy(self) -> Policy:
         """Return the fleet's policy."""
-        ...
 
     def in_fleet(self, cluster: str) -> bool: ...
 
     def number(self, cluster: str) -> int:
         """Return the number of its last bring-up; 0: there was none."""
-        ...
 
     def handed_over(self, cluster: str, number: int) -> HandedOver | None:
         """Return what this bring-up put into the fleet; None: nothing yet."""
-        ...
 
     def take_in(self, incoming: Incoming) -> HandedOver:
         """Take the cluster into the fleet as the spec says, with a receipt and an archive entry. Idempotent by number.
 
         Errors: Refusal if it is there already, and not by this bring-up.
         """
-        ...
 
     def add_islands(self, cluster: str, islands: Sequence[Island], actor: str, at: datetime) -> None:
         """Raise T to what came, if that is more than is installed; T never shrinks by this. A change by others."""
-        ...
 
     def owed(self, cluster: str) -> Owed | None:
         """Return what is owed; None: it has no first quotas."""
-        ...
 
     def owed_gpus(self, cluster: str, now: datetime) -> dict[str, int]:
         """Return the GPUs still owed now, by leaf: they come before later requests."""
-        ...
 
     def note_granted(self, cluster: str, order: int, raised: Mapping[str, int], entry: AuditEntry) -> None:
         """Record the grant of this number, by leaf, and archive it; once."""
-        ...
 
     def landed_grants(self, fence: Fence, cluster: str, request: str) -> dict[str, int] | None:
         """Return the values written under the fence, or by a rollout for this order, by team; they may not be recorded
@@ -119,15 +107,12 @@ class BringupLedger(Protocol):
 
         None: nothing, by receipts and the archive.
         """
-        ...
 
     def open_floors(self, cluster: str, by: Signature) -> None:
         """Remove minimums and blocks of the cluster's quotas, so that they can be cut; archive which there were."""
-        ...
 
     def leave_fleet(self, cluster: str, by: Signature) -> None:
         """Take the cluster out of the fleet as `fleet remove` does. Idempotent. Errors: Refusal, as there."""
-        ...
 
 
 class RolloutDoor(Protocol):
@@ -135,10 +120,8 @@ class RolloutDoor(Protocol):
 
     def grant(self, cluster: str, order: GrantOrder) -> Granted:
         """Return the answer of the open rollout."""
-        ...
 
     def launch(self, request: LaunchRequest) -> LaunchAnswer: ...
 
     def command(self, cluster: str, command: Command, request: CommandRequest) -> str:
         """Return why it was refused; empty if it was obeyed, or if an order to end finds the rollout ended."""
-        ...

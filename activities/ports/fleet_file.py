@@ -15,7 +15,6 @@ class FleetFilePort(Protocol):
 
     def stage_import(self, import_id: str, part: int, payload: bytes) -> None:
         """Keep one part of a large document until it is committed. Idempotent."""
-        ...
 
     def commit_import(self, import_id: str, parts: int, actor: str, now: datetime) -> dict[str, int]:
         """Take in the staged fleet, all of it or nothing: earlier builds ask for this.
@@ -24,14 +23,12 @@ class FleetFilePort(Protocol):
         if a
         line of it is refused.
         """
-        ...
 
     def would_change(self, import_id: str, parts: int, terms: ImportTerms) -> tuple[str, ...]:
         """Return the changes that the staged fleet would make now, policies first, a sentence each; it stays staged.
 
         Errors: BadInput if it is not there any more.
         """
-        ...
 
     def take_import(
         self, import_id: str, parts: int, terms: ImportTerms, actor: str, now: datetime, given_by: str = ""
@@ -41,19 +38,15 @@ class FleetFilePort(Protocol):
         `given_by`: whose command `actor` countersigns. Idempotent: committed again it returns the first answer. Errors:
         BadInput; Refusal by its terms.
         """
-        ...
 
     def fleet_page(self, after: str, limit: int) -> FleetPage:
         """Return clusters by name after `after` as the fleet file that would bring them here."""
-        ...
 
     def remove_cluster(self, cluster: str, by: Signature, *, dry_run: bool) -> Departure:
         """Remove the cluster and its history, and archive a description of it. Idempotent by the signature's key.
 
         Errors: Refusal for an unknown cluster, and while a rollout or a request is open there.
         """
-        ...
 
     def rename_cluster(self, cluster: str, name: str, by: Signature, *, dry_run: bool) -> Departure:
         """Give all of the cluster but its archive the other name. As `remove_cluster`; BadInput: it is taken."""
-        ...

@@ -14,45 +14,35 @@ class OutboxPort(Protocol):
 
     def wishes(self, audiences: Sequence[str]) -> dict[str, tuple[tuple[str, ...], Notify | None]]:
         """Return contacts, and the audience's own choice of how to be notified, if any, for known audiences."""
-        ...
 
     def post(self, audience: str, posts: Sequence[tuple[Notice, Lane]]) -> None:
         """Keep the notices until they are sent, each once per key."""
-        ...
 
     def take(self, audience: str, pace: MailPace, keys: Sequence[str] = ()) -> tuple[Letter, ...]:
         """Form messages from the due notices; return those to be sent now.
 
         `keys`: only messages with these, whenever tried.
         """
-        ...
 
     def audiences_due(self, pace: MailPace) -> tuple[str, ...]:
         """Return the audiences with a message to be sent, or tried again, now."""
-        ...
 
     def mark_sent(self, key: str, deliveries: Sequence[Delivery]) -> None:
         """Record that the message has reached all its addresses. Idempotent."""
-        ...
 
     def mark_refused(self, key: str, why: str) -> None:
         """Give the message up, as contacts cannot be used."""
-        ...
 
     def mark_failed(self, key: str, why: str) -> None:
         """Have the message tried again, the later the longer it has been tried."""
-        ...
 
     def fates(self, audience: str, keys: Sequence[str], pace: MailPace) -> dict[str, Fate]:
         """Return the fate of posted notices, by key."""
-        ...
 
     def waits(self, pace: MailPace) -> tuple[Untold, ...]:
         """Return the notices that are not sent yet, by audience."""
-        ...
 
 
 class NotifyPort(Protocol):
     def deliver(self, notice: Notice, subject: str, body: str) -> tuple[Delivery, ...]:
         """Deliver the notice to the log and each of its contacts, once per key."""
-        ...

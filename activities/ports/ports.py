@@ -89,23 +89,18 @@ class QuotaPort(Protocol):
 class HealthPort(Protocol):
     def read(self, clusters: Sequence[str]) -> ByCluster[HealthSample]:
         """Return the latest sample of each cluster, in one call; a cluster without any is left out."""
-        ...
 
     def least_healthy(self, cluster: str, since: datetime, now: datetime) -> dict[str, int]:
         """Return the fewest healthy GPUs of each island from `since` up to now, the value at `since` included."""
-        ...
 
     def usual_healthy(self, cluster: str, window: timedelta, now: datetime) -> dict[str, int]:
         """Return the median of healthy GPUs by island, rounded down; an island with a shorter history is left out."""
-        ...
 
     def history(self, cluster: str, since: datetime, now: datetime) -> dict[str, Stretch]:
         """Return the samples of each island from `since` up to now as stretches; an island without any is left out."""
-        ...
 
     def histories(self, clusters: Sequence[str], since: datetime, now: datetime) -> dict[str, dict[str, Stretch]]:
         """Do `history` for many clusters, in one call."""
-        ...
 
 
 class DoubtPort(Protocol):
@@ -116,39 +111,32 @@ class DoubtPort(Protocol):
 
         These limits may put the source in doubt from now on; without limits only doubts that exist already count.
         """
-        ...
 
     def doubted_clusters(self) -> dict[str, str]:
         """Return clusters whose sample is not believed, with the source in doubt; in one call."""
-        ...
 
     def sources_in_doubt(self) -> tuple[DoubtedSource, ...]:
         """Return the sources in doubt. A source whose clusters are all back is in doubt no more."""
-        ...
 
     def confirm(self, source: str, actor: str) -> DoubtedSource:
         """Believe the source's present samples. Errors: Refusal for a source that is not in doubt."""
-        ...
 
 
 class UsagePort(Protocol):
     def read(self, cluster: str, window: timedelta, now: datetime) -> UsageReading:
         """Return S and L per quota: the 95th percentile over the window if there is history."""
-        ...
 
     def readings(self, windows: Mapping[str, timedelta], now: datetime) -> dict[str, UsageReading]:
         """Do `read` for each of these clusters by its window, in few calls.
 
         A change of history behind the last sample may show an hour late.
         """
-        ...
 
     def latest(self, clusters: Sequence[str], now: datetime) -> dict[str, dict[str, TeamUsage]]:
         """Return the last sample of each leaf quota that has any, by cluster and team, in one call.
 
         A senseless sample is left out: usage is unknown there.
         """
-        ...
 
 
 class JobPort(Protocol):
@@ -156,11 +144,9 @@ class JobPort(Protocol):
 
     def jobs(self, clusters: Sequence[str], since: datetime) -> dict[str, tuple[Job, ...]]:
         """Return running jobs, and those that have ended since, in the order of their starts; no senseless ones."""
-        ...
 
     def add_jobs(self, jobs: Sequence[ClusterJob]) -> int:
         """Store the jobs, each in place of the one of its name and start; return how many. Errors: BadInput."""
-        ...
 
 
 class SchedulerPort(Protocol):
@@ -168,11 +154,9 @@ class SchedulerPort(Protocol):
 
     def describe(self, cluster: str, source: SlurmSource) -> ClusterInSlurm:
         """Return the cluster as it is in the scheduler: islands, quotas and usage. Errors: Refusal if it has none."""
-        ...
 
     def check(self) -> dict[str, SchedulerCheck]:
         """Check each cluster that a scheduler holds."""
-        ...
 
     def detach(self, cluster: str, *, restore: bool, look: bool = False) -> dict[str, tuple[int | None, int | None]]:
         """Leave the scheduler alone from now on; return the limits that were taken back: before and after, by name.
@@ -181,7 +165,6 @@ class SchedulerPort(Protocol):
         cluster
         whose quotas the ledger holds itself.
         """
-        ...
 
 
 class HealthSourcesPort(Protocol):
@@ -189,7 +172,6 @@ class HealthSourcesPort(Protocol):
 
     def check(self) -> dict[str, str]:
         """Return the fault in each cluster's present answer, for clusters that have a source; empty: none."""
-        ...
 
 
 class CalendarPort(Protocol):
@@ -198,11 +180,9 @@ class CalendarPort(Protocol):
 
         A row that is no window is left out, and costs no other one anything.
         """
-        ...
 
     def faults(self) -> dict[str, str]:
         """Return clusters with rows that are no windows: which, and why."""
-        ...
 
 
 class PushPort(Protocol):
@@ -210,11 +190,9 @@ class PushPort(Protocol):
 
     def push(self, clusters: Sequence[str]) -> tuple[str, ...]:
         """Let them wait to be looked at; return those that exist. Idempotent until somebody takes them."""
-        ...
 
     def take(self, mine: Callable[[str], bool]) -> dict[str, datetime]:
         """Take the waiting clusters among these, and since when they wait. At most 1,000, the oldest first."""
-        ...
 
 
 class TallyPort(Protocol):
@@ -222,30 +200,24 @@ class TallyPort(Protocol):
 
     def due_clusters(self, slot: datetime, most: int) -> tuple[str, ...]:
         """Return clusters without a tally of this slot, by name; at most so many."""
-        ...
 
     def keep(self, tallies: Sequence[Tally]) -> None:
         """Store the tallies; a cluster that has one of its slot already keeps that."""
-        ...
 
     def thin_out(self, day: datetime) -> None:
         """Keep only each cluster's first tally of the day that begins then. Idempotent."""
-        ...
 
     def sum_up(self, since: datetime, until: datetime) -> bool:
         """Keep the next day in this time with tallies as sums, too, for means; return False if there is none left."""
-        ...
 
     def points(self, cluster: str, times: Sequence[datetime], within: timedelta) -> tuple[Point, ...]:
         """Sum up, for each time, the last tally of each cluster up to then that is no older than `within`.
 
         Only of one cluster, if one is named. A time without any is left out. Errors: BadInput, unknown cluster.
         """
-        ...
 
     def begin_at(self, cluster: str) -> datetime | None:
         """Return when the tallies begin, of one cluster or of all; None if there are none."""
-        ...
 
 
 class ReportPort(Protocol):
@@ -253,21 +225,17 @@ class ReportPort(Protocol):
 
     def passages(self, until: datetime) -> tuple[Passage, ...]:
         """Return every rollout's way through its stages up to then, shadows left out, by cluster and time."""
-        ...
 
     def means(self, spans: Sequence[Span]) -> tuple[Mean | None, ...]:
         """Return the mean of each span's tallies; None if there are none."""
-        ...
 
     def cuts(self, since: datetime, until: datetime) -> tuple[ClusterCut, ...]:
         """Return the GPUs that rollouts took from quotas after `since` and up to `until`, shadows left out,
         by cluster.
         """
-        ...
 
     def clusters(self) -> tuple[str, ...]:
         """Return every cluster of the ledger, by name."""
-        ...
 
 
 class MilestonePort(Protocol):
@@ -279,11 +247,9 @@ class MilestonePort(Protocol):
         self, milestones: Sequence[Milestone], measured: Mapping[str, int | None], now: datetime
     ) -> None:
         """Replace the plan by these milestones; notes stay. Idempotent."""
-        ...
 
     def note_milestone(self, key: str, note: MilestoneNote) -> None:
         """Store the note, once per key. Errors: Refusal for a milestone that is not planned, or is measured."""
-        ...
 
 
 class OpenRollout(Model):
@@ -366,41 +332,33 @@ class RolloutsPort(Protocol):
 class ClustersPort(Protocol):
     def names(self) -> tuple[str, ...]:
         """Return every cluster of the ledger."""
-        ...
 
     def facts(self, cluster: str) -> ClusterFacts:
         """Return the cluster's settings. Errors: Refusal for an unknown cluster."""
-        ...
 
     def facts_of(self, clusters: Sequence[str]) -> ByCluster[ClusterFacts]:
         """Return the settings of each known cluster, in one call, without its contacts."""
-        ...
 
 
 class RequestsPort(Protocol):
     def keep_request(self, request: RequestState, entries: Sequence[AuditEntry] = ()) -> None:
         """Store the request as it is now, and archive the entries, once per key. Idempotent."""
-        ...
 
     def requests(self, cluster: str = "", *, ended: bool = False) -> tuple[RequestState, ...]:
         """Return requests for more quota, by the time they were made; ended ones only if asked for."""
-        ...
 
     def request(self, request: str) -> RequestState | None:
         """Return one request by its id."""
-        ...
 
 
 class ArchivePort(Protocol):
     def archive(self, entries: Sequence[AuditEntry]) -> ChainHead | None:
         """Archive the entries, once per key, each at the end of its cluster's chain."""
-        ...
 
     def entries_after(self, cluster: str, after_seq: int, limit: int) -> tuple[ChainedEntry, ...]: ...
 
     def archived_of(self, keys: Sequence[str]) -> frozenset[str]:
         """Return those of these entries' keys that are archived."""
-        ...
 
     def chain_head(self, cluster: str) -> ChainHead | None: ...
 
@@ -420,49 +378,39 @@ class RegistryPort(RolloutsPort, ClustersPort, RequestsPort, ArchivePort, Protoc
         time at
         which there is room for it.
         """
-        ...
 
     def reserve_breach(self, cluster: str, most_clusters: int | None, now: datetime) -> None:
         """Book the cluster's breach rollback, under one lock for the fleet. Within the hour it is booked once.
 
         Errors: BlastRadius past `most_clusters` clusters in an hour; None: a person has lifted the limit.
         """
-        ...
 
     def release_breach(self, cluster: str) -> None:
         """Remove the booking of a rollback that was not made."""
-        ...
 
     def give_back_moves(self, fence: Fence) -> None:
         """Remove the booking for this fence, unless its write took effect."""
-        ...
 
     def booked_gpus(self, now: datetime) -> tuple[int, int]:
         """Return the GPUs that were moved over the fleet within the last hour, and within the last day."""
-        ...
 
     def kept_fleet(self) -> KeptFleet | None:
         """Return the archived state of the fleet rollout that was launched last; None: there never was one."""
-        ...
 
     def of_fleet(self, fleet: str) -> dict[str, tuple[Noted, datetime]]:
         """Return the newest rollout of this fleet rollout in each cluster, and when it was opened."""
-        ...
 
     def keep_fleet_plan(self, fleet: str, envelopes: Mapping[str, Envelope]) -> None:
         """Keep the envelope of each cluster that an approval of this plan approves. Repeating it replaces all.
 
         Once the plan is archived a call changes nothing: it is a late attempt.
         """
-        ...
 
     def fleet_envelope(self, fleet: str, cluster: str) -> Envelope | None:
         """Return the envelope kept for this cluster; None: there is none."""
-        ...
 
     def fleet_envelopes(self, fleet: str, clusters: Sequence[str]) -> dict[str, Envelope]:
         """Return the envelopes kept for these clusters, as far as there are any."""
-        ...
 
 
 class FleetPort(FleetFilePort, Protocol):
@@ -470,26 +418,21 @@ class FleetPort(FleetFilePort, Protocol):
 
     def add_health(self, samples: Sequence[HealthSample], actor: str) -> int:
         """Store samples (a repeated cluster, island and time replaces); return the number of rows."""
-        ...
 
     def describe(self, after: str, limit: int, *, free: bool = False) -> tuple[Described, ...]:
         """Describe clusters by name after `after`, with present values and latest health.
 
         `free`: those without a rollout.
         """
-        ...
 
     def senseless(self) -> dict[str, tuple[str, ...]]:
         """Return the rows of each cluster that make no sense, in a sentence each."""
-        ...
 
     def teams_in_clear(self) -> tuple[str, ...]:
         """Return teams with a contact that holds a token itself, by name, if an import of it would be refused."""
-        ...
 
     def senseless_teams(self) -> dict[str, str]:
         """Return a sentence for each team whose choice of notification makes no sense."""
-        ...
 
     def teams(self) -> tuple[Team, ...]: ...
 
@@ -500,19 +443,15 @@ class FleetPort(FleetFilePort, Protocol):
 
         Errors: BadInput, unknown cluster.
         """
-        ...
 
     def declare(self, declared: Sequence[Declared], actor: str, now: datetime) -> Declaration:
         """Store the windows, all or none, in place of their sources' earlier ones. Errors: BadInput."""
-        ...
 
     def end_window(self, cluster: str, number: int, now: datetime, deed: Deed[Entry]) -> Entry:
         """End the window: cut it short if it has begun, else remove it; archive it, once. Errors: Refusal, unknown one.
 
         The same deed again gets the same answer.
         """
-        ...
 
     def end_hold(self, source: str, clusters: Sequence[str], now: datetime, deed: Deed[Entry]) -> tuple[Entry, ...]:
         """End every window that the source has in these clusters and that is not over, all or none."""
-        ...

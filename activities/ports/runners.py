@@ -24,18 +24,14 @@ class RunnerPort(Protocol):
 
         Errors: BadInput if the worker's settings, or the runner, do not accept the order: nothing has begun.
         """
-        ...
 
     def look(self, order: RunOrder) -> RunReport | None:
         """Return the state of the run; None: there is no trace of its key."""
-        ...
 
     def stop(self, order: RunOrder) -> RunReport | None:
         """Begin to end the run; it has ended when `look` says so. None: there is no trace of its key."""
-        ...
 
 
 class CheckPort(Protocol):
     def check(self, order: CheckOrder) -> CheckAnswer:
         """Return the answer to the check. Errors: none: a check that cannot be asked is UNKNOWN, with a sentence."""
-        ...

@@ -53,7 +53,6 @@ class WarrantPort(Protocol):
         the
         same update returns the stored warrant. Errors: Refusal for one that was used for something else.
         """
-        ...
 
     def warrant(self, nonce: str) -> Warrant | None: ...
 
@@ -62,32 +61,24 @@ class WarrantPort(Protocol):
 
         `commands`: only these.
         """
-        ...
 
     def draw(self, subject: str, drawn: Drawn, now: datetime) -> None:
         """Keep it, once. The last hundred of a subject and kind are kept."""
-        ...
 
     def drawn_plans(self, subject: str, kind: str, hash: str = "") -> tuple[Drawn, ...]:
         """Return the newest first; only those with this hash, if one is given."""
-        ...
 
     def prove(self, proof: EffectProof, now: datetime) -> None:
         """Keep the effect's justification and outcome beside its receipt."""
-        ...
 
     def proofs(self, rollout: str) -> tuple[EffectProof, ...]:
         """Return the rollout's proofs by their fences."""
-        ...
 
     def standing_on(self, nonce: str) -> tuple[EffectProof, ...]:
         """Return the effects whose first justification is this warrant."""
-        ...
 
     def signed_by(self) -> frozenset[str]:
         """Return the ids of the keys that live warrants were signed with."""
-        ...
 
     def receipts(self, rollout: str) -> tuple[Receipt, ...]:
         """Return the receipts of a rollout, or of a request that wrote alone, by their fences."""
-        ...

@@ -27,11 +27,9 @@ class DeliveryBook(Protocol):
 
     def seen_at(self, key: str, address: str) -> datetime | None:
         """Return when the notice went there; None if no delivery is recorded."""
-        ...
 
     def remember(self, key: str, address: str, at: datetime) -> None:
         """Write the delivery to disk. The first time remembered stays."""
-        ...
 
 
 class Turns(Protocol):
@@ -39,7 +37,6 @@ class Turns(Protocol):
 
     def take_turn(self, key: str, address: str) -> AbstractContextManager[None]:
         """Hold this pair, without anybody else meanwhile. A holder that dies gives it up. Errors: Unavailable."""
-        ...
 
 
 class SqliteBook:

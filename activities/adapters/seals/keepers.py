@@ -32,11 +32,9 @@ class Keeper(Protocol):
 
     def kept_seals(self) -> list[SealedSeal]:
         """Return its seals, in order. Errors: Unavailable; BadInput for a file that is none of seals."""
-        ...
 
     def append(self, seals: Sequence[SealedSeal]) -> None:
         """Write the seals to its disk, after those that it has. Errors: Unavailable."""
-        ...
 
 
 def read_seals(path: Path) -> list[SealedSeal]:
